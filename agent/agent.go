@@ -1,26 +1,31 @@
-// Package agent runs commands in sandboxes and drives their terminals, for programs that do work there: coding agents, test
-// runners, scripts.
+// Package agent runs commands in sandboxes and drives their terminals, for coding agents, test
+// runners and scripts.
 //
-// A sandbox is a Linux machine of its own, such as a container, with a name. A gateway – the sandboxd daemon – makes sandboxes and
-// decides who may use them. A session is a terminal in a sandbox with a shell, which keeps its directory and variables; it outlives
-// connections, and people may watch it or type in it. The package reaches all of them over SSH.
+// A sandbox is an isolated Linux machine with a name, such as a container. A gateway – the sandboxd
+// daemon – creates sandboxes and decides who may use them. A session is a terminal in a sandbox
+// that runs a shell. The shell keeps its working directory and variables, and the session outlives
+// connections. People can watch it or type in it. The package reaches all of them over SSH.
 //
 //	c, err := agent.Dial(ctx, "ssh://demo@localhost:2222", agent.Options{Create: true})
 //	sh, err := c.Shell(ctx, "main")
-//	res, err := sh.Run(ctx, "apt-get install toilet") // res.Ended == agent.EndedWaiting, res.Prompt is the question
+//	res, err := sh.Run(ctx, "apt-get install toilet") // res.Ended == agent.EndedWaiting
+//	fmt.Println(res.Prompt)                           // Do you want to continue? [Y/n]
 //	res, err = sh.Type(ctx, "y")                      // res.Ended == agent.EndedDone
 //	code, ok := res.Code()                            // 0, true
 //
 // Where to begin:
 //
-//   - [DialGateway] makes, lists and removes sandboxes.
-//   - [Dial] connects to one sandbox, or to any machine with an SSH server, as a [Client].
-//   - [Client.Shell] attaches to a session, as a [Shell]: Run, Type, Answer, Keys, Wait, Expect, Screen.
-//   - [Client.Exec] runs a command without a session, with separate outputs; [Client.Files] opens the files.
+//   - [DialGateway] connects to a gateway, to create, list and remove sandboxes.
+//   - [Dial] connects to one sandbox, or to any machine with an SSH server. It returns a [Client].
+//   - [Client.Shell] attaches to a session. It returns a [Shell]: Run, Type, Answer, Keys, Wait,
+//     Expect, Screen.
+//   - [Client.Exec] runs a command without a session, with separate stdout and stderr.
+//     [Client.Files] opens an SFTP connection.
 //
-// No call hangs: a command that asks a question, or runs longer than its caller waits, returns a [Result] that says so, and goes on.
-// An error is about the connection or a mistake of the caller, and is an [*Error] where there is something to branch on. What the
-// terminal did is in the Result.
+// No call hangs. When a command asks a question, or still runs at the call's timeout, the call
+// returns a [Result] that says so. The command continues. An error reports a failed connection or a
+// mistake of the caller. It is an [*Error] if it has a code to branch on. What the terminal did is
+// in the Result.
 package agent
 
 import (
@@ -33,20 +38,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Client is a connection to one sandbox or host. It reconnects by itself when the link breaks. Its methods may be called at once.
+// Client is a connection to one sandbox or host. It reconnects automatically when the connection
+// breaks. Its methods are safe for concurrent use.
 type Client struct {
-	name    string // of the sandbox
-	session string // that is meant where none is named
+	name    string // of the sandbox or host
+	session string // used when the caller names none
 
-	// open makes a new session stream. It is the one thing that differs between a client over SSH and one in the
-	// gateway's own process.
+	// open opens a new session stream: over SSH, or inside the gateway's own process.
 	open func(ctx context.Context) (io.ReadWriteCloser, error)
 
-	machine *machine                                 // nil through a gateway
-	dial    func(ctx context.Context) (*link, error) // nil where there is no SSH connection to be had
-	dialing chan struct{}                            // semaphore of who dials
+	machine *machine                                 // set for a host; nil for a sandbox
+	dial    func(ctx context.Context) (*link, error) // nil if there is no SSH connection
+	dialing chan struct{}                            // semaphore: one goroutine dials at a time
 
-	life context.Context //nolint:containedctx // the client's own life, which no call bounds; its cause is errClientClosed
+	life context.Context //nolint:containedctx // ends with Close; its cause is errClientClosed
 	end  context.CancelCauseFunc
 
 	mu   sync.Mutex
@@ -61,10 +66,14 @@ func newClient(name, session string) *Client {
 	return c
 }
 
-// NewClient returns a client whose session streams come from open, for callers that are in the gateway's own process. login makes
-// an SSH connection to the sandbox, which the client closes; with nil there is none: Exec and Files are unavailable then. name is the
-// sandbox that both reach.
-func NewClient(name string, open func(ctx context.Context) (io.ReadWriteCloser, error), login func(ctx context.Context) (*connect.Conn, error)) *Client {
+// NewClient returns a client for callers inside the gateway's own process. name is the sandbox, and
+// open opens a session stream to it. login opens an SSH connection to the sandbox, which the client
+// closes. If login is nil, Exec and Files return an error with code unavailable.
+func NewClient(
+	name string,
+	open func(ctx context.Context) (io.ReadWriteCloser, error),
+	login func(ctx context.Context) (*connect.Conn, error),
+) *Client {
 	c := newClient(name, wire.DefaultSession)
 	c.open = open
 	if login != nil {
@@ -79,11 +88,12 @@ func NewClient(name string, open func(ctx context.Context) (io.ReadWriteCloser, 
 	return c
 }
 
-// Sandbox is the name of the sandbox; of a machine that was dialled without a gateway the host of its URI.
+// Sandbox returns the name of the sandbox. For a host it returns the host name or address of its
+// URI.
 func (c *Client) Sandbox() string { return c.name }
 
-// Close ends the connection. Sessions, and what runs in them, go on; shells of this client are detached. On a host of another
-// tier than guest sessions are in this process, and end.
+// Close ends the connection and detaches the client's shells. Sessions and their programs continue.
+// On a host of tier marks or screen, sessions run in this process, so Close ends them.
 func (c *Client) Close() error {
 	c.end(errClientClosed)
 	c.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestExportedFunctions holds what other modules import to two rules: no argument is a bare bool,
-// which says nothing where it is called, and no result is nil without an error.
+// TestExportedFunctions checks two rules for packages that other modules import. No parameter is a
+// bare bool, which is unreadable at the call. No function returns nil, nil.
 func TestExportedFunctions(t *testing.T) {
 	for _, dir := range []string{".", "../sandbox"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -11,7 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Attach attaches to a session. ctx bounds the attaching. The caller closes the Shell.
+// Attach attaches to a session and starts it if it does not exist, as o says. ctx bounds the call,
+// not the attachment. The caller closes the Shell.
 func (c *Client) Attach(ctx context.Context, o ShellOptions) (*Shell, error) {
 	if o.Session == "" {
 		o.Session = c.session
@@ -19,7 +20,14 @@ func (c *Client) Attach(ctx context.Context, o ShellOptions) (*Shell, error) {
 	s := &Shell{client: c, window: expect.NewWindow(o.Window), attaching: make(chan struct{}, 1),
 		taps: make(map[*tap]bool), changed: make(chan struct{})}
 	s.life, s.end = context.WithCancelCause(context.Background())
-	a := wire.Attach{Session: o.Session, Resume: o.Resume, Fresh: o.Fresh, Create: !o.NoNew, From: o.From.at, Start: o.Start.wire()}
+	a := wire.Attach{
+		Session: o.Session,
+		Resume:  o.Resume,
+		Fresh:   o.Fresh,
+		Create:  !o.NoNew,
+		From:    o.From.at,
+		Start:   o.Start.wire(),
+	}
 	if o.Resume != "" {
 		a = wire.Attach{Resume: o.Resume, From: o.From.at}
 	}
@@ -29,13 +37,13 @@ func (c *Client) Attach(ctx context.Context, o ShellOptions) (*Shell, error) {
 	return s, nil
 }
 
-// open attaches and makes the stream the current one.
+// open opens a stream, attaches to the session and makes the stream the current one.
 func (s *Shell) open(ctx context.Context, a wire.Attach) (*wire.Client, error) {
 	rw, err := s.client.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	// Output and events may arrive before Open returns; they wait for what attached said.
+	// Output and events may arrive before Open returns. They wait until its reply is stored.
 	ready := make(chan struct{})
 	stream, err := wire.Open(ctx, rw, a, wire.Handler{
 		Output: func(offset uint64, p []byte) { <-ready; s.output(offset, p) },
@@ -68,7 +76,7 @@ func (s *Shell) open(ctx context.Context, a wire.Attach) (*wire.Client, error) {
 
 func (s *Shell) output(offset uint64, p []byte) {
 	s.mu.Lock()
-	if offset < s.next { // a resumed stream may repeat
+	if offset < s.next { // a resumed stream may repeat bytes
 		skip := min(s.next-offset, uint64(len(p)))
 		offset, p = offset+skip, p[skip:]
 	}
@@ -117,7 +125,8 @@ func (s *Shell) event(e wire.Event) {
 	}
 }
 
-// tapsLocked returns the taps of a call, or all. They are called without mu: what they write to may take its time.
+// tapsLocked returns the taps of the call op, or all taps if op is empty. Call them without mu:
+// their writers may be slow.
 func (s *Shell) tapsLocked(op string) []*tap {
 	var list []*tap
 	for t := range s.taps {
@@ -133,10 +142,11 @@ func (s *Shell) changedLocked() {
 	s.changed = make(chan struct{})
 }
 
-// reconnectFor is how long a shell tries to come back to its party; the session keeps a party for as long.
+// reconnectFor is how long a shell tries to resume its attachment. The session keeps a lost
+// attachment for the same time.
 const reconnectFor = 30 * time.Second
 
-// live returns the current stream, or attaches again to the same party.
+// live returns the current stream. If it is broken, live reconnects and resumes the attachment.
 func (s *Shell) live(ctx context.Context) (*wire.Client, error) {
 	ctx, done := within(ctx, s.life)
 	defer done()
@@ -157,7 +167,7 @@ func (s *Shell) live(ctx context.Context) (*wire.Client, error) {
 	if stream.Err() == nil {
 		return stream, nil
 	}
-	stream.Close() // so that its last output is not taken for that of the next
+	stream.Close() // its last output must not mix with that of the next stream
 	bounded, cancel := context.WithTimeout(ctx, reconnectFor)
 	defer cancel()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -166,7 +176,12 @@ func (s *Shell) live(ctx context.Context) (*wire.Client, error) {
 			return stream, nil
 		}
 		if ctx.Err() == nil && permanent(err) {
-			return nil, fmt.Errorf("session %s of %s: attach again: %w", session, s.client.name, err)
+			return nil, fmt.Errorf(
+				"session %s of %s: reattach: %w",
+				session,
+				s.client.name,
+				err,
+			)
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -178,18 +193,29 @@ func (s *Shell) live(ctx context.Context) (*wire.Client, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, &Error{Code: CodeLost, Message: fmt.Sprintf("session %s of %s is out of reach: %v", session, s.client.name, err),
-			Hint: "what runs in it goes on; attach again"}
+		return nil, &Error{
+			Code: CodeLost,
+			Message: fmt.Sprintf(
+				"session %s of %s is unreachable: %v",
+				session,
+				s.client.name,
+				err,
+			),
+			Hint: "its program continues; attach again",
+		}
 	}
 }
 
-// permanent reports whether trying again cannot help.
+// permanent reports whether a retry is pointless.
 func permanent(err error) bool {
-	var refused *wire.Error
-	if errors.As(err, &refused) {
-		return refused.Code != wire.CodeUnavailable && (refused.Code != wire.CodeLost || refused.Reason != "")
+	var coded *wire.Error
+	if errors.As(err, &coded) {
+		return coded.Code != wire.CodeUnavailable &&
+			(coded.Code != wire.CodeLost || coded.Reason != "")
 	}
-	for _, e := range []error{connect.ErrIdentity, connect.ErrLogin, errSubsystem, errClientClosed, errShellClosed} {
+	for _, e := range []error{
+		connect.ErrIdentity, connect.ErrLogin, errSubsystem, errClientClosed, errShellClosed,
+	} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -197,12 +223,13 @@ func permanent(err error) bool {
 	return false
 }
 
-// maxRepeats bounds how often a request is made again on a new stream.
+// maxRepeats bounds how often a request is repeated on a new stream.
 const maxRepeats = 20
 
-// ask sends a request, again after a reconnect if it may be done twice or says, by its op, that it is the same one. An error
-// without a Reply.Error is about the transport. When a request was sent, and how it ended is not known, the error has code lost and
-// a Reason.
+// ask sends a request and returns the reply. After a reconnect it repeats a request that is
+// harmless to repeat or that carries an op, by which the session recognizes it. An error without a
+// Reply.Error is a transport error. If the outcome of a sent request is unknown, the error has code
+// lost and a Reason.
 func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	sent := false
 	for tries := 0; ; tries++ {
@@ -232,11 +259,12 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 			s.attached.Incarnation = reply.Incarnation
 			s.mu.Unlock()
 		}
-		broken := err != nil && reply.Result == nil && (reply.Error == nil || reply.Error.Code == wire.CodeLost && reply.Error.Reason == "")
+		broken := err != nil && reply.Result == nil &&
+			(reply.Error == nil || reply.Error.Code == wire.CodeLost && reply.Error.Reason == "")
 		if !broken || ctx.Err() != nil {
 			return reply, err
 		}
-		stream.Close() // it is broken, or about to be: the other side has said so
+		stream.Close() // it is broken, or the other side reported that it is about to break
 		if tries == maxRepeats || !repeatable(r) {
 			return wire.Reply{}, lostFor(err)
 		}
@@ -246,27 +274,35 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	}
 }
 
-// lostFor is err as the loss of a request that was sent before the connection broke with which it was.
+// lostFor returns the error with code lost for a request that was sent before err broke the
+// connection.
 func lostFor(err error) error {
 	known, ok := errors.AsType[*wire.Error](err)
 	switch {
 	case ok && known.Code == wire.CodeLost && known.Reason != "":
 		return err
 	case ok && known.Code == wire.CodeNotFound:
-		return wire.LostError(wire.LostGuest, "the guest that had the call has ended")
+		return wire.LostError(wire.LostGuest, "the guest that ran the call has ended")
 	}
 	return wire.LostError(wire.LostGateway, err.Error())
 }
 
-// notSent is err as that of a request that was not sent: what is lost is the shell's party, not the request.
+// notSent returns err for a request that was never sent. If the attachment was lost, the result has
+// code unavailable: the request itself did not run.
 func notSent(err error) error {
-	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeLost && known.Reason != "" {
-		return &Error{Code: CodeUnavailable, Message: known.Message, Hint: "nothing was done; attach again"}
+	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeLost &&
+		known.Reason != "" {
+		return &Error{
+			Code:    CodeUnavailable,
+			Message: known.Message,
+			Hint:    "the call did not run; attach again",
+		}
 	}
 	return err
 }
 
-// repeatable reports whether r does no harm when it is done twice. An interrupt would: it might hit what was started since.
+// repeatable reports whether r is harmless to repeat. An interrupt is not: it could stop a program
+// that was started since.
 func repeatable(r wire.Request) bool {
 	switch r.Verb {
 	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
@@ -277,8 +313,9 @@ func repeatable(r wire.Request) bool {
 	return true
 }
 
-// result completes what a session answered. A refusal is a Result, not an error: Ended says refused and Error why. What was lost, or
-// ended with the connection, is both.
+// result completes a session's reply. A rejected call returns a Result without an error: Ended is
+// refused, and Result.Error says why. A call that was lost, or that ended with the connection,
+// returns both a Result and an error.
 func (s *Shell) result(reply wire.Reply, err error) (wire.Result, error) {
 	lost, _ := errors.AsType[*wire.Error](err)
 	switch {
@@ -297,11 +334,24 @@ func (s *Shell) result(reply wire.Reply, err error) (wire.Result, error) {
 	return *reply.Result, s.linkLost(reply.Result.Ended)
 }
 
-// refused is the Result of a call that was not made.
+// refused returns the Result of a rejected call.
 func (s *Shell) refused(why *wire.Error) *wire.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &wire.Result{Session: s.attached.Session, Ended: wire.Refused, Phase: s.state.Phase, Cwd: s.state.Cwd, Foreground: s.state.Foreground,
-		Attention: "no", Basis: s.state.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard, Notes: []string{}, Denied: []wire.Denial{},
-		From: s.state.Offset, To: s.state.Offset, Error: why}
+	return &wire.Result{
+		Session:    s.attached.Session,
+		Ended:      wire.Refused,
+		Phase:      s.state.Phase,
+		Cwd:        s.state.Cwd,
+		Foreground: s.state.Foreground,
+		Attention:  "no",
+		Basis:      s.state.Basis,
+		Disputed:   []wire.Basis{},
+		Keyboard:   s.keyboard,
+		Notes:      []string{},
+		Denied:     []wire.Denial{},
+		From:       s.state.Offset,
+		To:         s.state.Offset,
+		Error:      why,
+	}
 }

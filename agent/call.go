@@ -8,50 +8,71 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Call is one thing to do in a shell. Exactly one of Command, Text and Keys is set.
+// Call is one call of [Shell.Do]. Set exactly one of Command, Text and Keys.
 type Call struct {
-	Command string   // shell text of any length, given to the shell as data when it is at its prompt
-	Text    string   // typed to the program, with Enter unless Raw
-	Raw     bool     // Text without Enter
-	Answer  bool     // with Text or Keys: only to a program that asks, see [Shell.Answer]
-	Keys    []string // named keys, "^C", "Up", "Enter", "F1", and single characters, "a"; not text
+	// Command is shell code of any length, which may have several lines. The shell runs it when it
+	// is at its prompt. It is passed as data and not typed.
+	Command string
 
-	Timeout   time.Duration // 0 is 120 s, less if ctx ends before; negative is none but ctx
-	Kill      bool          // with Command: interrupt what still runs at the deadline
-	Hold      bool          // wait for a keyboard that a person holds, instead of failing with keyboard_held
-	MaxOutput int           // bytes of Result.Output; 0 is 32 KiB, −1 all, up to 64 MiB of the log; where it cannot be read, Notes say so
+	// Text is typed to the program, followed by Enter unless Raw is set.
+	Text string
+	Raw  bool
 
-	// Screen says when Result.Screen is what the terminal shows; empty is ScreenAuto.
+	// Keys are named keys, such as "^C", "Up", "Enter" and "F1", and single characters, such as
+	// "a".
+	Keys []string
+
+	// Answer, with Text or Keys, sends them only to a program that asks. See [Shell.Answer].
+	Answer bool
+
+	// Timeout bounds the call. 0 means 120 s, or until ctx ends if that is earlier. A negative
+	// value means that only ctx bounds the call.
+	Timeout time.Duration
+
+	// Kill, with Command, interrupts the command if it still runs at the timeout.
+	Kill bool
+
+	// Hold waits while a person holds the keyboard, instead of failing with keyboard_held.
+	Hold bool
+
+	// MaxOutput limits Result.Output, in bytes. 0 means 32 KiB. −1 means all output, up to 64 MiB
+	// of the log. If the log cannot be read, Result.Notes says so.
+	MaxOutput int
+
+	// Screen says when Result.Screen is set. Empty means ScreenAuto.
 	Screen ShowScreen
 
-	// Op makes the call exactly-once: repeated with the same Op, on this connection or another, it returns the first one's
-	// result and does nothing again. It is 128 bits in hex; empty means that the library makes one, for its own reconnects.
+	// Op is an idempotency key: 128 bits in lower-case hex, see [NewOp]. A repeated call with the
+	// same Op, on any connection, returns the first call's result and does nothing. Empty generates
+	// one, so that the library can repeat the call after a reconnect.
 	Op string
 
-	// Incarnation, with Op, is what [Shell.Incarnation] was when the call was made first. A session that does not know the call, and
-	// has another shell by now, does not make it: the Result is lost. Without it a call that nobody remembers, as after a restart of
-	// the sandbox, is a new one.
+	// Incarnation, with Op, is the value of [Shell.Incarnation] at the first attempt of the call.
+	// If the session does not know the call and has another shell by now, it does not run the call
+	// and the Result is lost. If Incarnation is empty, the session runs a call that it does not
+	// know, such as after a restart of the sandbox.
 	Incarnation string
 
-	// Stdout, with Command, receives the exact bytes that it prints, as they come; nothing after Do has returned. It must
-	// not block for long: the whole shell waits for it. Its error is ignored.
+	// Stdout, with Command, receives the exact bytes that the command prints, as they arrive.
+	// Nothing is written after Do has returned. It must not block for long, because the whole Shell
+	// waits for it. Its errors are ignored.
 	Stdout io.Writer
 }
 
-// NewOp returns a fresh Call.Op: 128 random bits in hex.
+// NewOp returns a new Call.Op: 128 random bits in hex.
 func NewOp() string { return wire.NewOp() }
 
 const defaultTimeout = 120 * time.Second
 
-// callTimeout is how long the session shall follow a call, in milliseconds as a request has them: what the caller said, but
-// not past the end of ctx, so that partial output comes back instead of a bare context error.
+// callTimeout returns the timeout of a request in milliseconds; −1 means none. It ends a little
+// before ctx, so that the call returns partial output instead of a bare context error.
 func callTimeout(ctx context.Context, d time.Duration) int64 {
 	if d == 0 {
 		d = defaultTimeout
 	}
 	if end, bounded := ctx.Deadline(); bounded {
 		left := time.Until(end)
-		left -= min(left/10, 250*time.Millisecond) // for the way back
+		left -= min(left/10, 250*time.Millisecond) // time for the reply to arrive
 		if left = max(left, time.Millisecond); d < 0 || left < d {
 			d = left
 		}
@@ -62,7 +83,7 @@ func callTimeout(ctx context.Context, d time.Duration) int64 {
 	return max(d.Milliseconds(), 1)
 }
 
-// verb is what a call asks for, or the caller's mistake.
+// verb returns the request that the call stands for, or a usage error.
 func (c Call) verb() (wire.Verb, error) {
 	set := 0
 	verb := wire.VerbType
@@ -77,17 +98,31 @@ func (c Call) verb() (wire.Verb, error) {
 	}
 	switch {
 	case set != 1:
-		return "", &Error{Code: CodeUsage, Message: "a call has one of Command, Text and Keys", Hint: `to press Enter alone, use Keys "Enter"`}
+		return "", &Error{
+			Code:    CodeUsage,
+			Message: "call: exactly one of Command, Text and Keys must be set",
+			Hint:    `to press only Enter, set Keys to "Enter"`,
+		}
 	case verb == wire.VerbRun && c.Answer:
-		return "", &Error{Code: CodeUsage, Message: "Answer is for Text and Keys"}
+		return "", &Error{Code: CodeUsage, Message: "call: Answer needs Text or Keys"}
 	case verb != wire.VerbRun && (c.Stdout != nil || c.Kill):
-		return "", &Error{Code: CodeUsage, Message: "Stdout and Kill are for a Command"}
+		return "", &Error{Code: CodeUsage, Message: "call: Stdout and Kill need Command"}
 	}
 	return verb, nil
 }
 
 func (c Call) request(ctx context.Context, verb wire.Verb) wire.Request {
-	r := wire.Request{Verb: verb, Op: c.Op, Incarnation: c.Incarnation, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, Answer: c.Answer, MaxOutput: c.MaxOutput, Screen: wire.ShowScreen(c.Screen)}
+	r := wire.Request{
+		Verb:        verb,
+		Op:          c.Op,
+		Incarnation: c.Incarnation,
+		TimeoutMS:   callTimeout(ctx, c.Timeout),
+		Kill:        c.Kill,
+		Hold:        c.Hold,
+		Answer:      c.Answer,
+		MaxOutput:   c.MaxOutput,
+		Screen:      wire.ShowScreen(c.Screen),
+	}
 	switch verb {
 	case wire.VerbKeys:
 		r.Keys = c.Keys

@@ -2,8 +2,8 @@ package agent
 
 import "github.com/sandboxd/sandboxd/sandbox/wire"
 
-// What the wire protocol says, in the types of this package. TestConvert fails when one of them
-// lacks a field.
+// These functions convert the types of the wire protocol to the types of this package. TestConvert
+// fails if a type lacks a field.
 
 func newResult(r wire.Result) Result {
 	return Result{
@@ -14,7 +14,8 @@ func newResult(r wire.Result) Result {
 		Output: r.Output, Truncated: r.Truncated, From: r.From, To: r.To,
 		Cwd: r.Cwd, Foreground: optional(r.Foreground, newProcess),
 		Basis: each(r.Basis, newBasis), Disputed: each(r.Disputed, newBasis),
-		ElapsedMS: r.ElapsedMS, Keyboard: r.Keyboard, Notes: r.Notes, Denied: each(r.Denied, newDenial),
+		ElapsedMS: r.ElapsedMS, Keyboard: r.Keyboard, Notes: r.Notes,
+		Denied:  each(r.Denied, newDenial),
 		Receipt: optional(r.Receipt, newReceipt), Error: optional(r.Error, newErrorValue),
 		Screen: optional(r.Screen, newScreen), TakenOver: optional(r.TakenOver, newHandover),
 	}
@@ -22,8 +23,9 @@ func newResult(r wire.Result) Result {
 
 func newState(s wire.State) State {
 	return State{
-		Phase: Phase(s.Phase), Want: Want(s.Want), ExitCode: s.ExitCode, Signal: s.Signal, Reason: s.Reason,
-		Cwd: s.Cwd, Foreground: optional(s.Foreground, newProcess), Prompt: s.Prompt,
+		Phase: Phase(s.Phase), Want: Want(s.Want), ExitCode: s.ExitCode, Signal: s.Signal,
+		Reason: s.Reason,
+		Cwd:    s.Cwd, Foreground: optional(s.Foreground, newProcess), Prompt: s.Prompt,
 		Listens: s.Listens, Attention: s.Attention, QuietMS: s.QuietMS,
 		Basis: each(s.Basis, newBasis), Disputed: each(s.Disputed, newBasis),
 		Offset: s.Offset, SinceUnix: s.SinceUnix, LastLine: s.LastLine, AltScreen: s.AltScreen,
@@ -32,17 +34,29 @@ func newState(s wire.State) State {
 
 func newScreen(s wire.Screen) Screen {
 	return Screen{
-		Text: s.Text, Cols: s.Cols, Rows: s.Rows, CursorX: s.CursorX, CursorY: s.CursorY, Visible: s.Visible,
+		Text: s.Text, Cols: s.Cols, Rows: s.Rows, CursorX: s.CursorX, CursorY: s.CursorY,
+		Visible:   s.Visible,
 		AltScreen: s.AltScreen, Title: s.Title, Offset: s.Offset, Stopped: s.Stopped,
 	}
 }
 
 func newHandover(h wire.Handover) Handover {
-	return Handover{By: h.By, Offset: h.Offset, Until: h.Until, Commands: each(h.Commands, newTypedCommand)}
+	return Handover{
+		By:       h.By,
+		Offset:   h.Offset,
+		Until:    h.Until,
+		Commands: each(h.Commands, newTypedCommand),
+	}
 }
 
 func newErrorValue(e wire.Error) Error {
-	return Error{Code: Code(e.Code), Message: e.Message, Hint: e.Hint, Reason: e.Reason, Refused: e.Refused}
+	return Error{
+		Code:    Code(e.Code),
+		Message: e.Message,
+		Hint:    e.Hint,
+		Reason:  e.Reason,
+		Refused: e.Refused,
+	}
 }
 
 func newError(e *wire.Error) *Error             { return optional(e, newErrorValue) }
@@ -52,7 +66,7 @@ func newDenial(d wire.Denial) Denial            { return Denial(d) }
 func newReceipt(r wire.Receipt) Receipt         { return Receipt(r) }
 func newBasis(b wire.Basis) Basis               { return Basis(b) }
 
-// optional converts what may be missing.
+// optional converts a value that may be nil.
 func optional[From, To any](from *From, convert func(From) To) *To {
 	if from == nil {
 		return nil
@@ -61,7 +75,7 @@ func optional[From, To any](from *From, convert func(From) To) *To {
 	return &to
 }
 
-// each converts a list. nil stays nil: JSON tells it from an empty one.
+// each converts a list. nil stays nil, because JSON distinguishes it from an empty list.
 func each[From, To any](from []From, convert func(From) To) []To {
 	if from == nil {
 		return nil

@@ -19,8 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestConvert compares what the wire protocol says with the types of this package, as JSON: a field
-// that wire has and agent lacks makes a difference.
+// TestConvert compares the types of the wire protocol with those of this package, as JSON. It fails
+// if a field of wire is missing in agent.
 func TestConvert(t *testing.T) {
 	for _, how := range []string{"full", "empty", "zero"} {
 		t.Run(how, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// fill gives every field a value of its own; lists are empty or have one element.
+// fill sets every field to a different value. Lists are empty or have one element.
 func fill(v reflect.Value, empty bool) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -86,19 +86,20 @@ func same(t *testing.T, want, got any) {
 	}
 }
 
-// TestWords compares the words of the wire protocol with those of this package.
+// TestWords compares the string constants of the wire protocol with those of this package.
 func TestWords(t *testing.T) {
 	theirs := words(t, "../sandbox/wire/result.go", "../sandbox/wire/message.go")
 	ours := words(t, "result.go", "state.go", "error.go")
-	for _, kind := range []string{"Ended", "Phase", "Want", "Basis", "ShowScreen", "Code", "Lost", "Note"} {
+	for _, kind := range []string{"Ended", "Phase", "Want", "Basis", "ShowScreen", "Code", "Lost",
+		"Note"} {
 		if d := cmp.Diff(theirs[kind], ours[kind]); d != "" || len(ours[kind]) == 0 {
 			t.Errorf("%s (-wire +agent):\n%s", kind, d)
 		}
 	}
 }
 
-// words are the constants of files, sorted, by their type; those without one by the first word of
-// their names.
+// words returns the sorted constants of files by type. Constants without a type are grouped by the
+// first word of their names.
 func words(t *testing.T, files ...string) map[string][]string {
 	t.Helper()
 	all := make(map[string][]string)
@@ -139,8 +140,7 @@ func words(t *testing.T, files ...string) map[string][]string {
 	return all
 }
 
-// TestPublicError asks errors of the library as its callers do, and as the packages of the daemon
-// do.
+// TestPublicError examines errors of the library as callers do, and as packages of the daemon do.
 func TestPublicError(t *testing.T) {
 	cause := errors.New("cause")
 	for _, tt := range []struct {
@@ -149,17 +149,21 @@ func TestPublicError(t *testing.T) {
 		text string
 	}{
 		{"of the daemon", wire.Errorf(wire.CodeDenied, "not yours"), "not yours"},
-		{"wrapped", fmt.Errorf("attach: %w", errors.Join(wire.Errorf(wire.CodeDenied, "not yours"), cause)), "attach: not yours\ncause"},
+		{"wrapped", fmt.Errorf("attach: %w", errors.Join(wire.Errorf(wire.CodeDenied, "not yours"),
+			cause)), "attach: not yours\ncause"},
 		{"of this package", because(cause, CodeDenied, "not yours", ""), "not yours"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := public(public(tt.err))
 			var e *Error
-			if !errors.As(err, &e) || e.Code != CodeDenied || !errors.Is(err, &Error{Code: CodeDenied}) || errors.Is(err, &Error{Code: CodeLost}) {
+			if !errors.As(err, &e) || e.Code != CodeDenied ||
+				!errors.Is(err, &Error{Code: CodeDenied}) ||
+				errors.Is(err, &Error{Code: CodeLost}) {
 				t.Errorf("callers do not get an Error from %v", err)
 			}
 			var w *wire.Error
-			if !errors.As(err, &w) || w.Code != wire.CodeDenied || !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			if !errors.As(err, &w) || w.Code != wire.CodeDenied ||
+				!errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 				t.Errorf("the daemon does not get its own error from %v", err)
 			}
 			if tt.name != "of the daemon" && !errors.Is(err, cause) || err.Error() != tt.text {

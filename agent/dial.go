@@ -22,42 +22,46 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options say how Dial gets in. The zero value works for a daemon of this user on this machine, for any gateway whose
-// host key is in ~/.ssh/known_hosts and that knows one of the user's keys, and for every host that the user's ssh logs in to
-// without asking anything.
+// Options configure [Dial]. The zero value works for a daemon that this user runs on this machine,
+// for a gateway whose host key is in ~/.ssh/known_hosts and that accepts one of the user's keys,
+// and for a host that the user's ssh logs in to without a question.
 type Options struct {
-	// Kind is what has to answer. Empty means a gateway or a host. With KindGateway or KindHost the other one is an error, before
-	// anybody logs in.
+	// Kind is the kind of server to expect. Empty means a gateway or a host. With KindGateway or
+	// KindHost, Dial fails before the login if the server is of the other kind.
 	Kind Kind
 
-	// Create makes the sandbox if it does not exist, with the daemon's defaults. Hosts cannot be made: there it is an error.
+	// Create creates the sandbox with the daemon's defaults if it does not exist. It is an error
+	// for a host.
 	Create bool
 
-	// Signers log in, first to last. nil means Identity, else the daemon's own client key in State, those
-	// of ~/.ssh/id_ed25519, id_ecdsa and id_rsa that have no passphrase, and the ssh agent; for a host the keys and the agent
-	// that the user's ssh configuration names.
+	// Signers are the keys to log in with, in order. nil means Identity if that is set. Otherwise,
+	// for a gateway, it means the client key in State, the keys of the ssh configuration,
+	// ~/.ssh/id_ed25519, id_ecdsa and id_rsa without a passphrase, and the ssh agent. For a host it
+	// means the keys and the agent of the ssh configuration.
 	Signers []ssh.Signer
 
-	// Identity is a file with a private key without a passphrase.
+	// Identity is the path of a private key without a passphrase.
 	Identity string
 
-	// KnownHosts are files that hold the server's host key. nil means for a gateway State's own and ~/.ssh/known_hosts, for a
-	// host those that the user's ssh configuration names. A key that is in none of them is refused; no key is learnt.
+	// KnownHosts are the known_hosts files to look up the server's host key in. nil means, for a
+	// gateway, those of State, ~/.ssh and the ssh configuration, and for a host those of the ssh
+	// configuration. Dial rejects a key that is in none of them, and never adds a key.
 	KnownHosts []string
 
-	// State is the state directory of a daemon on this machine. Empty means the default one. Hosts have no use for it.
+	// State is the state directory of a daemon on this machine. Empty means [DefaultState]. It is
+	// not used for a host.
 	State string
 
-	// DialTimeout bounds connecting and logging in. 0 is 30 s. What is done on a host after that has bounds of its own, two
-	// minutes where the guest has to be copied.
+	// DialTimeout bounds connecting and logging in. 0 means 30 s. The preparation of a host after
+	// the login has its own bounds, up to two minutes if the guest has to be copied.
 	DialTimeout time.Duration
 
-	// Host is about hosts alone.
+	// Host has the options that apply to hosts only.
 	Host HostOptions
 }
 
-// DefaultState is the state directory of a daemon that was given none: /var/lib/sandboxd-ssh for root, else
-// $XDG_STATE_HOME/sandboxd-ssh.
+// DefaultState returns the default state directory of a daemon: /var/lib/sandboxd-ssh for root,
+// $XDG_STATE_HOME/sandboxd-ssh for other users.
 func DefaultState() string {
 	if os.Getuid() == 0 {
 		return "/var/lib/sandboxd-ssh"
@@ -65,16 +69,18 @@ func DefaultState() string {
 	return filepath.Join(xdg.StateHome, "sandboxd-ssh")
 }
 
-// Dial connects to a sandbox through a gateway, or to a host: a machine whose SSH server is no gateway. What answers at the
-// address decides, by the identification string that it sends before anybody logs in and signs with its host key.
+// Dial connects to a sandbox through a gateway, or to a host, which is a machine with any other SSH
+// server. Dial recognizes a gateway by the SSH identification string, which the server sends before
+// the login and which its host key signs.
 //
-// For a sandbox uri is ssh://NAME@HOST:PORT, NAME@HOST:PORT, or NAME@ALIAS with an alias of the user's ssh configuration;
-// NAME~SESSION says which session Shell("") means. For a host it is ssh://[USER@]HOST[:PORT] or an alias, all of whose
-// configuration counts, and Options.Host says more.
+// For a sandbox, uri is ssh://NAME@HOST:PORT, NAME@HOST:PORT, or NAME@ALIAS, where ALIAS is a Host
+// of the user's ssh configuration. NAME~SESSION selects the session of Shell(""). For a host, uri
+// is ssh://[USER@]HOST[:PORT] or an alias with its whole ssh configuration. Options.Host has the
+// options for hosts.
 //
-// ctx bounds the dial, not the connection. The caller closes the Client. Errors to branch on are *Error, with what to do in
-// Hint: usage for what cannot be meant, denied for a host key that is not known, or has changed, and for a refused login,
-// unavailable for the rest.
+// ctx bounds the dial, not the connection. The caller closes the Client. Errors to branch on are
+// [*Error] with a Hint: usage for an invalid argument; denied for an unknown or changed host key
+// and for a rejected login; unavailable for other failures.
 func Dial(ctx context.Context, uri string, o Options) (*Client, error) {
 	c, err := dial(ctx, uri, o)
 	return c, public(err)
@@ -91,7 +97,13 @@ func dial(ctx context.Context, uri string, o Options) (*Client, error) {
 		return d.gateway(ctx, uri)
 	case "", KindHost:
 	default:
-		return nil, wire.Errorf(wire.CodeUsage, "kind %q: there are %s and %s", o.Kind, KindGateway, KindHost)
+		return nil, wire.Errorf(
+			wire.CodeUsage,
+			"kind %q: must be %s or %s",
+			o.Kind,
+			KindGateway,
+			KindHost,
+		)
 	}
 	s, err := d.reach(ctx)
 	if err != nil {
@@ -99,7 +111,7 @@ func dial(ctx context.Context, uri string, o Options) (*Client, error) {
 	}
 	d.first = s
 	defer func() {
-		if d.first != nil { // nobody has logged in there
+		if d.first != nil { // not logged in yet
 			d.first.conn.Close()
 		}
 	}()
@@ -107,22 +119,26 @@ func dial(ctx context.Context, uri string, o Options) (*Client, error) {
 		return d.host(ctx)
 	}
 	if o.Kind == KindHost {
-		return nil, &Error{Code: CodeUsage, Message: s.target.addr() + " is a gateway and not a host", Hint: "leave Options.Kind out, and name a sandbox"}
+		return nil, &Error{
+			Code:    CodeUsage,
+			Message: s.target.addr() + " is a gateway, not a host",
+			Hint:    "leave Options.Kind empty, and name a sandbox in the URI",
+		}
 	}
 	return d.gateway(ctx, uri)
 }
 
-// dialer is how one client gets in, the first time and after its link broke.
+// dialer connects one client, at first and again after its connection broke.
 type dialer struct {
-	target    target // as the URI has it
+	target    target // from the URI
 	options   Options
 	passwords *passwords
-	first     *server // reached, and not yet logged in to; of whoever dials
+	first     *server // connected but not logged in; used by the next login
 }
 
-// server is an SSH server that has said what it is.
+// server is an SSH server that has sent its identification string.
 type server struct {
-	target  target // where it is, and what the user's ssh configuration says of it
+	target  target // its address and ssh configuration
 	conn    net.Conn
 	version string
 	reached reached
@@ -130,7 +146,7 @@ type server struct {
 
 func (s *server) isGateway() bool { return s.version == connect.Identification }
 
-// timeout bounds one connection, up to and with the login to a gateway.
+// timeout bounds one connection, including the login to a gateway.
 func (d *dialer) timeout() time.Duration {
 	if d.options.DialTimeout == 0 {
 		return 30 * time.Second
@@ -138,7 +154,7 @@ func (d *dialer) timeout() time.Duration {
 	return d.options.DialTimeout
 }
 
-// reach connects, and learns what is there.
+// reach connects and reads the server's identification string.
 func (d *dialer) reach(ctx context.Context) (*server, error) {
 	if d.options.Kind != KindGateway {
 		return d.reachAny(ctx)
@@ -151,16 +167,16 @@ func (d *dialer) reach(ctx context.Context) (*server, error) {
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", t.addr())
 	if err != nil {
-		return nil, t.notEntered(fmt.Errorf("gateway %s: %w", t.addr(), err))
+		return nil, t.loginError(fmt.Errorf("gateway %s: %w", t.addr(), err))
 	}
 	version, conn, err := connect.Identify(ctx, conn)
 	if err != nil {
-		return nil, t.notEntered(fmt.Errorf("gateway %s: %w", t.addr(), err))
+		return nil, t.loginError(fmt.Errorf("gateway %s: %w", t.addr(), err))
 	}
 	return &server{target: t, conn: conn, version: version}, nil
 }
 
-// reachAny connects to whatever is there, perhaps through jump hosts that take a password.
+// reachAny connects to a gateway or a host, possibly through jump hosts that take a password.
 func (d *dialer) reachAny(ctx context.Context) (*server, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -169,7 +185,7 @@ func (d *dialer) reachAny(ctx context.Context) (*server, error) {
 	ask := d.passwords.source()
 	if get := ask; get != nil {
 		ask = func(ctx context.Context, user, host string) (string, error) {
-			late.Stop() // it is not for people
+			late.Stop() // a person may take longer to type a password
 			defer late.Reset(d.timeout())
 			return get(ctx, user, host)
 		}
@@ -184,10 +200,14 @@ func (d *dialer) reachAny(ctx context.Context) (*server, error) {
 	return s, err
 }
 
-// gateway makes a client of a sandbox.
+// gateway returns a client of a sandbox.
 func (d *dialer) gateway(ctx context.Context, uri string) (*Client, error) {
 	if d.target.user == "" {
-		return nil, &Error{Code: CodeUsage, Message: fmt.Sprintf("ssh URI %q names no sandbox", uri), Hint: "write ssh://NAME@HOST:PORT"}
+		return nil, &Error{
+			Code:    CodeUsage,
+			Message: fmt.Sprintf("ssh URI %q names no sandbox", uri),
+			Hint:    "write ssh://NAME@HOST:PORT",
+		}
 	}
 	name, session := d.target.user, wire.DefaultSession
 	if name != wire.Lobby {
@@ -212,13 +232,16 @@ func (d *dialer) gateway(ctx context.Context, uri string) (*Client, error) {
 	return c, nil
 }
 
-// create asks the lobby for the sandbox. That it exists is what was wanted.
+// create creates the sandbox through the control host, unless it exists.
 func (d *dialer) create(ctx context.Context, name string) error {
-	lobby := newClient(wire.Lobby, "")
-	lobby.dial = func(ctx context.Context) (*link, error) { return d.login(ctx, wire.Lobby) }
-	defer lobby.Close()
+	control := newClient(wire.Lobby, "")
+	control.dial = func(ctx context.Context) (*link, error) { return d.login(ctx, wire.Lobby) }
+	defer control.Close()
 	var stdout, stderr bytes.Buffer
-	exit, err := lobby.Exec(ctx, Cmd{Command: "new --if-missing --json " + name, Stdout: &stdout, Stderr: &stderr})
+	exit, err := control.Exec(
+		ctx,
+		Cmd{Command: "new --if-missing --json " + name, Stdout: &stdout, Stderr: &stderr},
+	)
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
@@ -228,7 +251,7 @@ func (d *dialer) create(ctx context.Context, name string) error {
 	return nil
 }
 
-// login makes one connection to the gateway as user.
+// login opens one connection to the gateway and logs in as user.
 func (d *dialer) login(ctx context.Context, user string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout())
 	defer cancel()
@@ -248,7 +271,7 @@ func (d *dialer) login(ctx context.Context, user string) (*link, error) {
 	return newLink(c), nil
 }
 
-// enter logs in to s, which nobody but a gateway is asked for.
+// enter logs in to s, which must be a gateway.
 func (d *dialer) enter(ctx context.Context, s *server, user string) (*connect.Conn, error) {
 	t, o := s.target, d.options
 	if !s.isGateway() {
@@ -266,35 +289,67 @@ func (d *dialer) enter(ctx context.Context, s *server, user string) (*connect.Co
 		return nil, err
 	}
 	defer closeAgent()
-	c, err := connect.SSH(ctx, sandbox.Peer{Conn: s.conn, User: user, HostKeys: keys, Auth: []ssh.AuthMethod{ssh.PublicKeys(signers...)}})
+	c, err := connect.SSH(
+		ctx,
+		sandbox.Peer{
+			Conn:     s.conn,
+			User:     user,
+			HostKeys: keys,
+			Auth:     []ssh.AuthMethod{ssh.PublicKeys(signers...)},
+		},
+	)
 	if err != nil {
-		return nil, t.notEntered(fmt.Errorf("gateway %s as %s: %w", t.addr(), user, err))
+		return nil, t.loginError(fmt.Errorf("gateway %s as %s: %w", t.addr(), user, err))
 	}
 	return c, nil
 }
 
-// notEntered says what to do about err, for which nobody got into the gateway t.
-func (t target) notEntered(err error) error {
+// loginError returns err, which kept a client from logging in to the gateway t, with a hint.
+func (t target) loginError(err error) error {
 	switch {
 	case errors.Is(err, connect.ErrIdentity):
-		return because(err, CodeDenied, err.Error(), fmt.Sprintf("somebody may be in between; when the daemon was set up anew: ssh-keygen -R '%s', or remove "+
-			"the line from the file of Options.KnownHosts, and log in once with ssh", knownhosts.Normalize(t.addr())))
+		return because(
+			err,
+			CodeDenied,
+			err.Error(),
+			fmt.Sprintf(
+				"the connection may be intercepted; if the daemon was reinstalled: ssh-keygen -R "+
+					"'%s', or "+
+					"remove the line from the file of Options.KnownHosts, and log in once with ssh",
+				knownhosts.Normalize(t.addr()),
+			),
+		)
 	case errors.Is(err, connect.ErrLogin):
-		return because(err, CodeDenied, err.Error(), "name another key with Options.Identity or Signers, for a daemon of this machine its directory with "+
-			"Options.State, or add the public key to authorized_keys in that directory")
+		return because(
+			err,
+			CodeDenied,
+			err.Error(),
+			"name another key with Options.Identity or Signers, or the state directory of a "+
+				"local daemon "+
+				"with Options.State, or add the public key to authorized_keys in that directory",
+		)
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	return because(err, CodeUnavailable, err.Error(), "is the daemon up, and the port right? it says so when it starts, and sandboxd doctor does")
+	return because(
+		err,
+		CodeUnavailable,
+		err.Error(),
+		"is the daemon up, and the port right? sandboxd doctor reports both",
+	)
 }
 
-// notGateway says that a sandbox cannot be there.
+// notGateway is the error of a dial to a sandbox whose server is not a gateway.
 func notGateway(s *server) error {
-	return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("no gateway answers at %s, but %q", s.target.addr(), s.version),
-		Hint: "is the port the daemon's? it says so when it starts, and sandboxd doctor does"}
+	return &Error{
+		Code: CodeUnavailable,
+		Message: fmt.Sprintf("no gateway answers at %s: the server is %q", s.target.addr(),
+			s.version),
+		Hint: "is that the daemon's port? sandboxd doctor prints it",
+	}
 }
 
-// hostKeys returns the keys that known_hosts files have for the gateway.
+// hostKeys returns the gateway's keys from the known_hosts files.
 func hostKeys(t target, o Options) ([]ssh.PublicKey, error) {
 	files := o.KnownHosts
 	if files == nil {
@@ -302,26 +357,45 @@ func hostKeys(t target, o Options) ([]ssh.PublicKey, error) {
 		if home, err := os.UserHomeDir(); err == nil {
 			files = append(files, filepath.Join(home, ".ssh", "known_hosts"))
 		}
-		files = slices.DeleteFunc(append(files, t.knownHosts...), func(f string) bool { _, err := os.Stat(f); return err != nil })
+		files = slices.DeleteFunc(
+			append(files, t.knownHosts...),
+			func(f string) bool { _, err := os.Stat(f); return err != nil },
+		)
 	}
 	var keys []ssh.PublicKey
 	if len(files) > 0 {
 		db, err := knownhosts.NewDB(files...)
 		if err != nil {
-			return nil, because(err, CodeUsage, "known_hosts: "+err.Error(), "name files that can be read with Options.KnownHosts")
+			return nil, because(
+				err,
+				CodeUsage,
+				"known_hosts: "+err.Error(),
+				"set Options.KnownHosts to readable files",
+			)
 		}
 		for _, k := range db.HostKeys(t.addr()) {
 			keys = append(keys, k.PublicKey)
 		}
 	}
 	if len(keys) == 0 {
-		return nil, &Error{Code: CodeDenied, Message: "the host key of " + t.addr() + " is not known",
-			Hint: fmt.Sprintf("for a daemon of this machine name its directory with --state (in Go, Options.State), else log in once with ssh -p %s %s@%s and compare the fingerprint", t.port, t.user, t.host)}
+		return nil, &Error{
+			Code:    CodeDenied,
+			Message: "the host key of " + t.addr() + " is not known",
+			Hint: fmt.Sprintf(
+				"for a local daemon, name its state directory with --state (in Go, "+
+					"Options.State); otherwise log in once with ssh -p %s %s@%s and compare "+
+					"the fingerprint",
+				t.port,
+				t.user,
+				t.host,
+			),
+		}
 	}
 	return keys, nil
 }
 
-// signers returns the keys to log in with, and a function that ends the connection to an ssh agent.
+// signers returns the keys to log in with, and a function that closes the connection to the ssh
+// agent.
 func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer, func(), error) {
 	none := func() {}
 	switch {
@@ -337,7 +411,8 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 	var found []ssh.Signer
 	seen := make(map[string]bool)
 	add := func(signer ssh.Signer) {
-		if id := string(signer.PublicKey().Marshal()); !seen[id] { // a server counts the keys that it is offered
+		// servers limit the number of keys that a client offers
+		if id := string(signer.PublicKey().Marshal()); !seen[id] {
 			seen[id] = true
 			found = append(found, signer)
 		}
@@ -357,7 +432,7 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 		}
 	}
 	for _, file := range files {
-		// One that is missing, locked or of a kind that only an agent can use is passed over, as ssh does.
+		// As ssh does, skip a key that is missing, has a passphrase or needs an agent.
 		if signer, err := readKey(file); err == nil {
 			add(signer)
 		}
@@ -365,7 +440,7 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 	closeAgent := none
 	if path := os.Getenv("SSH_AUTH_SOCK"); path != "" {
 		if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
-			stop := context.AfterFunc(ctx, func() { conn.Close() }) // one that does not answer
+			stop := context.AfterFunc(ctx, func() { conn.Close() }) // the agent may not answer
 			more, err := sshagent.NewClient(conn).Signers()
 			stop()
 			if err == nil && len(more) > 0 {
@@ -379,8 +454,10 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 		}
 	}
 	if len(found) == 0 {
-		return nil, nil, &Error{Code: CodeDenied, Message: "there is no key to log in with",
-			Hint: "name one with Options.Identity, for a daemon of this machine its directory with Options.State, or make one with ssh-keygen and add it to the daemon's authorized_keys"}
+		return nil, nil, &Error{Code: CodeDenied, Message: "no key to log in with",
+			Hint: "name a key with Options.Identity, or the state directory of a local daemon " +
+				"with Options.State, or create a key with ssh-keygen and add it to the daemon's " +
+				"authorized_keys"}
 	}
 	return found, closeAgent, nil
 }
@@ -388,12 +465,23 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 func readKey(file string) (ssh.Signer, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, because(err, CodeUsage, "identity: "+err.Error(), "name the file of a private key with Options.Identity")
+		return nil, because(
+			err,
+			CodeUsage,
+			"identity: "+err.Error(),
+			"set Options.Identity to the path of a private key",
+		)
 	}
 	signer, err := ssh.ParsePrivateKey(pem)
 	if err != nil {
-		return nil, because(err, CodeUsage, fmt.Sprintf("identity %s: %s", file, err), "name the file of a private key without a passphrase with Options.Identity; keys of an ssh agent are "+
-			"found by themselves")
+		return nil, because(
+			err,
+			CodeUsage,
+			fmt.Sprintf("identity %s: %s", file, err),
+			"set Options.Identity to the path of a private key without a passphrase; keys of an "+
+				"ssh "+
+				"agent need no option",
+		)
 	}
 	return signer, nil
 }

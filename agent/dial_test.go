@@ -19,13 +19,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// knownAs writes a known_hosts file that has the gateway's key at another address.
+// knownAs writes a known_hosts file with the gateway's key for another address.
 func knownAs(t testing.TB, addr string) string {
 	t.Helper()
 	return knownHosts(t, addr, world.file("host_key"))
 }
 
-// knownHosts writes a known_hosts file with the public half of a key.
+// knownHosts writes a known_hosts file with a public key.
 func knownHosts(t testing.TB, addr, key string) string {
 	t.Helper()
 	signer, err := sshd.KeyPair(key, sshd.ED25519, "")
@@ -33,7 +33,8 @@ func knownHosts(t testing.TB, addr, key string) string {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "known_hosts")
-	if err := os.WriteFile(file, []byte(knownhosts.Line([]string{addr}, signer.PublicKey())+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(knownhosts.Line([]string{addr}, signer.PublicKey())+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -75,15 +76,33 @@ func TestDialErrors(t *testing.T) {
 		{"bad name", "ssh://De_mo@" + world.addr, o, usageError, "not a name"},
 		{"bad session", "ssh://demo~-@" + world.addr, o, usageError, "session name"},
 		{"reserved name", "ssh://root@" + world.addr, o, usageError, "reserved"},
-		{"unknown host key", world.uri("demo"), with(func(o *agent.Options) { o.KnownHosts = []string{} }), deniedError, "is not known"},
-		{"no known_hosts at all", world.uri("demo"), with(func(o *agent.Options) { o.KnownHosts, o.State = nil, empty }), deniedError, "is not known"},
-		{"missing known_hosts", world.uri("demo"), with(func(o *agent.Options) { o.KnownHosts = []string{empty + "/no"} }), os.ErrNotExist, "known_hosts"},
-		{"another host key", world.uri("demo"), with(func(o *agent.Options) { o.KnownHosts = []string{knownHosts(t, world.addr, world.key("bob"))} }), connect.ErrIdentity, "SHA256:"},
-		{"no key", world.uri("demo"), with(func(o *agent.Options) { o.Identity, o.State = "", empty }), deniedError, "no key"},
-		{"missing key", world.uri("demo"), with(func(o *agent.Options) { o.Identity = empty + "/no" }), os.ErrNotExist, "identity"},
-		{"damaged key", world.uri("demo"), with(func(o *agent.Options) { o.Identity = damaged }), nil, damaged},
-		{"key that is not trusted", world.uri("demo"), with(func(o *agent.Options) { o.Identity = world.key("nobody") }), connect.ErrLogin, world.addr},
-		{"nobody listens", "ssh://demo@" + gone, with(func(o *agent.Options) { o.KnownHosts = []string{knownAs(t, gone)} }), nil, gone},
+		{"unknown host key", world.uri("demo"),
+			with(func(o *agent.Options) { o.KnownHosts = []string{} }), deniedError,
+			"is not known"},
+		{"no known_hosts at all", world.uri("demo"),
+			with(func(o *agent.Options) { o.KnownHosts, o.State = nil, empty }), deniedError,
+			"is not known"},
+		{"missing known_hosts", world.uri("demo"),
+			with(func(o *agent.Options) { o.KnownHosts = []string{empty + "/no"} }), os.ErrNotExist,
+			"known_hosts"},
+		{"another host key", world.uri("demo"),
+			with(func(o *agent.Options) {
+				o.KnownHosts = []string{knownHosts(t, world.addr,
+					world.key("bob"))}
+			}), connect.ErrIdentity, "SHA256:"},
+		{"no key", world.uri("demo"), with(func(o *agent.Options) {
+			o.Identity, o.State = "",
+				empty
+		}), deniedError, "no key"},
+		{"missing key", world.uri("demo"), with(
+			func(o *agent.Options) { o.Identity = empty + "/no" }), os.ErrNotExist, "identity"},
+		{"damaged key", world.uri("demo"), with(func(o *agent.Options) { o.Identity = damaged }),
+			nil, damaged},
+		{"key that is not trusted", world.uri("demo"),
+			with(func(o *agent.Options) { o.Identity = world.key("nobody") }), connect.ErrLogin,
+			world.addr},
+		{"nobody listens", "ssh://demo@" + gone,
+			with(func(o *agent.Options) { o.KnownHosts = []string{knownAs(t, gone)} }), nil, gone},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := agent.Dial(bounded(t), test.uri, test.options)
@@ -91,7 +110,8 @@ func TestDialErrors(t *testing.T) {
 				c.Close()
 				t.Fatal("no error")
 			}
-			if test.is != nil && !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
+			if test.is != nil && !errors.Is(err, test.is) ||
+				!strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v (%T), want %v that says %q", err, err, test.is, test.says)
 			}
 			var shown *agent.Error
@@ -107,7 +127,7 @@ var (
 	deniedError = &agent.Error{Code: "denied"}
 )
 
-// What nobody made, and what is somebody else's, is the same to a stranger.
+// A missing sandbox and one of another owner return the same error.
 func TestUnknownSandbox(t *testing.T) {
 	mine := dial(t)
 	o := world.options()
@@ -118,7 +138,10 @@ func TestUnknownSandbox(t *testing.T) {
 		t.Errorf("shell: %v", err)
 	}
 	var stderr strings.Builder
-	if exit, err := missing.Exec(bounded(t), agent.Cmd{Command: "true", Stderr: &stderr}); err != nil || exit.Code == 0 || !strings.Contains(stderr.String(), "no sandbox nothing-here") {
+	if exit, err := missing.Exec(bounded(t), agent.Cmd{Command: "true",
+		Stderr: &stderr}); err != nil ||
+		exit.Code == 0 ||
+		!strings.Contains(stderr.String(), "no sandbox nothing-here") {
 		t.Errorf("exec: %+v, %v, %q", exit, err, stderr.String())
 	}
 	o.Identity = world.key("bob")
@@ -127,10 +150,11 @@ func TestUnknownSandbox(t *testing.T) {
 	if !isCode(other, "not_found") {
 		t.Errorf("bob's shell in alice's sandbox: %v", other)
 	}
-	if a, b := strings.ReplaceAll(err.Error(), "nothing-here", "NAME"), strings.ReplaceAll(other.Error(), mine.Sandbox(), "NAME"); a != b {
+	if a, b := strings.ReplaceAll(err.Error(), "nothing-here", "NAME"),
+		strings.ReplaceAll(other.Error(), mine.Sandbox(), "NAME"); a != b {
 		t.Errorf("errors differ:\n%s\n%s", a, b)
 	}
-	// To make one that somebody else has is no way in.
+	// Creating a sandbox that another owner has gives no access to it.
 	o.Create = true
 	if c, err := agent.Dial(bounded(t), world.uri(mine.Sandbox()), o); err == nil {
 		_, err = c.Shell(bounded(t), "")
@@ -144,7 +168,8 @@ func TestUnknownSandbox(t *testing.T) {
 func TestDialSession(t *testing.T) {
 	dial(t) // makes it
 	c := dialAt(t, world.addr, sandboxName(t)+"~build", world.options())
-	if sh := attach(t, c, agent.ShellOptions{}); sh.Session() != "build" || c.Sandbox() != sandboxName(t) {
+	if sh := attach(t, c, agent.ShellOptions{}); sh.Session() != "build" ||
+		c.Sandbox() != sandboxName(t) {
 		t.Errorf("session %s of %s", sh.Session(), c.Sandbox())
 	}
 	if sh := attach(t, c, agent.ShellOptions{Session: "main"}); sh.Session() != "main" {
@@ -155,7 +180,10 @@ func TestDialSession(t *testing.T) {
 	if fresh.Session() == "new" || fresh.Session() == another.Session() {
 		t.Errorf("fresh sessions %s and %s", fresh.Session(), another.Session())
 	}
-	if _, err := c.Attach(bounded(t), agent.ShellOptions{Session: "build", Fresh: true}); !isCode(err, "exists") {
+	if _, err := c.Attach(bounded(t), agent.ShellOptions{Session: "build", Fresh: true}); !isCode(
+		err,
+		"exists",
+	) {
 		t.Errorf("fresh by a name that is taken: %v", err)
 	}
 	if _, err := c.Attach(bounded(t), agent.ShellOptions{Session: "No"}); !isCode(err, "usage") {
@@ -163,14 +191,16 @@ func TestDialSession(t *testing.T) {
 	}
 }
 
-// The state directory of a daemon on this machine has all that is needed.
+// Options.State of a local daemon is enough to log in.
 func TestDialState(t *testing.T) {
 	name := sandboxName(t)
-	if _, err := world.hub.Create(bounded(t), alice, lifecycle.NewSpec{Name: name}, nil); err != nil {
+	if _, err := world.hub.Create(bounded(t), alice, lifecycle.NewSpec{Name: name},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	state := t.TempDir()
-	for from, to := range map[string]string{world.key("alice"): "identity", world.file("known_hosts"): "known_hosts"} {
+	for from, to := range map[string]string{world.key("alice"): "identity",
+		world.file("known_hosts"): "known_hosts"} {
 		b, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -196,7 +226,7 @@ func TestDialState(t *testing.T) {
 	dialAt(t, world.addr, name, agent.Options{State: state, Signers: []ssh.Signer{signer}})
 }
 
-// A server that accepts and says nothing holds up a dial no longer than it may.
+// A server that accepts connections and sends nothing cannot block a dial beyond its timeout.
 func TestDialSilence(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -206,7 +236,11 @@ func TestDialSilence(t *testing.T) {
 	o := world.options()
 	o.KnownHosts = []string{knownAs(t, l.Addr().String())}
 	o.DialTimeout = 100 * time.Millisecond
-	if _, err := agent.Dial(bounded(t), "ssh://demo@"+l.Addr().String(), o); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := agent.Dial(bounded(t), "ssh://demo@"+l.Addr().String(), o); !errors.Is(
+		err,
+		context.DeadlineExceeded,
+	) &&
+		!errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v, want a deadline", err)
 	}
 	o.DialTimeout = 0

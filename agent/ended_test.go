@@ -9,10 +9,12 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// waits fails the test unless a call ended with a question.
+// waits fails the test unless a call ended with EndedWaiting.
 func waits(t testing.TB, res agent.Result, err error, prompt string) {
 	t.Helper()
-	if err != nil || res.Ended != agent.EndedWaiting || res.Phase != agent.PhaseWaiting || res.Prompt != prompt || res.ExitCode != nil {
+	if err != nil || res.Ended != agent.EndedWaiting || res.Phase != agent.PhaseWaiting ||
+		res.Prompt != prompt ||
+		res.ExitCode != nil {
 		t.Fatalf("%s at prompt %q, %v; want waiting at %q", describe(res), res.Prompt, err, prompt)
 	}
 }
@@ -32,8 +34,10 @@ func TestQuestions(t *testing.T) {
 		{"getpass", `python3 -c 'import getpass; print("got", getpass.getpass("Secret: "))'`, "Secret: ", "password", "s", "\ngot s\n"},
 		{"cat", "head -n 1", "", "line", "a", "a\n"},
 		{"pipe", "(read x; echo $x) | cat", "", "line", "a", "a\n"},
-		{"terminal by name", "sh -c 'read x </dev/tty; echo $x' </dev/null", "", "line", "a", "a\n"},
-		{"select", "select x in a b; do echo \"got $x\"; break; done", "#? ", "line", "2", "got b\n"},
+		{"terminal by name", "sh -c 'read x </dev/tty; echo $x' </dev/null", "", "line", "a",
+			"a\n"},
+		{"select", "select x in a b; do echo \"got $x\"; break; done", "#? ", "line", "2",
+			"got b\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			sh := shell(t)
@@ -64,23 +68,29 @@ func TestTypeAtPrompt(t *testing.T) {
 	if out := done(t, res, err, 0); !strings.HasSuffix(out, "typed\n") {
 		t.Errorf("output %q", out)
 	}
-	if res, err = sh.Type(bounded(t), "echo 'a"); err != nil || res.Ended != agent.EndedContinuation || res.Phase != agent.PhaseContinuation {
+	if res, err = sh.Type(bounded(t), "echo 'a"); err != nil ||
+		res.Ended != agent.EndedContinuation ||
+		res.Phase != agent.PhaseContinuation {
 		t.Fatalf("an open quote: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "not_prompt" {
+	if res, err = sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.EndedRefused ||
+		res.Error.Code != "not_prompt" {
 		t.Errorf("run at PS2: %s, %v", describe(res), err)
 	}
 	res, err = sh.Type(bounded(t), "b'")
 	if out := done(t, res, err, 0); !strings.HasSuffix(out, "a\nb\n") {
 		t.Errorf("output %q", out)
 	}
-	if res, err = sh.Type(bounded(t), "if true"); err != nil || res.Ended != agent.EndedContinuation {
+	if res, err = sh.Type(bounded(t), "if true"); err != nil ||
+		res.Ended != agent.EndedContinuation {
 		t.Fatalf("an open if: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted || res.Phase != agent.PhasePrompt {
+	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted ||
+		res.Phase != agent.PhasePrompt {
 		t.Errorf("interrupt at PS2: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Keys(bounded(t), "Enter"); err != nil || res.Ended != agent.EndedDone || res.ExitCode != nil { // of what was interrupted
+	if res, err = sh.Keys(bounded(t), "Enter"); err != nil || res.Ended != agent.EndedDone ||
+		res.ExitCode != nil { // of what was interrupted
 		t.Errorf("Enter at the prompt: %s, %v", describe(res), err)
 	}
 	if res, err = sh.Type(bounded(t), ""); err != nil || res.Ended != agent.EndedDone {
@@ -108,7 +118,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A program that polls the keyboard and draws a screen has come to rest: attention.
+// An idle program that polls the keyboard and draws a screen: attention.
 func TestAttention(t *testing.T) {
 	sh := shell(t)
 	const program = `import os,select,sys,termios,tty
@@ -119,8 +129,18 @@ while True:
 sys.stdout.write("\x1b[?1049l"); sys.stdout.flush()
 termios.tcsetattr(0,termios.TCSANOW,old)`
 	res, err := sh.Run(bounded(t), "python3 -c '"+program+"'")
-	if err != nil || res.Ended != agent.EndedAttention || res.Phase != agent.PhaseRunning || !res.Listens || res.Attention != "likely" || res.QuietMS < 500 {
-		t.Fatalf("%s, listens %t, attention %s, quiet %d ms, %v", describe(res), res.Listens, res.Attention, res.QuietMS, err)
+	if err != nil || res.Ended != agent.EndedAttention || res.Phase != agent.PhaseRunning ||
+		!res.Listens ||
+		res.Attention != "likely" ||
+		res.QuietMS < 500 {
+		t.Fatalf(
+			"%s, listens %t, attention %s, quiet %d ms, %v",
+			describe(res),
+			res.Listens,
+			res.Attention,
+			res.QuietMS,
+			err,
+		)
 	}
 	screen, err := sh.Screen(bounded(t))
 	if err != nil || !screen.AltScreen || !strings.Contains(screen.Text, "menu: q quits") {
@@ -128,12 +148,13 @@ termios.tcsetattr(0,termios.TCSANOW,old)`
 	}
 	res, err = sh.Keys(bounded(t), "q")
 	done(t, res, err, 0)
-	if screen, err = sh.Screen(bounded(t)); err != nil || screen.AltScreen || screen.Cols != 200 || screen.Rows != 50 {
+	if screen, err = sh.Screen(bounded(t)); err != nil || screen.AltScreen || screen.Cols != 200 ||
+		screen.Rows != 50 {
 		t.Errorf("screen %+v, %v", screen, err)
 	}
 }
 
-// firstBytes tells that something was printed.
+// firstBytes signals that something was printed.
 type firstBytes struct {
 	once sync.Once
 	came chan struct{}
@@ -153,7 +174,8 @@ func TestInterrupt(t *testing.T) {
 		{"sleep", "sh -c 'echo begun; exec sleep 31'", []string{"^C"}, "prompt"},
 		{"loop of the shell", "echo begun; while :; do :; done", []string{"^C"}, "prompt"},
 		{"flood", "sh -c 'echo begun; exec yes'", []string{"^C"}, "prompt"},
-		{"rest of a list", "sh -c 'echo begun; exec sleep 31'; echo not this", []string{"^C"}, "prompt"},
+		{"rest of a list", "sh -c 'echo begun; exec sleep 31'; echo not this", []string{"^C"},
+			"prompt"},
 		{"ignores INT", `sh -c 'trap "" INT; echo begun; while :; do sleep 0.1; done'`, []string{"^C", "TERM"}, "prompt"},
 		{"ignores INT and TERM", `sh -c 'trap "" INT TERM; echo begun; while :; do sleep 0.1; done'`, []string{"^C", "TERM", "KILL"}, "prompt"},
 	} {
@@ -171,18 +193,25 @@ func TestInterrupt(t *testing.T) {
 			case <-bounded(t).Done():
 				t.Fatal("it never began")
 			}
-			// What prints has not begun to do what it is for.
-			if res, err := sh.Do(bounded(t), agent.Call{Command: "true"}); err != nil || res.Ended != agent.EndedRefused {
+			// A program can print before it is ready for the signal.
+			if res, err := sh.Do(bounded(t), agent.Call{Command: "true"}); err != nil ||
+				res.Ended != agent.EndedRefused {
 				t.Fatalf("%s, %v", describe(res), err)
 			}
 			res, err := sh.Interrupt(bounded(t))
-			if err != nil || res.Ended != agent.EndedInterrupted || string(res.Phase) != test.phase || res.Receipt == nil {
+			if err != nil || res.Ended != agent.EndedInterrupted ||
+				string(res.Phase) != test.phase ||
+				res.Receipt == nil {
 				t.Fatalf("%s, %v", describe(res), err)
 			}
-			if got := res.Receipt; !slices.Equal(got.Steps, test.steps) || len(got.Left) > 0 || len(got.Signaled) != len(got.Died) || (len(test.steps) > 1) != (len(got.Died) > 0) {
+			if got := res.Receipt; !slices.Equal(got.Steps, test.steps) || len(got.Left) > 0 ||
+				len(got.Signaled) != len(got.Died) ||
+				(len(test.steps) > 1) != (len(got.Died) > 0) {
 				t.Errorf("receipt %+v, want steps %v and none left", *got, test.steps)
 			}
-			if first := <-ran; first.Ended != agent.EndedInterrupted || first.ExitCode == nil || *first.ExitCode == 0 || strings.Contains(first.Output, "not this") {
+			if first := <-ran; first.Ended != agent.EndedInterrupted || first.ExitCode == nil ||
+				*first.ExitCode == 0 ||
+				strings.Contains(first.Output, "not this") {
 				t.Errorf("the run: %s", describe(first))
 			}
 			res, err = sh.Run(bounded(t), "echo on")
@@ -193,7 +222,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// The shell's end is told at once, and whoever runs next gets a fresh one and is told.
+// The end of the shell is reported immediately. The next command runs in a new shell, with a note.
 func TestDead(t *testing.T) {
 	for _, test := range []struct {
 		name, command, output string
@@ -212,7 +241,8 @@ func TestDead(t *testing.T) {
 			res, err := sh.Run(bounded(t), "x=1; cd /tmp")
 			done(t, res, err, 0)
 			res, err = sh.Run(bounded(t), test.command)
-			if err != nil || res.Ended != agent.EndedDead || res.Phase != agent.PhaseDead || res.Output != test.output {
+			if err != nil || res.Ended != agent.EndedDead || res.Phase != agent.PhaseDead ||
+				res.Output != test.output {
 				t.Fatalf("%s, %v; want dead with output %q", describe(res), err, test.output)
 			}
 			switch {
@@ -230,7 +260,8 @@ func TestDead(t *testing.T) {
 				t.Errorf("interrupt: %s, %v", describe(res), err)
 			}
 			res, err = sh.Run(bounded(t), "echo x=$x")
-			if got := done(t, res, err, 0); got != "x=\n" || !slices.Contains(res.Notes, "shell_restarted") {
+			if got := done(t, res, err, 0); got != "x=\n" ||
+				!slices.Contains(res.Notes, "shell_restarted") {
 				t.Errorf("the next: %q, notes %v", got, res.Notes)
 			}
 			res, err = sh.Run(bounded(t), "true")
@@ -246,17 +277,23 @@ func TestWait(t *testing.T) {
 	sh := shell(t)
 	res, err := sh.Wait(bounded(t), agent.PhasePrompt)
 	done(t, res, err, 0)
-	if res, err = sh.Wait(bounded(t), agent.PhaseRunning); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "usage" {
+	if res, err = sh.Wait(bounded(t), agent.PhaseRunning); err != nil ||
+		res.Ended != agent.EndedRefused ||
+		res.Error.Code != "usage" {
 		t.Errorf("wait for running: %s, %v", describe(res), err)
 	}
-	res, err = sh.Do(bounded(t), agent.Call{Command: "sh -c 'sleep 0.3; read x; exit 6'", Timeout: 1})
+	res, err = sh.Do(
+		bounded(t),
+		agent.Call{Command: "sh -c 'sleep 0.3; read x; exit 6'", Timeout: 1},
+	)
 	if err != nil || res.Ended != agent.EndedDeadline && res.Ended != agent.EndedRefused {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	if res.Ended == agent.EndedRefused { // a millisecond was not even enough to begin
 		go sh.Run(bounded(t), "sh -c 'sleep 0.3; read x; exit 6'")
 	}
-	if res, err = sh.Wait(bounded(t), agent.PhaseWaiting, agent.PhaseDead); err != nil || res.Ended != agent.EndedWaiting {
+	if res, err = sh.Wait(bounded(t), agent.PhaseWaiting, agent.PhaseDead); err != nil ||
+		res.Ended != agent.EndedWaiting {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	res, err = sh.Type(bounded(t), "")
@@ -274,7 +311,10 @@ func TestEnd(t *testing.T) {
 	if _, err := sh.Run(bounded(t), "true"); err == nil {
 		t.Error("a command runs in a session that was closed")
 	}
-	if _, err := c.Attach(bounded(t), agent.ShellOptions{Session: "build", NoNew: true}); !isCode(err, "not_found") {
+	if _, err := c.Attach(bounded(t), agent.ShellOptions{Session: "build", NoNew: true}); !isCode(
+		err,
+		"not_found",
+	) {
 		t.Errorf("attach: %v, want not_found", err)
 	}
 	again := attach(t, c, agent.ShellOptions{Session: "build"})

@@ -11,16 +11,17 @@ import (
 //	errors.Is(err, &agent.Error{Code: agent.CodeNotFound})
 type Error struct {
 	Code    Code   `json:"code"`
-	Message string `json:"message"`           // what happened
-	Hint    string `json:"hint,omitempty"`    // what to do about it
-	Reason  string `json:"reason,omitempty"`  // of CodeLost: why, a Lost constant
-	Refused int    `json:"refused,omitempty"` // of input: bytes that the terminal did not take
+	Message string `json:"message"`          // what happened
+	Hint    string `json:"hint,omitempty"`   // what to do about it
+	Reason  string `json:"reason,omitempty"` // with CodeLost: a Lost constant
+	// of input: number of bytes that the terminal did not take
+	Refused int `json:"refused,omitempty"`
 }
 
-// Error returns the message.
+// Error returns Message.
 func (e *Error) Error() string { return e.Message }
 
-// Is reports whether target is an Error of the same code that has no message.
+// Is reports whether target is an Error with the same Code and an empty Message.
 func (e *Error) Is(target error) bool {
 	switch t := target.(type) {
 	case *Error:
@@ -31,60 +32,74 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// As gives the error to packages of the daemon, which know it as a *wire.Error.
+// As converts the error to a *wire.Error, for packages of the daemon.
 func (e *Error) As(target any) bool {
 	t, ok := target.(**wire.Error)
 	if ok {
-		*t = &wire.Error{Code: wire.Code(e.Code), Message: e.Message, Hint: e.Hint, Reason: e.Reason, Refused: e.Refused}
+		*t = &wire.Error{
+			Code:    wire.Code(e.Code),
+			Message: e.Message,
+			Hint:    e.Hint,
+			Reason:  e.Reason,
+			Refused: e.Refused,
+		}
 	}
 	return ok
 }
 
-// Code names what went wrong. Go, JSON and the command line use the same words.
+// Code is the kind of an error. Go, JSON and the command line use the same codes.
 type Code string
 
 // Codes of errors.
 const (
-	CodeNotFound       Code = "not_found"       // the caller has no such sandbox or session
-	CodeNotPrompt      Code = "not_prompt"      // the shell is not at its prompt
-	CodeNotWaiting     Code = "not_waiting"     // an answer was given, and no program asks
-	CodeSyntax         Code = "syntax"          // the command is not complete shell syntax
-	CodeKeyboardHeld   Code = "keyboard_held"   // somebody else holds the keyboard
-	CodeLineTooLong    Code = "line_too_long"   // the terminal does not take a line of that length
-	CodeLost           Code = "lost"            // the connection or the sandbox is gone, and what was under way with it
-	CodeDenied         Code = "denied"          // the caller may not do that
-	CodeUnavailable    Code = "unavailable"     // it cannot be had here, or not now
-	CodeUsage          Code = "usage"           // the call itself is wrong
-	CodeExists         Code = "exists"          // the name is taken
-	CodeInternal       Code = "internal"        // a fault of the gateway; the message has an ID to find in its log
-	CodeLimitSessions  Code = "limit_sessions"  // the sandbox has as many sessions as it may have
-	CodeLimitSandboxes Code = "limit_sandboxes" // the owner has as many sandboxes as they may have
-	CodeLimitQuota     Code = "limit_quota"     // the sandboxes of the owner have all that they may have together
-	CodeLimitPids      Code = "limit_pids"      // the sandbox has as many processes as it may have
-	CodeLimitPtys      Code = "limit_ptys"      // the sandbox, or its machine, has no terminal left
-	CodeLimitOps       Code = "limit_ops"       // too many calls are under way at once
+	CodeNotFound     Code = "not_found"     // the caller has no such sandbox or session
+	CodeNotPrompt    Code = "not_prompt"    // the shell is not at its prompt
+	CodeNotWaiting   Code = "not_waiting"   // an answer was sent, but no program asks
+	CodeSyntax       Code = "syntax"        // the command is incomplete shell syntax
+	CodeKeyboardHeld Code = "keyboard_held" // another party holds the keyboard
+	CodeLineTooLong  Code = "line_too_long" // the line is longer than the terminal accepts
+	// CodeLost means that the connection or the sandbox is gone, so the outcome of the call is
+	// unknown.
+	CodeLost        Code = "lost"
+	CodeDenied      Code = "denied"      // the caller is not allowed to do that
+	CodeUnavailable Code = "unavailable" // not possible here, or not now
+	CodeUsage       Code = "usage"       // the arguments of the call are wrong
+	CodeExists      Code = "exists"      // the name is in use
+	// CodeInternal means that the gateway failed; the message has an ID to find in its log.
+	CodeInternal       Code = "internal"
+	CodeLimitSessions  Code = "limit_sessions"  // the sandbox has reached its limit of sessions
+	CodeLimitSandboxes Code = "limit_sandboxes" // the owner has reached the limit of sandboxes
+	// CodeLimitQuota means that the owner's sandboxes together have reached a quota.
+	CodeLimitQuota Code = "limit_quota"
+	CodeLimitPids  Code = "limit_pids" // the sandbox has reached its limit of processes
+	CodeLimitPtys  Code = "limit_ptys" // no terminal is left in the sandbox or on its machine
+	CodeLimitOps   Code = "limit_ops"  // too many calls at the same time
 )
 
-// Reasons for which a call was lost: Error.Reason of an error with CodeLost, and one of
-// Result.Notes.
+// Reasons why a call was lost. Error.Reason of an error with CodeLost has one, and Result.Notes
+// repeats it.
 const (
-	LostStopped   = "sandbox_stopped"     // somebody stopped the sandbox
-	LostKilled    = "sandbox_killed"      // its processes were killed from outside
-	LostMemory    = "oom_killed"          // it ran out of memory
-	LostEngine    = "engine_restarted"    // the container engine was restarted
-	LostHost      = "host_unreachable"    // the connection to the host broke
-	LostGuest     = "guest_died"          // the process that serves the sandbox's sessions ended
-	LostRemoved   = "sandbox_removed"     // somebody removed the sandbox
-	LostPaused    = "sandbox_paused"      // somebody paused the sandbox; what was begun goes on when it is resumed
-	LostShell     = "shell_ended"         // the shell that the call was first given to ended
-	LostForgotten = "result_forgotten"    // the call was made, and its result is no longer known
-	LostRecord    = "record_failed"       // its output could not be recorded, as the sandbox demands
-	LostGateway   = "gateway_unreachable" // the connection to the gateway broke
-	LostDetached  = "detached"            // the caller was disconnected from the session
-	LostPartly    = "partly_done"         // some of it was typed, or the shell does not say whether it took the command
+	LostStopped = "sandbox_stopped"  // the sandbox was stopped
+	LostKilled  = "sandbox_killed"   // its processes were killed from outside
+	LostMemory  = "oom_killed"       // it ran out of memory
+	LostEngine  = "engine_restarted" // the container engine was restarted
+	LostHost    = "host_unreachable" // the connection to the host broke
+	LostGuest   = "guest_died"       // the process that serves the sandbox's sessions ended
+	LostRemoved = "sandbox_removed"  // the sandbox was removed
+	// LostPaused means that the sandbox was paused; the command continues when it is resumed.
+	LostPaused = "sandbox_paused"
+	// LostShell means that the call was repeated, and the shell of its first attempt has ended.
+	LostShell     = "shell_ended"
+	LostForgotten = "result_forgotten" // the call was repeated, and its result is no longer stored
+	// LostRecord means that the sandbox requires a recording, and the output could not be recorded.
+	LostRecord   = "record_failed"
+	LostGateway  = "gateway_unreachable" // the connection to the gateway broke
+	LostDetached = "detached"            // the caller was disconnected from the session
+	// LostPartly means that part of the text was typed, or the shell did not confirm the command.
+	LostPartly = "partly_done"
 )
 
-// explained is an error, and the Error that it means to callers.
+// explained is an error together with the Error for callers.
 type explained struct {
 	error
 	what *Error
@@ -92,8 +107,7 @@ type explained struct {
 
 func (e *explained) Unwrap() []error { return []error{e.error, e.what} }
 
-// public returns err as the package's callers get it: with an Error in its chain where the daemon
-// or a package below gave a code.
+// public returns err for callers of this package: a *wire.Error in its chain becomes an *Error.
 func public(err error) error {
 	if err == nil || errors.As(err, new(*Error)) {
 		return err
@@ -103,7 +117,7 @@ func public(err error) error {
 		return err
 	}
 	e := newError(w)
-	if error(w) == err { //nolint:errorlint // not wrapped: nothing else is in it
+	if error(w) == err { //nolint:errorlint // err itself, not wrapped
 		return e
 	}
 	return &explained{err, e}

@@ -16,23 +16,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
-// The examples talk to the gateway of this package's tests. Elsewhere the URI is ssh://NAME@localhost:2222, and the zero
-// Options do for a daemon on this machine.
+// The examples use the gateway of this package's tests. In your program the URI is
+// ssh://NAME@localhost:2222, and the zero Options work for a daemon on this machine.
 func exampleGateway(sandbox string) (uri string, o agent.Options) {
 	return world.uri(sandbox), world.options()
 }
 
-// exampleMachines keeps the servers of examples until all tests are over.
+// exampleMachines holds the servers of examples until all tests have ended.
 var exampleMachines testing.TB
 
-// exampleHost is an SSH server that knows nothing of sandboxes. Elsewhere the URI is ssh://USER@HOST, or an alias of the user's
-// ssh configuration, and the zero Options do where ssh itself gets in.
+// exampleHost is an SSH server without sandboxes. In your program the URI is ssh://USER@HOST, or an
+// alias of the user's ssh configuration. The zero Options work if ssh can log in without a
+// question.
 func exampleHost() (uri string, o agent.Options) {
 	server := openssh.Start(exampleMachines, openssh.Settings{})
 	return server.URI(), hostOptions(exampleMachines, server)
 }
 
-// exampleShell is where ExampleDial ends.
+// exampleShell returns the Shell of ExampleDial.
 func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end func()) {
 	uri, options := exampleGateway(sandbox)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -43,7 +44,8 @@ func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end fun
 	if sh, err = c.Shell(ctx, "main"); err != nil {
 		log.Fatal(err)
 	}
-	if _, err = sh.Wait(ctx, agent.PhasePrompt); err != nil { // examples have calls of few seconds, of which the shell's start is to take none
+	// start the shell before the examples, whose calls have short timeouts
+	if _, err = sh.Wait(ctx, agent.PhasePrompt); err != nil {
 		log.Fatal(err)
 	}
 	return ctx, sh, func() {
@@ -79,7 +81,7 @@ func ExampleDial() {
 	// done with exit code 3: "hello\n"
 }
 
-// A machine with any SSH server has the same shells, without a daemon.
+// A host with any SSH server has the same shells, without a daemon.
 func ExampleDial_host() {
 	uri, options := exampleHost()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -87,7 +89,8 @@ func ExampleDial_host() {
 
 	c, err := agent.Dial(ctx, uri, options)
 	if err != nil {
-		log.Fatal(err) // a host key that is not known: with its fingerprint, and how to accept it
+		// for an unknown host key, the error has its fingerprint and how to accept it
+		log.Fatal(err)
 	}
 	tier, _ := c.Tier()
 	fmt.Println("tier", tier)
@@ -106,7 +109,7 @@ func ExampleDial_host() {
 	code, _ := res.Code()
 	fmt.Printf("%s with exit code %d\n", res.Ended, code)
 
-	// Close would leave the session there, for the next Dial.
+	// Close instead of Remove keeps the session for the next Dial.
 	if err := c.Remove(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -146,7 +149,7 @@ func ExampleShell_Run() {
 	// 127 "bash: no-such-command: command not found\n"
 }
 
-// A question is a Result like any other, with its text.
+// A program that asks is a Result with the text of the question.
 func ExampleShell_Type() {
 	ctx, sh, end := exampleShell("type")
 	defer end()
@@ -167,7 +170,7 @@ func ExampleShell_Type() {
 	// done with exit code 0: "Ann\nHello, Ann\n"
 }
 
-// What is typed without echo is known for a password, and is in no log.
+// A password prompt is recognized, and the password is in no log.
 func ExampleShell_Type_password() {
 	ctx, sh, end := exampleShell("password")
 	defer end()
@@ -188,7 +191,7 @@ func ExampleShell_Type_password() {
 	// done with exit code 0: "\n"
 }
 
-// apt-get asks when it would install more than it was told to. Answer types nothing unless somebody asks.
+// apt-get asks before it installs additional packages. Answer types nothing unless a program asks.
 func ExampleShell_Answer() {
 	ctx, sh, end := exampleShell("answer")
 	defer end()
@@ -211,15 +214,16 @@ func ExampleShell_Answer() {
 	// Output:
 	// "Do you want to continue? [Y/n] "
 	// done with exit code 0
-	// refused nobody asks: the shell is at its prompt
+	// refused no program asks: the shell is at its prompt
 }
 
-// git starts an editor for the message: a full-screen program that waits for keys.
+// git starts an editor for the commit message: a full-screen program that waits for keys.
 func ExampleShell_Keys() {
 	ctx, sh, end := exampleShell("editor")
 	defer end()
 
-	setup := "cd $(mktemp -d) && git init -q . && git config user.name Ann && git config user.email ann@example.org && git config core.editor 'vi -u NONE'"
+	setup := "cd $(mktemp -d) && git init -q . && git config user.name Ann && git config " +
+		"user.email ann@example.org && git config core.editor 'vi -u NONE'"
 	if _, err := sh.Run(ctx, setup); err != nil {
 		log.Fatal(err)
 	}
@@ -228,8 +232,9 @@ func ExampleShell_Keys() {
 		log.Fatal(err)
 	}
 	fmt.Println(res.Want)
-	// Text that no Enter follows, which would be a line, and keys by name.
-	for _, call := range []agent.Call{{Keys: []string{"i"}}, {Text: "first steps", Raw: true}, {Keys: []string{"Escape"}}, {Text: ":wq"}} {
+	// Raw types text without Enter. Keys presses named keys.
+	for _, call := range []agent.Call{{Keys: []string{"i"}}, {Text: "first steps", Raw: true},
+		{Keys: []string{"Escape"}}, {Text: ":wq"}} {
 		if res, err = sh.Do(ctx, call); err != nil {
 			log.Fatal(err)
 		}
@@ -246,7 +251,7 @@ func ExampleShell_Keys() {
 	// first steps
 }
 
-// Run refuses what the shell would ask the rest of; typed, the shell does ask.
+// Run rejects an incomplete command. If it is typed, the shell asks for the rest.
 func ExampleShell_Run_unfinished() {
 	ctx, sh, end := exampleShell("unfinished")
 	defer end()
@@ -271,7 +276,7 @@ func ExampleShell_Run_unfinished() {
 	// prompt
 }
 
-// A read-eval-print loop waits for each next line by itself. Expect is for what no state tells.
+// An interpreter waits for each line, which Type reports. Expect waits for text of the output.
 func ExampleShell_Expect() {
 	ctx, sh, end := exampleShell("repl")
 	defer end()
@@ -305,12 +310,18 @@ func ExampleShell_Expect() {
 	// done
 }
 
-// A server is left running when the time is up, used, and interrupted.
+// A server keeps running after the timeout. It is used, then interrupted.
 func ExampleShell_Interrupt() {
 	ctx, sh, end := exampleShell("server")
 	defer end()
 
-	res, err := sh.Do(ctx, agent.Call{Command: `sh -c 'echo serving; while :; do sleep 60; done'`, Timeout: 3 * time.Second})
+	res, err := sh.Do(
+		ctx,
+		agent.Call{
+			Command: `sh -c 'echo serving; while :; do sleep 60; done'`,
+			Timeout: 3 * time.Second,
+		},
+	)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -331,7 +342,7 @@ func ExampleShell_Interrupt() {
 	// interrupted prompt [^C]
 }
 
-// The exact bytes of a command, as they come.
+// Stdout receives the exact bytes of a command as they arrive.
 func ExampleShell_Do() {
 	ctx, sh, end := exampleShell("stdout")
 	defer end()
@@ -362,7 +373,8 @@ func ExampleShell_Screen() {
 	// "\n\n    x marks the spot", cursor in column 20 of line 2
 }
 
-// Another agent, or the same one after a crash, goes on where it was: a call with the same Op is not made again.
+// Another agent, or the same one after a crash, resumes the attachment. A call with the same Op
+// does not run again.
 func ExampleShell_Resume() {
 	ctx, sh, end := exampleShell("resume")
 	call := agent.Call{Command: "echo once >>count; wc -l <count", Op: agent.NewOp()}
@@ -394,7 +406,7 @@ func ExampleShell_Resume() {
 	// "1\n"
 }
 
-// Without a session: separate outputs and an exact exit code.
+// Exec runs a command without a session, with separate stdout and stderr.
 func ExampleClient_Exec() {
 	uri, options := exampleGateway("exec")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -406,7 +418,15 @@ func ExampleClient_Exec() {
 	defer c.Close()
 
 	var stdout, stderr strings.Builder
-	exit, err := c.Exec(ctx, agent.Cmd{Command: "tr a-z A-Z; echo oops >&2; exit 7", Stdin: strings.NewReader("input"), Stdout: &stdout, Stderr: &stderr})
+	exit, err := c.Exec(
+		ctx,
+		agent.Cmd{
+			Command: "tr a-z A-Z; echo oops >&2; exit 7",
+			Stdin:   strings.NewReader("input"),
+			Stdout:  &stdout,
+			Stderr:  &stderr,
+		},
+	)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -453,7 +473,8 @@ func ExampleClient_Files() {
 	// HELLO
 }
 
-// A call with an Op is made once, however often it is repeated: after a crash, on another connection, by another program.
+// A call with an Op runs once, even if it is repeated after a crash, on another connection or by
+// another program.
 func ExampleNewOp() {
 	ctx, sh, end := exampleShell("op")
 	defer end()
@@ -472,7 +493,7 @@ func ExampleNewOp() {
 	// 1
 }
 
-// What a gateway knows of sandboxes, and what one says of itself.
+// List returns the facts that the gateway stores. Describe adds those that the sandbox reports.
 func ExampleGateway_List() {
 	uri, options := exampleDaemon()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

@@ -28,15 +28,22 @@ func TestExec(t *testing.T) {
 		exit agent.Exit
 	}{
 		{name: "nothing", cmd: agent.Cmd{Command: "true"}},
-		{name: "separate output", cmd: agent.Cmd{Command: "echo out; echo err >&2; exit 3"}, out: "out\n", errs: "err\n", exit: agent.Exit{Code: 3}},
+		{name: "separate output", cmd: agent.Cmd{Command: "echo out; echo err >&2; exit 3"},
+			out: "out\n", errs: "err\n", exit: agent.Exit{Code: 3}},
 		{name: "255", cmd: agent.Cmd{Command: "exit 255"}, exit: agent.Exit{Code: 255}},
-		{name: "input", cmd: agent.Cmd{Command: "cat; echo done"}, in: "a\x00\xff", out: "a\x00\xffdone\n"},
-		{name: "no input is the end of input", cmd: agent.Cmd{Command: "cat; echo done"}, out: "done\n"},
-		{name: "input that nobody reads", cmd: agent.Cmd{Command: "exec 0<&-; echo over"}, in: strings.Repeat("x", 3<<20), out: "over\n"},
-		{name: "signal", cmd: agent.Cmd{Command: "kill -TERM $$"}, exit: agent.Exit{Code: 143, Signal: "TERM"}},
-		{name: "environment", cmd: agent.Cmd{Command: "echo $LC_TEST", Env: map[string]string{"LC_TEST": "x y"}}, out: "x y\n"},
+		{name: "input", cmd: agent.Cmd{Command: "cat; echo done"}, in: "a\x00\xff",
+			out: "a\x00\xffdone\n"},
+		{name: "no input is the end of input", cmd: agent.Cmd{Command: "cat; echo done"},
+			out: "done\n"},
+		{name: "input that nobody reads", cmd: agent.Cmd{Command: "exec 0<&-; echo over"},
+			in: strings.Repeat("x", 3<<20), out: "over\n"},
+		{name: "signal", cmd: agent.Cmd{Command: "kill -TERM $$"},
+			exit: agent.Exit{Code: 143, Signal: "TERM"}},
+		{name: "environment", cmd: agent.Cmd{Command: "echo $LC_TEST",
+			Env: map[string]string{"LC_TEST": "x y"}}, out: "x y\n"},
 		{name: "no terminal", cmd: agent.Cmd{Command: "test -t 0 || echo none"}, out: "none\n"},
-		{name: "a terminal", cmd: agent.Cmd{Command: "stty size; tty >/dev/null && echo $TERM", Pty: &agent.Pty{Term: "vt100", Cols: 90, Rows: 20}}, out: "20 90\r\nvt100\r\n"},
+		{name: "a terminal", cmd: agent.Cmd{Command: "stty size; tty >/dev/null && echo $TERM",
+			Pty: &agent.Pty{Term: "vt100", Cols: 90, Rows: 20}}, out: "20 90\r\nvt100\r\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -45,8 +52,18 @@ func TestExec(t *testing.T) {
 				test.cmd.Stdin = strings.NewReader(test.in)
 			}
 			exit, err := c.Exec(bounded(t), test.cmd)
-			if err != nil || exit != test.exit || out.String() != test.out || errs.String() != test.errs {
-				t.Errorf("%+v, %v, %q, %q; want %+v, %q, %q", exit, err, out.String(), errs.String(), test.exit, test.out, test.errs)
+			if err != nil || exit != test.exit || out.String() != test.out ||
+				errs.String() != test.errs {
+				t.Errorf(
+					"%+v, %v, %q, %q; want %+v, %q, %q",
+					exit,
+					err,
+					out.String(),
+					errs.String(),
+					test.exit,
+					test.out,
+					test.errs,
+				)
 			}
 		})
 	}
@@ -57,14 +74,20 @@ func TestExecBytes(t *testing.T) {
 	data := make([]byte, 4<<20)
 	rand.Read(data)
 	sum := sha256.New()
-	exit, err := c.Exec(bounded(t), agent.Cmd{Command: "cat", Stdin: bytes.NewReader(data), Stdout: sum})
-	if want := sha256.Sum256(data); err != nil || exit.Code != 0 || !bytes.Equal(sum.Sum(nil), want[:]) {
+	exit, err := c.Exec(
+		bounded(t),
+		agent.Cmd{Command: "cat", Stdin: bytes.NewReader(data), Stdout: sum},
+	)
+	if want := sha256.Sum256(data); err != nil || exit.Code != 0 ||
+		!bytes.Equal(sum.Sum(nil), want[:]) {
 		t.Errorf("%+v, %v; the bytes are others", exit, err)
 	}
 }
 
 func TestExecRefusesEnvironment(t *testing.T) {
-	_, err := dial(t).Exec(bounded(t), agent.Cmd{Command: "true", Env: map[string]string{"LD_PRELOAD": "x"}})
+	_, err := dial(
+		t,
+	).Exec(bounded(t), agent.Cmd{Command: "true", Env: map[string]string{"LD_PRELOAD": "x"}})
 	if err == nil || !strings.Contains(err.Error(), "LD_PRELOAD") {
 		t.Errorf("got %v, want an error that names the variable", err)
 	}
@@ -80,8 +103,20 @@ func TestExecSignalsAndSizes(t *testing.T) {
 	}
 	ended := make(chan answer, 1)
 	go func() {
-		exit, err := c.Exec(bounded(t), agent.Cmd{Command: `trap 'stty size; exit 4' USR1; trap 'echo sized' WINCH; echo begun; while :; do sleep 0.02; done`,
-			Pty: &agent.Pty{Term: "vt100", Cols: 80, Rows: 24}, Stdout: out, Signals: signals, Resized: sizes})
+		exit, err := c.Exec(
+			bounded(t),
+			agent.Cmd{
+				Command: `trap 'stty size; exit 4' USR1; trap 'echo sized' WINCH; echo begun; while :; do sleep 0.02; done`,
+				Pty: &agent.Pty{
+					Term: "vt100",
+					Cols: 80,
+					Rows: 24,
+				},
+				Stdout:  out,
+				Signals: signals,
+				Resized: sizes,
+			},
+		)
 		ended <- answer{exit, err}
 	}()
 	out.wait(bounded(t), t, "begun")
@@ -96,14 +131,20 @@ func TestExecSignalsAndSizes(t *testing.T) {
 	out.wait(bounded(t), t, "30 100")
 }
 
-// A ctx that ends leaves nothing running, and nobody writes to what was the command's output.
+// When ctx ends, the command is stopped, and nothing is written to Stdout afterwards.
 func TestExecContext(t *testing.T) {
 	c := dial(t)
 	out := &watcher{changed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(bounded(t))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.Exec(ctx, agent.Cmd{Command: `trap '' PIPE; trap 'touch hup; exit' HUP; echo begun; while :; do sleep 0.02; echo more; done 2>/dev/null`, Stdout: out})
+		_, err := c.Exec(
+			ctx,
+			agent.Cmd{
+				Command: `trap '' PIPE; trap 'touch hup; exit' HUP; echo begun; while :; do sleep 0.02; echo more; done 2>/dev/null`,
+				Stdout:  out,
+			},
+		)
 		ended <- err
 	}()
 	out.wait(bounded(t), t, "begun")
@@ -123,7 +164,7 @@ func TestExecContext(t *testing.T) {
 	}
 }
 
-// A refused channel is an error of its call; what else goes over the connection stays.
+// A rejected channel is an error of its call only; the connection stays.
 func TestManyChannels(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -131,9 +172,16 @@ func TestManyChannels(t *testing.T) {
 	var wg sync.WaitGroup
 	refused := make(chan error, 64)
 	started := make(chan struct{}, 64)
-	for range 40 { // the gateway allows 32 at once
+	for range 40 { // the gateway allows 32 at the same time
 		wg.Go(func() {
-			_, err := c.Exec(ctx, agent.Cmd{Command: "echo begun; cat", Stdin: blocked(ctx.Done()), Stdout: signal(started)})
+			_, err := c.Exec(
+				ctx,
+				agent.Cmd{
+					Command: "echo begun; cat",
+					Stdin:   blocked(ctx.Done()),
+					Stdout:  signal(started),
+				},
+			)
 			var open *ssh.OpenChannelError
 			if errors.As(err, &open) {
 				refused <- err
@@ -152,12 +200,12 @@ func TestManyChannels(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if n := network.connections(); n != 2 { // one of the lobby
+	if n := network.connections(); n != 2 { // one to the control host
 		t.Errorf("%d connections", n)
 	}
 }
 
-// blocked is input that never comes.
+// blocked is input that never arrives.
 type blocked <-chan struct{}
 
 func (b blocked) Read([]byte) (int, error) {
@@ -165,7 +213,7 @@ func (b blocked) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// signal is told of every write.
+// signal receives a value for every write.
 type signal chan struct{}
 
 func (s signal) Write(p []byte) (int, error) {
@@ -173,7 +221,7 @@ func (s signal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A command of which nothing more is known may have run.
+// A command whose outcome is unknown may have run.
 func TestExecLost(t *testing.T) {
 	c, network := proxied(t)
 	out := &watcher{changed: make(chan struct{})}
@@ -185,7 +233,8 @@ func TestExecLost(t *testing.T) {
 	out.wait(bounded(t), t, "begun")
 	network.cut()
 	var e *agent.Error
-	if err := <-ended; !errors.As(err, &e) || e.Code != agent.CodeLost || e.Reason != agent.LostGateway {
+	if err := <-ended; !errors.As(err, &e) || e.Code != agent.CodeLost ||
+		e.Reason != agent.LostGateway {
 		t.Errorf("got %v, want lost", err)
 	}
 }
@@ -194,7 +243,8 @@ func TestExecReconnects(t *testing.T) {
 	c, network := proxied(t)
 	for range 5 {
 		network.cut()
-		if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "exit 6"}); err != nil || exit.Code != 6 {
+		if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "exit 6"}); err != nil ||
+			exit.Code != 6 {
 			t.Fatalf("%+v, %v", exit, err)
 		}
 	}
@@ -220,7 +270,8 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sum strings.Builder
-	if _, err := c.Exec(bounded(t), agent.Cmd{Command: "cksum <up; cp up down", Stdout: &sum}); err != nil {
+	if _, err := c.Exec(bounded(t), agent.Cmd{Command: "cksum <up; cp up down",
+		Stdout: &sum}); err != nil {
 		t.Fatal(err)
 	}
 	if want := cksum(t, string(data)); sum.String() != want {
@@ -243,7 +294,7 @@ func TestFiles(t *testing.T) {
 	if _, err := c.Files(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a ctx that has ended: %v", err)
 	}
-	// The connection is as good as before.
+	// The connection still works.
 	if _, err := files.Stat("up"); err != nil {
 		t.Error(err)
 	}

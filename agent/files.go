@@ -16,13 +16,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// slotTime is how long a machine may take to give back the room of a channel that has ended (MaxSessions in sshd_config(5)).
+// slotTime is how long a server may take to free the session of a closed channel. MaxSessions of
+// sshd_config(5) limits their number.
 const slotTime = 3 * time.Second
 
-// Files opens an SFTP connection to the sandbox. ctx bounds the opening. The caller closes it.
+// Files opens an SFTP connection to the sandbox or host. ctx bounds the call, not the connection.
+// The caller closes the connection.
 //
-// A host whose SSH server refuses SFTP has its files by shell commands: with exact bytes, modes and times, a process there for
-// each request, and no appending. What is written arrives there when the file is closed.
+// On a host whose SSH server has no SFTP, Files runs a shell command for each request. Bytes, modes
+// and times are exact. Files cannot be appended to, and written data arrives when the file is
+// closed.
 func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
 	f, err := c.BoundedFiles(ctx)
 	if err != nil {
@@ -31,7 +34,8 @@ func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
 	return f.Client, nil
 }
 
-// BoundedFiles is Files for who cannot trust the sandbox with their own memory and time: see connect.Files.
+// BoundedFiles is Files for callers that do not trust the sandbox: it bounds the memory and the
+// time that a reply can cost. See connect.Files.
 func (c *Client) BoundedFiles(ctx context.Context) (*connect.Files, error) {
 	f, err := c.files(ctx)
 	return f, public(err)
@@ -60,7 +64,8 @@ func (c *Client) files(ctx context.Context) (*connect.Files, error) {
 	return client, nil
 }
 
-// filesByCommands serves SFTP here, for a machine that has none, on the client's connection to it.
+// filesByCommands serves SFTP in this process for a host without SFTP. It runs shell commands on
+// the host.
 func (c *Client) filesByCommands(ctx context.Context) (*connect.Files, error) {
 	ours, theirs := net.Pipe()
 	life, end := context.WithCancelCause(c.life)
@@ -90,12 +95,20 @@ func (c *Client) filesByCommands(ctx context.Context) (*connect.Files, error) {
 	return nil, fmt.Errorf("files of %s: %w", c.name, err)
 }
 
-// run is a files.Run.
-func (c *Client) run(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+// run implements files.Run. It retries while the server has no free session.
+func (c *Client) run(
+	ctx context.Context,
+	command string,
+	stdin io.Reader,
+	stdout, stderr io.Writer,
+) (int, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for late := time.Now().Add(slotTime); ; {
-		exit, err := c.Exec(ctx, Cmd{Command: command, Stdin: stdin, Stdout: stdout, Stderr: stderr})
+		exit, err := c.Exec(
+			ctx,
+			Cmd{Command: command, Stdin: stdin, Stdout: stdout, Stderr: stderr},
+		)
 		if !errors.As(err, new(*ssh.OpenChannelError)) || time.Now().After(late) {
 			return exit.Code, err
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Gateway makes, lists and removes the sandboxes of one daemon. Its methods may be called at once.
+// Gateway creates, lists and removes the sandboxes of one daemon. Its methods are safe for
+// concurrent use.
 //
 //	g, err := agent.DialGateway(ctx, "ssh://localhost:2222", agent.Options{})
 //	sb, err := g.Create(ctx, agent.Spec{Image: "sandboxd/python"})
@@ -29,30 +30,37 @@ type Gateway struct {
 	close  func() error
 
 	mu      sync.Mutex
-	clients map[string]*Client // guarded by mu; those of Shell, by sandbox
+	clients map[string]*Client // guarded by mu; connections of Shell, by sandbox
 	closed  bool               // guarded by mu
 }
 
-// Daemon is what a Gateway talks to. [DialGateway] reaches one over SSH; programs that reach theirs
-// in another way implement Daemon and call [NewGateway]. Its methods may be called at once.
+// Daemon is the connection of a Gateway to its daemon. [DialGateway] connects over SSH. A program
+// that connects in another way implements Daemon and calls [NewGateway]. Its methods are safe for
+// concurrent use.
 type Daemon interface {
-	// Dial connects to a sandbox that exists. The caller closes the Client.
+	// Dial connects to an existing sandbox. The caller closes the Client.
 	Dial(ctx context.Context, sandbox string) (*Client, error)
 
-	// Command runs one command of the command table, such as "ls", "--json", and returns what it
-	// prints. progress receives what it prints for people meanwhile; nil discards that. A command
-	// that fails is an error, an *Error where the daemon gave a reason.
+	// Command runs one command of the daemon, such as "ls", "--json", and returns its standard
+	// output. progress receives its messages for people as they arrive; nil discards them. A
+	// command that fails is an error: an *Error if the daemon gave a reason.
 	Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error)
 }
 
-// NewGateway returns a Gateway on d. Close ends what Shell opened, and leaves d alone.
+// NewGateway returns a Gateway that uses d. Its Close closes the connections that Shell opened, but
+// not d.
 func NewGateway(d Daemon) *Gateway {
-	return &Gateway{daemon: d, close: func() error { return nil }, clients: make(map[string]*Client)}
+	return &Gateway{
+		daemon:  d,
+		close:   func() error { return nil },
+		clients: make(map[string]*Client),
+	}
 }
 
 // DialGateway connects to the daemon at uri: ssh://HOST[:PORT], HOST:PORT, or an alias of the
-// user's ssh configuration. A user name in uri is ignored. Options are those of [Dial]; Kind and
-// Create are not used. ctx bounds the dial. The caller closes the Gateway. Errors are those of Dial.
+// user's ssh configuration. A user name in uri is ignored. The options are those of [Dial], without
+// Kind and Create. ctx bounds the dial, not the connection. The caller closes the Gateway. Errors
+// are those of Dial.
 func DialGateway(ctx context.Context, uri string, o Options) (*Gateway, error) {
 	t, err := parseURI(uri)
 	if err != nil {
@@ -70,8 +78,8 @@ func DialGateway(ctx context.Context, uri string, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// Create makes a sandbox and returns when it can be used. On an error nothing is left behind.
-// The zero Spec is a sandbox with the daemon's defaults and a generated name.
+// Create creates a sandbox and returns when it is ready for use. After an error, nothing is left
+// behind. The zero Spec means the daemon's defaults and a generated name.
 func (g *Gateway) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	words, err := spec.words()
 	if err != nil {
@@ -81,7 +89,7 @@ func (g *Gateway) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	return sb, g.decode(ctx, spec.Progress, &sb, words...)
 }
 
-// List returns the sandboxes of the caller, and those that others share with it, by name.
+// List returns the caller's sandboxes and those shared with the caller, sorted by name.
 func (g *Gateway) List(ctx context.Context) ([]Sandbox, error) {
 	out, err := g.Command(ctx, nil, "ls", "--json")
 	if err != nil {
@@ -99,13 +107,13 @@ func (g *Gateway) List(ctx context.Context) ([]Sandbox, error) {
 	}
 }
 
-// Describe returns what the daemon and the sandbox itself report about it.
+// Describe returns a sandbox with its details, which the daemon and the sandbox report.
 func (g *Gateway) Describe(ctx context.Context, name string) (Description, error) {
 	return g.describe(ctx, "describe", "--json", "--", name)
 }
 
-// DescribePackages is Describe with the packages that are installed. It takes about a second, and
-// is denied to those who may only watch.
+// DescribePackages is Describe with the installed packages. It takes longer, and callers with the
+// right watch get an error with code denied.
 func (g *Gateway) DescribePackages(ctx context.Context, name string) (Description, error) {
 	return g.describe(ctx, "describe", "--packages", "--json", "--", name)
 }
@@ -118,7 +126,7 @@ func (g *Gateway) describe(ctx context.Context, words ...string) (Description, e
 	return d, g.decode(ctx, nil, &d, words...)
 }
 
-// Remove removes sandboxes with their files and records. It stops at the first that fails.
+// Remove removes sandboxes with their files and recordings, in order. It stops at the first error.
 func (g *Gateway) Remove(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if _, err := wire.ParseSandbox(name); err != nil {
@@ -132,15 +140,15 @@ func (g *Gateway) Remove(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Dial connects to a sandbox that exists. The caller closes the Client.
+// Dial connects to an existing sandbox. The caller closes the Client.
 func (g *Gateway) Dial(ctx context.Context, sandbox string) (*Client, error) {
 	c, err := g.daemon.Dial(ctx, sandbox)
 	return c, public(err)
 }
 
-// Shell attaches to a session of a sandbox and starts it if it is missing: target is SANDBOX for
-// the session main, or SANDBOX~SESSION. The connection below stays until Close or Remove. The
-// caller closes the Shell.
+// Shell attaches to a session of a sandbox and starts it if it does not exist. target is SANDBOX
+// for the session main, or SANDBOX~SESSION. All shells of a sandbox share one connection, which
+// Close and Remove close. The caller closes the Shell.
 func (g *Gateway) Shell(ctx context.Context, target string) (*Shell, error) {
 	t, err := wire.ParseTarget(target)
 	if err != nil {
@@ -153,16 +161,20 @@ func (g *Gateway) Shell(ctx context.Context, target string) (*Shell, error) {
 	return c.Shell(ctx, t.Session)
 }
 
-// Command runs one command of the command table: a command line of sandboxd without "sandboxd".
-// It returns what the command prints; most print JSON with --json. progress receives what it
-// prints for people; nil discards that.
-func (g *Gateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
+// Command runs one command of the daemon: a command line of sandboxd without "sandboxd". It returns
+// the standard output, which is JSON if words has --json and the command supports it. progress
+// receives messages for people; nil discards them.
+func (g *Gateway) Command(
+	ctx context.Context,
+	progress io.Writer,
+	words ...string,
+) ([]byte, error) {
 	out, err := g.daemon.Command(ctx, progress, words...)
 	return out, public(err)
 }
 
-// Close ends the connection to the daemon and the shells of the Gateway. Sandboxes and what runs
-// in them go on.
+// Close closes the connection to the daemon and the shells of the Gateway. Sandboxes and their
+// programs continue.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	clients := g.clients
@@ -175,7 +187,7 @@ func (g *Gateway) Close() error {
 	return errors.Join(append(errs, g.close())...)
 }
 
-// client returns the connection to a sandbox that shells share.
+// client returns the connection to a sandbox that its shells share.
 func (g *Gateway) client(ctx context.Context, sandbox string) (*Client, error) {
 	g.mu.Lock()
 	c := g.clients[sandbox]
@@ -200,7 +212,7 @@ func (g *Gateway) client(ctx context.Context, sandbox string) (*Client, error) {
 	return c, nil
 }
 
-// forget closes the connection to a sandbox that was removed.
+// forget closes the connection to a removed sandbox.
 func (g *Gateway) forget(sandbox string) {
 	g.mu.Lock()
 	c := g.clients[sandbox]
@@ -211,7 +223,7 @@ func (g *Gateway) forget(sandbox string) {
 	}
 }
 
-// decode runs a command and reads the one JSON object that it prints.
+// decode runs a command that prints one JSON object, and decodes it.
 func (g *Gateway) decode(ctx context.Context, progress io.Writer, into any, words ...string) error {
 	out, err := g.Command(ctx, progress, words...)
 	if err != nil {
@@ -223,7 +235,7 @@ func (g *Gateway) decode(ctx context.Context, progress io.Writer, into any, word
 	return nil
 }
 
-// remote is a daemon that is reached over SSH.
+// remote is a Daemon over SSH.
 type remote struct {
 	dialer  *dialer
 	control *Client // logged in as the control host
@@ -242,16 +254,19 @@ func (r *remote) Command(ctx context.Context, progress io.Writer, words ...strin
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	out, messages := &answer{cancel: cancel}, &opening{next: progress}
-	exit, err := r.control.Exec(ctx, Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: messages})
+	exit, err := r.control.Exec(
+		ctx,
+		Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: messages},
+	)
 	if err != nil {
 		return nil, err
 	}
 	return out.Bytes(), CommandError(words[0], exit.Code, out.Bytes(), messages.String())
 }
 
-// CommandError returns the error of a command of the command table that ended with an exit code,
-// or nil for 0: the one in its JSON, else its messages, with code usage for exit code 2 and
-// unavailable for others.
+// CommandError returns the error of the daemon command name that ended with an exit code, or nil
+// for 0. It is the error of the JSON in stdout. Without one, its message is stderr, with code usage
+// for exit code 2 and unavailable for others.
 func CommandError(name string, code int, stdout []byte, stderr string) error {
 	if code == 0 {
 		return nil
@@ -270,13 +285,13 @@ func CommandError(name string, code int, stdout []byte, stderr string) error {
 	return &Error{Code: reason, Message: fmt.Sprintf("%s: exit code %d: %s", name, code, said)}
 }
 
-// Bounds of what a daemon answers.
+// Limits of a command's output, in bytes.
 const (
 	maxAnswer   = 64 << 20
 	maxMessages = 4 << 10
 )
 
-// answer keeps a command's output. One that is too long ends the command.
+// answer stores a command's output. It ends a command whose output is too long.
 type answer struct {
 	bytes.Buffer
 	cancel context.CancelCauseFunc
@@ -285,7 +300,7 @@ type answer struct {
 func (a *answer) Write(p []byte) (int, error) {
 	if len(p) > maxAnswer-a.Len() {
 		err := &Error{Code: CodeUnavailable,
-			Message: fmt.Sprintf("the daemon's answer is longer than %d MiB", maxAnswer>>20),
+			Message: fmt.Sprintf("daemon: the output is longer than %d MiB", maxAnswer>>20),
 			Hint:    "check that the URI names a daemon that you trust"}
 		a.cancel(err)
 		return 0, err
@@ -293,16 +308,16 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.Buffer.Write(p)
 }
 
-// opening keeps the first bytes of a command's messages, and passes all of them on.
+// opening stores the first bytes of a command's messages, and writes all of them to next.
 type opening struct {
 	bytes.Buffer
-	next io.Writer // nil is nobody
+	next io.Writer // may be nil
 }
 
 func (o *opening) Write(p []byte) (int, error) {
-	_, _ = o.Buffer.Write(p[:min(len(p), maxMessages-o.Len())]) // in memory: it takes everything
+	_, _ = o.Buffer.Write(p[:min(len(p), maxMessages-o.Len())]) // in memory: it cannot fail
 	if o.next != nil {
-		_, _ = o.next.Write(p) // progress that nobody reads does not end the command
+		_, _ = o.next.Write(p) // a failed write does not end the command
 	}
 	return len(p), nil
 }

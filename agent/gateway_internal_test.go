@@ -17,16 +17,25 @@ func TestSpecWords(t *testing.T) {
 	}{
 		{Spec{}, "new --json"},
 		{Spec{Name: "web", Reuse: true}, "new --json --if-missing -- web"},
-		{Spec{Image: "x", Network: sandbox.NetworkAllowlist, Via: sandbox.ViaTUN, Allow: []string{"*.example.org:443", "-v"}},
+		{Spec{Image: "x", Network: sandbox.NetworkAllowlist, Via: sandbox.ViaTUN,
+			Allow: []string{"*.example.org:443", "-v"}},
 			"new --json --image=x --network=allowlist=tun --allow=*.example.org:443 --allow=-v"},
-		{Spec{Limits: sandbox.Limits{Memory: 512 << 20, CPUs: 0.5}}, "new --json --memory=512m --cpus=0.5"},
+		{Spec{Limits: sandbox.Limits{Memory: 512 << 20, CPUs: 0.5}},
+			"new --json --memory=512m --cpus=0.5"},
 		{Spec{Build: &Build{Dockerfile: "/d", Context: "/c", Target: "t", Args: []string{"A=b"}}},
 			"new --json --dockerfile=/d --build-context=/c --build-target=t --build-arg=A=b"},
-		{Spec{User: "1000:1000", Sudo: true, Env: []string{"A=b c"}, Mounts: []sandbox.Mount{{Path: "/w"}, {Path: "/r", ReadOnly: true}, {Path: "/s", Target: "/d"}, {Path: "/s", Target: "/e", ReadOnly: true}}, Workdir: "/w"},
-			"new --json --user=1000:1000 --sudo --env=A=b c --mount=/w --mount=/r:ro --volume=/s:/d --volume=/s:/e:ro --workdir=/w"},
-		{Spec{About: "notes", TTL: 90 * time.Minute, DeleteAfter: -1}, "new --json --about=notes --ttl=1h30m0s --delete-after=0"},
-		{Spec{Isolation: "runsc", EngineOptions: []string{"hostname=box"}, Trust: sandbox.TrustImage, Entrypoint: sandbox.EntrypointOff},
-			"new --json --isolation=runsc --docker-option=hostname=box --trust=image --no-entrypoint"},
+		{Spec{User: "1000:1000", Sudo: true, Env: []string{"A=b c"},
+			Mounts: []sandbox.Mount{{Path: "/w"}, {Path: "/r", ReadOnly: true},
+				{Path: "/s", Target: "/d"}, {Path: "/s", Target: "/e", ReadOnly: true}},
+			Workdir: "/w"},
+			"new --json --user=1000:1000 --sudo --env=A=b c --mount=/w --mount=/r:ro " +
+				"--volume=/s:/d --volume=/s:/e:ro --workdir=/w"},
+		{Spec{About: "notes", TTL: 90 * time.Minute, DeleteAfter: -1},
+			"new --json --about=notes --ttl=1h30m0s --delete-after=0"},
+		{Spec{Isolation: "runsc", EngineOptions: []string{"hostname=box"},
+			Trust: sandbox.TrustImage, Entrypoint: sandbox.EntrypointOff},
+			"new --json --isolation=runsc --docker-option=hostname=box --trust=image " +
+				"--no-entrypoint"},
 		{Spec{Progress: new(strings.Builder)}, "new --json --progress"},
 	} {
 		got, err := tt.spec.words()
@@ -44,7 +53,8 @@ func TestCommandError(t *testing.T) {
 	}{
 		{0, "{}", "note: x", nil},
 		{125, `{"error":{"code":"exists","message":"m","hint":"h"}}`, "", &Error{Code: CodeExists, Message: "m", Hint: "h"}},
-		{2, "", "sandboxd: unknown command fly\n", &Error{Code: CodeUsage, Message: "new: exit code 2: unknown command fly"}},
+		{2, "", "sandboxd: unknown command fly\n",
+			&Error{Code: CodeUsage, Message: "new: exit code 2: unknown command fly"}},
 		{125, `{"error":`, "sandboxd: it failed", &Error{Code: CodeUnavailable, Message: "new: exit code 125: it failed"}},
 	} {
 		err := CommandError("new", tt.code, []byte(tt.stdout), tt.stderr)
@@ -55,7 +65,7 @@ func TestCommandError(t *testing.T) {
 	}
 }
 
-// A daemon that answers without end ends the command, and its messages are kept in part.
+// Endless output of a daemon ends the command, and only the first messages are stored.
 func TestDaemonAnswersAreBounded(t *testing.T) {
 	var cause error
 	a := &answer{cancel: func(err error) { cause = err }}
@@ -64,13 +74,15 @@ func TestDaemonAnswersAreBounded(t *testing.T) {
 	for err == nil && a.Len() < 2*maxAnswer {
 		_, err = a.Write(block)
 	}
-	if a.Len() > maxAnswer || !errors.Is(err, &Error{Code: CodeUnavailable}) || !errors.Is(err, cause) {
+	if a.Len() > maxAnswer || !errors.Is(err, &Error{Code: CodeUnavailable}) ||
+		!errors.Is(err, cause) {
 		t.Errorf("%d bytes, %v, cause %v", a.Len(), err, cause)
 	}
 	var passed strings.Builder
 	o := &opening{next: &passed}
 	for range 3 {
-		if n, err := fmt.Fprint(o, strings.Repeat("x", maxMessages)); n != maxMessages || err != nil {
+		if n, err := fmt.Fprint(o, strings.Repeat("x", maxMessages)); n != maxMessages ||
+			err != nil {
 			t.Errorf("got %d, %v", n, err)
 		}
 	}

@@ -33,16 +33,22 @@ func dialGateway(t *testing.T) *agent.Gateway {
 
 func TestGateway(t *testing.T) {
 	g, ctx := dialGateway(t), bounded(t)
-	sb, err := g.Create(ctx, agent.Spec{Name: "whole", About: "notes", TTL: 3 * time.Hour, DeleteAfter: -1,
-		Limits: sandbox.Limits{PIDs: 99}, Env: []string{"GREETING=hello, you"}})
+	sb, err := g.Create(
+		ctx,
+		agent.Spec{Name: "whole", About: "notes", TTL: 3 * time.Hour, DeleteAfter: -1,
+			Limits: sandbox.Limits{PIDs: 99}, Env: []string{"GREETING=hello, you"}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sb.Name != "whole" || sb.State != agent.SandboxRunning || sb.About != "notes" || sb.TTLMS != 3*3600_000 || sb.DeleteAfterMS != 0 {
+	if sb.Name != "whole" || sb.State != agent.SandboxRunning || sb.About != "notes" ||
+		sb.TTLMS != 3*3600_000 ||
+		sb.DeleteAfterMS != 0 {
 		t.Errorf("got %+v", sb)
 	}
 	all, err := g.List(ctx)
-	if err != nil || !slices.ContainsFunc(all, func(s agent.Sandbox) bool { return s.ID == sb.ID }) {
+	if err != nil ||
+		!slices.ContainsFunc(all, func(s agent.Sandbox) bool { return s.ID == sb.ID }) {
 		t.Errorf("list: got %+v, %v", all, err)
 	}
 	sh, err := g.Shell(ctx, "whole~other")
@@ -54,10 +60,13 @@ func TestGateway(t *testing.T) {
 		t.Errorf("got %+v, %v", res, err)
 	}
 	d, err := g.Describe(ctx, "whole")
-	if err != nil || d.ID != sb.ID || d.Health != "ok" || d.NetworkText == "" || len(d.Sessions) != 1 || d.Sessions[0].Name != "other" {
+	if err != nil || d.ID != sb.ID || d.Health != "ok" || d.NetworkText == "" ||
+		len(d.Sessions) != 1 ||
+		d.Sessions[0].Name != "other" {
 		t.Errorf("describe: got %+v, %v", d, err)
 	}
-	if again, err := g.Create(ctx, agent.Spec{Name: "whole", Reuse: true}); err != nil || again.ID != sb.ID {
+	if again, err := g.Create(ctx, agent.Spec{Name: "whole", Reuse: true}); err != nil ||
+		again.ID != sb.ID {
 		t.Errorf("reuse: got %+v, %v", again, err)
 	}
 	if err := g.Remove(ctx, "whole"); err != nil {
@@ -68,7 +77,7 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// Errors of the daemon have codes, and mistakes are refused before it is asked.
+// Errors of the daemon have codes. Invalid arguments are rejected without a request.
 func TestGatewayErrors(t *testing.T) {
 	g, ctx := dialGateway(t), bounded(t)
 	if _, err := g.Create(ctx, agent.Spec{Name: "twice"}); err != nil {
@@ -81,19 +90,27 @@ func TestGatewayErrors(t *testing.T) {
 		call func() error
 		want agent.Code
 	}{
-		"a name that exists":   {create(agent.Spec{Name: "twice"}), agent.CodeExists},
-		"no label":             {create(agent.Spec{Name: "Not A Label"}), agent.CodeUsage},
-		"a flag as a name":     {create(agent.Spec{Name: "--json"}), agent.CodeUsage},
-		"an unknown network":   {create(agent.Spec{Network: "open"}), agent.CodeUsage},
-		"swap":                 {create(agent.Spec{Limits: sandbox.Limits{Swap: 1 << 30}}), agent.CodeUsage},
-		"a build of nothing":   {create(agent.Spec{Build: &agent.Build{Target: "x"}}), agent.CodeUsage},
-		"an environment":       {create(agent.Spec{Env: []string{"no equals sign"}}), agent.CodeUsage},
-		"describe of nothing":  {func() error { _, err := g.Describe(ctx, "nothing"); return err }, agent.CodeNotFound},
-		"describe of a flag":   {func() error { _, err := g.Describe(ctx, "-h"); return err }, agent.CodeUsage},
-		"remove of nothing":    {func() error { return g.Remove(ctx, "nothing") }, agent.CodeNotFound},
-		"remove of a flag":     {func() error { return g.Remove(ctx, "--all") }, agent.CodeUsage},
-		"an unknown command":   {func() error { _, err := g.Command(ctx, nil, "fly"); return err }, agent.CodeUsage},
-		"a shell in no target": {func() error { _, err := g.Shell(ctx, "a~b~c"); return err }, agent.CodeUsage},
+		"a name that exists": {create(agent.Spec{Name: "twice"}), agent.CodeExists},
+		"no label":           {create(agent.Spec{Name: "Not A Label"}), agent.CodeUsage},
+		"a flag as a name":   {create(agent.Spec{Name: "--json"}), agent.CodeUsage},
+		"an unknown network": {create(agent.Spec{Network: "open"}), agent.CodeUsage},
+		"swap": {create(agent.Spec{Limits: sandbox.Limits{Swap: 1 << 30}}),
+			agent.CodeUsage},
+		"a build of nothing": {create(agent.Spec{Build: &agent.Build{Target: "x"}}),
+			agent.CodeUsage},
+		"an environment": {create(agent.Spec{Env: []string{"no equals sign"}}),
+			agent.CodeUsage},
+		"describe of nothing": {func() error { _, err := g.Describe(ctx, "nothing"); return err },
+			agent.CodeNotFound},
+		"describe of a flag": {func() error { _, err := g.Describe(ctx, "-h"); return err },
+			agent.CodeUsage},
+		"remove of nothing": {func() error { return g.Remove(ctx, "nothing") },
+			agent.CodeNotFound},
+		"remove of a flag": {func() error { return g.Remove(ctx, "--all") }, agent.CodeUsage},
+		"an unknown command": {func() error { _, err := g.Command(ctx, nil, "fly"); return err },
+			agent.CodeUsage},
+		"a shell in no target": {func() error { _, err := g.Shell(ctx, "a~b~c"); return err },
+			agent.CodeUsage},
 	} {
 		if err := tt.call(); !errors.Is(err, &agent.Error{Code: tt.want}) {
 			t.Errorf("%s: got %v, want code %s", name, err, tt.want)
@@ -108,7 +125,7 @@ func TestGatewayErrors(t *testing.T) {
 	}
 }
 
-// A daemon in the same process is a Gateway, too.
+// A Gateway works on a daemon in the same process.
 func TestGatewayWithoutSSH(t *testing.T) {
 	g := agent.NewGateway(agenttest.New(t))
 	defer g.Close()
@@ -125,7 +142,7 @@ func TestGatewayWithoutSSH(t *testing.T) {
 	}
 }
 
-// What the daemon says of a sandbox has a field here, under the same name and of the same shape.
+// Every field of the daemon's sandbox has a field here, with the same name and type.
 func TestSandboxHasAllFields(t *testing.T) {
 	for _, tt := range []struct{ theirs, ours any }{
 		{lifecycle.Info{}, agent.Sandbox{}},
@@ -188,6 +205,6 @@ func ExampleGateway() {
 	// Output: done 42
 }
 
-// exampleDaemon is where a daemon is, and how to log in. The zero Options do for one of this user
-// on this machine.
+// exampleDaemon returns the URI and the options of a daemon. The zero Options work for a daemon
+// that this user runs on this machine.
 func exampleDaemon() (uri string, o agent.Options) { return "ssh://" + world.addr, world.options() }

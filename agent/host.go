@@ -8,49 +8,57 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Kind is what answers where Dial connects to.
+// Kind is the kind of a server that Dial connects to.
 type Kind string
 
 const (
-	KindGateway Kind = "gateway" // a daemon; the URI's user names a sandbox
-	KindHost    Kind = "host"    // any other SSH server; the URI's user is an account there
+	KindGateway Kind = "gateway" // a sandboxd daemon; the user name of the URI is a sandbox
+	KindHost    Kind = "host"    // any other SSH server; the user name of the URI is an account
 )
 
-// How well the state of a host's terminals is known, best first; docs/how-to/hosts.md explains the tiers.
+// Tiers of a host, best first: how much is known about its terminals. docs/how-to/hosts.md explains
+// them.
 const (
-	TierGuest  = "guest"  // the guest was copied there: sessions outlive the connection, and processes are looked at
-	TierMarks  = "marks"  // sessions are in this process and end with the connection; the shell tells its prompt and exit codes
-	TierScreen = "screen" // the same, and what is on the screen is all that is known
+	// TierGuest means that the guest binary runs on the host: sessions outlive the connection, and
+	// processes are inspected.
+	TierGuest = "guest"
+	// TierMarks means that sessions run in this process and end with the connection. The shell
+	// reports its prompt and exit codes.
+	TierMarks = "marks"
+	// TierScreen means that sessions run in this process and end with the connection. Only the
+	// screen is known.
+	TierScreen = "screen"
 )
 
-// HostOptions say how to use a host, a machine that answers SSH and is no gateway. The zero value takes the best tier that it
-// allows, and logs in as ssh would.
+// HostOptions configure a host, which is a machine with an SSH server other than a gateway. The
+// zero value uses the best tier that the host allows, and logs in as ssh does.
 type HostOptions struct {
-	// Tier is the best tier to use. Empty means any; TierGuest makes it an error not to have that.
+	// Tier is the best tier to use. Empty means any. With TierGuest, Dial fails if the host does
+	// not allow that tier.
 	Tier string
 
-	// Prompt is a regular expression of the prompt, matched at the end of the line, for tier screen. Empty means a word and
-	// one of $ # % > ❯ ».
+	// Prompt is a regular expression that matches the prompt at the end of a line. It is used on
+	// tier screen. Empty means a word and one of $ # % > ❯ ».
 	Prompt string
 
-	// Accept is the fingerprint (SHA256:…) of a host key to accept although no known_hosts file has it. One that has changed
-	// is refused in any case.
+	// Accept is the fingerprint (SHA256:…) of a host key to accept although no known_hosts file has
+	// it. A changed host key is rejected in any case.
 	Accept string
 
-	// Password returns the password of an account. It is asked when no key got in and the server takes one, and may ask a
-	// person; ctx is that of the call which connects. What got in is kept, in memory, for further connections of the Client;
-	// what was refused is not tried again. nil means that there is none. It is asked for the accounts on jump hosts, too, each by
-	// its own name and address.
+	// Password returns the password of an account, on the host or on a jump host. It is called if
+	// no key was accepted and the server allows passwords. It may ask a person; ctx is that of the
+	// call that connects. The Client keeps an accepted password in memory for further connections,
+	// and does not retry a rejected one. nil means no password.
 	Password func(ctx context.Context, user, host string) (string, error)
 
-	// Guest returns the path of the guest binary for an architecture (amd64, arm64); an error says why there is none, and
-	// leaves the host at tier marks. nil looks for sandboxd-guest-linux-ARCH beside this program and
-	// beside sandboxd in $PATH, and takes that sandboxd itself where it is static.
+	// Guest returns the path of the guest binary for an architecture (amd64, arm64). Its error says
+	// why there is none; the host then has tier marks. nil looks for sandboxd-guest-linux-ARCH next
+	// to this program and next to the sandboxd in $PATH, and then uses that sandboxd itself if it
+	// is static.
 	Guest func(arch string) (string, error)
 }
 
-// Tier says how well the state of a host's terminals is known, and in a sentence why no better. Both are empty through a
-// gateway: sandboxd describe tells there.
+// Tier returns the tier of a host, and why it has no better one. Both are empty for a sandbox.
 func (c *Client) Tier() (tier, why string) {
 	if c.machine == nil {
 		return "", ""
@@ -58,41 +66,54 @@ func (c *Client) Tier() (tier, why string) {
 	return c.machine.tier, c.machine.why
 }
 
-// Remove ends all sessions that this library has on the host, with what runs in them, removes what it copied there, and
-// closes the client. Sessions that a daemon has there are not touched. It is an error through a gateway.
+// Remove ends all sessions of this library on the host with their programs, removes the files that
+// it copied there, and closes the client. Sessions of a daemon on the same host are not affected.
+// Remove is an error for a sandbox.
 func (c *Client) Remove(ctx context.Context) error {
 	if c.machine == nil {
-		return &Error{Code: CodeUnavailable, Message: c.name + " is behind a gateway", Hint: "the gateway removes sandboxes: sandboxd rm"}
+		return &Error{
+			Code:    CodeUnavailable,
+			Message: c.name + " is a sandbox, not a host",
+			Hint:    "remove a sandbox with sandboxd rm",
+		}
 	}
 	return public(errors.Join(c.machine.remove(ctx), c.Close()))
 }
 
-// reasonLink is State.Reason of a session that ended with the connection to its machine.
+// reasonLink is State.Reason of a session that ended with the connection to its host.
 const reasonLink = "link"
 
-// linkLost is the error of a call whose session ended with the connection, nil for all others.
+// linkLost returns the error of a call whose session ended with the connection, nil for all others.
 func (s *Shell) linkLost(ended wire.Ended) error {
 	if ended != wire.Dead {
 		return nil
 	}
 	if m := s.client.machine; m != nil && m.tier != TierGuest && s.client.life.Err() != nil {
-		return context.Cause(s.client.life) // it ended with the client
+		return context.Cause(s.client.life) // the session ended with the client
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.linkLostLocked()
 }
 
-// linkLostLocked says that the session ended with the connection, if that is its state.
+// linkLostLocked returns the error of a session that ended with the connection, nil for all others.
 func (s *Shell) linkLostLocked() error {
 	if s.client.machine == nil || s.state.Phase != wire.PhaseDead || s.state.Reason != reasonLink {
 		return nil
 	}
-	return &Error{Code: CodeLost, Message: fmt.Sprintf("session %s of %s ended with the connection", s.attached.Session, s.client.name),
-		Hint: "the next Run connects again and starts a new shell; on tier guest sessions outlive the connection"}
+	return &Error{
+		Code: CodeLost,
+		Message: fmt.Sprintf(
+			"session %s of %s ended with the connection",
+			s.attached.Session,
+			s.client.name,
+		),
+		Hint: "the next Run reconnects and starts a new shell; only on tier guest, sessions " +
+			"outlive the connection",
+	}
 }
 
-// dialError is an Error with what it is made of.
+// dialError is an Error and its cause.
 type dialError struct {
 	what  Error
 	cause error

@@ -22,7 +22,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
-// sshConfig makes the ssh that resolves names read a configuration of the test's own, and takes the agent away.
+// sshConfig makes ssh read the test's own configuration, without an ssh agent.
 func sshConfig(t *testing.T, config string) {
 	t.Helper()
 	program, err := exec.LookPath("ssh")
@@ -30,7 +30,8 @@ func sshConfig(t *testing.T, config string) {
 		openssh.Needed(t, "openssh-client")
 	}
 	dir := t.TempDir()
-	for name, text := range map[string]string{"config": config, "ssh": "#!/bin/sh\nexec " + program + " -F " + dir + "/config \"$@\"\n"} {
+	for name, text := range map[string]string{"config": config,
+		"ssh": "#!/bin/sh\nexec " + program + " -F " + dir + "/config \"$@\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -46,11 +47,19 @@ func block(t *testing.T, name, user, addr, identity string, key ssh.PublicKey) s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("Host %s\nHostName %s\nPort %s\nUser %s\nIdentityFile %s\nIdentitiesOnly yes\nUserKnownHostsFile %s\nGlobalKnownHostsFile /dev/null\n",
-		name, host, port, user, identity, known(t, addr, key))
+	return fmt.Sprintf(
+		"Host %s\nHostName %s\nPort %s\nUser %s\nIdentityFile %s\nIdentitiesOnly "+
+			"yes\nUserKnownHostsFile %s\nGlobalKnownHostsFile /dev/null\n",
+		name,
+		host,
+		port,
+		user,
+		identity,
+		known(t, addr, key),
+	)
 }
 
-// An alias of ssh_config has all that the configuration says of it: here a jump host and a key.
+// An alias uses its whole ssh configuration: here a jump host and a key.
 func TestHostAlias(t *testing.T) {
 	first, second := openssh.Start(t, openssh.Settings{}), openssh.Start(t, openssh.Settings{})
 	var config strings.Builder
@@ -69,7 +78,7 @@ func TestHostAlias(t *testing.T) {
 	}
 }
 
-// jump is a jump host that takes one password.
+// jump is a jump host that accepts one password.
 type jump struct {
 	addr string
 	key  ssh.Signer
@@ -93,7 +102,9 @@ func newJump(t *testing.T, password string) *jump {
 			return said == password
 		},
 		LocalPortForwardingCallback: func(gliderssh.Context, string, uint32) bool { return true },
-		ChannelHandlers:             map[string]gliderssh.ChannelHandler{"direct-tcpip": gliderssh.DirectTCPIPHandler},
+		ChannelHandlers: map[string]gliderssh.ChannelHandler{
+			"direct-tcpip": gliderssh.DirectTCPIPHandler,
+		},
 	}
 	server.AddHostKey(j.key)
 	served := make(chan error, 1)
@@ -108,22 +119,52 @@ func (j *jump) seen() []string {
 	return slices.Clone(j.tried)
 }
 
-// Jump hosts that take a password are asked for by their own names, each once, whatever connects afterwards.
+// Options.Host.Password is called once for each jump host, by its own name, also for later
+// connections.
 func TestHostJumpPassword(t *testing.T) {
 	one, two := newJump(t, "first secret"), newJump(t, "second secret")
 	target := openssh.Start(t, openssh.Settings{})
-	sshConfig(t, block(t, "one", "ann", one.addr, "none", one.key.PublicKey())+block(t, "two", "bob", two.addr, "none", two.key.PublicKey())+
-		block(t, "box", target.User, target.Addr(), target.Identity, target.Key.PublicKey())+"ProxyJump one,two\n")
+	sshConfig(
+		t,
+		block(
+			t,
+			"one",
+			"ann",
+			one.addr,
+			"none",
+			one.key.PublicKey(),
+		)+block(
+			t,
+			"two",
+			"bob",
+			two.addr,
+			"none",
+			two.key.PublicKey(),
+		)+
+			block(
+				t,
+				"box",
+				target.User,
+				target.Addr(),
+				target.Identity,
+				target.Key.PublicKey(),
+			)+"ProxyJump one,two\n",
+	)
 	var asked []string
 	said := map[string]string{"ann@" + one.addr: "first secret", "bob@" + two.addr: "wrong secret"}
-	o := agent.Options{Host: agent.HostOptions{Guest: guestOf, Password: func(_ context.Context, user, host string) (string, error) {
-		asked = append(asked, user+"@"+host)
-		password, ok := said[user+"@"+host]
-		if !ok {
-			return "", errors.New("nobody knows")
-		}
-		return password, nil
-	}}}
+	o := agent.Options{
+		Host: agent.HostOptions{
+			Guest: guestOf,
+			Password: func(_ context.Context, user, host string) (string, error) {
+				asked = append(asked, user+"@"+host)
+				password, ok := said[user+"@"+host]
+				if !ok {
+					return "", errors.New("nobody knows")
+				}
+				return password, nil
+			},
+		},
+	}
 	both := []string{"ann@" + one.addr, "bob@" + two.addr}
 
 	c, err := agent.Dial(bounded(t), "box", o)
@@ -131,10 +172,13 @@ func TestHostJumpPassword(t *testing.T) {
 		c.Close()
 		t.Fatal("in with a wrong password")
 	}
-	if !errors.Is(err, deniedError) || !errors.Is(err, connect.ErrLogin) || !strings.Contains(err.Error(), "jump host two") || strings.Contains(err.Error(), "secret") {
+	if !errors.Is(err, deniedError) || !errors.Is(err, connect.ErrLogin) ||
+		!strings.Contains(err.Error(), "jump host two") ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("a wrong password: %v", err)
 	}
-	if got := two.seen(); !slices.Equal(got, []string{"wrong secret"}) || !slices.Equal(asked, both) {
+	if got := two.seen(); !slices.Equal(got, []string{"wrong secret"}) ||
+		!slices.Equal(asked, both) {
 		t.Errorf("a wrong password: tried %q, asked for %q; want once", got, asked)
 	}
 
@@ -144,7 +188,8 @@ func TestHostJumpPassword(t *testing.T) {
 	if got := done(t, res, err, 0); got != target.Home+"\n" {
 		t.Errorf("output %q", got)
 	}
-	if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "exit 5"}); err != nil || exit.Code != 5 { // on a connection of its own
+	if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "exit 5"}); err != nil ||
+		exit.Code != 5 { // on a connection of its own
 		t.Errorf("exec: %+v, %v", exit, err)
 	}
 	if !slices.Equal(asked, both) {
@@ -161,7 +206,9 @@ func TestHostJumpPassword(t *testing.T) {
 	}
 	o.Host.Password = nil
 	before := len(one.seen())
-	if c, err := agent.Dial(bounded(t), "box", o); err == nil || !errors.Is(err, connect.ErrLogin) || len(one.seen()) != before {
+	if c, err := agent.Dial(bounded(t), "box", o); err == nil ||
+		!errors.Is(err, connect.ErrLogin) ||
+		len(one.seen()) != before {
 		if c != nil {
 			c.Close()
 		}
@@ -169,23 +216,36 @@ func TestHostJumpPassword(t *testing.T) {
 	}
 }
 
-// A person at the question of a jump host has more time than the network.
+// DialTimeout does not run while a person types the password of a jump host.
 func TestHostJumpPatience(t *testing.T) {
 	j := newJump(t, "secret")
 	target := openssh.Start(t, openssh.Settings{})
 	sshConfig(t, block(t, "one", "ann", j.addr, "none", j.key.PublicKey())+
-		block(t, "box", target.User, target.Addr(), target.Identity, target.Key.PublicKey())+"ProxyJump one\n")
+		block(
+			t,
+			"box",
+			target.User,
+			target.Addr(),
+			target.Identity,
+			target.Key.PublicKey(),
+		)+"ProxyJump one\n")
 	const limit = 3 * time.Second
 	asking := make(chan struct{})
-	o := agent.Options{DialTimeout: limit, Host: agent.HostOptions{Guest: guestOf, Password: func(ctx context.Context, _, _ string) (string, error) {
-		close(asking)
-		select {
-		case <-time.After(limit + limit/2):
-			return "secret", nil
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
-		}
-	}}}
+	o := agent.Options{
+		DialTimeout: limit,
+		Host: agent.HostOptions{
+			Guest: guestOf,
+			Password: func(ctx context.Context, _, _ string) (string, error) {
+				close(asking)
+				select {
+				case <-time.After(limit + limit/2):
+					return "secret", nil
+				case <-ctx.Done():
+					return "", context.Cause(ctx)
+				}
+			},
+		},
+	}
 	dialHost(t, "box", o, agent.TierGuest)
 	<-asking
 }

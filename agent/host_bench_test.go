@@ -12,8 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
-// BenchmarkHostRun is one command at a host's shell; median-ms is what one of them takes, rtt-ms what a question that the SSH
-// server itself answers does.
+// BenchmarkHostRun measures one command in a host's shell. median-ms is its duration, rtt-ms that
+// of a request that the SSH server itself answers.
 func BenchmarkHostRun(b *testing.B) {
 	for _, tt := range tiers {
 		b.Run(tt.tier, func(b *testing.B) {
@@ -30,8 +30,12 @@ func BenchmarkHostRun(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			plain, err := ssh.Dial("tcp", server.Addr(), &ssh.ClientConfig{User: server.User, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
-				HostKeyCallback: ssh.FixedHostKey(server.Key.PublicKey())})
+			plain, err := ssh.Dial(
+				"tcp",
+				server.Addr(),
+				&ssh.ClientConfig{User: server.User, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
+					HostKeyCallback: ssh.FixedHostKey(server.Key.PublicKey())},
+			)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -13,9 +13,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
-// A host whose server has no SFTP, and room for few channels, has its files by commands.
+// Files works by commands on a host without SFTP that allows few channels.
 func TestHostFilesWithoutSFTP(t *testing.T) {
-	server := openssh.Start(t, openssh.Settings{NoSFTP: true, RC: "echo noise\n", Lines: []string{"MaxSessions 2"}})
+	server := openssh.Start(
+		t,
+		openssh.Settings{NoSFTP: true, RC: "echo noise\n", Lines: []string{"MaxSessions 2"}},
+	)
 	c := dialHost(t, server.URI(), hostOptions(t, server), agent.TierMarks)
 	files, err := c.Files(bounded(t))
 	if err != nil {
@@ -30,7 +33,8 @@ func TestHostFilesWithoutSFTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.ReadFrom(bytes.NewReader(body))
-	if err := errors.Join(err, w.Chmod(0o640), w.Close(), files.Chtimes(name, old, old)); err != nil {
+	if err := errors.Join(err, w.Chmod(0o640), w.Close(),
+		files.Chtimes(name, old, old)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, body) {
@@ -42,7 +46,9 @@ func TestHostFilesWithoutSFTP(t *testing.T) {
 	}
 	found := false
 	for _, st := range list {
-		found = found || st.Name() == "it's made" && st.Size() == int64(len(body)) && st.Mode() == 0o640 && st.ModTime().Equal(old)
+		found = found ||
+			st.Name() == "it's made" && st.Size() == int64(len(body)) && st.Mode() == 0o640 &&
+				st.ModTime().Equal(old)
 	}
 	if !found {
 		t.Errorf("list: %v", list)

@@ -21,11 +21,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
-// guestBinary is the real guest, built once.
+// guestBinary is the real guest binary, built once.
 var guestBinary = sync.OnceValues(func() (string, error) { return openssh.Guest(world.dir) })
 
 func guestOf(arch string) (string, error) {
@@ -35,16 +34,17 @@ func guestOf(arch string) (string, error) {
 	return guestBinary()
 }
 
-// noGuest is a program that was installed without guest binaries.
+// noGuest stands for an installation without guest binaries.
 func noGuest(arch string) (string, error) {
 	return "", fmt.Errorf("no guest for %s is installed", arch)
 }
 
-// known writes a known_hosts file that has a key at an address.
+// known writes a known_hosts file with a key for an address.
 func known(t testing.TB, addr string, key ssh.PublicKey) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "known_hosts")
-	if err := os.WriteFile(file, []byte(knownhosts.Line([]string{addr}, key)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(knownhosts.Line([]string{addr}, key)+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -53,10 +53,14 @@ func known(t testing.TB, addr string, key ssh.PublicKey) string {
 // hostOptions log in to a server.
 func hostOptions(t testing.TB, s *openssh.Server) agent.Options {
 	t.Helper()
-	return agent.Options{Identity: s.Identity, KnownHosts: []string{known(t, s.Addr(), s.Key.PublicKey())}, Host: agent.HostOptions{Guest: guestOf}}
+	return agent.Options{
+		Identity:   s.Identity,
+		KnownHosts: []string{known(t, s.Addr(), s.Key.PublicKey())},
+		Host:       agent.HostOptions{Guest: guestOf},
+	}
 }
 
-// dialHost connects to a host, checks the tier, and leaves nothing there.
+// dialHost connects to a host and checks the tier. The test's end removes everything from the host.
 func dialHost(t testing.TB, uri string, o agent.Options, tier string) *agent.Client {
 	t.Helper()
 	c, err := agent.Dial(bounded(t), uri, o)
@@ -83,18 +87,22 @@ func dialHost(t testing.TB, uri string, o agent.Options, tier string) *agent.Cli
 	return c
 }
 
-// tiers are the ways in which a machine with OpenSSH is used.
+// tiers are the tiers that a machine with OpenSSH can have.
 var tiers = []struct {
 	tier  string
 	basis []agent.Basis
 	o     agent.HostOptions
 }{
-	{agent.TierGuest, []agent.Basis{agent.BasisProcess, agent.BasisMark}, agent.HostOptions{Guest: guestOf}},
+	{
+		agent.TierGuest,
+		[]agent.Basis{agent.BasisProcess, agent.BasisMark},
+		agent.HostOptions{Guest: guestOf},
+	},
 	{agent.TierMarks, []agent.Basis{agent.BasisMark}, agent.HostOptions{Guest: noGuest}},
 	{agent.TierScreen, []agent.Basis{agent.BasisScreen}, agent.HostOptions{Tier: agent.TierScreen}},
 }
 
-// A machine with any sshd has the same Shell as a sandbox, as far as its tier knows.
+// A host has the same Shell as a sandbox, within the limits of its tier.
 func TestHost(t *testing.T) {
 	for _, tt := range tiers {
 		t.Run(tt.tier, func(t *testing.T) {
@@ -102,7 +110,8 @@ func TestHost(t *testing.T) {
 			o := hostOptions(t, server)
 			o.Host = tt.o
 			c := dialHost(t, server.URI(), o, tt.tier)
-			if _, why := c.Tier(); tt.tier == agent.TierMarks && !strings.Contains(why, "is installed: sessions are in this process") {
+			if _, why := c.Tier(); tt.tier == agent.TierMarks &&
+				!strings.Contains(why, "is installed: sessions are in this process") {
 				t.Errorf("why: %q", why)
 			}
 			if c.Sandbox() != "127.0.0.1" {
@@ -112,34 +121,48 @@ func TestHost(t *testing.T) {
 			knows := tt.tier != agent.TierScreen // exit codes
 
 			res, err := sh.Run(bounded(t), "echo hello; (exit 3)")
-			if err != nil || res.Ended != agent.EndedDone || res.Output != "hello\n" || !slices.Equal(res.Basis, tt.basis) {
+			if err != nil || res.Ended != agent.EndedDone || res.Output != "hello\n" ||
+				!slices.Equal(res.Basis, tt.basis) {
 				t.Errorf("run: %s, basis %v, %v", describe(res), res.Basis, err)
 			}
 			if knows != (res.ExitCode != nil) || knows && *res.ExitCode != 3 {
 				t.Errorf("exit code: %s", describe(res))
 			}
-			res, err = sh.Do(bounded(t), agent.Call{Command: "read -p 'Name? ' name; echo hello $name", Timeout: 20 * time.Second})
-			if err != nil || knows && res.Ended != agent.EndedWaiting && res.Ended != agent.EndedAttention {
+			res, err = sh.Do(
+				bounded(t),
+				agent.Call{
+					Command: "read -p 'Name? ' name; echo hello $name",
+					Timeout: 20 * time.Second,
+				},
+			)
+			if err != nil ||
+				knows && res.Ended != agent.EndedWaiting && res.Ended != agent.EndedAttention {
 				t.Errorf("question: %s, %v", describe(res), err)
 			}
 			if knows {
-				if res, err = sh.Answer(bounded(t), "Ann"); err != nil || !strings.HasSuffix(res.Output, "hello Ann\n") {
+				if res, err = sh.Answer(bounded(t), "Ann"); err != nil ||
+					!strings.HasSuffix(res.Output, "hello Ann\n") {
 					t.Errorf("answer: %s, %v", describe(res), err)
 				}
-			} else if res, err = sh.Type(bounded(t), "Ann"); err != nil || !strings.HasSuffix(res.Output, "hello Ann\n") {
+			} else if res, err = sh.Type(bounded(t), "Ann"); err != nil ||
+				!strings.HasSuffix(res.Output, "hello Ann\n") {
 				t.Errorf("type: %s, %v", describe(res), err)
 			}
-			if res, err = sh.Do(bounded(t), agent.Call{Command: "sleep 1000", Timeout: time.Second}); err != nil || res.Ended != agent.EndedDeadline && knows {
+			if res, err = sh.Do(bounded(t), agent.Call{Command: "sleep 1000",
+				Timeout: time.Second}); err != nil ||
+				res.Ended != agent.EndedDeadline && knows {
 				t.Errorf("sleep: %s, %v", describe(res), err)
 			}
 			if res, err = sh.Interrupt(bounded(t)); err != nil || res.Phase != agent.PhasePrompt {
 				t.Errorf("interrupt: %s, %v", describe(res), err)
 			}
 			go func() { _, _ = sh.Run(bounded(t), "echo ready; sleep 0.2; echo ste''ady") }()
-			if m, err := sh.Expect(bounded(t), agent.Text("steady\r\n")); err != nil || !strings.Contains(m.Text, "ready\r\n") {
+			if m, err := sh.Expect(bounded(t), agent.Text("steady\r\n")); err != nil ||
+				!strings.Contains(m.Text, "ready\r\n") {
 				t.Errorf("expect: %q, %v", m.Text, err)
 			}
-			if res, err = sh.Wait(bounded(t), agent.PhasePrompt); err != nil || res.Phase != agent.PhasePrompt {
+			if res, err = sh.Wait(bounded(t), agent.PhasePrompt); err != nil ||
+				res.Phase != agent.PhasePrompt {
 				t.Errorf("wait: %s, %v", describe(res), err)
 			}
 			if res, err = sh.Run(bounded(t), "cat"); err != nil || res.Phase == agent.PhasePrompt {
@@ -148,7 +171,8 @@ func TestHost(t *testing.T) {
 			if res, err = sh.Keys(bounded(t), "^D"); err != nil || res.Phase != agent.PhasePrompt {
 				t.Errorf("keys: %s, %v", describe(res), err)
 			}
-			if screen, err := sh.Screen(bounded(t)); err != nil || !strings.Contains(screen.Text, "steady") {
+			if screen, err := sh.Screen(bounded(t)); err != nil ||
+				!strings.Contains(screen.Text, "steady") {
 				t.Errorf("screen: %q, %v", screen.Text, err)
 			}
 			if err := sh.Take(bounded(t)); err != nil {
@@ -161,12 +185,18 @@ func TestHost(t *testing.T) {
 				t.Errorf("wait for the keyboard: %s, %v", describe(res), err)
 			}
 			another := attach(t, c, agent.ShellOptions{Session: "build"})
-			if res, err = another.Run(bounded(t), "echo another"); err != nil || res.Output != "another\n" || res.Session != "build" {
+			if res, err = another.Run(bounded(t), "echo another"); err != nil ||
+				res.Output != "another\n" ||
+				res.Session != "build" {
 				t.Errorf("another session: %s, %v", describe(res), err)
 			}
 
 			var stdout strings.Builder
-			if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "echo out; echo err >&2; exit 9", Stdout: &stdout}); err != nil || exit.Code != 9 || stdout.String() != "out\n" {
+			if exit, err := c.Exec(bounded(t),
+				agent.Cmd{Command: "echo out; echo err >&2; exit 9",
+					Stdout: &stdout}); err != nil ||
+				exit.Code != 9 ||
+				stdout.String() != "out\n" {
 				t.Errorf("exec: %+v, %v, %q", exit, err, stdout.String())
 			}
 			files, err := c.Files(bounded(t))
@@ -182,14 +212,15 @@ func TestHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if res, err = sh.Run(bounded(t), "cat "+server.Home+"/made"); err != nil || res.Output != "by sftp\n" {
+			if res, err = sh.Run(bounded(t), "cat "+server.Home+"/made"); err != nil ||
+				res.Output != "by sftp\n" {
 				t.Errorf("a file: %s, %v", describe(res), err)
 			}
 		})
 	}
 }
 
-// A program that is started again finds the sessions that it left on tier guest; Remove ends and removes everything.
+// A restarted program finds its sessions of tier guest. Remove ends and removes everything.
 func TestHostAgain(t *testing.T) {
 	server := openssh.Start(t, openssh.Settings{})
 	c := dialHost(t, server.URI(), hostOptions(t, server), agent.TierGuest)
@@ -221,17 +252,25 @@ func TestHostAgain(t *testing.T) {
 }
 
 // hostProxied is a host behind a network that can be cut.
-func hostProxied(t *testing.T, h agent.HostOptions, tier string) (*agent.Client, *openssh.Server, *proxy) {
+func hostProxied(
+	t *testing.T,
+	h agent.HostOptions,
+	tier string,
+) (*agent.Client, *openssh.Server, *proxy) {
 	t.Helper()
 	server := openssh.Start(t, openssh.Settings{})
 	network := newProxy(t, server.Addr())
 	addr := network.listener.Addr().String()
-	o := agent.Options{Identity: server.Identity, KnownHosts: []string{known(t, addr, server.Key.PublicKey())}, Host: h}
+	o := agent.Options{
+		Identity:   server.Identity,
+		KnownHosts: []string{known(t, addr, server.Key.PublicKey())},
+		Host:       h,
+	}
 	return dialHost(t, "ssh://"+server.User+"@"+addr, o, tier), server, network
 }
 
-// On tier guest a link that breaks in the middle of a command costs nothing: what the command printed meanwhile is there,
-// it ran once, and the shell is the same party.
+// On tier guest, a command survives a broken connection: its output is complete, it ran once, and
+// the shell resumes its attachment.
 func TestHostLinkGuest(t *testing.T) {
 	c, server, network := hostProxied(t, agent.HostOptions{Guest: guestOf}, agent.TierGuest)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -240,7 +279,15 @@ func TestHostLinkGuest(t *testing.T) {
 	var stdout strings.Builder
 	answer := make(chan error, 1)
 	go func() {
-		res, err = sh.Do(bounded(t), agent.Call{Command: "n=$((n+1)); echo begun; while [ ! -e go ]; do sleep 0.02; done; seq 20000; echo $n", Stdout: &stdout, MaxOutput: -1})
+		res, err = sh.Do(
+			bounded(t),
+			agent.Call{
+				Command: "n=$((n+1)); echo begun; while [ ! -e go ]; do sleep 0.02; done; seq " +
+					"20000; echo $n",
+				Stdout:    &stdout,
+				MaxOutput: -1,
+			},
+		)
 		answer <- err
 	}()
 	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
@@ -274,8 +321,8 @@ func TestHostLinkGuest(t *testing.T) {
 	}
 }
 
-// On the other tiers a session ends with its link, and whoever waits is told at once, with the output so far. The next
-// command has a new shell.
+// On the other tiers a session ends with its connection. A waiting call returns immediately, with
+// the output so far. The next command has a new shell.
 func TestHostLinkLocal(t *testing.T) {
 	for _, tt := range tiers[1:] {
 		t.Run(tt.tier, func(t *testing.T) {
@@ -300,10 +347,11 @@ func TestHostLinkLocal(t *testing.T) {
 				_, err := sh.Expect(bounded(t), agent.Text("never"))
 				expected <- err
 			}()
-			network.setDown(true) // nobody comes back: it must not be waited for
+			network.setDown(true) // no reconnect: the call must not wait for one
 			network.cut()
 			a := <-answers
-			if !isCode(a.err, agent.CodeLost) || a.res.Ended != agent.EndedDead || !strings.Contains(a.res.Output, "begun\n") {
+			if !isCode(a.err, agent.CodeLost) || a.res.Ended != agent.EndedDead ||
+				!strings.Contains(a.res.Output, "begun\n") {
 				t.Errorf("run: %s, %v, want lost", describe(a.res), a.err)
 			}
 			if st := sh.State(); st.Phase != agent.PhaseDead || st.Reason != "link" {
@@ -312,19 +360,26 @@ func TestHostLinkLocal(t *testing.T) {
 			if err := <-expected; !isCode(err, agent.CodeLost) {
 				t.Errorf("expect: %v, want lost", err)
 			}
-			if res, err := sh.Run(bounded(t), "true"); !isCode(err, agent.CodeUnavailable) && !isCode(err, agent.CodeLost) {
+			if res, err := sh.Run(bounded(t), "true"); !isCode(err, agent.CodeUnavailable) &&
+				!isCode(err, agent.CodeLost) {
 				t.Errorf("run without a network: %s, %v", describe(res), err)
 			}
 			network.setDown(false)
 			res, err := sh.Run(bounded(t), `echo "<$x>"`)
-			if err != nil || res.Output != "<>\n" || !slices.Contains(res.Notes, "shell_restarted") {
-				t.Errorf("run again: %s, notes %v, %v; want a new shell", describe(res), res.Notes, err)
+			if err != nil || res.Output != "<>\n" ||
+				!slices.Contains(res.Notes, "shell_restarted") {
+				t.Errorf(
+					"run again: %s, notes %v, %v; want a new shell",
+					describe(res),
+					res.Notes,
+					err,
+				)
 			}
 		})
 	}
 }
 
-// Closing ends what is under way on a host, too.
+// Close ends running calls on a host.
 func TestHostClose(t *testing.T) {
 	for _, tt := range tiers[:2] {
 		t.Run(tt.tier, func(t *testing.T) {
@@ -349,7 +404,8 @@ func TestHostClose(t *testing.T) {
 			}
 			if tt.tier == agent.TierGuest {
 				c = dialHost(t, server.URI(), o, tt.tier)
-				if st := attach(t, c, agent.ShellOptions{NoNew: true}).State(); st.Phase != agent.PhaseRunning {
+				if st := attach(t, c,
+					agent.ShellOptions{NoNew: true}).State(); st.Phase != agent.PhaseRunning {
 					t.Errorf("state %+v, want what ran to go on", st)
 				}
 			}
@@ -379,7 +435,9 @@ func TestHostRouter(t *testing.T) {
 				fmt.Fprintf(cli, "%s: 42\n", strings.TrimPrefix(line, "show "))
 			}
 		},
-		PasswordHandler: func(_ gliderssh.Context, password string) bool { return password == "cisco" },
+		PasswordHandler: func(_ gliderssh.Context, password string) bool {
+			return password == "cisco"
+		},
 	}
 	server.AddHostKey(key)
 	served := make(chan error, 1)
@@ -387,137 +445,29 @@ func TestHostRouter(t *testing.T) {
 	defer func() { server.Close(); <-served }()
 
 	asked := 0
-	o := agent.Options{Signers: []ssh.Signer{}, KnownHosts: []string{known(t, l.Addr().String(), key.PublicKey())},
-		Host: agent.HostOptions{Password: func(_ context.Context, user, host string) (string, error) {
-			asked++
-			if user != "admin" || host != l.Addr().String() {
-				t.Errorf("asked for the password of %s at %s", user, host)
-			}
-			return "cisco", nil
-		}}}
+	o := agent.Options{
+		Signers:    []ssh.Signer{},
+		KnownHosts: []string{known(t, l.Addr().String(), key.PublicKey())},
+		Host: agent.HostOptions{
+			Password: func(_ context.Context, user, host string) (string, error) {
+				asked++
+				if user != "admin" || host != l.Addr().String() {
+					t.Errorf("asked for the password of %s at %s", user, host)
+				}
+				return "cisco", nil
+			},
+		},
+	}
 	c := dialHost(t, "ssh://admin@"+l.Addr().String(), o, agent.TierScreen)
 	res, err := attach(t, c, agent.ShellOptions{}).Run(bounded(t), "show version")
 	if err != nil || res.Output != "version: 42\n" || res.ExitCode != nil {
 		t.Errorf("%s, %v", describe(res), err)
 	}
-	if _, err := c.Files(bounded(t)); err == nil || !strings.Contains(err.Error(), "it has no SFTP, and its shell does not serve files") {
+	if _, err := c.Files(bounded(t)); err == nil ||
+		!strings.Contains(err.Error(), "it has no SFTP, and its shell does not serve files") {
 		t.Errorf("a router's files: %v", err)
 	}
 	if asked != 1 {
 		t.Errorf("asked for the password %d times, want once", asked)
-	}
-}
-
-// What is wrong is said, with what to do, and nothing is tried twice.
-func TestHostErrors(t *testing.T) {
-	server := openssh.Start(t, openssh.Settings{Lines: []string{"PasswordAuthentication yes", "KbdInteractiveAuthentication yes", "LogLevel DEBUG1"}})
-	web, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var answering sync.WaitGroup
-	answering.Go(func() {
-		for {
-			conn, err := web.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n") // the test says if not
-			conn.Close()
-		}
-	})
-	defer answering.Wait()
-	defer web.Close()
-	closed := openssh.FreePort(t)
-	other := openssh.KeyPair(t, filepath.Join(t.TempDir(), "other"))
-	stranger := filepath.Join(t.TempDir(), "stranger")
-	openssh.KeyPair(t, stranger)
-	print := ssh.FingerprintSHA256(server.Key.PublicKey())
-	line := knownhosts.Line([]string{server.Addr()}, server.Key.PublicKey())
-	wrong := func(context.Context, string, string) (string, error) { return "wrong", nil }
-	errAsk := errors.New("nobody is here to ask")
-	for _, tt := range []struct {
-		name, uri string
-		change    func(*agent.Options)
-		is        error
-		says      []string
-	}{
-		{"unknown host key", server.URI(), func(o *agent.Options) { o.KnownHosts = []string{} }, deniedError, []string{print, "echo '" + line + "' >>~/.ssh/known_hosts"}},
-		{"another fingerprint accepted", server.URI(), func(o *agent.Options) {
-			o.KnownHosts = []string{}
-			o.Host.Accept = ssh.FingerprintSHA256(other.PublicKey())
-		}, deniedError, []string{print}},
-		{"changed host key", server.URI(), func(o *agent.Options) { o.KnownHosts = []string{known(t, server.Addr(), other.PublicKey())} }, deniedError, []string{"CHANGED", "known_hosts:1", "ssh-keygen -f '", "-R '[127.0.0.1]:" + server.Port + "'"}},
-		{"changed, accepted", server.URI(), func(o *agent.Options) {
-			o.KnownHosts, o.Host.Accept = []string{known(t, server.Addr(), other.PublicKey())}, print
-		}, connect.ErrIdentity, []string{"CHANGED"}},
-		{"missing known_hosts", server.URI(), func(o *agent.Options) { o.KnownHosts = []string{"/no/known_hosts"} }, os.ErrNotExist, []string{"/no/known_hosts"}},
-		{"wrong key", server.URI(), func(o *agent.Options) { o.Identity = stranger }, connect.ErrLogin, []string{server.User, stranger, "ssh-copy-id"}},
-		{"wrong password", server.URI(), func(o *agent.Options) { o.Identity, o.Host.Password = stranger, wrong }, connect.ErrLogin, []string{"Options.Host.Password"}},
-		{"password that is not had", server.URI(), func(o *agent.Options) {
-			o.Identity = stranger
-			o.Host.Password = func(context.Context, string, string) (string, error) { return "", errAsk }
-		}, errAsk, []string{"password of " + server.User}},
-		{"missing key", server.URI(), func(o *agent.Options) { o.Identity = "/no/key" }, os.ErrNotExist, []string{"/no/key"}},
-		{"closed port", "ssh://127.0.0.1:" + closed, nil, unavailableError, []string{"127.0.0.1:" + closed, "refused", "is the host up"}},
-		{"no such host", "ssh://no-such-host.invalid", nil, unavailableError, []string{"no-such-host.invalid", "is the host up"}},
-		{"not SSH", "ssh://" + web.Addr().String(), nil, unavailableError, []string{web.Addr().String(), "HTTP/1.1 400"}},
-		{"path", server.URI() + "/dir", nil, usageError, []string{"path"}},
-		{"scheme", "http://" + server.Addr(), nil, usageError, []string{"scheme"}},
-		{"password in it", "ssh://me:secret@" + server.Addr(), nil, usageError, []string{"password"}},
-		{"option", "ssh://-oProxyCommand=x", nil, usageError, nil},
-		{"tier", server.URI(), func(o *agent.Options) { o.Host.Tier = "best" }, usageError, []string{"guest, marks and screen"}},
-		{"prompt", server.URI(), func(o *agent.Options) { o.Host.Prompt = "(" }, usageError, []string{"prompt"}},
-		{"fingerprint", server.URI(), func(o *agent.Options) { o.Host.Accept = "MD5:00" }, usageError, []string{"SHA256:"}},
-		{"kind", server.URI(), func(o *agent.Options) { o.Kind = "daemon" }, usageError, []string{"gateway and host"}},
-		{"no guest", server.URI(), func(o *agent.Options) { o.Host.Tier, o.Host.Guest = agent.TierGuest, noGuest }, unavailableError, []string{"no guest for"}},
-		{"a gateway was meant", server.URI(), func(o *agent.Options) { o.Kind = agent.KindGateway }, unavailableError, []string{"no gateway answers", "OpenSSH"}},
-		{"to be created", server.URI(), func(o *agent.Options) { o.Create = true }, unavailableError, []string{"no gateway answers"}},
-		{"the lobby", "ssh://sandboxd@" + server.Addr(), nil, unavailableError, []string{"no gateway answers"}},
-		{"a host was meant", world.uri("demo"), func(o *agent.Options) { o.Kind = agent.KindHost }, usageError, []string{"is a gateway"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			o := hostOptions(t, server)
-			if tt.change != nil {
-				tt.change(&o)
-			}
-			c, err := agent.Dial(bounded(t), tt.uri, o)
-			if err == nil {
-				c.Close()
-				t.Fatal("no error")
-			}
-			if !errors.Is(err, tt.is) {
-				t.Errorf("got %v (%T), want %v", err, err, tt.is)
-			}
-			for _, want := range tt.says {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
-				}
-			}
-			if strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "wrong") {
-				t.Errorf("%q has the password in it", err)
-			}
-		})
-	}
-	text, err := os.ReadFile(server.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(text), "Failed password") + strings.Count(string(text), "Failed keyboard-interactive"); n != 1 {
-		t.Errorf("%d passwords were tried, want one", n)
-	}
-}
-
-var unavailableError = &agent.Error{Code: "unavailable"}
-
-// A fingerprint that its owner has told is enough.
-func TestHostAccept(t *testing.T) {
-	server := openssh.Start(t, openssh.Settings{})
-	o := agent.Options{Identity: server.Identity, KnownHosts: []string{},
-		Host: agent.HostOptions{Guest: guestOf, Accept: ssh.FingerprintSHA256(server.Key.PublicKey())}}
-	c := dialHost(t, server.URI(), o, agent.TierGuest)
-	res, err := attach(t, c, agent.ShellOptions{}).Run(bounded(t), "echo in")
-	if got := done(t, res, err, 0); got != "in\n" {
-		t.Errorf("output %q", got)
 	}
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// DialInside connects to what listens in the sandbox, as seen from there: network "tcp" and an
-// address like localhost:8080, or "unix" and a path, with the rights of its sessions' user. ctx bounds
-// the dialling, not the connection, which ends with the Client at the latest and has no deadlines. What
-// the sandbox refuses is an *ssh.OpenChannelError.
+// DialInside connects to a server inside the sandbox. network is "tcp" with an address such as
+// localhost:8080, or "unix" with a path. The connection has the rights of the user of the sandbox's
+// sessions. ctx bounds the dial, not the connection. The connection has no deadlines, and ends with
+// the Client at the latest. If the sandbox rejects the connection, the error is an
+// *ssh.OpenChannelError.
 func (c *Client) DialInside(ctx context.Context, network, address string) (net.Conn, error) {
 	kind, payload, err := direct(network, address)
 	var ch *sshconn.Channel
@@ -34,8 +35,8 @@ func (c *Client) DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return c.DialInside(ctx, "unix", path)
 }
 
-// direct is the channel that reaches an address: RFC 4254, section 7.2, and section 2.4 of OpenSSH's
-// PROTOCOL.
+// direct returns the SSH channel that connects to an address: RFC 4254, section 7.2, and section
+// 2.4 of OpenSSH's PROTOCOL.
 func direct(network, address string) (kind string, payload []byte, err error) {
 	switch network {
 	case "unix":
@@ -46,12 +47,14 @@ func direct(network, address string) (kind string, payload []byte, err error) {
 			return "", nil, err
 		}
 		port, err := strconv.ParseUint(text, 10, 16)
-		return wire.ChannelDirectTCP, wire.Marshal(wire.DirectTCP{Host: host, Port: uint32(port), OriginHost: "0.0.0.0"}), err
+		return wire.ChannelDirectTCP, wire.Marshal(
+			wire.DirectTCP{Host: host, Port: uint32(port), OriginHost: "0.0.0.0"},
+		), err
 	}
 	return "", nil, net.UnknownNetworkError(network)
 }
 
-// stream is a channel as a connection.
+// stream is a channel as a net.Conn.
 type stream struct {
 	*sshconn.Channel
 	to name
@@ -63,9 +66,9 @@ func (s stream) SetDeadline(time.Time) error      { return errDeadline }
 func (s stream) SetReadDeadline(time.Time) error  { return errDeadline }
 func (s stream) SetWriteDeadline(time.Time) error { return errDeadline }
 
-var errDeadline = errors.New("a connection into a sandbox has no deadlines")
+var errDeadline = errors.New("connection into a sandbox: deadlines are not supported")
 
-// name is an address in a sandbox.
+// name is an address inside a sandbox.
 type name struct{ network, address string }
 
 func (n name) Network() string { return n.network }

@@ -16,10 +16,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// person joins the main session of the test's sandbox beside its agent.
+// person joins the main session of the test's sandbox, next to its agent.
 func person(t testing.TB) *gatewayattach.Attachment {
 	t.Helper()
-	a, err := world.hub.Sessions.Join(bounded(t), alice, wire.Target{Sandbox: sandboxName(t), Session: "main"}, gatewayattach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a, err := world.hub.Sessions.Join(
+		bounded(t),
+		alice,
+		wire.Target{Sandbox: sandboxName(t), Session: "main"},
+		gatewayattach.JoinOptions{Create: true, Cols: 80, Rows: 24},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,14 +32,17 @@ func person(t testing.TB) *gatewayattach.Attachment {
 	return a
 }
 
-// A person takes the keyboard in the middle of a run: the call comes back, the program goes on, and the agent may not type
-// until the keyboard is given back.
+// A person takes the keyboard during a run: the call returns, the program continues, and the agent
+// cannot type until the person gives the keyboard back.
 func TestPersonTakesAndGives(t *testing.T) {
 	sh := shell(t)
 	p := person(t)
 	ran := make(chan agent.Result, 1)
 	go func() {
-		res, _ := sh.Run(bounded(t), `sh -c 'echo begun; while [ ! -e go ]; do sleep 0.05; done; exit 3'`)
+		res, _ := sh.Run(
+			bounded(t),
+			`sh -c 'echo begun; while [ ! -e go ]; do sleep 0.05; done; exit 3'`,
+		)
 		ran <- res
 	}()
 	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
@@ -44,32 +52,43 @@ func TestPersonTakesAndGives(t *testing.T) {
 		t.Fatal(err)
 	}
 	res := <-ran
-	if res.TakenOver == nil || res.TakenOver.By != "person:alice" || res.TakenOver.Offset < res.From {
+	if res.TakenOver == nil || res.TakenOver.By != "person:alice" ||
+		res.TakenOver.Offset < res.From {
 		t.Fatalf("who took it, and where: %+v", res.TakenOver)
 	}
-	if res.Ended != agent.EndedTakenOver || res.Phase != agent.PhaseRunning || res.Keyboard != "person:alice" || res.Output != "begun\n" || res.ExitCode != nil {
+	if res.Ended != agent.EndedTakenOver || res.Phase != agent.PhaseRunning ||
+		res.Keyboard != "person:alice" ||
+		res.Output != "begun\n" ||
+		res.ExitCode != nil {
 		t.Errorf("%s, keyboard %s", describe(res), res.Keyboard)
 	}
-	for name, call := range map[string]agent.Call{"text": {Text: "x"}, "keys": {Keys: []string{"Enter"}}} {
-		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" || !strings.Contains(res.Error.Message, "person:alice") {
+	for name, call := range map[string]agent.Call{"text": {Text: "x"},
+		"keys": {Keys: []string{"Enter"}}} {
+		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.EndedRefused ||
+			res.Error.Code != "keyboard_held" ||
+			!strings.Contains(res.Error.Message, "person:alice") {
 			t.Errorf("%s: %s, %v; want keyboard_held by alice", name, describe(res), err)
 		}
 	}
-	if res, err := sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" {
+	if res, err := sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedRefused ||
+		res.Error.Code != "keyboard_held" {
 		t.Errorf("interrupt: %s, %v", describe(res), err)
 	}
 	if err := sh.Take(bounded(t)); !isCode(err, "keyboard_held") {
 		t.Errorf("take: %v", err)
 	}
-	// With a bound, Hold says in the end who holds it.
-	if res, err := sh.Do(bounded(t), agent.Call{Text: "x", Hold: true, Timeout: 50 * time.Millisecond}); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" {
+	// With a timeout, Hold returns who holds the keyboard.
+	if res, err := sh.Do(bounded(t), agent.Call{Text: "x", Hold: true,
+		Timeout: 50 * time.Millisecond}); err != nil ||
+		res.Ended != agent.EndedRefused ||
+		res.Error.Code != "keyboard_held" {
 		t.Errorf("hold: %s, %v", describe(res), err)
 	}
 
 	if err := p.Input(bounded(t), []byte("from the person")); err != nil {
 		t.Errorf("the person's input: %v", err)
 	}
-	if err := p.Input(bounded(t), []byte{0x15}); err != nil { // and away with it (^U)
+	if err := p.Input(bounded(t), []byte{0x15}); err != nil { // delete the line again (^U)
 		t.Errorf("the person's input: %v", err)
 	}
 	held, free := make(chan agent.Result, 1), make(chan error, 1)
@@ -80,7 +99,10 @@ func TestPersonTakesAndGives(t *testing.T) {
 		free <- err
 	}()
 	go func() {
-		res, err := sh.Do(bounded(t), agent.Call{Text: "touch", Hold: true, Timeout: patience, Raw: true})
+		res, err := sh.Do(
+			bounded(t),
+			agent.Call{Text: "touch", Hold: true, Timeout: patience, Raw: true},
+		)
 		if err != nil {
 			t.Errorf("hold: %v", err)
 		}
@@ -99,12 +121,16 @@ func TestPersonTakesAndGives(t *testing.T) {
 	if err := <-free; err != nil {
 		t.Errorf("wait for the keyboard: %v", err)
 	}
-	if h := meanwhile.TakenOver; meanwhile.Ended != agent.EndedReturned || h == nil || h.By != "person:alice" || h.Offset != res.TakenOver.Offset || h.Until != meanwhile.To ||
+	if h := meanwhile.TakenOver; meanwhile.Ended != agent.EndedReturned || h == nil ||
+		h.By != "person:alice" ||
+		h.Offset != res.TakenOver.Offset ||
+		h.Until != meanwhile.To ||
 		meanwhile.From >= meanwhile.To {
 		t.Errorf("what the person did: %s, %+v, %q", meanwhile.Ended, h, meanwhile.Output)
 	}
 	c := dial(t)
-	if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
+	if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil ||
+		exit.Code != 0 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
 	if res = <-held; res.Ended != agent.EndedDone || *res.ExitCode != 3 {
@@ -112,14 +138,15 @@ func TestPersonTakesAndGives(t *testing.T) {
 	}
 }
 
-// At the prompt, too: what a person has taken is not an agent's, and Run with Hold waits.
+// An agent cannot type at the prompt while a person holds the keyboard, and Run with Hold waits.
 func TestRunHolds(t *testing.T) {
 	sh := shell(t)
 	p := person(t)
 	if err := p.Take(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" {
+	if res, err := sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.EndedRefused ||
+		res.Error.Code != "keyboard_held" {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 	ran := make(chan agent.Result, 1)
@@ -141,7 +168,8 @@ func TestRunHolds(t *testing.T) {
 		t.Fatalf("ran beside a person: %s", describe(res))
 	default:
 	}
-	if res, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil || res.Ended != agent.EndedDone {
+	if res, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil ||
+		res.Ended != agent.EndedDone {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	p.Close() // leaving gives it back
@@ -150,7 +178,8 @@ func TestRunHolds(t *testing.T) {
 	}
 }
 
-// An agent's Take keeps the keyboard between calls, from another principal's agents too; a person may take it.
+// An agent's Take keeps the keyboard between calls, from another principal's agents too; a person
+// may take it.
 func TestTake(t *testing.T) {
 	sh := shell(t)
 	if err := sh.Take(bounded(t)); err != nil {
@@ -181,14 +210,16 @@ func TestTake(t *testing.T) {
 	if err := p.Input(bounded(t), []byte("x")); !isCode(err, "keyboard_held") {
 		t.Errorf("a person types beside an agent that has taken the keyboard: %v", err)
 	}
-	sh.Close()                            // gives it back
-	<-time.After(1500 * time.Millisecond) // what is typed right behind a refused key is taken for the tail of the same line
+	sh.Close() // gives it back
+	<-time.After(
+		1500 * time.Millisecond,
+	) // keys right after a rejected key count as the rest of the same line
 	if err := p.Input(bounded(t), []byte("x")); err != nil {
 		t.Errorf("a person types when the agent has gone: %v", err)
 	}
 }
 
-// The whole way: a person at a terminal of OpenSSH takes the keyboard by the prefix, types, and gives it back.
+// A person at a terminal of OpenSSH takes the keyboard by the prefix key, types, and gives it back.
 func TestPersonBySSH(t *testing.T) {
 	ssh, err := exec.LookPath("ssh")
 	if err != nil {
@@ -197,8 +228,28 @@ func TestPersonBySSH(t *testing.T) {
 	sh := shell(t)
 	host, port, _ := strings.Cut(world.addr, ":")
 	ctx := bounded(t)
-	cmd := exec.CommandContext(ctx, ssh, "-F", "none", "-tt", "-p", port, "-i", world.key("alice"), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
-		"-o", "UserKnownHostsFile="+world.file("known_hosts"), "-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR", sandboxName(t)+"@"+host)
+	cmd := exec.CommandContext(
+		ctx,
+		ssh,
+		"-F",
+		"none",
+		"-tt",
+		"-p",
+		port,
+		"-i",
+		world.key("alice"),
+		"-o",
+		"IdentitiesOnly=yes",
+		"-o",
+		"IdentityAgent=none",
+		"-o",
+		"UserKnownHostsFile="+world.file("known_hosts"),
+		"-o",
+		"StrictHostKeyChecking=yes",
+		"-o",
+		"LogLevel=ERROR",
+		sandboxName(t)+"@"+host,
+	)
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +345,7 @@ func (w *watcher) wait(ctx context.Context, t testing.TB, text string) {
 	}
 }
 
-// eventually waits until cond holds; what it waits for has no event of its own.
+// eventually polls cond, for conditions without an event.
 func eventually(ctx context.Context, t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

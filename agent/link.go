@@ -13,11 +13,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// link is one SSH connection to the gateway. It asks for signs of life, so that calls on a dead one
-// come back.
+// link is one SSH connection to a gateway or host. It sends keepalives, so that calls on a dead
+// connection fail.
 type link struct {
 	*connect.Conn
-	gone chan struct{} // closed when the connection has ended and nothing of it is left
+	gone chan struct{} // closed when the connection has ended and its goroutines too
 }
 
 func newLink(conn *connect.Conn) *link {
@@ -26,7 +26,7 @@ func newLink(conn *connect.Conn) *link {
 	alive := make(chan struct{})
 	go func() { // ends with the connection, or ends it
 		defer close(alive)
-		_ = conn.KeepAlive(ctx) // why is what the calls on it say
+		_ = conn.KeepAlive(ctx) // calls on conn return the error
 		conn.Close()
 	}()
 	go func() { // ends with the connection; close waits for it
@@ -40,7 +40,7 @@ func newLink(conn *connect.Conn) *link {
 }
 
 func (l *link) close() {
-	l.Close() // it has no other error than that it was closed before
+	l.Close() // the only possible error is that it is closed already
 	<-l.gone
 }
 
@@ -54,7 +54,7 @@ func (l *link) dead() bool {
 	}
 }
 
-// within returns ctx, which also ends when the thing with that life does.
+// within returns a context that ends with ctx or with life, whichever is first.
 func within(ctx, life context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if life.Err() != nil {
@@ -64,10 +64,13 @@ func within(ctx, life context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// ssh returns the live connection, or makes one.
+// ssh returns the live connection, or opens one.
 func (c *Client) ssh(ctx context.Context) (*link, error) {
 	if c.dial == nil {
-		return nil, &Error{Code: CodeUnavailable, Message: "this client has no SSH connection of its own"}
+		return nil, &Error{
+			Code:    CodeUnavailable,
+			Message: "client: it has no SSH connection",
+		}
 	}
 	ctx, done := within(ctx, c.life)
 	defer done()
@@ -105,7 +108,7 @@ func (c *Client) ssh(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// drop forgets a connection that proved dead.
+// drop removes a connection that is dead.
 func (c *Client) drop(l *link) {
 	c.mu.Lock()
 	if c.link == l {
@@ -115,8 +118,9 @@ func (c *Client) drop(l *link) {
 	l.close()
 }
 
-// channel opens a channel on the client's connection, which is made anew once if it turns out to be
-// dead: without a channel nothing has been asked for yet. A refusal is an *ssh.OpenChannelError.
+// channel opens a channel on the client's connection. If the connection is dead, channel reconnects
+// once: without a channel, no request has been sent. If the server rejects the channel, the error
+// is an *ssh.OpenChannelError.
 func (c *Client) channel(ctx context.Context, kind string, extra []byte) (*sshconn.Channel, error) {
 	for fresh := false; ; fresh = true {
 		l, err := c.ssh(ctx)
@@ -131,8 +135,8 @@ func (c *Client) channel(ctx context.Context, kind string, extra []byte) (*sshco
 	}
 }
 
-// errSubsystem says that the server knows no such subsystem.
-var errSubsystem = errors.New("the server refuses the subsystem")
+// errSubsystem reports that the server does not have the subsystem.
+var errSubsystem = errors.New("the server rejects the subsystem")
 
 // subsystem opens a session channel with a subsystem on it.
 func (c *Client) subsystem(ctx context.Context, name string) (ssh.Channel, error) {
@@ -141,7 +145,7 @@ func (c *Client) subsystem(ctx context.Context, name string) (ssh.Channel, error
 		return nil, fmt.Errorf("%s in %s: %w", name, c.name, err)
 	}
 	go ch.Drain() // ends with the channel
-	go func() {   // the same; unread stderr stalls a channel
+	go func() {   // likewise; unread stderr blocks a channel
 		_, _ = io.Copy(io.Discard, ch.Stderr())
 	}()
 	ok, err := ch.Request(ctx, wire.RequestSubsystem, wire.Marshal(wire.Subsystem{Name: name}))
@@ -149,7 +153,7 @@ func (c *Client) subsystem(ctx context.Context, name string) (ssh.Channel, error
 		err = errSubsystem
 	}
 	if err != nil {
-		go ch.Close() // on a dead connection it waits until that is known
+		go ch.Close() // on a dead connection, Close blocks until the keepalive fails
 		return nil, fmt.Errorf("%s in %s: %w", name, c.name, err)
 	}
 	return ch, nil

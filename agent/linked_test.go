@@ -22,30 +22,34 @@ func TestLinkedPath(t *testing.T) {
 		{"sandbox:/a%2Fb", "/a/b"},
 		{"sandbox:/a?b#c", "/a?b#c"},
 		{"sandbox:/mnt/../etc", "/mnt/../etc"},
-		{"sandbox:/a%00", "/a\x00"}, // for who opens it to refuse
+		{"sandbox:/a%00", "/a\x00"}, // opening it is an error
 	} {
 		if got, ok := LinkedPath(tt.in); got != tt.want || !ok {
 			t.Errorf("%q: %q, %v, want %q", tt.in, got, ok, tt.want)
 		}
 	}
-	for _, s := range []string{"", "/mnt/data/x", "sandbox:", "sandbox:x", "Sandbox:/x", " sandbox:/x", "sandbox/x", "web:/x"} {
+	for _, s := range []string{"", "/mnt/data/x", "sandbox:", "sandbox:x", "Sandbox:/x",
+		" sandbox:/x", "sandbox/x", "web:/x"} {
 		if got, ok := LinkedPath(s); ok || got != "" {
 			t.Errorf("%q: %q, %v, which is no link", s, got, ok)
 		}
 	}
 }
 
-// What is written as a URL comes back, and nothing else becomes one.
+// A path that is written as a link is returned unchanged. Other text is not a link.
 func FuzzLinkedPath(f *testing.F) {
 	f.Add("/mnt/data/my plot%.png")
 	f.Add("sandbox:/%2f%")
 	f.Fuzz(func(t *testing.T, s string) {
 		path := "/" + strings.TrimLeft(s, "/")
-		if got, ok := LinkedPath("sandbox:/" + strings.ReplaceAll(url.PathEscape(path[1:]), "%2F", "/")); got != path || !ok {
+		if got, ok := LinkedPath("sandbox:/" +
+			strings.ReplaceAll(url.PathEscape(path[1:]), "%2F", "/")); got != path ||
+			!ok {
 			t.Errorf("%q: %q, %v", path, got, ok)
 		}
 		got, ok := LinkedPath(s)
-		if ok != strings.HasPrefix(s, "sandbox:/") || ok && (got == "" || got[0] != '/' || len(got) > len(s)) {
+		if ok != strings.HasPrefix(s, "sandbox:/") ||
+			ok && (got == "" || got[0] != '/' || len(got) > len(s)) {
 			t.Errorf("%q: %q, %v", s, got, ok)
 		}
 	})

@@ -21,11 +21,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// reached is the server as package host has it.
+// reached is the connected server of package host.
 type reached = *host.Reached
 
-// reach connects by the way that the user's ssh configuration says. ask has the passwords of jump hosts; it may be nil.
-func reach(ctx context.Context, t target, ask func(ctx context.Context, user, host string) (string, error)) (*server, error) {
+// reach connects as the user's ssh configuration says. ask returns the passwords of jump hosts; it
+// may be nil.
+func reach(
+	ctx context.Context,
+	t target,
+	ask func(ctx context.Context, user, host string) (string, error),
+) (*server, error) {
 	r, err := host.Reach(ctx, t.uri(), ask)
 	if err != nil {
 		return nil, explain(err, Options{})
@@ -34,32 +39,37 @@ func reach(ctx context.Context, t target, ask func(ctx context.Context, user, ho
 	return &server{target: t, conn: r.Conn, version: r.Version, reached: r}, nil
 }
 
-// place is the name under which this library has sessions on a machine: one for all programs of an account.
+// place is the name of this library's directory of sessions on a host. All programs of an account
+// share it.
 const place = "agent"
 
-// machine is a host that a client has dialled. It does for the client what a daemon does for many.
+// machine is the host of one client. It does the work that a daemon does for sandboxes.
 type machine struct {
 	backend   *host.Backend
 	inst      sandbox.Instance
 	options   Options
 	passwords *passwords
-	tier, why string // written by Dial alone
+	tier, why string // written only by Dial
 
 	life    context.Context //nolint:containedctx // the client's
-	dialing chan struct{}   // semaphore of who connects
+	dialing chan struct{}   // semaphore: one goroutine connects at a time
 
 	mu      sync.Mutex
-	control *connect.Control // guarded by mu; perhaps dead
+	control *connect.Control // guarded by mu; may be dead
 }
 
-// host makes a client of the machine that was reached.
+// host returns a client of the connected host.
 func (d *dialer) host(ctx context.Context) (*Client, error) {
 	s, o, t := d.first, d.options, d.target
 	switch {
 	case o.Create, t.user == wire.Lobby && o.Kind != KindHost:
 		return nil, notGateway(s)
 	case t.path != "":
-		return nil, &Error{Code: CodeUsage, Message: fmt.Sprintf("%s is a host: its URI has no path", s.target.addr()), Hint: "name the directory in ShellOptions.Start.Dir"}
+		return nil, &Error{
+			Code:    CodeUsage,
+			Message: fmt.Sprintf("%s is a host: its URI cannot have a path", s.target.addr()),
+			Hint:    "set the directory with ShellOptions.Start.Dir",
+		}
 	}
 	if err := o.check(); err != nil {
 		return nil, err
@@ -70,9 +80,21 @@ func (d *dialer) host(ctx context.Context) (*Client, error) {
 	if guest == nil {
 		guest = findGuest
 	}
-	m.backend = host.New(host.Options{Guest: guest, KnownHosts: o.KnownHosts, Signers: o.Signers, Password: d.passwords.source(), Owner: "this process"})
-	m.inst = sandbox.Instance{Backend: host.Name, ID: place, Host: sandbox.Host{URI: t.uri(), Identity: o.Identity, Accept: o.Host.Accept,
-		Tier: o.Host.Tier, Prompt: o.Host.Prompt}}
+	m.backend = host.New(
+		host.Options{
+			Guest:      guest,
+			KnownHosts: o.KnownHosts,
+			Signers:    o.Signers,
+			Password:   d.passwords.source(),
+			Owner:      "this process",
+		},
+	)
+	m.inst = sandbox.Instance{
+		Backend: host.Name,
+		ID:      place,
+		Host: sandbox.Host{URI: t.uri(), Identity: o.Identity, Accept: o.Host.Accept,
+			Tier: o.Host.Tier, Prompt: o.Host.Prompt},
+	}
 	c.machine, c.dial, c.open = m, m.login, m.open
 	d.first = nil
 	control, err := m.backend.Sessions(ctx, m.inst, s.reached)
@@ -83,22 +105,27 @@ func (d *dialer) host(ctx context.Context) (*Client, error) {
 	}
 	m.control = control
 	m.tier, m.why = control.Tier()
-	m.inst.Host.Tier = m.tier // what the sessions of this client are in, whatever the machine allows later
+	// keep the tier of the client's sessions, even if the host allows another one later
+	m.inst.Host.Tier = m.tier
 	return c, nil
 }
 
-// check finds what cannot be meant.
+// check returns a usage error for invalid options.
 func (o Options) check() error {
 	switch o.Host.Tier {
 	case "", TierGuest, TierMarks, TierScreen:
 	default:
-		return wire.Errorf(wire.CodeUsage, "tier %q: there are guest, marks and screen", o.Host.Tier)
+		return wire.Errorf(
+			wire.CodeUsage,
+			"tier %q: must be guest, marks or screen",
+			o.Host.Tier,
+		)
 	}
 	if _, err := regexp.Compile(o.Host.Prompt); err != nil {
 		return wire.Errorf(wire.CodeUsage, "prompt %q: %v", o.Host.Prompt, err)
 	}
 	if o.Host.Accept != "" && !strings.HasPrefix(o.Host.Accept, "SHA256:") {
-		return wire.Errorf(wire.CodeUsage, "fingerprint %q has no SHA256: in front", o.Host.Accept)
+		return wire.Errorf(wire.CodeUsage, "fingerprint %q: must begin with SHA256:", o.Host.Accept)
 	}
 	for _, file := range o.KnownHosts {
 		if _, err := os.Stat(file); err != nil {
@@ -108,7 +135,7 @@ func (o Options) check() error {
 	return nil
 }
 
-// connected returns the live connection to the sessions, or makes one.
+// connected returns the live connection to the sessions, or opens one.
 func (m *machine) connected(ctx context.Context) (*connect.Control, error) {
 	ctx, done := within(ctx, m.life)
 	defer done()
@@ -136,7 +163,8 @@ func (m *machine) connected(ctx context.Context) (*connect.Control, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := context.Cause(m.life); err != nil { // close waits, and would not see it
+	// close does not see a connection that is set after it
+	if err := context.Cause(m.life); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -144,17 +172,18 @@ func (m *machine) connected(ctx context.Context) (*connect.Control, error) {
 	return c, nil
 }
 
-// reaches reports whether a connection to sessions in this process is of use: a terminal may have told of its end before it does so
-// itself.
+// reaches reports whether c still works. For sessions in this process it asks, because a terminal
+// can report the end of the connection before c does.
 func (m *machine) reaches(ctx context.Context, c *connect.Control) bool {
 	if m.tier == TierGuest {
-		return true // its streams tell
+		return true // its streams report a broken connection
 	}
 	_, err := c.Do(ctx, wire.Control{Do: "health"})
 	return err == nil
 }
 
-// open opens a session stream. Those to sessions in this process outlive the connection, and tell that it broke.
+// open opens a session stream. Streams of sessions in this process outlive the connection, and
+// report that it broke.
 func (m *machine) open(ctx context.Context) (io.ReadWriteCloser, error) {
 	c, err := m.connected(ctx)
 	if err != nil {
@@ -166,7 +195,7 @@ func (m *machine) open(ctx context.Context) (io.ReadWriteCloser, error) {
 	return m.backend.Local(m.inst.ID)
 }
 
-// ready connects again, before a command, what ended with the connection.
+// ready reconnects before a command, on tiers whose sessions end with the connection.
 func (m *machine) ready(ctx context.Context) error {
 	if m.tier == TierGuest {
 		return nil
@@ -175,7 +204,7 @@ func (m *machine) ready(ctx context.Context) error {
 	return err
 }
 
-// login makes a connection for commands and files.
+// login opens a connection for commands and files.
 func (m *machine) login(ctx context.Context) (*link, error) {
 	c, err := m.backend.Login(ctx, m.inst)
 	if err != nil {
@@ -185,13 +214,13 @@ func (m *machine) login(ctx context.Context) (*link, error) {
 }
 
 func (m *machine) close() error {
-	m.dialing <- struct{}{} // the client's life has ended: who connects gives up
+	m.dialing <- struct{}{} // the client's life has ended, so that a dial returns
 	defer func() { <-m.dialing }()
 	m.mu.Lock()
 	c := m.control
 	m.control = nil
 	m.mu.Unlock()
-	err := m.backend.Close() // terminals are hung up while there is a connection
+	err := m.backend.Close() // closing the terminals needs the connection
 	if c != nil {
 		c.Close()
 	}
@@ -199,7 +228,7 @@ func (m *machine) close() error {
 }
 
 func (m *machine) remove(ctx context.Context) error {
-	if _, err := m.connected(ctx); err != nil { // Destroy gives up on a machine that lets nobody in
+	if _, err := m.connected(ctx); err != nil { // Destroy needs a login
 		return err
 	}
 	if err := m.backend.Destroy(ctx, m.inst); err != nil {
@@ -208,7 +237,7 @@ func (m *machine) remove(ctx context.Context) error {
 	return nil
 }
 
-// explain makes an error that says what to do. A password that was refused is forgotten.
+// explain returns err with a hint. It also forgets a rejected password.
 func (m *machine) explain(ctx context.Context, err error) error {
 	m.passwords.refused(err)
 	if ctx.Err() != nil {
@@ -230,24 +259,52 @@ func explain(err error, o Options) error {
 	case errors.As(err, &known):
 		return err
 	case errors.As(err, &unknown):
-		return because(err, CodeDenied, unknown.Error(), fmt.Sprintf("if that is the host's (there: ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), "+
-			"accept it with Options.Host.Accept, or: echo '%s' >>%s", unknown.Line, file))
+		return because(
+			err,
+			CodeDenied,
+			unknown.Error(),
+			fmt.Sprintf(
+				"if it is the host's key (there: ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), "+
+					"accept it with Options.Host.Accept, or: echo '%s' >>%s",
+				unknown.Line,
+				file,
+			),
+		)
 	case errors.As(err, &changed):
-		return because(err, CodeDenied, changed.Error(),
-			fmt.Sprintf("somebody may be in between; when the host was made anew: ssh-keygen%s -R '%s'", where, knownhosts.Normalize(changed.Host)))
+		return because(
+			err,
+			CodeDenied,
+			changed.Error(),
+			fmt.Sprintf(
+				"the connection may be intercepted; if the host was reinstalled: ssh-keygen%s -R "+
+					"'%s'",
+				where,
+				knownhosts.Normalize(changed.Host),
+			),
+		)
 	case errors.Is(err, connect.ErrIdentity):
 		return because(err, CodeDenied, err.Error(), "")
 	case errors.Is(err, connect.ErrLogin):
-		return because(err, CodeDenied, err.Error(),
-			"name a key with Options.Identity or Signers, a password with Options.Host.Password, or add the key there: ssh-copy-id")
+		return because(
+			err,
+			CodeDenied,
+			err.Error(),
+			"name a key with Options.Identity or Signers, set Options.Host.Password, "+
+				"or add the key to the host: ssh-copy-id",
+		)
 	case errors.As(err, new(net.Error)):
-		return because(err, CodeUnavailable, err.Error(), "is the host up, and the name and the port right?")
+		return because(
+			err,
+			CodeUnavailable,
+			err.Error(),
+			"is the host up, and are the name and the port right?",
+		)
 	}
 	return because(err, CodeUnavailable, err.Error(), "")
 }
 
-// findGuest looks for the guest beside this program and beside the sandboxd in $PATH. Where there is
-// none a static sandboxd is the guest itself, as of its own daemon.
+// findGuest looks for the guest binary next to this program and next to the sandboxd in $PATH.
+// Otherwise it uses a static sandboxd itself, which can run as the guest.
 func findGuest(arch string) (string, error) {
 	var programs []string
 	if self, err := os.Executable(); err == nil {
@@ -271,11 +328,14 @@ func findGuest(arch string) (string, error) {
 			return g.Path(arch)
 		}
 	}
-	return "", fmt.Errorf("there is no guest for %s beside this program, nor beside sandboxd in $PATH, "+
-		"which is not static: Options.Host.Guest may name it", arch)
+	return "", fmt.Errorf(
+		"there is no guest for %s next to this program or next to sandboxd in $PATH, "+
+			"and that sandboxd is not static; set Options.Host.Guest",
+		arch,
+	)
 }
 
-// refused forgets the password of an account that did not let us in.
+// refused forgets the password of an account if err is a rejected login.
 func (p *passwords) refused(err error) {
 	var login *host.LoginError
 	if errors.As(err, &login) {

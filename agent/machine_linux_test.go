@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
-// Without guest binaries a static sandboxd in $PATH is the guest.
+// Without guest binaries, a static sandboxd in $PATH is the guest.
 func TestFindGuest(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

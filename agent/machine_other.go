@@ -12,8 +12,12 @@ import (
 
 type reached struct{}
 
-// reach connects to a gateway, or finds out that there is none.
-func reach(ctx context.Context, t target, _ func(ctx context.Context, user, host string) (string, error)) (*server, error) {
+// reach connects and reads the server's identification string.
+func reach(
+	ctx context.Context,
+	t target,
+	_ func(ctx context.Context, user, host string) (string, error),
+) (*server, error) {
 	if err := t.resolve(ctx); err != nil {
 		return nil, err
 	}
@@ -28,13 +32,20 @@ func reach(ctx context.Context, t target, _ func(ctx context.Context, user, host
 	return &server{target: t, conn: conn, version: version}, nil
 }
 
-// host says that sessions take Linux on this side, too.
+// host returns an error: a client of a host needs Linux.
 func (d *dialer) host(context.Context) (*Client, error) {
-	return nil, &Error{Code: CodeUnavailable, Message: fmt.Sprintf("%s is a host and no gateway; hosts are dialled from Linux only", d.first.target.addr()),
-		Hint: "add it to a daemon on Linux: sandboxd add NAME ssh://USER@HOST, and dial that"}
+	return nil, &Error{
+		Code: CodeUnavailable,
+		Message: fmt.Sprintf(
+			"%s is a host: only a client on Linux can dial hosts",
+			d.first.target.addr(),
+		),
+		Hint: "add the host to a daemon on Linux (sandboxd add NAME ssh://USER@HOST), and dial " +
+			"the daemon",
+	}
 }
 
-// machine is of no use here.
+// machine is never used.
 type machine struct{ tier, why string }
 
 func (*machine) close() error                 { return nil }

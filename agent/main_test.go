@@ -27,7 +27,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-// world is the gateway that all tests and examples of this package talk to.
+// world is the gateway of all tests and examples of this package.
 var world *gatewayWorld
 
 func TestMain(m *testing.M) {
@@ -80,7 +80,7 @@ func (b *mainTB) Fatal(args ...any) {
 	os.Exit(1)
 }
 
-func (b *mainTB) Skip(args ...any)           { b.Fatal(args...) } // an example has nobody to tell
+func (b *mainTB) Skip(args ...any)           { b.Fatal(args...) } // an example cannot be skipped
 func (b *mainTB) Logf(f string, args ...any) { fmt.Fprintf(os.Stderr, f+"\n", args...) }
 
 func (b *mainTB) Failed() bool {
@@ -102,7 +102,7 @@ func (b *mainTB) TempDir() string {
 	return dir
 }
 
-// cleanup does what was put off, last things first.
+// cleanup runs the registered functions, last first.
 func (b *mainTB) cleanup() {
 	b.mu.Lock()
 	ends := b.ends
@@ -113,15 +113,16 @@ func (b *mainTB) cleanup() {
 	}
 }
 
-// gatewayWorld is a whole gateway in this process: a hub on a store, its SSH door on loopback with the command table behind
-// it, and sandboxes that run the real guest.
+// gatewayWorld is a whole gateway in this process: a hub on a store, its SSH server on loopback
+// with the command table behind it, and sandboxes that run the real guest.
 type gatewayWorld struct {
 	hub  *gateway.Hub
 	addr string
 	dir  string // holds known_hosts and the keys
 }
 
-// newGateway runs a gateway until t ends. It knows alice's key and bob's; nobody's is not in authorized_keys.
+// newGateway runs a gateway until t ends. It knows alice's key and bob's; nobody's is not in
+// authorized_keys.
 func newGateway(t testing.TB) *gatewayWorld {
 	w := &gatewayWorld{dir: t.TempDir()}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -140,38 +141,68 @@ func newGateway(t testing.TB) *gatewayWorld {
 		signer, err := sshd.KeyPair(w.key(name), sshd.ED25519, name)
 		check(err)
 		if name != "nobody" {
-			authorized = fmt.Appendf(authorized, "principal=%q %s", name, ssh.MarshalAuthorizedKey(signer.PublicKey()))
+			authorized = fmt.Appendf(
+				authorized,
+				"principal=%q %s",
+				name,
+				ssh.MarshalAuthorizedKey(signer.PublicKey()),
+			)
 		}
 	}
 	check(os.WriteFile(w.file("authorized_keys"), authorized, 0o600))
 	host, err := sshd.KeyPair(w.file("host_key"), sshd.ED25519, "gateway")
 	check(err)
-	door, err := sshd.New(sshd.Options{Hub: w.hub, HostKeys: []ssh.Signer{host}, Keys: sshd.OpenKeys(w.file("authorized_keys"), "alice", log),
-		Commands: w.command, Watches: command.Watches, Log: log,
-		Limits: sshd.Limits{PerSource: 1000, Exempt: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}})
+	server, err := sshd.New(
+		sshd.Options{
+			Hub:      w.hub,
+			HostKeys: []ssh.Signer{host},
+			Keys:     sshd.OpenKeys(w.file("authorized_keys"), "alice", log),
+			Commands: w.command,
+			Watches:  command.Watches,
+			Log:      log,
+			Limits: sshd.Limits{
+				PerSource: 1000,
+				Exempt:    []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+			},
+		},
+	)
 	check(err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
 	w.addr = l.Addr().String()
-	check(os.WriteFile(w.file("known_hosts"), []byte(knownhosts.Line([]string{w.addr}, host.PublicKey())+"\n"), 0o600))
-	background(t, func(ctx context.Context) error { return door.Serve(ctx, l) })
+	check(
+		os.WriteFile(
+			w.file("known_hosts"),
+			[]byte(knownhosts.Line([]string{w.addr}, host.PublicKey())+"\n"),
+			0o600,
+		),
+	)
+	background(t, func(ctx context.Context) error { return server.Serve(ctx, l) })
 	return w
 }
 
-// command is the lobby.
+// command runs a command of the control host.
 func (w *gatewayWorld) command(ctx context.Context, p gateway.Principal, c sshd.CommandIO) int {
-	return command.Run(ctx, &command.Env{Hub: w.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr}, c.Args)
+	return command.Run(
+		ctx,
+		&command.Env{Hub: w.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr},
+		c.Args,
+	)
 }
 
 func (w *gatewayWorld) file(name string) string { return filepath.Join(w.dir, name) }
 func (w *gatewayWorld) key(name string) string  { return w.file("id_" + name) }
 
-// uri is where a sandbox is.
+// uri returns the URI of a sandbox.
 func (w *gatewayWorld) uri(sandbox string) string { return "ssh://" + sandbox + "@" + w.addr }
 
 // options log in as alice and know the gateway's host key.
 func (w *gatewayWorld) options() agent.Options {
-	return agent.Options{Create: true, Identity: w.key("alice"), KnownHosts: []string{w.file("known_hosts")}}
+	return agent.Options{
+		Create:     true,
+		Identity:   w.key("alice"),
+		KnownHosts: []string{w.file("known_hosts")},
+	}
 }
 
 // background runs f until t ends.
@@ -187,12 +218,16 @@ func background(t testing.TB, f func(context.Context) error) {
 	})
 }
 
-// patience bounds what must happen soon, so that a test which waits in vain says where.
+// patience bounds a wait, so that a test that waits in vain reports where.
 const patience = 60 * time.Second
 
 // bounded is a context for one test.
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the test has waited too long"))
+	ctx, cancel := context.WithTimeoutCause(
+		t.Context(),
+		patience,
+		errors.New("the test has waited too long"),
+	)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -209,7 +244,7 @@ var sandboxes struct {
 	names map[string]string // guarded by mu; by test
 }
 
-// sandboxName is the name of a test's sandbox, which goes with the test.
+// sandboxName returns the name of a test's sandbox, which is removed with the test.
 func sandboxName(t testing.TB) string {
 	sandboxes.mu.Lock()
 	defer sandboxes.mu.Unlock()
@@ -226,7 +261,8 @@ func sandboxName(t testing.TB) string {
 		sandboxes.mu.Lock()
 		delete(sandboxes.names, t.Name())
 		sandboxes.mu.Unlock()
-		if _, err := world.hub.Remove(context.Background(), alice, name); err != nil && !errors.Is(err, &agent.Error{Code: "not_found"}) {
+		if _, err := world.hub.Remove(context.Background(), alice, name); err != nil &&
+			!errors.Is(err, &agent.Error{Code: "not_found"}) {
 			t.Errorf("remove %s: %v", name, err)
 		}
 	})
@@ -249,7 +285,7 @@ func shell(t testing.TB) *agent.Shell {
 	return attach(t, dial(t), agent.ShellOptions{})
 }
 
-// ready is shell at its prompt: for a call of few seconds, of which the start of the shell is to take none.
+// ready is shell at its prompt, for calls with a short timeout.
 func ready(t testing.TB) *agent.Shell {
 	t.Helper()
 	sh := shell(t)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestFromAnotherModule builds a program in a module of its own, which requires this one, and runs it.
+// TestFromAnotherModule builds and runs a program of another module that requires this one.
 func TestFromAnotherModule(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds a program")
@@ -30,8 +30,9 @@ func TestFromAnotherModule(t *testing.T) {
 	}
 	copyFile(filepath.Join("testdata", "othermodule", "main.go"), "main.go")
 	copyFile(filepath.Join(root, "go.sum"), "go.sum")
-	module := "module example.com/othermodule\n\ngo 1.26\n\n" +
-		"require github.com/sandboxd/sandboxd v0.0.0\n\nreplace github.com/sandboxd/sandboxd => " + root + "\n"
+	module := "module example.com/othermodule\n\ngo 1.26\n\nrequire github.com/sandboxd/sandboxd " +
+		"v0.0.0\n\nreplace github.com/sandboxd/sandboxd => " +
+		root + "\n"
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +42,16 @@ func TestFromAnotherModule(t *testing.T) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	o := world.options()
-	program := exec.CommandContext(bounded(t), filepath.Join(dir, "program"), "ssh://"+world.addr, o.Identity, o.KnownHosts[0])
+	program := exec.CommandContext(
+		bounded(t),
+		filepath.Join(dir, "program"),
+		"ssh://"+world.addr,
+		o.Identity,
+		o.KnownHosts[0],
+	)
 	out, err := program.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "from another module") || !strings.HasPrefix(string(out), "dead: ") {
+	if err != nil || !strings.Contains(string(out), "from another module") ||
+		!strings.HasPrefix(string(out), "dead: ") {
 		t.Errorf("got %q, %v", out, err)
 	}
 }

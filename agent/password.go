@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// passwords are what Options.Host.Password said, for as long as it gets in.
+// passwords caches the passwords that Options.Host.Password returned, until a login with one is
+// rejected.
 type passwords struct {
-	ask func(ctx context.Context, user, host string) (string, error) // nil without any
+	ask func(ctx context.Context, user, host string) (string, error) // may be nil
 
 	mu    sync.Mutex
 	known map[string]string // guarded by mu; by user@host
@@ -17,7 +18,7 @@ func newPasswords(ask func(ctx context.Context, user, host string) (string, erro
 	return &passwords{ask: ask, known: make(map[string]string)}
 }
 
-// source is get where there is anything to get.
+// source returns get, or nil if there are no passwords.
 func (p *passwords) source() func(ctx context.Context, user, host string) (string, error) {
 	if p.ask == nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// proxy is the network between an agent and the gateway, for cutting it.
+// proxy is a network between an agent and the gateway that tests can cut.
 type proxy struct {
 	listener net.Listener
 	to       string
@@ -15,8 +15,8 @@ type proxy struct {
 
 	mu     sync.Mutex
 	conns  map[net.Conn]bool // guarded by mu
-	closed bool              // guarded by mu; nothing gets through any more
-	down   bool              // guarded by mu; what connects is cut off at once
+	closed bool              // guarded by mu; all connections are closed
+	down   bool              // guarded by mu; new connections are closed immediately
 	total  int               // guarded by mu; connections so far
 }
 
@@ -73,7 +73,7 @@ func (p *proxy) copy(dst, src net.Conn) {
 	delete(p.conns, src)
 }
 
-// cut breaks all connections, in the middle of whatever they carry.
+// cut resets all connections.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,14 +85,14 @@ func (p *proxy) cut() {
 	}
 }
 
-// setDown says whether the network is away.
+// setDown sets whether the network is down.
 func (p *proxy) setDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = down
 }
 
-// connections is how many there have been.
+// connections returns the number of connections so far.
 func (p *proxy) connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

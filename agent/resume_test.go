@@ -26,7 +26,7 @@ func proxied(t testing.TB) (*agent.Client, *proxy) {
 
 const onceCommand = `echo once >>count; sh -c 'echo begun; while [ ! -e go ]; do sleep 0.02; done'; printf 'over\n%s\n' "$(wc -l <count)"; (exit 5)`
 
-// The connection breaks in the middle of Run: the library comes back as the same party and returns the one result.
+// The connection breaks during Run: the library resumes the attachment and returns the one result.
 func TestReconnectDuringRun(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -47,10 +47,16 @@ func TestReconnectDuringRun(t *testing.T) {
 	for range 3 {
 		before := network.connections()
 		network.cut()
-		eventually(bounded(t), t, "the agent comes back", func() bool { return network.connections() > before })
+		eventually(
+			bounded(t),
+			t,
+			"the agent comes back",
+			func() bool { return network.connections() > before },
+		)
 	}
 	network.cut()
-	if exit, err := other.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
+	if exit, err := other.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil ||
+		exit.Code != 0 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
 	res := <-ran
@@ -69,8 +75,8 @@ func TestReconnectDuringRun(t *testing.T) {
 	}
 }
 
-// The agent is killed in the middle of Run. Another one resumes with its secret and repeats the call: it gets the result, and
-// nothing is typed twice.
+// The agent is killed in the middle of Run. Another one resumes with its secret and repeats the
+// call: it gets the result, and nothing is typed twice.
 func TestResume(t *testing.T) {
 	first, network := proxied(t)
 	sh := attach(t, first, agent.ShellOptions{})
@@ -92,8 +98,12 @@ func TestResume(t *testing.T) {
 	}
 
 	second := dial(t)
-	// Somebody else's secret is nobody's.
-	if _, err := second.Attach(bounded(t), agent.ShellOptions{Resume: strings.Repeat("0", len(secret))}); !isCode(err, "not_found") {
+	// The secret of another principal does not work.
+	if _, err := second.Attach(bounded(t), agent.ShellOptions{Resume: strings.Repeat("0",
+		len(secret))}); !isCode(
+		err,
+		"not_found",
+	) {
 		t.Errorf("resume with another secret: %v", err)
 	}
 	again := attach(t, second, agent.ShellOptions{Resume: secret, From: agent.At(0)})
@@ -110,7 +120,8 @@ func TestResume(t *testing.T) {
 			answers <- res
 		}()
 	}
-	if exit, err := second.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
+	if exit, err := second.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil ||
+		exit.Code != 0 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
 	for range 3 {
@@ -118,17 +129,18 @@ func TestResume(t *testing.T) {
 			t.Errorf("output %q", out)
 		}
 	}
-	// Over for long, it is still known.
+	// The result of an old call is still stored.
 	res, err := again.Do(bounded(t), agent.Call{Command: onceCommand, Op: op})
 	if out := done(t, res, err, 5); out != "begun\nover\n1\n" {
 		t.Errorf("output %q", out)
 	}
-	if m, err := again.Expect(bounded(t), agent.Text("over\r\n1\r\n")); err != nil || strings.Count(m.Text, "begun\r\n") != 1 {
+	if m, err := again.Expect(bounded(t), agent.Text("over\r\n1\r\n")); err != nil ||
+		strings.Count(m.Text, "begun\r\n") != 1 {
 		t.Errorf("the log has %q, %v", m.Text, err)
 	}
 }
 
-// What is typed is typed once, wherever the connection breaks.
+// Text is typed once, wherever the connection breaks.
 func TestReconnectTyping(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -138,8 +150,8 @@ func TestReconnectTyping(t *testing.T) {
 	var typed atomic.Int64
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		// At no particular moment. On a machine on which coming back takes longer than the time between two cuts, that time
-		// grows until something gets through, and shrinks again then.
+		// At no particular moment. On a machine on which coming back takes longer than the time
+		// between two cuts, that time grows until something gets through, and shrinks again then.
 		slower, before := 1, int64(0)
 		for pause := 2 * time.Millisecond; ; pause += 3 * time.Millisecond {
 			select {
@@ -174,14 +186,21 @@ func TestReconnectTyping(t *testing.T) {
 	}
 }
 
-// Expect and WaitKeyboard hold over a broken connection, too.
+// Expect and WaitKeyboard survive a broken connection.
 func TestExpectReconnects(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
-	if _, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil { // the time of the call is not for the shell to start
+	// the time of the call is not for the shell to start
+	if _, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil {
 		t.Fatal(err)
 	}
-	res, err := sh.Do(bounded(t), agent.Call{Command: `sh -c 'echo begun; while [ ! -e go ]; do sleep 0.02; done; echo found'`, Timeout: 3 * time.Second})
+	res, err := sh.Do(
+		bounded(t),
+		agent.Call{
+			Command: `sh -c 'echo begun; while [ ! -e go ]; do sleep 0.02; done; echo found'`,
+			Timeout: 3 * time.Second,
+		},
+	)
 	if err != nil || res.Ended != agent.EndedDeadline {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
@@ -202,7 +221,8 @@ func TestExpectReconnects(t *testing.T) {
 		free <- err
 	}()
 	network.cut()
-	if exit, err := dial(t).Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
+	if exit, err := dial(t).Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil ||
+		exit.Code != 0 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
 	if err := <-found; err != nil {
@@ -217,7 +237,7 @@ func TestExpectReconnects(t *testing.T) {
 	}
 }
 
-// Out of reach for good: an error that says so, within ctx.
+// A permanently broken connection is an error, within ctx.
 func TestOutOfReach(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -235,7 +255,7 @@ func TestOutOfReach(t *testing.T) {
 	}
 }
 
-// Closing ends what is under way, and for good.
+// Close ends running calls and rejects later ones.
 func TestClose(t *testing.T) {
 	c := dial(t)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -253,13 +273,14 @@ func TestClose(t *testing.T) {
 			t.Error("a call on a closed shell succeeds")
 		}
 	}
-	if _, err := sh.Run(bounded(t), "true"); err == nil || !strings.Contains(err.Error(), "closed") {
+	if _, err := sh.Run(bounded(t), "true"); err == nil ||
+		!strings.Contains(err.Error(), "closed") {
 		t.Errorf("run on a closed shell: %v", err)
 	}
 	if err := sh.Close(); err != nil {
 		t.Errorf("closing twice: %v", err)
 	}
-	// The command goes on.
+	// The command continues.
 	again := attach(t, c, agent.ShellOptions{})
 	if st := again.State(); st.Phase != agent.PhaseRunning {
 		t.Errorf("state %+v", st)
@@ -284,7 +305,8 @@ func TestClose(t *testing.T) {
 // In the gateway's own process there is no SSH between an agent and the hub.
 func TestNewClient(t *testing.T) {
 	name := sandboxName(t)
-	if _, err := world.hub.Create(bounded(t), alice, lifecycle.NewSpec{Name: name}, nil); err != nil {
+	if _, err := world.hub.Create(bounded(t), alice, lifecycle.NewSpec{Name: name},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
@@ -294,7 +316,9 @@ func TestNewClient(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		served.Go(func() { _ = world.hub.Sessions.Stream(context.Background(), alice, name, far) }) // ends with near
+		served.Go(
+			func() { _ = world.hub.Sessions.Stream(context.Background(), alice, name, far) },
+		) // ends with near
 		return near, nil
 	}, nil)
 	defer c.Close()

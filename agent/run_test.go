@@ -15,7 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// done fails the test unless a call ended at the prompt with that code, and returns its output.
+// done returns the output of a call. It fails the test unless the call ended at the prompt with
+// code.
 func done(t testing.TB, res agent.Result, err error, code int) string {
 	t.Helper()
 	if err != nil {
@@ -27,7 +28,7 @@ func done(t testing.TB, res agent.Result, err error, code int) string {
 	return res.Output
 }
 
-// describe says what matters of a Result.
+// describe formats the main fields of a Result.
 func describe(res agent.Result) string {
 	s := fmt.Sprintf("%s in phase %s", res.Ended, res.Phase)
 	if res.ExitCode != nil {
@@ -70,19 +71,23 @@ func TestRun(t *testing.T) {
 		{"standard error", "echo out; echo err >&2", "out\nerr\n", 0},
 		{"many lines", "for i in 1 2 3\ndo\n  echo $i\ndone", "1\n2\n3\n", 0},
 		{"heredoc", "cat <<EOF\na 'b' \"c\"\n\tt\nEOF", "a 'b' \"c\"\n        t\n", 0},
-		{"heredoc of 500 lines", "cat <<'EOF' | cksum\n" + lines(500) + "EOF", cksum(t, lines(500)), 0},
-		{"heredoc to a file", "cat >f <<'EOF'\n" + lines(50) + "EOF\ncksum <f", cksum(t, lines(50)), 0},
+		{"heredoc of 500 lines", "cat <<'EOF' | cksum\n" + lines(500) + "EOF", cksum(t, lines(500)),
+			0},
+		{"heredoc to a file", "cat >f <<'EOF'\n" + lines(50) + "EOF\ncksum <f", cksum(t, lines(50)),
+			0},
 		{"quotes", `echo 'a"b' "c'd" \$x`, `a"b c'd $x` + "\n", 0},
 		{"history expansion", `echo "a!b" !! !x`, "a!b !! !x\n", 0},
 		{"tabs", "echo 'a\tb' | cksum", cksum(t, "a\tb\n"), 0},
 		{"leading space", "  echo  a", "a\n", 0},
 		{"CRLF", "printf '%s' 'a\r\nb' | cksum", cksum(t, "a\r\nb"), 0},
-		{"control characters", "printf '%s' '\x01\x03\x04\x1b\x7f' | cksum", cksum(t, "\x01\x03\x04\x1b\x7f"), 0},
+		{"control characters", "printf '%s' '\x01\x03\x04\x1b\x7f' | cksum",
+			cksum(t, "\x01\x03\x04\x1b\x7f"), 0},
 		{"UTF-8", "echo häß 漢字 👩‍👩‍👧", "häß 漢字 👩‍👩‍👧\n", 0},
 		{"backslash at the end of a line", "echo a\\\nb", "ab\n", 0},
 		{"comment", "echo a # b", "a\n", 0},
 		{"find", `mkdir d; touch d/a; find d -type f -exec echo {} \;`, "d/a\n", 0},
-		{"command of 100 KB", ": '" + long + "'; echo '" + long + "' | cksum", cksum(t, long+"\n"), 0},
+		{"command of 100 KB", ": '" + long + "'; echo '" + long + "' | cksum", cksum(t, long+"\n"),
+			0},
 		{"pipeline", "false | true", "", 0},
 		{"pipefail", "(set -o pipefail; false | true)", "", 1},
 		{"negation", "! true", "", 1},
@@ -102,7 +107,7 @@ func TestRun(t *testing.T) {
 			out := done(t, res, err, test.code)
 			switch test.code {
 			case 143, 129, 137, 2:
-				return // bash says so in its own words
+				return // bash prints its own message
 			}
 			if out != test.output {
 				t.Errorf("output %.200q, want %.200q", out, test.output)
@@ -132,7 +137,15 @@ func TestRunKeepsTheShell(t *testing.T) {
 	} {
 		res, err := sh.Run(bounded(t), test.command)
 		if err != nil || res.Output != test.output || res.Cwd != test.cwd {
-			t.Errorf("%q: %s in %s, %v; want output %q in %s", test.command, describe(res), res.Cwd, err, test.output, test.cwd)
+			t.Errorf(
+				"%q: %s in %s, %v; want output %q in %s",
+				test.command,
+				describe(res),
+				res.Cwd,
+				err,
+				test.output,
+				test.cwd,
+			)
 		}
 	}
 	res, err := sh.Run(bounded(t), "echo $?")
@@ -141,7 +154,7 @@ func TestRunKeepsTheShell(t *testing.T) {
 	}
 }
 
-// A Result's own place in the log, and all the words around it.
+// A Result has its offsets in the log and its context.
 func TestResult(t *testing.T) {
 	c := dial(t)
 	sh := attach(t, c, agent.ShellOptions{})
@@ -150,11 +163,19 @@ func TestResult(t *testing.T) {
 	}
 	res, err := sh.Run(bounded(t), "echo a")
 	done(t, res, err, 0)
-	if res.Sandbox != c.Sandbox() || res.Session != "main" || res.To-res.From != uint64(len("a\r\n")) {
+	if res.Sandbox != c.Sandbox() || res.Session != "main" ||
+		res.To-res.From != uint64(len("a\r\n")) {
 		t.Errorf("%s~%s from %d to %d", res.Sandbox, res.Session, res.From, res.To)
 	}
-	if res.Keyboard != "" || res.Error != nil || res.Truncated || !slices.Contains(res.Basis, "mark") {
-		t.Errorf("keyboard %q, error %v, truncated %t, basis %v", res.Keyboard, res.Error, res.Truncated, res.Basis)
+	if res.Keyboard != "" || res.Error != nil || res.Truncated ||
+		!slices.Contains(res.Basis, "mark") {
+		t.Errorf(
+			"keyboard %q, error %v, truncated %t, basis %v",
+			res.Keyboard,
+			res.Error,
+			res.Truncated,
+			res.Basis,
+		)
 	}
 	if st := sh.State(); st.Phase != agent.PhasePrompt || st.ExitCode == nil || *st.ExitCode != 0 {
 		t.Errorf("state %+v", st)
@@ -163,9 +184,13 @@ func TestResult(t *testing.T) {
 
 func TestRunUnfinished(t *testing.T) {
 	sh := shell(t)
-	for _, command := range []string{"cat <<EOF\nno end", "echo 'a", `echo "a`, "echo `date", "if true; then", "for i in 1 2; do", "f() {", "echo $(date", "true &&", "true |", "case x in"} {
+	for _, command := range []string{"cat <<EOF\nno end", "echo 'a", `echo "a`, "echo `date",
+		"if true; then", "for i in 1 2; do", "f() {", "echo $(date", "true &&", "true |",
+		"case x in"} {
 		res, err := sh.Run(bounded(t), command)
-		if err != nil || res.Ended != agent.EndedRefused || res.Error == nil || res.Error.Code != "syntax" || res.ExitCode != nil {
+		if err != nil || res.Ended != agent.EndedRefused || res.Error == nil ||
+			res.Error.Code != "syntax" ||
+			res.ExitCode != nil {
 			t.Errorf("%q: %s, %v; want refused for its syntax", command, describe(res), err)
 		}
 	}
@@ -187,18 +212,21 @@ func TestSecondRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := sh.Run(bounded(t), "echo second")
-	if err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "not_prompt" || !strings.Contains(res.Error.Message, "sh -c echo begun") {
+	if err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "not_prompt" ||
+		!strings.Contains(res.Error.Message, "sh -c echo begun") {
 		t.Errorf("the second: %s, %v; want not_prompt that names the first", describe(res), err)
 	}
 	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted {
 		t.Errorf("interrupt: %s, %v", describe(res), err)
 	}
-	if res = <-first; res.Ended != agent.EndedInterrupted || res.ExitCode == nil || *res.ExitCode != 130 || res.Output != "begun\n^C\n" {
+	if res = <-first; res.Ended != agent.EndedInterrupted || res.ExitCode == nil ||
+		*res.ExitCode != 130 ||
+		res.Output != "begun\n^C\n" {
 		t.Errorf("the first: %s", describe(res))
 	}
 }
 
-// 1,000 commands of all kinds: each gets its own output and exit code.
+// Each of 1,000 commands of all kinds returns its own output and exit code.
 func TestThousandCommands(t *testing.T) {
 	n := 1000
 	if testing.Short() {
@@ -213,17 +241,55 @@ func TestThousandCommands(t *testing.T) {
 		case 0:
 			command, want = fmt.Sprintf("(exit %d)", code), ""
 		case 1:
-			command, want = fmt.Sprintf("echo command %d; (exit %d)", i, code), fmt.Sprintf("command %d\n", i)
+			command, want = fmt.Sprintf(
+				"echo command %d; (exit %d)",
+				i,
+				code,
+			), fmt.Sprintf(
+				"command %d\n",
+				i,
+			)
 		case 2:
 			command, want = fmt.Sprintf("printf %d; (exit %d)", i, code), fmt.Sprint(i)
 		case 3:
-			command, want = fmt.Sprintf("cat <<EOF\n%d\n%d\nEOF\n(exit %d)", i, i, code), fmt.Sprintf("%d\n%d\n", i, i)
+			command, want = fmt.Sprintf(
+				"cat <<EOF\n%d\n%d\nEOF\n(exit %d)",
+				i,
+				i,
+				code,
+			), fmt.Sprintf(
+				"%d\n%d\n",
+				i,
+				i,
+			)
 		case 4:
-			command, want = fmt.Sprintf("seq 1 %d | tail -n 1; (exit %d)", i, code), fmt.Sprintf("%d\n", i)
+			command, want = fmt.Sprintf(
+				"seq 1 %d | tail -n 1; (exit %d)",
+				i,
+				code,
+			), fmt.Sprintf(
+				"%d\n",
+				i,
+			)
 		case 5:
-			command, want = fmt.Sprintf("sh -c 'echo out %d; echo err >&2; exit %d'", i, code), fmt.Sprintf("out %d\nerr\n", i)
+			command, want = fmt.Sprintf(
+				"sh -c 'echo out %d; echo err >&2; exit %d'",
+				i,
+				code,
+			), fmt.Sprintf(
+				"out %d\nerr\n",
+				i,
+			)
 		case 6:
-			command, want = fmt.Sprintf("x=%d\nfor y in a b; do echo $x$y; done\n(exit %d)", i, code), fmt.Sprintf("%da\n%db\n", i, i)
+			command, want = fmt.Sprintf(
+				"x=%d\nfor y in a b; do echo $x$y; done\n(exit %d)",
+				i,
+				code,
+			), fmt.Sprintf(
+				"%da\n%db\n",
+				i,
+				i,
+			)
 		case 7:
 			command, want = fmt.Sprintf("echo %d & wait $!; (exit %d)", i, code), ""
 		}
@@ -242,15 +308,18 @@ func TestThousandCommands(t *testing.T) {
 	t.Logf("%d commands in %s", n, time.Since(began))
 }
 
-// Output goes through byte for byte, without the prompt behind it and without the command before it.
+// Stdout receives the exact output, without the command before it and the prompt after it.
 func TestStdoutExact(t *testing.T) {
 	sh := shell(t)
-	// A prompt of several lines, and modes that line editors switch: nothing of that is the command's.
+	// Prompts of several lines and terminal modes of line editors are not output of the command.
 	res, err := sh.Run(bounded(t), `PS1='\n[\w]\n$ '`)
 	done(t, res, err, 0)
 	for range 50 {
 		var got strings.Builder
-		res, err := sh.Do(bounded(t), agent.Call{Command: `printf 'a\033[31m\r\nb'; (exit 3)`, Stdout: &got})
+		res, err := sh.Do(
+			bounded(t),
+			agent.Call{Command: `printf 'a\033[31m\r\nb'; (exit 3)`, Stdout: &got},
+		)
 		done(t, res, err, 3)
 		if want := "a\x1b[31m\r\r\nb"; got.String() != want { // the terminal makes \r\n of \n
 			t.Fatalf("got %q, want %q", got.String(), want)
@@ -258,18 +327,28 @@ func TestStdoutExact(t *testing.T) {
 	}
 }
 
-// Every byte value, megabytes of them, with the terminal's own changes of output switched off. At most what a session keeps
-// comes at once, which is exact however far its readers are behind; all together are more.
+// Megabytes of every byte value arrive exactly, with the terminal's output processing off. Each
+// command prints less than a session buffers, so that slow readers miss nothing.
 func TestMegabytes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("19 MB through a terminal; run without -short")
 	}
 	sh := shell(t)
 	for _, size := range []int{7 << 20, 4 << 20, 4 << 20, 4 << 20} {
-		program := fmt.Sprintf("import sys; sys.stdout.buffer.write(bytes(range(256))*%d)", size/256)
+		program := fmt.Sprintf(
+			"import sys; sys.stdout.buffer.write(bytes(range(256))*%d)",
+			size/256,
+		)
 		sum := sha256.New()
 		count := &counter{w: sum}
-		res, err := sh.Do(bounded(t), agent.Call{Command: "stty -opost; python3 -c '" + program + "'; code=$?; stty opost; (exit $code)", Stdout: count})
+		res, err := sh.Do(
+			bounded(t),
+			agent.Call{
+				Command: "stty -opost; python3 -c '" + program +
+					"'; code=$?; stty opost; (exit $code)",
+				Stdout: count,
+			},
+		)
 		done(t, res, err, 0)
 		block := make([]byte, 256)
 		for i := range block {
@@ -306,8 +385,15 @@ func TestMaxOutput(t *testing.T) {
 	command := fmt.Sprintf("seq 1 %d; (exit 7)", n)
 
 	res, err := sh.Do(bounded(t), agent.Call{Command: command, MaxOutput: -1})
-	if got := done(t, res, err, 7); got != want.String() || res.Truncated || slices.Contains(res.Notes, "output_truncated") {
-		t.Errorf("all: %d bytes, truncated %t, notes %v; want %d", len(got), res.Truncated, res.Notes, want.Len())
+	if got := done(t, res, err, 7); got != want.String() || res.Truncated ||
+		slices.Contains(res.Notes, "output_truncated") {
+		t.Errorf(
+			"all: %d bytes, truncated %t, notes %v; want %d",
+			len(got),
+			res.Truncated,
+			res.Notes,
+			want.Len(),
+		)
 	}
 	for _, limit := range []int{0, 1000} {
 		res, err = sh.Do(bounded(t), agent.Call{Command: command, MaxOutput: limit})
@@ -316,7 +402,8 @@ func TestMaxOutput(t *testing.T) {
 		if limit == 0 {
 			most = 32 << 10
 		}
-		if !res.Truncated || len(got) > most+200 || !strings.HasPrefix(got, "1\n2\n") || !strings.HasSuffix(got, fmt.Sprintf("%d\n", n)) {
+		if !res.Truncated || len(got) > most+200 || !strings.HasPrefix(got, "1\n2\n") ||
+			!strings.HasSuffix(got, fmt.Sprintf("%d\n", n)) {
 			t.Errorf("limit %d: %d bytes, truncated %t, %.20q", limit, len(got), res.Truncated, got)
 		}
 	}
@@ -324,13 +411,21 @@ func TestMaxOutput(t *testing.T) {
 	if got := done(t, res, err, 0); got != "1\n2\n3\n" {
 		t.Errorf("a little: %q", got)
 	}
-	// Of what is typed nobody announces where its output begins: the log has it.
-	if res, err = sh.Run(bounded(t), "read x; "+command); err != nil || res.Ended != agent.EndedWaiting {
+	// Output of typed text has no begin event: it is read from the log.
+	if res, err = sh.Run(bounded(t), "read x; "+command); err != nil ||
+		res.Ended != agent.EndedWaiting {
 		t.Fatalf("asking: %s, %v", res.Ended, err)
 	}
 	res, err = sh.Do(bounded(t), agent.Call{Text: "go", MaxOutput: -1})
-	if got := done(t, res, err, 7); got != "go\n"+want.String() || res.Truncated || len(res.Notes) > 0 {
-		t.Errorf("all, typed: %d bytes, truncated %t, notes %v; want %d", len(got), res.Truncated, res.Notes, want.Len())
+	if got := done(t, res, err, 7); got != "go\n"+want.String() || res.Truncated ||
+		len(res.Notes) > 0 {
+		t.Errorf(
+			"all, typed: %d bytes, truncated %t, notes %v; want %d",
+			len(got),
+			res.Truncated,
+			res.Notes,
+			want.Len(),
+		)
 	}
 	res, err = sh.Do(bounded(t), agent.Call{Command: command, MaxOutput: 1_000_000})
 	if got := done(t, res, err, 7); !res.Truncated || len(got) < 750_000 || len(got) > 1_000_100 {
@@ -341,12 +436,16 @@ func TestMaxOutput(t *testing.T) {
 func TestResultShowsTheScreen(t *testing.T) {
 	sh := shell(t)
 	draw := `printf '\033[?1049h\033[2J\033[3;5Hdrawn'; read -rsn1; printf '\033[?1049l'`
-	for show, want := range map[agent.ShowScreen]bool{"": true, agent.ScreenAlways: true, agent.ScreenNever: false} {
+	for show, want := range map[agent.ShowScreen]bool{
+		"": true, agent.ScreenAlways: true, agent.ScreenNever: false,
+	} {
 		res, err := sh.Do(bounded(t), agent.Call{Command: draw, Screen: show})
-		if err != nil || res.Ended != agent.EndedWaiting || (res.Screen != nil) != want || want && res.Screen.Text != "\n\n    drawn" {
+		if err != nil || res.Ended != agent.EndedWaiting || (res.Screen != nil) != want ||
+			want && res.Screen.Text != "\n\n    drawn" {
 			t.Errorf("%q: %s, %+v, %v", show, res.Ended, res.Screen, err)
 		}
-		if res, err = sh.Keys(bounded(t), "q"); err != nil || res.Ended != agent.EndedDone || res.Screen != nil {
+		if res, err = sh.Keys(bounded(t), "q"); err != nil || res.Ended != agent.EndedDone ||
+			res.Screen != nil {
 			t.Errorf("after it: %s, %+v, %v", res.Ended, res.Screen, err)
 		}
 	}
@@ -354,8 +453,13 @@ func TestResultShowsTheScreen(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	sh := ready(t)
-	res, err := sh.Do(bounded(t), agent.Call{Command: "echo begun; sleep 30; echo over", Timeout: 3 * time.Second})
-	if err != nil || res.Ended != agent.EndedDeadline || res.Phase != agent.PhaseRunning || res.ExitCode != nil || res.Output != "begun\n" {
+	res, err := sh.Do(
+		bounded(t),
+		agent.Call{Command: "echo begun; sleep 30; echo over", Timeout: 3 * time.Second},
+	)
+	if err != nil || res.Ended != agent.EndedDeadline || res.Phase != agent.PhaseRunning ||
+		res.ExitCode != nil ||
+		res.Output != "begun\n" {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	if res.Foreground == nil || !slices.Equal(res.Foreground.Argv, []string{"sleep", "30"}) {
@@ -366,8 +470,16 @@ func TestDeadline(t *testing.T) {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 
-	res, err = sh.Do(bounded(t), agent.Call{Command: "echo begun; sleep 30; echo over", Timeout: 3 * time.Second, Kill: true})
-	if err != nil || res.Ended != agent.EndedDeadline || res.Receipt == nil || !slices.Equal(res.Receipt.Steps, []string{"^C"}) {
+	res, err = sh.Do(
+		bounded(t),
+		agent.Call{
+			Command: "echo begun; sleep 30; echo over",
+			Timeout: 3 * time.Second,
+			Kill:    true,
+		},
+	)
+	if err != nil || res.Ended != agent.EndedDeadline || res.Receipt == nil ||
+		!slices.Equal(res.Receipt.Steps, []string{"^C"}) {
 		t.Fatalf("with Kill: %s, %v", describe(res), err)
 	}
 	if res.Phase != agent.PhasePrompt || !strings.HasPrefix(res.Output, "begun\n") {
@@ -375,7 +487,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A ctx with a deadline gives what there is, as a Timeout does; one that is cancelled leaves the program alone.
+// A ctx with a deadline returns partial output, as a Timeout does. A cancelled ctx does not affect
+// the program.
 func TestContext(t *testing.T) {
 	sh := ready(t)
 	ctx, cancel := context.WithTimeout(bounded(t), 3*time.Second)
@@ -422,7 +535,8 @@ func TestCallMistakes(t *testing.T) {
 		"unknown key": {Keys: []string{"C-ä"}},
 		"NUL":         {Command: "echo a\x00b"},
 	} {
-		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "usage" {
+		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.EndedRefused ||
+			res.Error.Code != "usage" {
 			t.Errorf("%s: %s, %v; want refused as a mistake of usage", name, describe(res), err)
 		}
 	}
@@ -431,7 +545,8 @@ func TestCallMistakes(t *testing.T) {
 	if err != nil || res.Ended != agent.EndedWaiting {
 		t.Fatalf("cat: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Type(bounded(t), long); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "line_too_long" {
+	if res, err = sh.Type(bounded(t), long); err != nil || res.Ended != agent.EndedRefused ||
+		res.Error.Code != "line_too_long" {
 		t.Errorf("long line: %s, %v", describe(res), err)
 	}
 	if res, err = sh.Keys(bounded(t), "^D"); err != nil || res.Ended != agent.EndedDone {

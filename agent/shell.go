@@ -10,68 +10,72 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Shell is an attachment to one session. Its methods may be called at once, but a session runs one command at a time: a
-// second Run is refused with not_prompt.
+// Shell is an attachment to one session. Its methods are safe for concurrent use. A session runs
+// one command at a time: while a command runs, another Run is rejected with not_prompt.
 type Shell struct {
 	client *Client
 	window *expect.Window
 
-	attaching chan struct{} // semaphore of who attaches again
+	attaching chan struct{} // semaphore: one goroutine reattaches at a time
 
-	life context.Context //nolint:containedctx // the shell's own life, which no call bounds; its cause is errShellClosed
+	life context.Context //nolint:containedctx // ends with Close; its cause is errShellClosed
 	end  context.CancelCauseFunc
 
 	mu       sync.Mutex
-	stream   *wire.Client  // guarded by mu; broken or not, the newest
-	attached wire.Attached // guarded by mu; of the newest attach
-	next     uint64        // guarded by mu; offset of the next byte
-	seq      uint64        // guarded by mu; of the newest event
+	stream   *wire.Client  // guarded by mu; the newest, possibly broken
+	attached wire.Attached // guarded by mu; reply to the newest attach
+	next     uint64        // guarded by mu; log offset of the next byte
+	seq      uint64        // guarded by mu; number of the newest event
 	state    wire.State    // guarded by mu
 	keyboard string        // guarded by mu
-	taken    bool          // guarded by mu; by Take, until Give
+	taken    bool          // guarded by mu; set by Take, until Give
 	taps     map[*tap]bool // guarded by mu
 	changed  chan struct{} // guarded by mu; closed and replaced on every event
 }
 
 var errShellClosed = errors.New("shell is closed")
 
-// Shell attaches to a session by name ("" is the one of the client's URI, else main) and starts it if it is missing. ctx bounds the attaching.
+// Shell attaches to a session by name and starts it if it does not exist. "" means the session of
+// the client's URI, or main. ctx bounds the call, not the attachment. The caller closes the Shell.
 func (c *Client) Shell(ctx context.Context, session string) (*Shell, error) {
 	return c.Attach(ctx, ShellOptions{Session: session})
 }
 
-// Session is the session's name, also where it was generated.
+// Session returns the name of the session, which may have been generated.
 func (s *Shell) Session() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.attached.Session
 }
 
-// Resume is the secret with which Attach, on any connection of the same principal and within 30 s of this one's loss, is the
-// same party again: same keyboard, and a repeated Call.Op returns what the first one did.
+// Resume returns the secret for ShellOptions.Resume. Attach with it resumes this attachment, on any
+// connection of the same principal, within 30 s after this connection is lost. The keyboard is
+// kept, and a repeated Call.Op returns the result of the first call.
 func (s *Shell) Resume() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.attached.Resume
 }
 
-// Incarnation names the shell that the session had when this Shell attached to it or came back to it, or when it answered the
-// last call, whichever was later. It is random, and another one for a shell that was started in its place, also after a restart
-// of the sandbox. See [Call.Incarnation]. It is empty where the sandbox's guest is of a version that does not say.
+// Incarnation returns the random ID of the session's current shell, as of the last attach or call.
+// A new shell has a new ID, also after a restart of the sandbox. See [Call.Incarnation]. It is
+// empty if the sandbox's guest is of an older version.
 func (s *Shell) Incarnation() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.attached.Incarnation
 }
 
-// State is the last state that the session reported. It costs no round trip; Wait asks.
+// State returns the last state that the session reported, without a round trip. Wait asks the
+// session.
 func (s *Shell) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return newState(s.state)
 }
 
-// Close detaches. The session and what runs in it go on; a keyboard that was taken is given back.
+// Close detaches from the session and gives the keyboard back. The session and its program
+// continue.
 func (s *Shell) Close() error {
 	s.mu.Lock()
 	taken, stream := s.taken, s.stream
@@ -79,7 +83,8 @@ func (s *Shell) Close() error {
 	s.mu.Unlock()
 	if taken && stream.Err() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), giveWithin)
-		_, _ = stream.Request(ctx, wire.Request{Verb: wire.VerbGive}) // else the session does it, in 30 s
+		// If this fails, the session takes the keyboard back after 30 s.
+		_, _ = stream.Request(ctx, wire.Request{Verb: wire.VerbGive})
 		cancel()
 	}
 	s.end(errShellClosed)
@@ -87,47 +92,53 @@ func (s *Shell) Close() error {
 	s.mu.Lock()
 	stream = s.stream
 	s.mu.Unlock()
-	stream.Close() // what it says is of no use to one who leaves
+	stream.Close() // the shell is closed: its error does not matter
 	return nil
 }
 
-// giveWithin bounds the good manners of one who leaves.
+// giveWithin bounds giving the keyboard back in Close.
 const giveWithin = 2 * time.Second
 
-// Run gives the shell one complete command, as data: nothing is typed, quoted or split. It returns when the shell is at
-// its prompt again, a program waits for input, the shell died, or the time is up; the program goes on in that case.
-// Unfinished syntax is refused before anything runs.
+// Run runs one complete command in the shell. The command is passed as data: it is not typed,
+// quoted or split. Run returns when the shell is at its prompt again, when a program waits for
+// input, when the shell ends, or at the timeout: 120 s, or the deadline of ctx if that is earlier.
+// The program continues after the timeout. A command with incomplete syntax is rejected with code
+// syntax, and nothing runs.
 //
-// When the sandbox ends meanwhile, or is out of reach for longer than 30 s, nobody knows how the command ended: Run returns an error
-// with code lost beside its Result, which has Ended lost, the output as far as it is known, and why in Notes. It is not run again:
-// the caller attaches anew and decides. The same holds for Type, Answer and Keys.
+// If the sandbox ends meanwhile, or is unreachable for 30 s, the outcome of the command is unknown.
+// Run then returns both an error with code lost and a Result: Ended is lost, Output has the known
+// output, and Notes has the reason. The command is not repeated; the caller attaches again and
+// decides. The same holds for Type, Answer and Keys.
 //
-// On a host of another tier than guest a session ends with the connection. Then a call returns at once, an error with code lost
-// beside its Result, which has Ended dead and the output so far; State().Reason is link. The next Run connects again and gives
-// the command to a new shell, which Notes say: shell_restarted.
+// On a host of tier marks or screen, a session ends with the connection. A call then returns
+// immediately with both an error with code lost and a Result: Ended is dead, and Output has the
+// output so far. State().Reason is "link". The next Run reconnects and runs in a new shell, with
+// the note shell_restarted.
 func (s *Shell) Run(ctx context.Context, command string) (Result, error) {
 	return called(s.call(ctx, wire.VerbRun, Call{Command: command}))
 }
 
-// Type types text and Enter to the program that runs, and returns as Run does. A line longer than the 4,095 bytes that a
-// terminal takes is refused.
+// Type types text and Enter to the running program, and returns as Run does. A line longer than the
+// 4,095 bytes that a terminal accepts is rejected with line_too_long.
 func (s *Shell) Type(ctx context.Context, text string) (Result, error) {
 	return called(s.call(ctx, wire.VerbType, Call{Text: text}))
 }
 
-// Answer is Type to a program that asks: it waits for input, or listens and has come to rest. To anything else nothing is typed, and
-// the Result is refused with not_waiting and what runs. It is for callers who know the question and not who else answers it.
+// Answer is Type for a program that asks: one that waits for input, or that reads the keyboard
+// while it works and has become idle. If no program asks, nothing is typed and the Result is
+// rejected with not_waiting. Use it if another party may have answered the question already.
 func (s *Shell) Answer(ctx context.Context, text string) (Result, error) {
 	return called(s.call(ctx, wire.VerbType, Call{Text: text, Answer: true}))
 }
 
-// Keys sends named keys ("^C", "Up", "Enter") and single characters ("q"), and returns as Run does. ExitCode is that of a command that
-// they ended; nil is none. An unknown name is an error, and nothing is sent: text is for Type.
+// Keys sends named keys ("^C", "Up", "Enter") and single characters ("q"), and returns as Run does.
+// Result.ExitCode is that of a command that the keys ended; nil means none. An unknown name is
+// rejected, and no key is sent. Use Type for text.
 func (s *Shell) Keys(ctx context.Context, keys ...string) (Result, error) {
 	return called(s.call(ctx, wire.VerbKeys, Call{Keys: keys}))
 }
 
-// Do makes a call with its options.
+// Do makes the call c. Run, Type, Answer and Keys are Do with the default options.
 func (s *Shell) Do(ctx context.Context, c Call) (Result, error) {
 	verb, err := c.verb()
 	if err != nil {
@@ -136,7 +147,7 @@ func (s *Shell) Do(ctx context.Context, c Call) (Result, error) {
 	return called(s.call(ctx, verb, c))
 }
 
-// called is what a call returned, in the types of this package.
+// called converts the result of a call to the types of this package.
 func called(r wire.Result, err error) (Result, error) { return newResult(r), public(err) }
 
 func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (wire.Result, error) {
@@ -170,33 +181,40 @@ func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (wire.Result, 
 	return res, err
 }
 
-// Wait returns when the session is in one of the phases, at once if it is; none means any but running. A timeout of ctx, or
-// 120 s, ends it with Deadline.
+// Wait waits until the session is in one of the phases; without phases, in any but running. It
+// returns immediately if it already is. At the timeout of 120 s, or at the deadline of ctx if that
+// is earlier, it returns a Result with EndedDeadline.
 func (s *Shell) Wait(ctx context.Context, phases ...Phase) (Result, error) {
 	r := wire.Request{Verb: wire.VerbWait, TimeoutMS: callTimeout(ctx, 0)}
 	r.For = each(phases, func(p Phase) wire.Phase { return wire.Phase(p) })
 	return called(s.result(s.ask(ctx, r)))
 }
 
-// Interrupt stops what runs: ^C, then TERM, then KILL to everything of the session, each step only if the one before did
-// not do. Result.Receipt lists what was signalled and what died.
+// Interrupt stops the running program: it sends ^C, then TERM, then KILL to all processes of the
+// session, each step only if the one before had no effect. Result.Receipt lists the steps and the
+// processes.
 func (s *Shell) Interrupt(ctx context.Context) (Result, error) {
-	return called(s.result(s.ask(ctx, wire.Request{Verb: wire.VerbInterrupt, TimeoutMS: callTimeout(ctx, 0)})))
+	return called(
+		s.result(
+			s.ask(ctx, wire.Request{Verb: wire.VerbInterrupt, TimeoutMS: callTimeout(ctx, 0)}),
+		),
+	)
 }
 
-// Screen returns what the terminal shows now.
+// Screen returns what the terminal shows.
 func (s *Shell) Screen(ctx context.Context) (Screen, error) {
 	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbScreen})
 	if err != nil {
 		return Screen{}, public(err)
 	}
 	if reply.Screen == nil {
-		return Screen{}, errors.New("screen: the answer has none")
+		return Screen{}, errors.New("screen: the reply has none")
 	}
 	return newScreen(*reply.Screen), nil
 }
 
-// Take takes the keyboard and keeps it until Give or Close. It fails with keyboard_held while another party holds it.
+// Take takes the keyboard and keeps it until Give or Close. It fails with keyboard_held while
+// another party holds it.
 func (s *Shell) Take(ctx context.Context) error {
 	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbTake})
 	if err == nil {
@@ -207,7 +225,7 @@ func (s *Shell) Take(ctx context.Context) error {
 	return public(err)
 }
 
-// Give gives the keyboard back. Giving what one does not hold is not an error.
+// Give gives the keyboard back. It is not an error if this shell does not hold it.
 func (s *Shell) Give(ctx context.Context) error {
 	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbGive})
 	if err == nil {
@@ -224,15 +242,16 @@ func (s *Shell) Resize(ctx context.Context, cols, rows int) error {
 	return public(err)
 }
 
-// Ask is Take, but asks a holder from whom the keyboard cannot be taken; held is who that is, empty when the keyboard is the
-// shell's. When it is given, the shell has it: WaitKeyboard tells.
+// Ask is Take, but asks for the keyboard if another party holds it. held is that party; empty means
+// that this shell now holds the keyboard. When the holder gives it back, this shell holds it;
+// WaitKeyboard returns then.
 func (s *Shell) Ask(ctx context.Context) (held string, err error) {
 	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbTake, Ask: true})
 	if err != nil {
 		return "", public(err)
 	}
 	s.mu.Lock()
-	s.taken = true // or soon: who leaves gives it back, or asks no more
+	s.taken = true // or later: Close then gives it back or withdraws the request
 	s.mu.Unlock()
 	if reply.Asked {
 		return reply.Keyboard, nil
@@ -240,46 +259,56 @@ func (s *Shell) Ask(ctx context.Context) (held string, err error) {
 	return "", nil
 }
 
-// WaitKeyboard returns when no person holds the keyboard, at once if none does, and tells what people did with it since an
-// agent last had it: Result.TakenOver says who, where in the log and with which commands, Output is what was printed between,
-// and the rest is the state now. TakenOver is nil when nobody had it. Ended is Returned; when ctx ends first its cause is returned.
+// WaitKeyboard waits until no person holds the keyboard, and returns immediately if none does.
+// Result.TakenOver says who held it since an agent last did, where in the log, and which commands
+// they typed; nil means that nobody did. Output is what was printed in that time. The other fields
+// are the current state, with EndedReturned. If ctx ends first, WaitKeyboard returns its cause.
 func (s *Shell) WaitKeyboard(ctx context.Context) (Result, error) {
-	res, err := s.result(s.ask(ctx, wire.Request{Verb: wire.VerbWait, Keyboard: true, TimeoutMS: callTimeout(ctx, -1)}))
+	res, err := s.result(
+		s.ask(
+			ctx,
+			wire.Request{Verb: wire.VerbWait, Keyboard: true, TimeoutMS: callTimeout(ctx, -1)},
+		),
+	)
 	if err == nil && res.Ended == wire.Deadline {
-		<-ctx.Done() // the session gives up a little earlier
+		<-ctx.Done() // the session's timeout is a little earlier
 		return newResult(res), context.Cause(ctx)
 	}
 	return called(res, err)
 }
 
-// Pattern is what [Shell.Expect] waits for: a [Text], or a *regexp.Regexp. Match gets what was printed since the last match.
+// Pattern is what [Shell.Expect] waits for: a [Text] or a *regexp.Regexp. Match receives what was
+// printed since the previous match.
 type Pattern interface {
 	Match(printed []byte) bool
 }
 
-// Text is a Pattern: these characters, as they are.
+// Text is a Pattern that matches this text literally.
 type Text string
 
 // Match reports whether t was printed.
 func (t Text) Match(printed []byte) bool { return expect.Text(t).Match(printed) }
 
-// Match is what [Shell.Expect] found.
+// Match is the result of [Shell.Expect].
 type Match struct {
-	Index  int    // which of the patterns matched
-	Text   string // what was printed, from the end of the previous match to the end of this one
-	From   uint64 // offset of Text's first byte in the log
-	To     uint64 // offset behind its last byte
-	Missed uint64 // bytes in front of From that were not looked at, because more was printed than ShellOptions.Window
+	Index int    // index of the pattern that matched
+	Text  string // output from the end of the previous match to the end of this one
+	From  uint64 // offset in the log of the first byte of Text
+	To    uint64 // offset in the log after the last byte of Text
+	// Missed counts bytes before From that were not searched, because the output exceeded
+	// ShellOptions.Window.
+	Missed uint64
 }
 
-// Expect waits until one of the patterns has been printed, whatever the state. It looks at the exact bytes, in which a line
-// ends with \r\n, since the previous match, and back at most ShellOptions.Window bytes. Reach for it when a program has
-// no other way to tell: that a program waits for input, Run and Wait report by themselves.
+// Expect waits until the output matches one of the patterns, in any state of the session. It
+// searches the exact bytes since the previous match, and at most the last ShellOptions.Window
+// bytes. A line ends with \r\n. Use Expect for programs that report their progress only in their
+// output. Run and Wait report without it that a program waits for input.
 func (s *Shell) Expect(ctx context.Context, patterns ...Pattern) (Match, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watching := make(chan struct{})
-	go func() { // nobody else notices that the stream has ended
+	go func() { // nothing else detects the end of the stream
 		defer close(watching)
 		for {
 			stream, err := s.live(ctx)
@@ -311,7 +340,7 @@ func (s *Shell) Expect(ctx context.Context, patterns ...Pattern) (Match, error) 
 	return Match(m), public(err)
 }
 
-// End ends the session: its programs get HUP, then KILL.
+// End ends the session: its processes receive HUP, then KILL.
 func (s *Shell) End(ctx context.Context) error {
 	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbClose})
 	return public(err)

@@ -8,71 +8,72 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Spec is what a sandbox is made from. The zero value of each field means the daemon's default.
+// Spec configures a new sandbox. The zero value of each field means the daemon's default.
 type Spec struct {
-	// Name is a DNS label, such as "web"; empty generates one. With Reuse, Create returns the
-	// caller's sandbox of that name instead of failing, however it was made, and starts it if it is
-	// stopped. Without Reuse an existing name is an error with code exists.
+	// Name is a DNS label, such as "web"; empty generates a name. With Reuse, Create returns the
+	// caller's existing sandbox of that name whatever its configuration, and starts it if it is
+	// stopped. Without Reuse, an existing name is an error with code exists.
 	Name  string
 	Reuse bool
 
-	// Image is an image of the daemon's engine, such as "sandboxd/python". Build makes one from a
-	// Dockerfile instead; it is for the daemon's own user.
+	// Image is an image of the daemon's container engine, such as "sandboxd/python". Build builds
+	// one from a Dockerfile instead; only the admin may set it.
 	Image string
 	Build *Build
 
-	// Network is what the sandbox can connect to: none, filtered, allowlist or bridge. Allow opens
-	// more, as NAME, *.NAME, address or range, each with or without :PORT. Via is how filtered and
-	// allowlist have to be carried; empty means the best that there is.
+	// Network is the network policy: none, filtered, allowlist or bridge. Allow adds destinations:
+	// NAME, *.NAME, an address or a range, each with an optional :PORT. Via is how the daemon must
+	// carry filtered and allowlist; empty means the best available way.
 	Network sandbox.Network
 	Via     sandbox.Via
 	Allow   []string
 
-	// Limits bound its memory, processors, disk and more. Swap cannot be set this way.
+	// Limits limits memory, CPUs, disk and more. Limits.Swap must be 0.
 	Limits sandbox.Limits
 
-	// User is who works in it: a name, UID or UID:GID. Sudo lets setuid programs gain rights.
+	// User is the account that sessions and commands run as: a name, UID or UID:GID. Sudo lets
+	// setuid programs gain privileges.
 	User string
 	Sudo bool
 
-	// Env are NAME=VALUE for every process in it.
+	// Env adds environment variables, as NAME=VALUE, to every process.
 	Env []string
 
-	// Mounts are directories of the daemon's machine, for the daemon's own user. Workdir is where
-	// sessions begin.
+	// Mounts are directories of the daemon's machine; only the admin may set them. Workdir is the
+	// working directory of new sessions.
 	Mounts  []sandbox.Mount
 	Workdir string
 
-	// About are notes for users and models that Describe returns, at most 4,096 bytes.
+	// About has notes for users and models, which Describe returns. At most 4,096 bytes.
 	About string
 
-	// TTL stops the sandbox when nobody has used it for so long; its files stay. DeleteAfter
-	// removes it when it has been stopped for so long. Negative is never.
+	// TTL stops the sandbox after it has been idle for so long; its files are kept. DeleteAfter
+	// removes it after it has been stopped for so long. A negative value means never.
 	TTL, DeleteAfter time.Duration
 
-	// Isolation is the container runtime, such as "runc" or "runsc"; EngineOptions are NAME=VALUE
-	// of the engine that the daemon allows.
+	// Isolation is the container runtime, such as "runc" or "runsc". EngineOptions are options of
+	// the container engine, as NAME=VALUE, that the daemon allows.
 	Isolation     string
 	EngineOptions []string
 
-	// Trust is whose certificate authorities programs trust; Entrypoint is whether the image's own
-	// program runs.
+	// Trust selects the certificate authorities that programs trust. Entrypoint says whether the
+	// image's entrypoint runs.
 	Trust      sandbox.Trust
 	Entrypoint sandbox.Entrypoint
 
-	// Progress receives lines for a person while the image is pulled or built. It may be nil.
+	// Progress receives text for a person while the image is pulled or built. It may be nil.
 	Progress io.Writer
 }
 
 // Build names a Dockerfile on the daemon's machine.
 type Build struct {
-	Dockerfile string   // the file, or the directory that it is in; absolute
-	Context    string   // directory that its steps copy from; empty is the one that the file is in
-	Target     string   // stage that is the image; empty is the last
-	Args       []string // NAME=VALUE of its ARG instructions; not for secrets
+	Dockerfile string   // absolute path of the file or of its directory
+	Context    string   // build context; empty means the directory of the file
+	Target     string   // stage to build; empty means the last
+	Args       []string // build arguments as NAME=VALUE; not for secrets
 }
 
-// words is the command that makes a sandbox to spec.
+// words returns the daemon command that creates the sandbox.
 func (s Spec) words() ([]string, error) {
 	words := []string{"new", "--json"}
 	flag := func(name, value string) {
@@ -103,7 +104,11 @@ func (s Spec) words() ([]string, error) {
 	flag("image", s.Image)
 	if b := s.Build; b != nil {
 		if b.Dockerfile == "" {
-			return nil, &Error{Code: CodeUsage, Message: "Build: no Dockerfile", Hint: "name a file on the daemon's machine"}
+			return nil, &Error{
+				Code:    CodeUsage,
+				Message: "Spec.Build: Dockerfile is empty",
+				Hint:    "set it to a path on the daemon's machine",
+			}
 		}
 		flag("dockerfile", b.Dockerfile)
 		flag("build-context", b.Context)
@@ -117,7 +122,11 @@ func (s Spec) words() ([]string, error) {
 	flag("network", network)
 	flags("allow", s.Allow)
 	if s.Limits.Swap != 0 {
-		return nil, &Error{Code: CodeUsage, Message: "Limits.Swap cannot be set", Hint: "leave it 0"}
+		return nil, &Error{
+			Code:    CodeUsage,
+			Message: "Spec.Limits: Swap must be 0",
+			Hint:    "leave it 0",
+		}
 	}
 	for _, limit := range sandbox.AllLimits {
 		flag(limit.Name, limit.Text(s.Limits))

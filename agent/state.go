@@ -1,37 +1,45 @@
 package agent
 
-// State says what a session is doing, how that is known, and since when.
+// State says what a session does, since when, and on what evidence.
 type State struct {
-	Phase      Phase    `json:"phase"`
-	Want       Want     `json:"want,omitempty"`       // kind of input, while a program waits for it
-	ExitCode   *int     `json:"exit_code"`            // of the last command at the prompt, of the shell when it is dead; nil means none
-	Signal     string   `json:"signal,omitempty"`     // that ended the shell, without SIG
-	Reason     string   `json:"reason,omitempty"`     // why the shell is dead, or why a layer of evidence could not tell
-	Cwd        string   `json:"cwd,omitempty"`        // working directory of the shell
-	Foreground *Process `json:"foreground,omitempty"` // the program in front; nil where it is not known
-	Prompt     string   `json:"prompt,omitempty"`     // text in front of the cursor, while a program waits
-	Listens    bool     `json:"listens,omitempty"`    // a program reads the keyboard beside its work
-	Attention  string   `json:"attention,omitempty"`  // "likely" or "no", of one that listens
-	QuietMS    int64    `json:"quiet_ms,omitempty"`   // milliseconds since the last byte of output
-	Basis      []Basis  `json:"basis"`                // layers of evidence that agree, strongest first
-	Disputed   []Basis  `json:"disputed,omitempty"`   // layers that disagree
-	Offset     uint64   `json:"offset"`               // where in the log it became true
-	SinceUnix  int64    `json:"since_unix_ms"`        // when, in milliseconds of Unix time
-	LastLine   string   `json:"last_line,omitempty"`  // last line of text on the screen, at most 200 characters
-	AltScreen  bool     `json:"alt_screen,omitempty"` // a program draws the whole screen
+	Phase Phase `json:"phase"`
+	Want  Want  `json:"want,omitempty"` // kind of input, while a program waits for it
+	// Exit code of the last command at the prompt, or of the shell if it ended. nil means none.
+	ExitCode *int   `json:"exit_code"`
+	Signal   string `json:"signal,omitempty"` // signal that ended the shell, without SIG
+	// why the shell ended, or why a layer has no evidence
+	Reason string `json:"reason,omitempty"`
+	Cwd    string `json:"cwd,omitempty"` // working directory of the shell
+	// the foreground program; nil means unknown
+	Foreground *Process `json:"foreground,omitempty"`
+	// text left of the cursor, while a program waits
+	Prompt string `json:"prompt,omitempty"`
+	// a program reads the keyboard while it works
+	Listens   bool   `json:"listens,omitempty"`
+	Attention string `json:"attention,omitempty"` // "likely" or "no", with Listens; see Result
+	QuietMS   int64  `json:"quiet_ms,omitempty"`  // milliseconds since the last byte of output
+	// layers of evidence that support it, strongest first
+	Basis     []Basis `json:"basis"`
+	Disputed  []Basis `json:"disputed,omitempty"` // layers that contradict it
+	Offset    uint64  `json:"offset"`             // offset in the log at its begin
+	SinceUnix int64   `json:"since_unix_ms"`      // its begin, in milliseconds of Unix time
+	// last line of text on the screen, at most 200 characters
+	LastLine  string `json:"last_line,omitempty"`
+	AltScreen bool   `json:"alt_screen,omitempty"` // a program uses the alternate screen
 }
 
-// Phase is what a session is doing.
+// Phase is what a session does.
 type Phase string
 
-// What a session may be doing.
+// Phases of a session.
 const (
-	PhasePrompt       Phase = "prompt"       // the shell waits for a command
-	PhaseRunning      Phase = "running"      // a program works
-	PhaseWaiting      Phase = "waiting"      // a program waits for input
-	PhaseContinuation Phase = "continuation" // the shell waits for the rest of an unfinished command
-	PhaseOpaque       Phase = "opaque"       // it cannot be known
-	PhaseDead         Phase = "dead"         // the shell ended
+	PhasePrompt  Phase = "prompt"  // the shell waits for a command
+	PhaseRunning Phase = "running" // a program runs
+	PhaseWaiting Phase = "waiting" // a program waits for input
+	// PhaseContinuation means that the shell waits for the rest of an incomplete command.
+	PhaseContinuation Phase = "continuation"
+	PhaseOpaque       Phase = "opaque" // the phase cannot be determined
+	PhaseDead         Phase = "dead"   // the shell ended
 )
 
 // Want is the kind of input that a program waits for.
@@ -40,26 +48,26 @@ type Want string
 // Kinds of input.
 const (
 	WantLine       Want = "line"       // a line of text
-	WantPassword   Want = "password"   // a line that the terminal does not show
+	WantPassword   Want = "password"   // a line that the terminal does not echo
 	WantRaw        Want = "raw"        // a single key
 	WantPager      Want = "pager"      // a key of a pager such as less
-	WantFullscreen Want = "fullscreen" // keys, of a program that draws the whole screen
+	WantFullscreen Want = "fullscreen" // keys for a program on the alternate screen
 )
 
-// Basis is a layer of evidence for a state.
+// Basis is a layer of evidence for a [State].
 type Basis string
 
 // Layers of evidence, strongest first.
 const (
 	BasisExit    Basis = "exit"    // the exit status of the process
-	BasisProcess Basis = "process" // what the processes of the terminal do, as the kernel knows it
+	BasisProcess Basis = "process" // the processes of the terminal, as the kernel reports them
 	BasisMark    Basis = "mark"    // an authenticated mark that the shell printed
-	BasisScreen  Basis = "screen"  // what stands on the screen
+	BasisScreen  Basis = "screen"  // the text on the screen
 	BasisSilence Basis = "silence" // no output for a while
 )
 
-// Process is a program that a session runs.
+// Process is a process of a session.
 type Process struct {
 	Pid  int      `json:"pid"`  // inside the sandbox
-	Argv []string `json:"argv"` // its arguments, the name first
+	Argv []string `json:"argv"` // program name and arguments
 }

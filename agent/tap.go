@@ -9,19 +9,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// tap follows the bytes of one command on their way through a shell. The session says where they begin and end before it
-// sends what comes after.
+// tap copies the output of one command from a shell's stream. The session reports the offsets of
+// its begin and end before it sends later bytes.
 type tap struct {
 	op string
 
-	mu     sync.Mutex
-	w      io.Writer        // guarded by mu; receives exact bytes; nil when nobody wants them, or any more
+	mu sync.Mutex
+	// guarded by mu; receives the exact bytes; nil if not wanted or after close
+	w      io.Writer
 	keep   *strings.Builder // guarded by mu; collects them; may be nil
 	begun  bool             // guarded by mu
-	over   bool             // guarded by mu; to is known
+	over   bool             // guarded by mu; to is set
 	next   uint64           // guarded by mu; the next byte to pass on, once begun
-	to     uint64           // guarded by mu; after the command's last byte, once over
-	broken bool             // guarded by mu; bytes were missed
+	to     uint64           // guarded by mu; end of the command's output, once over
+	broken bool             // guarded by mu; bytes are missing
 }
 
 func newTap(op string, w io.Writer, keep bool) *tap {
@@ -39,7 +40,7 @@ func (t *tap) output(offset uint64, p []byte) {
 	if t.over {
 		end = min(end, t.to)
 	}
-	if !t.begun || end <= t.next { // not the command's, or known
+	if !t.begun || end <= t.next { // not output of the command, or a repetition
 		return
 	}
 	if offset > t.next {
@@ -52,7 +53,7 @@ func (t *tap) output(offset uint64, p []byte) {
 	p = p[t.next-offset : end-offset]
 	t.next = end
 	if t.w != nil {
-		_, _ = t.w.Write(p) // Call.Stdout says so
+		_, _ = t.w.Write(p) // ignored, as Call.Stdout documents
 	}
 	if t.keep != nil && !t.broken {
 		if t.keep.Len()+len(p) > wire.MaxWhole {
@@ -63,7 +64,7 @@ func (t *tap) output(offset uint64, p []byte) {
 	}
 }
 
-// begin says where the command's output begins.
+// begin sets the offset at which the command's output begins.
 func (t *tap) begin(from uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +73,7 @@ func (t *tap) begin(from uint64) {
 	}
 }
 
-// end says where it ends.
+// end sets the offset at which the command's output ends.
 func (t *tap) end(to uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,8 +82,8 @@ func (t *tap) end(to uint64) {
 	}
 }
 
-// close ends the tap; nothing is written to w afterwards. It returns what was collected of the bytes between from and to,
-// rendered, and whether that is all.
+// close ends the tap; nothing is written to w afterwards. It returns the rendered output from from
+// to to, and whether it is complete.
 func (t *tap) close(from, to uint64) (string, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +97,10 @@ func (t *tap) close(from, to uint64) (string, bool) {
 	if from < first {
 		return "", false
 	}
-	// A call that came back early, at a question, may have collected what came after.
-	rendered, _ := text.Render([]byte(kept[min(from-first, uint64(len(kept))):uint64(len(kept))-(t.next-to)]), -1)
+	// A call that returned at a question may have collected bytes that arrived after it.
+	rendered, _ := text.Render(
+		[]byte(kept[min(from-first, uint64(len(kept))):uint64(len(kept))-(t.next-to)]),
+		-1,
+	)
 	return rendered, true
 }

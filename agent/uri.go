@@ -13,17 +13,17 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/host"
 )
 
-// target is where a URI leads.
+// target is the destination of a URI.
 type target struct {
 	user, host, port string
 	path             string
-	identities       []string // of ssh_config
-	knownHosts       []string // of ssh_config
+	identities       []string // IdentityFile of ssh_config
+	knownHosts       []string // UserKnownHostsFile of ssh_config
 }
 
 func (t target) addr() string { return net.JoinHostPort(t.host, t.port) }
 
-// uri is the target as package host reads it.
+// uri returns the target as a URI for package host.
 func (t target) uri() string {
 	u := url.URL{Scheme: "ssh", Host: t.host}
 	if strings.Contains(t.host, ":") {
@@ -38,22 +38,26 @@ func (t target) uri() string {
 	return u.String()
 }
 
-// parseURI reads what leads to a sandbox or a host. A gateway has no use for a directory.
+// parseURI parses the URI of a sandbox or a host. A gateway ignores the path.
 func parseURI(s string) (target, error) {
 	u, err := host.ParseURI(s)
 	if err != nil {
-		return target{}, &Error{Code: CodeUsage, Message: err.Error(), Hint: "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host"}
+		return target{}, &Error{
+			Code:    CodeUsage,
+			Message: err.Error(),
+			Hint:    "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host",
+		}
 	}
 	return target{user: u.User, host: u.Host, port: u.Port, path: u.Path}, nil
 }
 
-// resolve asks OpenSSH what a name without a port means: it may be an alias.
+// resolve looks up a host without a port in OpenSSH's configuration: it may be an alias.
 func (t *target) resolve(ctx context.Context) error {
 	if t.port != "" {
 		return nil
 	}
 	out, err := exec.CommandContext(ctx, "ssh", "-G", "--", t.host).Output()
-	if err != nil { // no OpenSSH here: the name is a name
+	if err != nil { // OpenSSH is not installed: use the host name as it is
 		t.port = "22"
 		return nil
 	}
@@ -72,7 +76,14 @@ func (t *target) resolve(ctx context.Context) error {
 			}
 		case "proxycommand", "proxyjump":
 			if value != "none" {
-				return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("%s is reached through a %s, which this library does not use yet", t.host, key)}
+				return &Error{
+					Code: CodeUnavailable,
+					Message: fmt.Sprintf(
+						"%s: %s in the ssh configuration is not supported",
+						t.host,
+						key,
+					),
+				}
 			}
 		}
 	}

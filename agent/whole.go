@@ -9,10 +9,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// complete gives r what the frame that it came in had no room for: the log, read again on a stream of its own, up to
-// wire.MaxWhole bytes. Where that cannot be read r says so in its notes, and has what came in the frame.
+// complete replaces the output of r, which was limited by the size of a frame, with up to
+// wire.MaxWhole bytes of the log. It reads the log on a separate stream. If it cannot, r keeps its
+// output and gets a note.
 func (s *Shell) complete(ctx context.Context, r *wire.Result, maxOutput int) {
-	w := &whole{to: min(r.To, r.From+wire.MaxWhole), at: r.From, text: text.NewWriter(maxOutput), done: make(chan struct{})}
+	w := &whole{
+		to:   min(r.To, r.From+wire.MaxWhole),
+		at:   r.From,
+		text: text.NewWriter(maxOutput),
+		done: make(chan struct{}),
+	}
 	if err := s.read(ctx, r.From, w); err != nil {
 		r.Unreadable(err)
 		return
@@ -26,7 +32,7 @@ func (s *Shell) complete(ctx context.Context, r *wire.Result, maxOutput int) {
 	r.Complete(w.text.String(), w.text.Truncated(), w.to, w.missing)
 }
 
-// read gives w the session's log from an offset on, until it has enough.
+// read copies the session's log from an offset to w, until w is complete.
 func (s *Shell) read(ctx context.Context, from uint64, w *whole) error {
 	ctx, done := within(ctx, s.life)
 	defer done()
@@ -34,7 +40,12 @@ func (s *Shell) read(ctx context.Context, from uint64, w *whole) error {
 	if err != nil {
 		return err
 	}
-	stream, err := wire.Open(ctx, rw, wire.Attach{Session: s.Session(), From: wire.At(from)}, wire.Handler{Output: w.output, Event: w.event})
+	stream, err := wire.Open(
+		ctx,
+		rw,
+		wire.Attach{Session: s.Session(), From: wire.At(from)},
+		wire.Handler{Output: w.output, Event: w.event},
+	)
 	if err != nil {
 		return err
 	}
@@ -49,16 +60,17 @@ func (s *Shell) read(ctx context.Context, from uint64, w *whole) error {
 	}
 }
 
-// whole renders a part of a log as it comes.
+// whole renders a part of a log as it arrives.
 type whole struct {
-	to   uint64        // where the part ends
-	done chan struct{} // closed when all of it was there
+	to   uint64        // end of the part
+	done chan struct{} // closed when the part is complete
 
-	mu      sync.Mutex
-	at      uint64       // guarded by mu; where it goes on
-	text    *text.Writer // guarded by mu
-	any     bool         // guarded by mu; something of it was there
-	missing error        // guarded by mu; the last of it that was not, and that nobody keeps private
+	mu   sync.Mutex
+	at   uint64       // guarded by mu; offset of the next byte
+	text *text.Writer // guarded by mu
+	any  bool         // guarded by mu; some bytes have arrived
+	// guarded by mu; the last gap that private mode does not explain
+	missing error
 }
 
 func (w *whole) output(offset uint64, p []byte) {
@@ -67,12 +79,12 @@ func (w *whole) output(offset uint64, p []byte) {
 	if w.at >= w.to {
 		return
 	}
-	if offset > w.at { // the session no longer has what is before
-		w.missLocked(offset, "no longer kept")
+	if offset > w.at { // the session no longer stores the bytes before
+		w.missLocked(offset, "no longer stored")
 	}
 	if end := offset + uint64(len(p)); w.at < w.to && end > w.at {
 		end = min(end, w.to)
-		_, _ = w.text.Write(p[w.at-offset : end-offset]) // in memory: it takes everything
+		_, _ = w.text.Write(p[w.at-offset : end-offset]) // in memory: it cannot fail
 		w.at, w.any = end, true
 	}
 	w.endLocked()
@@ -88,7 +100,7 @@ func (w *whole) event(e wire.Event) {
 	w.endLocked()
 }
 
-// missLocked notes that the bytes up to an offset do not come.
+// missLocked records that the bytes up to an offset are missing.
 func (w *whole) missLocked(to uint64, why string) {
 	to = min(to, w.to)
 	said := fmt.Sprintf("[%d bytes are missing: %s]", to-w.at, why)

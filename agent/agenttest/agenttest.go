@@ -1,4 +1,5 @@
-// Package agenttest has a gateway in the test's own process, for tests of what works in sandboxes by package agent.
+// Package agenttest runs a gateway in the test's own process, for tests of code that uses package
+// agent.
 package agenttest
 
 import (
@@ -19,13 +20,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Alice is the agent whom the sandboxes of a Gateway belong to.
+// Alice is the agent that owns the sandboxes of a Gateway.
 var Alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
 
-// Box is the sandbox that each Gateway has from the beginning.
+// Box is the sandbox that each Gateway has initially.
 const Box = "box"
 
-// Gateway is a hub, in memory, as Principal reaches it without SSH in front. It is an agent.Daemon.
+// Gateway is a gateway in memory that Principal uses without SSH. It implements agent.Daemon.
 type Gateway struct {
 	Hub       *gateway.Hub
 	Principal gateway.Principal
@@ -37,7 +38,7 @@ type Gateway struct {
 func New(t testing.TB) *Gateway {
 	t.Helper()
 	g := &Gateway{Principal: Alice, streams: new(sync.WaitGroup)}
-	t.Cleanup(g.streams.Wait) // after the hub, which ends those that are left
+	t.Cleanup(g.streams.Wait) // runs after the hub has ended the remaining streams
 	g.Hub = gatewaytest.Hub(t, &gateway.Options{})
 	if _, err := g.Hub.Create(t.Context(), Alice, lifecycle.NewSpec{Name: Box}, nil); err != nil {
 		t.Fatal(err)
@@ -45,12 +46,13 @@ func New(t testing.TB) *Gateway {
 	return g
 }
 
-// As is the same gateway as p reaches it.
+// As returns the same gateway for p.
 func (g *Gateway) As(p gateway.Principal) *Gateway {
 	return &Gateway{Hub: g.Hub, Principal: p, streams: g.streams}
 }
 
-// Dial is a client of the sandbox called name, which the caller closes. One that the principal may not see is an error.
+// Dial returns a client of the sandbox name, which the caller closes. It is an error if the
+// principal has no access to the sandbox.
 func (g *Gateway) Dial(ctx context.Context, name string) (*agent.Client, error) {
 	if _, err := g.Hub.Get(ctx, g.Principal, name); err != nil {
 		return nil, g.Hub.Public(err)
@@ -60,13 +62,23 @@ func (g *Gateway) Dial(ctx context.Context, name string) (*agent.Client, error) 
 		if err != nil {
 			return nil, err
 		}
-		g.streams.Go(func() { _ = g.Hub.Sessions.Stream(context.Background(), g.Principal, name, far) }) // ends with near
+		g.streams.Go(
+			func() { _ = g.Hub.Sessions.Stream(context.Background(), g.Principal, name, far) },
+		) // ends with near
 		return near, nil
-	}, func(ctx context.Context) (*connect.Conn, error) { return g.Hub.Relay.Open(ctx, g.Principal, name, nil) }), nil
+	}, func(ctx context.Context) (*connect.Conn,
+		error) {
+		return g.Hub.Relay.Open(ctx, g.Principal, name, nil)
+	}), nil
 }
 
-// Command runs one of the command table and returns what it prints, or the error that it printed as JSON.
-func (g *Gateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
+// Command runs one command of the daemon and returns its output, or the error that it printed as
+// JSON.
+func (g *Gateway) Command(
+	ctx context.Context,
+	progress io.Writer,
+	words ...string,
+) ([]byte, error) {
 	var out bytes.Buffer
 	if progress == nil {
 		progress = io.Discard

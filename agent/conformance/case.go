@@ -1,8 +1,9 @@
-// Package conformance runs cases against a sandbox, over SSH and nothing else, and says which of them hold: what a terminal
-// does, and what a caller is told of it. The cases themselves are data, in package corpus, so that another program can run
-// the same ones against another product.
+// Package conformance is a terminal conformance suite. It runs cases against a sandbox over SSH and
+// reports which of them pass: what a terminal does, and what its state is reported as. The cases
+// are data in package corpus, so that other programs can run them against other products.
 //
-// It knows nothing of how a session comes to its verdicts; it reads them, with the layers that they rest on.
+// The package does not depend on how a session determines its state. It checks the reported state
+// and the layers of evidence for it.
 package conformance
 
 import (
@@ -14,20 +15,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Tier says which layers of evidence a session has.
+// Tier is the set of layers of evidence that a session has.
 type Tier string
 
 const (
 	Full      Tier = "full"
-	NoProcess Tier = "no-process" // no process facts: another machine, gVisor, access denied
+	NoProcess Tier = "no-process" // no process evidence: another machine, gVisor, access denied
 	NoMarks   Tier = "no-marks"   // a shell without integration
 	Neither   Tier = "neither"
 )
 
-// Tiers are all of them, the strongest first.
+// Tiers lists all tiers, strongest first.
 var Tiers = []Tier{Full, NoProcess, NoMarks, Neither}
 
-// Without are the layers that a session of the tier goes without.
+// Without returns the layers that a session of the tier lacks.
 func (t Tier) Without() []agent.Basis {
 	switch t {
 	case NoProcess:
@@ -40,108 +41,123 @@ func (t Tier) Without() []agent.Basis {
 	return nil
 }
 
-// Marks says whether shells print marks on the tier.
+// Marks reports whether shells print marks on the tier.
 func (t Tier) Marks() bool { return t == Full || t == NoProcess }
 
-// Case is one thing that must be true. Each runs in a fresh session of its own.
+// Case is one conformance case. Each runs in a new session.
 type Case struct {
 	Group string `json:"group"`
 	Name  string `json:"case"`  // unique in its group
-	About string `json:"about"` // what must be true, for the reader
+	About string `json:"about"` // what must be true, for readers
 
-	Needs      []string `json:"needs,omitempty"`      // programs that must be in the sandbox
-	Privileged bool     `json:"privileged,omitempty"` // setuid programs have to work: a sandbox made with --sudo
-	Files      []File   `json:"files,omitempty"`      // written first
-	Setup      string   `json:"setup,omitempty"`      // shell text, run without a terminal before the session begins; must end with 0
-	Start      Start    `json:"start,omitzero"`       // how the session begins
-	Steps      []Step   `json:"steps,omitempty"`
-	Cleanup    string   `json:"cleanup,omitempty"` // shell text, run without a terminal when the session is closed
+	Needs []string `json:"needs,omitempty"` // programs that the sandbox must have
+	// needs working setuid programs: a sandbox created with --sudo
+	Privileged bool   `json:"privileged,omitempty"`
+	Files      []File `json:"files,omitempty"` // written before Setup
+	// shell command that runs without a terminal before the session; it must exit with 0
+	Setup string `json:"setup,omitempty"`
+	Start Start  `json:"start,omitzero"` // how to start the session
+	Steps []Step `json:"steps,omitempty"`
+	// shell command that runs without a terminal after the session
+	Cleanup string `json:"cleanup,omitempty"`
 
-	// Cannot names the tiers on which the case cannot hold, with the reason. On all others it must.
+	// Cannot has the tiers on which the case cannot pass, with the reason. It must pass on all
+	// others.
 	Cannot map[Tier]string `json:"cannot,omitempty"`
 
-	// Func names Go code that is the case, in place of Steps, where data does not suffice: what it does to connections
-	// and files. Other programs leave it out.
+	// Func is the name of Do, which replaces Steps in cases that need Go code, for example to break
+	// connections. Other programs skip these cases.
 	Func string `json:"func,omitempty"`
 	Do   Func   `json:"-"`
 }
 
-// ID is the name by which a case is known outside its group.
+// ID returns the full name of the case: GROUP/NAME.
 func (c Case) ID() string { return c.Group + "/" + c.Name }
 
-// Func is a case in Go. It returns nil when it holds. ctx bounds it.
+// Func is a case in Go. It returns nil if the case passes. ctx bounds it.
 type Func func(ctx context.Context, w World) error
 
-// World is what a Func works with. It closes what it opens.
+// World is the environment of a Func. The Func closes everything that it opens.
 type World struct {
 	Client *agent.Client
 	Tier   Tier
 
-	// Dial makes another client of the same sandbox, whose connection the Func may do with what it likes; nil where the
-	// runner has none.
+	// Dial returns another client of the same sandbox, whose connection the Func may break. It is
+	// nil if the runner cannot dial.
 	Dial func(ctx context.Context) (*agent.Client, error)
 }
 
-// Attach opens a fresh session with the layers of the tier.
+// Attach starts a new session with the layers of the tier.
 func (w World) Attach(ctx context.Context, c *agent.Client) (*agent.Shell, error) {
-	return c.Attach(ctx, agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: agent.Start{Without: w.Tier.Without()}})
+	return c.Attach(
+		ctx,
+		agent.ShellOptions{
+			Session: wire.NewSession,
+			Fresh:   true,
+			Start:   agent.Start{Without: w.Tier.Without()},
+		},
+	)
 }
 
-// File is a file of a case. A relative path is one below the home directory.
+// File is a file of a case. A relative path is relative to the home directory.
 type File struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
-	Mode string `json:"mode,omitempty"` // of chmod(1), such as 755
+	Mode string `json:"mode,omitempty"` // mode for chmod(1), such as 755
 }
 
-// Start says how the session of a case begins. The zero value is the sandbox's login shell.
+// Start says how to start the session of a case. The zero value is the sandbox's login shell.
 type Start struct {
 	Argv []string `json:"argv,omitempty"`
 	Env  []string `json:"env,omitempty"`
-	Cols int      `json:"cols,omitempty"` // 200 when 0
-	Rows int      `json:"rows,omitempty"` // 50 when 0
+	Cols int      `json:"cols,omitempty"` // 0 means 200
+	Rows int      `json:"rows,omitempty"` // 0 means 50
 }
 
 // Verb is what a step does.
 type Verb string
 
 const (
-	Run       Verb = "run"       // give the shell Text as a complete command; typed where there are no marks
+	// Run runs Text as a complete command. It types Text on tiers without marks.
+	Run       Verb = "run"
 	Type      Verb = "type"      // type Text and Enter
 	Raw       Verb = "raw"       // type Text without Enter
 	Keys      Verb = "keys"      // press Keys
-	Wait      Verb = "wait"      // for one of For, or for anything but running
-	Interrupt Verb = "interrupt" // stop what runs
+	Wait      Verb = "wait"      // wait for one of the phases For, or for any but running
+	Interrupt Verb = "interrupt" // interrupt the program
 	Exec      Verb = "exec"      // run Text without a terminal, with Stdin
-	Screen    Verb = "screen"    // look at the screen: Output is what it shows
+	Screen    Verb = "screen"    // read the screen; Output is its text
 	End       Verb = "end"       // close the session
 )
 
-// Step is one call and what must be true of its answer.
+// Step is one call and the expected result.
 type Step struct {
 	Do    Verb          `json:"do"`
 	Text  string        `json:"text,omitempty"`
 	Keys  []string      `json:"keys,omitempty"`
 	For   []agent.Phase `json:"for,omitempty"`
 	Stdin string        `json:"stdin,omitempty"`
-	Kill  bool          `json:"kill,omitempty"`  // run: interrupt what still runs when the time is up
-	Shell string        `json:"shell,omitempty"` // another session of the case, opened when it is first named
+	// with Run: interrupt the command at the timeout
+	Kill bool `json:"kill,omitempty"`
+	// name of another session of the case, which the first use starts
+	Shell string `json:"shell,omitempty"`
 
-	TimeoutMS int64 `json:"timeout_ms,omitempty"` // 20,000 when 0
+	TimeoutMS int64 `json:"timeout_ms,omitempty"` // 0 means 20,000
 
-	Times int `json:"times,omitempty"` // the step is made so often, each time with the same answer; once when 0
+	// number of repetitions, each with the same expected result; 0 means once
+	Times int `json:"times,omitempty"`
 
-	// Meanwhile are steps that are made while this one is under way, AfterMS after it began.
+	// Meanwhile are steps to make while this one runs, AfterMS milliseconds after its start.
 	Meanwhile []Step `json:"meanwhile,omitempty"`
 	AfterMS   int64  `json:"after_ms,omitempty"`
 
 	Want Want `json:"want,omitzero"`
 
-	// Without, by tier, is wanted in place of Want where a weaker layer answers.
+	// Without replaces Want on weaker tiers.
 	Without map[Tier]Want `json:"without,omitempty"`
 }
 
-// defaultTimeout is that of a step.
+// defaultTimeout is the default timeout of a step.
 const defaultTimeout = 20 * time.Second
 
 func (s Step) timeout() time.Duration {
@@ -151,7 +167,7 @@ func (s Step) timeout() time.Duration {
 	return time.Duration(s.TimeoutMS) * time.Millisecond
 }
 
-// want is what must be true on a tier.
+// want returns the expected result on a tier.
 func (s Step) want(t Tier) Want {
 	if w, ok := s.Without[t]; ok {
 		return w
@@ -159,8 +175,8 @@ func (s Step) want(t Tier) Want {
 	return s.Want
 }
 
-// Want is what must be true of an answer; its words are those of a Result in docs/reference/json.md. A field that is not set is
-// not looked at.
+// Want is an expected result. Its fields are those of a Result in docs/reference/json.md.
+// Fields that are not set are not checked.
 type Want struct {
 	Ended      []agent.Ended `json:"ended,omitempty"` // one of
 	Phase      []agent.Phase `json:"phase,omitempty"` // one of
@@ -170,35 +186,41 @@ type Want struct {
 	ExitCode   *int          `json:"exit_code,omitempty"`
 	Signal     string        `json:"signal,omitempty"`
 	Error      agent.Code    `json:"error,omitempty"`
-	Note       string        `json:"note,omitempty"` // among the notes
+	Note       string        `json:"note,omitempty"` // one of the notes
 	Cwd        string        `json:"cwd,omitempty"`
-	Foreground string        `json:"foreground,omitempty"` // base name of the program in front
-	Basis      []agent.Basis `json:"basis,omitempty"`      // one of them is the strongest layer
+	Foreground string        `json:"foreground,omitempty"` // base name of the foreground program
+	Basis      []agent.Basis `json:"basis,omitempty"`      // the strongest layer is one of these
 
 	Prompt *Text `json:"prompt,omitempty"`
-	Output *Text `json:"output,omitempty"` // as a person would read it; of exec standard output, exact
-	Bytes  *Text `json:"bytes,omitempty"`  // of run: what the terminal printed, exact, \r\n at line ends
-	Stderr *Text `json:"stderr,omitempty"` // of exec
-	Screen *Text `json:"screen,omitempty"` // what comes with the answer of a terminal's screen; empty where nothing does
+	// rendered output; with Exec, the exact standard output
+	Output *Text `json:"output,omitempty"`
+	// with Run: exact bytes of the terminal; lines end with \r\n
+	Bytes  *Text `json:"bytes,omitempty"`
+	Stderr *Text `json:"stderr,omitempty"` // with Exec
+	// screen in the result; empty if it has none
+	Screen *Text `json:"screen,omitempty"`
 
-	Steps []string `json:"steps,omitempty"` // of an interrupt's receipt: these were sent, in this order
-	Died  bool     `json:"died,omitempty"`  // of an interrupt's receipt: something died, and nothing is left
+	// Receipt.Steps of an interrupt
+	Steps []string `json:"steps,omitempty"`
+	// Receipt.Died of an interrupt is not empty, and Receipt.Left is
+	Died bool `json:"died,omitempty"`
 
-	LatestMS   int64 `json:"latest_ms,omitempty"` // the answer came within this time, as the caller saw it
+	// limits of the duration of the call, in milliseconds
+	LatestMS   int64 `json:"latest_ms,omitempty"`
 	EarliestMS int64 `json:"earliest_ms,omitempty"`
 }
 
-// Text is what must be true of a text.
+// Text is an expected text. All fields that are set must match.
 type Text struct {
 	Is      *string  `json:"is,omitempty"`
 	Has     []string `json:"has,omitempty"`
 	Lacks   []string `json:"lacks,omitempty"`
-	Matches string   `json:"matches,omitempty"` // a regular expression of Go's, anywhere in it
+	Matches string   `json:"matches,omitempty"` // Go regular expression that matches anywhere
 	SHA256  string   `json:"sha256,omitempty"`
 	Length  *int     `json:"length,omitempty"` // in bytes
 }
 
-// programs are those that the cases need, each once.
+// programs returns the programs that the cases need, sorted and without duplicates.
 func programs(cases []Case) []string {
 	var all []string
 	for _, c := range cases {

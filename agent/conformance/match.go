@@ -13,10 +13,10 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// Facts are fields of an answer by name, as they are reported.
+// Facts are fields of a result by name, for the report.
 type Facts map[string]any
 
-// answer is what a step got.
+// answer is the result of a step.
 type answer struct {
 	result  agent.Result
 	bytes   string
@@ -24,19 +24,21 @@ type answer struct {
 	elapsed time.Duration
 }
 
-// longest is how much of a text is reported.
+// longest is the maximal length of a reported text.
 const longest = 200
 
-// short cuts what is reported of a text in the middle.
+// short shortens a reported text in its middle.
 func short(s string) string {
 	if len(s) <= longest {
 		return s
 	}
-	return strings.ToValidUTF8(s[:longest/2], "") + fmt.Sprintf("… %d bytes …", len(s)-longest) + strings.ToValidUTF8(s[len(s)-longest/2:], "")
+	head, tail := s[:longest/2], s[len(s)-longest/2:]
+	return strings.ToValidUTF8(head, "") + fmt.Sprintf("… %d bytes …", len(s)-longest) +
+		strings.ToValidUTF8(tail, "")
 }
 
-// check compares an answer with what must be true of it. got and want hold the fields that were looked at, and failed the
-// names of those that differ, in the order of Want. slow stretches the times.
+// check compares a result with w. got and want have the checked fields. failed has the names of
+// those that differ, in the order of Want. slow is a factor for LatestMS.
 func (w Want) check(a answer, slow float64) (got, want Facts, failed []string) {
 	got, want = make(Facts), make(Facts)
 	r := a.result
@@ -102,10 +104,20 @@ func (w Want) check(a answer, slow float64) (got, want Facts, failed []string) {
 	}
 	text("screen", w.Screen, shown)
 	if len(w.Steps) > 0 {
-		judge("receipt.steps", r.Receipt != nil && slices.Equal(r.Receipt.Steps, w.Steps), r.Receipt, w.Steps)
+		judge(
+			"receipt.steps",
+			r.Receipt != nil && slices.Equal(r.Receipt.Steps, w.Steps),
+			r.Receipt,
+			w.Steps,
+		)
 	}
 	if w.Died {
-		judge("receipt.died", r.Receipt != nil && len(r.Receipt.Died) > 0 && len(r.Receipt.Left) == 0, r.Receipt, "some, none left")
+		judge(
+			"receipt.died",
+			r.Receipt != nil && len(r.Receipt.Died) > 0 && len(r.Receipt.Left) == 0,
+			r.Receipt,
+			"some, none left",
+		)
 	}
 	ms := a.elapsed.Milliseconds()
 	if w.LatestMS > 0 {
@@ -117,7 +129,7 @@ func (w Want) check(a answer, slow float64) (got, want Facts, failed []string) {
 	return got, want, failed
 }
 
-// holds reports whether the text is as it must be, and says what it must be: the first rule that it breaks, or all.
+// holds reports whether s matches. must describes the first rule that s breaks, or all rules.
 func (t *Text) holds(s string) (must any, ok bool) {
 	var rules []string
 	type rule struct {
@@ -139,7 +151,10 @@ func (t *Text) holds(s string) (must any, ok bool) {
 		all = append(all, rule{err == nil && re.MatchString(s), "matches " + t.Matches})
 	}
 	if t.Length != nil {
-		all = append(all, rule{len(s) == *t.Length, fmt.Sprintf("has %d bytes, not %d", *t.Length, len(s))})
+		all = append(
+			all,
+			rule{len(s) == *t.Length, fmt.Sprintf("has %d bytes, not %d", *t.Length, len(s))},
+		)
 	}
 	if t.SHA256 != "" {
 		sum := sha256.Sum256([]byte(s))

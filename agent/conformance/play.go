@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// play is one case being run.
+// play is one running case.
 type play struct {
 	Case
 	tier   Tier
@@ -27,9 +27,9 @@ type play struct {
 	out    *Outcome                // guarded by mu while steps run
 }
 
-// prepare writes the files of the case and runs its set-up.
+// prepare writes the files of the case and runs its setup.
 func (p *play) prepare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, setupTime, errors.New("it has not ended"))
+	ctx, cancel := context.WithTimeoutCause(ctx, setupTime, errors.New("setup did not end"))
 	defer cancel()
 	for _, f := range p.Files {
 		path := shellquote.Join(f.Path)
@@ -37,7 +37,8 @@ func (p *play) prepare(ctx context.Context) error {
 		if f.Mode != "" {
 			script += " && chmod " + f.Mode + " " + path
 		}
-		if exit, err := p.client.Exec(ctx, agent.Cmd{Command: script, Stdin: strings.NewReader(f.Text)}); err != nil {
+		if exit, err := p.client.Exec(ctx, agent.Cmd{Command: script,
+			Stdin: strings.NewReader(f.Text)}); err != nil {
 			return err
 		} else if exit.Code != 0 {
 			return fmt.Errorf("%s: exit code %d", f.Path, exit.Code)
@@ -50,12 +51,12 @@ func (p *play) prepare(ctx context.Context) error {
 	return err
 }
 
-// clean ends the sessions of the case, whatever it left of them, and undoes what it set up.
+// clean ends the sessions of the case and runs its cleanup.
 func (p *play) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	for _, sh := range p.shells {
-		// One that ended by itself is gone already; one that cannot be ended fails the next case that needs room.
+		// The session may have ended already. If it cannot be ended, a later case fails.
 		_ = sh.End(ctx)
 		sh.Close()
 	}
@@ -67,22 +68,26 @@ func (p *play) clean(ctx context.Context) {
 	}
 }
 
-// shell is the session of that name, fresh when it is first named.
+// shell returns the session of that name. The first use starts it.
 func (p *play) shell(ctx context.Context, name string) (*agent.Shell, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if sh := p.shells[name]; sh != nil {
 		return sh, nil
 	}
-	sh, err := p.client.Attach(ctx, agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: agent.Start{
-		Argv: p.Start.Argv, Env: p.Start.Env, Cols: p.Start.Cols, Rows: p.Start.Rows, Without: p.tier.Without()}})
+	sh, err := p.client.Attach(
+		ctx,
+		agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: agent.Start{
+			Argv: p.Start.Argv, Env: p.Start.Env, Cols: p.Start.Cols, Rows: p.Start.Rows,
+			Without: p.tier.Without()}},
+	)
 	if err == nil {
 		p.shells[name] = sh
 	}
 	return sh, err
 }
 
-// steps makes the steps in order, up to the first whose answer is not what it must be.
+// steps makes the steps in order, up to the first that fails.
 func (p *play) steps(ctx context.Context, steps []Step, within string) error {
 	for i, s := range steps {
 		name := fmt.Sprintf("%s%d %s", within, i+1, s.Do)
@@ -98,15 +103,19 @@ func (p *play) steps(ctx context.Context, steps []Step, within string) error {
 	return nil
 }
 
-// grace is how much longer than its own timeout a call may take before the runner gives it up.
+// grace is the time after its own timeout that a call may take before the runner cancels it.
 const grace = 15 * time.Second
 
 func (p *play) step(ctx context.Context, s Step, name string) error {
-	call, cancel := context.WithTimeoutCause(ctx, s.timeout()+grace, errors.New("the call did not come back at its own deadline"))
+	call, cancel := context.WithTimeoutCause(
+		ctx,
+		s.timeout()+grace,
+		errors.New("the call did not return at its own timeout"),
+	)
 	defer cancel()
 	beside := make(chan error, 1)
 	if len(s.Meanwhile) > 0 {
-		if s.Do != Exec { // the time begins when the call is made, not when its session is opened
+		if s.Do != Exec { // AfterMS begins at the call, not at the start of the session
 			if _, err := p.shell(call, s.Shell); err != nil {
 				return fmt.Errorf("step %s: %w", name, err)
 			}
@@ -141,12 +150,19 @@ func (p *play) step(ctx context.Context, s Step, name string) error {
 		p.out.Got, p.out.Want = got, want
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("step %s: %s: got %v, want %v%s", name, failed[0], plain(got[failed[0]]), plain(want[failed[0]]), seen(a, failed[0]))
+		return fmt.Errorf(
+			"step %s: %s: got %v, want %v%s",
+			name,
+			failed[0],
+			plain(got[failed[0]]),
+			plain(want[failed[0]]),
+			seen(a, failed[0]),
+		)
 	}
 	return nil
 }
 
-// seen adds what explains a wrong end of a call.
+// seen returns details for the error of a failed step.
 func seen(a answer, failed string) string {
 	var b strings.Builder
 	if failed != "output" && a.result.Output != "" {
@@ -206,10 +222,11 @@ func (p *play) call(ctx context.Context, s Step) (a answer, err error) {
 		delete(p.shells, s.Shell)
 		p.mu.Unlock()
 	default:
-		err = fmt.Errorf("there is no step %q", s.Do)
+		err = fmt.Errorf("unknown step %q", s.Do)
 	}
 	a.elapsed = time.Since(began)
-	if a.result.Ended == agent.EndedLost { // an answer that a case can want, with its reason in the result
+	// cases can expect it: the result has the reason
+	if a.result.Ended == agent.EndedLost {
 		err = nil
 	}
 	return a, err
@@ -217,7 +234,11 @@ func (p *play) call(ctx context.Context, s Step) (a answer, err error) {
 
 // exec runs a command without a terminal.
 func (p *play) exec(ctx context.Context, s Step) (a answer, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout(), errors.New("the command has not ended"))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		s.timeout(),
+		errors.New("the command did not end"),
+	)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := agent.Cmd{Command: s.Text, Stdout: &stdout, Stderr: &stderr}
@@ -230,7 +251,12 @@ func (p *play) exec(ctx context.Context, s Step) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	a.result = agent.Result{Ended: agent.EndedDone, ExitCode: &exit.Code, Output: stdout.String(), Basis: []agent.Basis{agent.BasisExit}}
+	a.result = agent.Result{
+		Ended:    agent.EndedDone,
+		ExitCode: &exit.Code,
+		Output:   stdout.String(),
+		Basis:    []agent.Basis{agent.BasisExit},
+	}
 	if exit.Signal != "" {
 		a.result.Signal = &exit.Signal
 	}
@@ -238,7 +264,7 @@ func (p *play) exec(ctx context.Context, s Step) (a answer, err error) {
 	return a, nil
 }
 
-// plain shows what a pointer points to.
+// plain dereferences pointers for the report.
 func plain(v any) any {
 	switch v := v.(type) {
 	case *int:

@@ -14,49 +14,54 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// Options say how cases are run. Client is required, the zero value of everything else works.
+// Options configure a run. Client is required. The zero value of all other fields works.
 type Options struct {
-	Client *agent.Client // of the sandbox in which cases run
+	Client *agent.Client // sandbox in which cases run
 
-	// Privileged is of a sandbox in which setuid programs work, for the cases that need one. Without it they are not run.
+	// Privileged is a sandbox in which setuid programs work, for the cases that need one. If it is
+	// nil, they are not run.
 	Privileged *agent.Client
 
-	Dial     func(ctx context.Context) (*agent.Client, error) // see World
-	Packages map[string]string                                // Debian packages of programs; a program is one of its own name otherwise
-	Tiers    []Tier                                           // Full when empty
-	Slow     float64                                          // how many times as long an answer may take on this machine; 1 when 0
+	Dial func(ctx context.Context) (*agent.Client, error) // see World
+	// Packages has the Debian package of a program, if its name differs.
+	Packages map[string]string
+	Tiers    []Tier // empty means Full
+	// Slow is a factor for the time limits of results on this machine. 0 means 1.
+	Slow float64
 
-	Report  func(Outcome)     // gets each outcome as it comes
-	Install func(what string) // is told of programs that are being installed
+	Report  func(Outcome)     // receives each outcome
+	Install func(what string) // called before programs are installed
 }
 
-// Outcome is what became of one case on one tier.
+// Outcome is the outcome of one case on one tier.
 type Outcome struct {
 	Case   string        `json:"case"`
 	Group  string        `json:"group"`
 	Tier   Tier          `json:"tier"`
 	Pass   bool          `json:"pass"`
-	Basis  []agent.Basis `json:"basis"`  // of the last verdict
-	Got    Facts         `json:"got"`    // of the step that failed, else of the last
-	Want   Facts         `json:"want"`   // the same fields
-	MS     int64         `json:"ms"`     // the whole case
-	Reason string        `json:"reason"` // why it did not pass; empty when it did
+	Basis  []agent.Basis `json:"basis"`  // evidence for the last state
+	Got    Facts         `json:"got"`    // fields of the failed or last step
+	Want   Facts         `json:"want"`   // expected fields
+	MS     int64         `json:"ms"`     // duration of the case in milliseconds
+	Reason string        `json:"reason"` // why it did not pass; empty if it passed
 
-	Excused bool `json:"excused,omitempty"` // the case says that it cannot pass on this tier; it was not run
-	NotRun  bool `json:"not_run,omitempty"` // it must pass, and what it needs could not be had
+	// Excused cases cannot pass on this tier and were not run.
+	Excused bool `json:"excused,omitempty"`
+	NotRun  bool `json:"not_run,omitempty"` // it was not run because a requirement is missing
 }
 
-// caseTime bounds a case, whatever its steps say.
+// caseTime bounds a case.
 const caseTime = 8 * time.Minute
 
-// setupTime bounds its files and its set-up.
+// setupTime bounds the files and the setup of a case.
 const setupTime = 3 * time.Minute
 
-// cleanTime bounds ending a session and cleaning up.
+// cleanTime bounds the cleanup of a case.
 const cleanTime = 20 * time.Second
 
-// All runs the cases, one after the other, tier by tier, and returns their outcomes. A case that fails, hangs or loses its
-// connection is an outcome; an error is returned when ctx ends, and when nothing can be run in a sandbox to begin with.
+// All runs the cases one after another, tier by tier, and returns their outcomes. A case that
+// fails, hangs or loses its connection is an outcome. All returns an error if ctx ends, or if no
+// command runs in a sandbox at all.
 func All(ctx context.Context, cases []Case, o Options) ([]Outcome, error) {
 	if len(o.Tiers) == 0 {
 		o.Tiers = []Tier{Full}
@@ -90,15 +95,27 @@ func All(ctx context.Context, cases []Case, o Options) ([]Outcome, error) {
 }
 
 // one runs a case.
-func (o Options) one(ctx context.Context, c Case, tier Tier, missing map[*agent.Client]map[string]string) (out Outcome) {
-	out = Outcome{Case: c.Name, Group: c.Group, Tier: tier, Basis: []agent.Basis{}, Got: Facts{}, Want: Facts{}}
+func (o Options) one(
+	ctx context.Context,
+	c Case,
+	tier Tier,
+	missing map[*agent.Client]map[string]string,
+) (out Outcome) {
+	out = Outcome{
+		Case:  c.Name,
+		Group: c.Group,
+		Tier:  tier,
+		Basis: []agent.Basis{},
+		Got:   Facts{},
+		Want:  Facts{},
+	}
 	if why := c.Cannot[tier]; why != "" {
 		out.Excused, out.Reason = true, why
 		return out
 	}
 	client := o.client(c)
 	if client == nil {
-		out.NotRun, out.Reason = true, "it needs a sandbox made with --sudo, and none was named"
+		out.NotRun, out.Reason = true, "it needs a sandbox created with --sudo"
 		return out
 	}
 	for _, program := range c.Needs {
@@ -108,14 +125,25 @@ func (o Options) one(ctx context.Context, c Case, tier Tier, missing map[*agent.
 		}
 	}
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, caseTime, errors.New("the case has taken too long"))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		caseTime,
+		errors.New("the case took too long"),
+	)
 	defer cancel()
-	p := &play{Case: c, tier: tier, slow: o.Slow, client: client, shells: make(map[string]*agent.Shell), out: &out}
+	p := &play{
+		Case:   c,
+		tier:   tier,
+		slow:   o.Slow,
+		client: client,
+		shells: make(map[string]*agent.Shell),
+		out:    &out,
+	}
 	defer p.clean(ctx)
 	err := p.prepare(ctx)
 	switch {
 	case err != nil:
-		err = fmt.Errorf("set up: %w", err)
+		err = fmt.Errorf("setup: %w", err)
 	case c.Do != nil:
 		err = c.Do(ctx, World{Client: client, Tier: tier, Dial: o.Dial})
 	default:
@@ -136,7 +164,8 @@ func (o Options) client(c Case) *agent.Client {
 	return o.Client
 }
 
-// provide installs what the cases need, and says of each sandbox which programs could not be had, and why.
+// provide installs the programs that the cases need. It returns the missing programs of each
+// sandbox, with the reason.
 func (o Options) provide(ctx context.Context, cases []Case) map[*agent.Client]map[string]string {
 	missing := make(map[*agent.Client]map[string]string)
 	for _, client := range []*agent.Client{o.Client, o.Privileged} {
@@ -156,16 +185,17 @@ func (o Options) provide(ctx context.Context, cases []Case) map[*agent.Client]ma
 // installTime bounds an installation.
 const installTime = 15 * time.Minute
 
-// absent lists the programs that are not there.
+// absent returns the missing programs.
 func absent(ctx context.Context, c *agent.Client, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	out, err := quiet(ctx, c, "for p in "+shellquote.Join(names...)+`; do command -v "$p" >/dev/null || echo "$p"; done`)
+	out, err := quiet(ctx, c, "for p in "+shellquote.Join(names...)+
+		`; do command -v "$p" >/dev/null || echo "$p"; done`)
 	return strings.Fields(out), err
 }
 
-// install makes programs available by one apt-get, or, when that fails, one for each.
+// install installs programs with one apt-get, or, if that fails, with one for each.
 func (o Options) install(ctx context.Context, c *agent.Client, names []string) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
@@ -198,9 +228,11 @@ func (o Options) install(ctx context.Context, c *agent.Client, names []string) m
 	if _, err := quiet(ctx, c, "apt-get update -qq"); err != nil {
 		return all(need, err)
 	}
-	if _, err := quiet(ctx, c, get+shellquote.Join(strings.Fields(strings.Join(once, " "))...)); err != nil {
+	if _, err := quiet(ctx, c, get+shellquote.Join(
+		strings.Fields(strings.Join(once, " "))...)); err != nil {
 		for i, n := range need {
-			if _, err := quiet(ctx, c, get+shellquote.Join(strings.Fields(packages[i])...)); err != nil {
+			if _, err := quiet(ctx, c, get+shellquote.Join(
+				strings.Fields(packages[i])...)); err != nil {
 				why[n] = err.Error()
 			}
 		}
@@ -211,13 +243,14 @@ func (o Options) install(ctx context.Context, c *agent.Client, names []string) m
 	}
 	for _, n := range need {
 		if why[n] == "" {
-			why[n] = "its package has no such program"
+			why[n] = "its package does not have the program"
 		}
 	}
 	return why
 }
 
-// quiet runs shell text without a terminal and returns what it printed. Another exit code than 0 is an error.
+// quiet runs a shell command without a terminal and returns its output. An exit code other than 0
+// is an error.
 func quiet(ctx context.Context, c *agent.Client, script string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	exit, err := c.Exec(ctx, agent.Cmd{Command: script, Stdout: &stdout, Stderr: &stderr})

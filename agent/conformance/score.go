@@ -11,11 +11,11 @@ type Count struct {
 	Cases   int `json:"cases"`
 	Pass    int `json:"pass"`
 	Fail    int `json:"fail"`
-	NotRun  int `json:"not_run"` // they count as failed
-	Excused int `json:"excused"` // they cannot pass on their tier, and say why
+	NotRun  int `json:"not_run"` // not run; they count as failed
+	Excused int `json:"excused"` // cannot pass on their tier
 }
 
-// OK reports whether everything that must pass did.
+// OK reports whether all cases that must pass did.
 func (c Count) OK() bool { return c.Fail == 0 && c.NotRun == 0 }
 
 func (c *Count) add(o Outcome) {
@@ -32,21 +32,26 @@ func (c *Count) add(o Outcome) {
 	}
 }
 
-// Score counts by tier, by group, and by the strongest layer that the last verdict of a case rests on.
+// Score counts outcomes by tier, by group, and by the strongest evidence for the last state of a
+// case.
 type Score struct {
 	Count
 	Tiers  map[Tier]Count            `json:"tiers"`
 	Groups map[string]map[Tier]Count `json:"groups"`
 	Basis  map[string]map[Tier]Count `json:"basis"`
 
-	order []string  // of the groups
-	tiers []Tier    // in their order
-	short []Outcome // those that did not pass
+	order []string  // of groups
+	tiers []Tier    // in order
+	short []Outcome // outcomes that did not pass
 }
 
 // ScoreOf counts outcomes.
 func ScoreOf(all []Outcome) Score {
-	s := Score{Tiers: make(map[Tier]Count), Groups: make(map[string]map[Tier]Count), Basis: make(map[string]map[Tier]Count)}
+	s := Score{
+		Tiers:  make(map[Tier]Count),
+		Groups: make(map[string]map[Tier]Count),
+		Basis:  make(map[string]map[Tier]Count),
+	}
 	for _, o := range all {
 		if !slices.Contains(s.order, o.Group) {
 			s.order = append(s.order, o.Group)
@@ -78,8 +83,9 @@ func count(by map[string]map[Tier]Count, key string, o Outcome) {
 	by[key][o.Tier] = c
 }
 
-// Table is the score in Markdown: a row for each group and each layer, a column for each tier, then the cases that failed or
-// were not run, and the reasons of those that cannot pass. A cell says how many of those that must pass did.
+// Table returns the score as Markdown: a row for each group and layer, a column for each tier, then
+// the cases that failed or were not run, and the reasons of those that cannot pass. A cell has the
+// number of passed cases of those that must pass.
 func (s Score) Table() string {
 	var b strings.Builder
 	row := func(name string, counts map[Tier]Count) {
@@ -112,14 +118,17 @@ func (s Score) Table() string {
 	return b.String()
 }
 
-// reasons lists what did not pass.
+// reasons lists the cases that did not pass.
 func (s Score) reasons(b *strings.Builder) {
 	var failed, reasons []string
 	excused := make(map[string]int) // cases by tier and reason
 	for _, o := range s.short {
 		if !o.Excused {
 			why, _, _ := strings.Cut(o.Reason, "\n")
-			failed = append(failed, fmt.Sprintf("| %s/%s | %s | %s |\n", o.Group, o.Case, o.Tier, cell(why)))
+			failed = append(
+				failed,
+				fmt.Sprintf("| %s/%s | %s | %s |\n", o.Group, o.Case, o.Tier, cell(why)),
+			)
 			continue
 		}
 		key := fmt.Sprintf("| %s | %s |", o.Tier, cell(o.Reason))
@@ -129,7 +138,8 @@ func (s Score) reasons(b *strings.Builder) {
 		excused[key]++
 	}
 	if len(failed) > 0 {
-		b.WriteString("\n| failed, or not run | tier | what was seen |\n| --- | --- | --- |\n" + strings.Join(failed, ""))
+		b.WriteString("\n| failed, or not run | tier | what was seen |\n| --- | --- | --- |\n")
+		b.WriteString(strings.Join(failed, ""))
 	}
 	if len(reasons) > 0 {
 		b.WriteString("\n| tier | why cases cannot pass | how many |\n| --- | --- | --- |\n")
@@ -139,16 +149,17 @@ func (s Score) reasons(b *strings.Builder) {
 	}
 }
 
-// cell makes a text fit a cell of a table: its beginning, without what Markdown would read.
+// cell shortens a text for a cell of a Markdown table and escapes it.
 func cell(s string) string {
 	const most = 160
 	if r := []rune(s); len(r) > most {
 		s = string(r[:most]) + "…"
 	}
-	return strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;", "`", "'", "\uFFFD", "?").Replace(s)
+	return strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;", "`", "'", "\uFFFD", "?").
+		Replace(s)
 }
 
-// String is a cell of the table.
+// String returns a cell of the table.
 func (c Count) String() string {
 	if c.Cases == 0 {
 		return "–"

@@ -9,8 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
 )
 
-// TestBackgroundCasesPassWhenProgramsStartLate plays cases that start a program beside the shell
-// and end it, in a sandbox where such a program begins half a second after its caller went on.
+// TestBackgroundCasesPassWhenProgramsStartLate runs cases that start and end a background program,
+// in a sandbox where such a program starts half a second late.
 func TestBackgroundCasesPassWhenProgramsStartLate(t *testing.T) {
 	ctx := bounded(t)
 	dial := gatewayOf(t)
@@ -19,7 +19,7 @@ func TestBackgroundCasesPassWhenProgramsStartLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	// The programs of these cases sleep for 47xx seconds; everybody else's sleep is as ever.
+	// The programs of these cases sleep for 47xx seconds. Only those sleeps are delayed.
 	late := "case $1 in 47*) /bin/sleep 0.5 ;; esac\nexec -a sleep /bin/sleep \"$@\"\n"
 	names := []string{"nohup", "disown", "setsid", "open-output"}
 	var cases []conformance.Case
@@ -36,7 +36,11 @@ func TestBackgroundCasesPassWhenProgramsStartLate(t *testing.T) {
 	if len(cases) != len(names) {
 		t.Fatalf("%d cases, want %v", len(cases), names)
 	}
-	all, err := conformance.All(ctx, cases, conformance.Options{Client: client, Dial: dial, Slow: 100})
+	all, err := conformance.All(
+		ctx,
+		cases,
+		conformance.Options{Client: client, Dial: dial, Slow: 100},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,8 @@
-// Package expect waits for patterns on a byte stream that has offsets, such as the log of a session.
+// Package expect waits for patterns on a byte stream that has offsets, such as the log of a
+// session.
 //
-// Reach for it when a program's output is the only thing that tells. To learn that a program waits for input, ask the
-// session's state instead.
+// Use it for programs that report their progress only in their output. The state of a session
+// reports without it that a program waits for input.
 package expect
 
 import (
@@ -14,30 +15,32 @@ import (
 	"unicode/utf8"
 )
 
-// Pattern tells whether text matches. A *regexp.Regexp is one.
+// Pattern reports whether text matches. A *regexp.Regexp is a Pattern.
 type Pattern interface {
 	Match(text []byte) bool
 }
 
-// Text is a Pattern that matches where these characters stand anywhere.
+// Text is a Pattern that matches any text that contains it.
 type Text string
 
-// Match reports whether text has t in it.
+// Match reports whether text contains t.
 func (t Text) Match(text []byte) bool { return bytes.Contains(text, []byte(t)) }
 
-// DefaultSize is the size of a Window that was given none, in bytes.
+// DefaultSize is the default size of a Window, in bytes.
 const DefaultSize = 64 << 10
 
-// Match is what a call of Expect found.
+// Match is the result of Expect.
 type Match struct {
-	Index  int    // which of the patterns matched
-	Text   string // from the end of the previous match, or the window's beginning, to the end of this one
+	Index int // index of the pattern that matched
+	// output from the end of the previous match, or the begin of the window, to the end of this one
+	Text   string
 	From   uint64 // offset of Text's first byte
-	To     uint64 // offset after its last
-	Missed uint64 // bytes before From that had left the window unseen
+	To     uint64 // offset after its last byte
+	Missed uint64 // bytes before From that left the window unmatched
 }
 
-// Window holds the tail of a stream that no pattern matched yet. Its methods may be called at once.
+// Window holds the tail of a stream that no pattern has matched. Its methods are safe for
+// concurrent use.
 type Window struct {
 	size int
 
@@ -45,12 +48,12 @@ type Window struct {
 	buf    []byte        // guarded by mu; unmatched tail
 	from   uint64        // guarded by mu; offset of buf[0]
 	missed uint64        // guarded by mu; bytes dropped since the last match
-	err    error         // guarded by mu; why no more comes
+	err    error         // guarded by mu; why the stream ended
 	more   chan struct{} // guarded by mu; closed and replaced when the window changes
 }
 
-// NewWindow returns a window of at most size bytes; 0 means DefaultSize. Older bytes leave it unmatched, so a pattern that
-// spans more than size bytes is never found.
+// NewWindow returns a window of at most size bytes; 0 means DefaultSize. Older bytes are dropped,
+// so a match longer than size bytes is not found.
 func NewWindow(size int) *Window {
 	if size <= 0 {
 		size = DefaultSize
@@ -58,8 +61,9 @@ func NewWindow(size int) *Window {
 	return &Window{size: size, more: make(chan struct{})}
 }
 
-// Write appends the stream's bytes at offset. A gap before them empties the window: nothing matches across it. Bytes
-// before what was already written are ignored, as after a resume.
+// Write appends the stream's bytes at offset. A gap before offset empties the window, so that
+// nothing matches across the gap. Bytes that were written before are ignored, such as those that a
+// resumed stream repeats.
 func (w *Window) Write(offset uint64, p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +86,7 @@ func (w *Window) Write(offset uint64, p []byte) {
 	w.wakeLocked()
 }
 
-// Skip forgets everything before offset: what Expect looks at begins there.
+// Skip drops the bytes before offset. Expect searches from there.
 func (w *Window) Skip(offset uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +99,7 @@ func (w *Window) Skip(offset uint64) {
 	w.missed = 0
 }
 
-// Close ends the window: calls of Expect that find nothing in what is there return err.
+// Close ends the stream. Calls of Expect that find no match in the window return err.
 func (w *Window) Close(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,9 +109,9 @@ func (w *Window) Close(err error) {
 	w.wakeLocked()
 }
 
-// Expect waits until one of the patterns matches, and takes the text up to the end of the match out of the window. The
-// shortest text that matches is taken, as far as the pattern lets one find it by halving: exact for Text, and for a
-// regular expression that still matches when text follows.
+// Expect waits until one of the patterns matches, and removes the text up to the end of the match
+// from the window. It finds the shortest matching text by binary search. That is exact for Text,
+// and for a regular expression that still matches when more text follows.
 func (w *Window) Expect(ctx context.Context, patterns ...Pattern) (Match, error) {
 	if len(patterns) == 0 {
 		return Match{}, errors.New("expect: no pattern given")
@@ -131,7 +135,7 @@ func (w *Window) Expect(ctx context.Context, patterns ...Pattern) (Match, error)
 	}
 }
 
-// first is the index of the first pattern that matches text, else -1.
+// first returns the index of the first pattern that matches text, or -1.
 func first(patterns []Pattern, text []byte) int {
 	return slices.IndexFunc(patterns, func(p Pattern) bool { return p.Match(text) })
 }
@@ -150,10 +154,17 @@ func (w *Window) matchLocked(patterns []Pattern) (Match, bool) {
 			low = mid
 		}
 	}
-	// Do not split a character; a longer run of continuation bytes is none.
-	for end := high + utf8.UTFMax - 1; high < min(end, len(w.buf)) && !utf8.RuneStart(w.buf[high]); high++ {
+	// Do not split a UTF-8 character. A longer run of continuation bytes is not a character.
+	for end := high + utf8.UTFMax - 1; high < min(end, len(w.buf)) &&
+		!utf8.RuneStart(w.buf[high]); high++ {
 	}
-	match := Match{Index: index, Text: string(w.buf[:high]), From: w.from, To: w.from + uint64(high), Missed: w.missed}
+	match := Match{
+		Index:  index,
+		Text:   string(w.buf[:high]),
+		From:   w.from,
+		To:     w.from + uint64(high),
+		Missed: w.missed,
+	}
 	w.dropLocked(high)
 	w.missed = 0
 	return match, true

@@ -71,7 +71,10 @@ func TestExpectEnds(t *testing.T) {
 			t.Error("no pattern: no error")
 		}
 		w.Close(io.ErrUnexpectedEOF)
-		if _, err := w.Expect(context.Background(), Text("x")); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, err := w.Expect(context.Background(), Text("x")); !errors.Is(
+			err,
+			io.ErrUnexpectedEOF,
+		) {
 			t.Errorf("closed: got %v", err)
 		}
 	})
@@ -84,7 +87,8 @@ func TestWindowIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (Match{Text: strings.Repeat("a", 13) + "end", From: 87, To: 103, Missed: 87}); got != want {
+	if want := (Match{Text: strings.Repeat("a", 13) + "end", From: 87, To: 103,
+		Missed: 87}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -110,7 +114,8 @@ func TestWriteGapsAndRepeats(t *testing.T) {
 func TestExpectSaysWhichPattern(t *testing.T) {
 	w := NewWindow(0)
 	w.Write(0, []byte("a b c"))
-	for _, want := range []Match{{Index: 1, Text: "a b", To: 3}, {Index: 0, Text: " c", From: 3, To: 5}} {
+	for _, want := range []Match{{Index: 1, Text: "a b", To: 3},
+		{Index: 0, Text: " c", From: 3, To: 5}} {
 		got, err := w.Expect(t.Context(), Text("c"), Text("b"))
 		if err != nil || got != want {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
@@ -135,7 +140,8 @@ func FuzzExpect(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if end := bytes.Index(stream, pattern) + len(pattern); int(got.To) < end || int(got.To) > end+3 {
+		if end := bytes.Index(stream, pattern) + len(pattern); int(got.To) < end ||
+			int(got.To) > end+3 {
 			t.Errorf("match ends at %d, want %d", got.To, end)
 		}
 	})

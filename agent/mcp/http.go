@@ -11,22 +11,26 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Caller is who sent a request.
+// Caller is the sender of a request.
 type Caller struct {
-	ID      string          // tells callers apart: a session is its caller's own
-	Live    context.Context //nolint:containedctx // ends when the caller may no longer call; their sessions end with it. nil never does
-	Options Options         // of a session that begins with the request
+	ID      string  // identifies the caller: a session belongs to one caller
+	Options Options // of a session that begins with the request
+
+	// Live ends the caller's sessions when it ends, such as when a token is revoked. nil never
+	// ends.
+	Live context.Context //nolint:containedctx // see above
 }
 
 const (
 	maxHTTPSessions = 16               // of one caller
-	httpIdle        = 30 * time.Minute // of a session without a request; what runs in sandboxes goes on
+	httpIdle        = 30 * time.Minute // ends a session without a request; programs continue
 	maxBody         = 1 << 20          // bytes of a request
 )
 
-// Handler serves MCP over streamable HTTP: POST, GET and DELETE of one path. Sessions are state of this process, and of whoever began
-// them: with another's session nothing is done. It must be behind a door that lets nobody in without a bearer token, nor from pages of
-// others; it refuses names that are not the loopback's on a loopback address all the same.
+// Handler serves MCP over streamable HTTP: POST, GET and DELETE of one path. Sessions are stored in
+// this process and belong to the caller that began them; requests of other callers to them are
+// rejected. The server in front of the Handler must authenticate bearer tokens and reject requests
+// of foreign web pages. On a loopback address, the Handler itself rejects other host names.
 type Handler struct {
 	caller func(*http.Request) (Caller, error)
 	http   http.Handler
@@ -37,31 +41,44 @@ type Handler struct {
 	running  sync.WaitGroup    // what ends sessions; Add is guarded by mu
 }
 
-// session is one client's stay.
+// session is the session of one client.
 type session struct {
 	server *Server
 	caller string
 	began  sync.Once
 }
 
-// NewHandler returns a Handler. caller says who sent a request that the door let in; its error refuses the request. The caller closes
-// the Handler.
+// NewHandler returns a Handler. caller returns the sender of an authenticated request; its error
+// rejects the request. Close the Handler after use.
 func NewHandler(caller func(*http.Request) (Caller, error)) *Handler {
 	h := &Handler{caller: caller, sessions: make(map[*session]bool)}
-	streamable := sdk.NewStreamableHTTPHandler(h.begin, &sdk.StreamableHTTPOptions{SessionTimeout: httpIdle, MaxRequestBodyBytes: maxBody, PropagateRequestCancellation: true})
-	h.http = auth.RequireBearerToken(func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
-		c, err := caller(r)
-		if err != nil || c.ID == "" {
-			return nil, fmt.Errorf("%w: nobody's", auth.ErrInvalidToken)
-		}
-		return &auth.TokenInfo{UserID: c.ID, Expiration: time.Now().Add(time.Hour)}, nil // the door asks for each request
-	}, nil)(streamable)
+	streamable := sdk.NewStreamableHTTPHandler(
+		h.begin,
+		&sdk.StreamableHTTPOptions{
+			SessionTimeout:               httpIdle,
+			MaxRequestBodyBytes:          maxBody,
+			PropagateRequestCancellation: true,
+		},
+	)
+	h.http = auth.RequireBearerToken(
+		func(_ context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
+			c, err := caller(r)
+			if err != nil || c.ID == "" {
+				return nil, fmt.Errorf("%w: it has no caller", auth.ErrInvalidToken)
+			}
+			// The server in front checks the token of each request.
+			return &auth.TokenInfo{UserID: c.ID, Expiration: time.Now().Add(time.Hour)}, nil
+		},
+		nil,
+	)(
+		streamable,
+	)
 	return h
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.http.ServeHTTP(w, r) }
 
-// begin makes the Server of a session that a request begins; nil refuses it.
+// begin returns the Server of a new session, or nil to reject the request.
 func (h *Handler) begin(r *http.Request) *sdk.Server {
 	c, err := h.caller(r)
 	if err != nil {
@@ -80,7 +97,7 @@ func (h *Handler) begin(r *http.Request) *sdk.Server {
 		s.server.Close()
 		return nil
 	}
-	// The first message tells that the session is there to be waited for; one that never comes leaves nothing open.
+	// The first message shows that the session exists. Without one, there is nothing to close.
 	s.server.server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			s.began.Do(func() {
@@ -94,12 +111,13 @@ func (h *Handler) begin(r *http.Request) *sdk.Server {
 	return s.server.server
 }
 
-// enter has s closed when its session ends, and its session ended with live, which may be nil, or the Handler.
+// enter closes s when its session ends, and ends the session with live or the Handler. live may be
+// nil.
 func (h *Handler) enter(live context.Context, s *session, there *sdk.ServerSession) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		go there.Close() // it waits for the request that this is
+		go there.Close() // Close waits for the current request
 		return
 	}
 	h.sessions[s] = true
@@ -108,10 +126,10 @@ func (h *Handler) enter(live context.Context, s *session, there *sdk.ServerSessi
 	}
 	stop := context.AfterFunc(live, func() {
 		s.server.end(errGone)
-		_ = there.Close() // it has ended, one way or the other
+		_ = there.Close() // the session has ended in any case
 	})
 	h.running.Go(func() {
-		_ = there.Wait() // why is of no use to anybody
+		_ = there.Wait() // the reason does not matter
 		stop()
 		s.server.Close()
 		h.mu.Lock()
@@ -132,7 +150,7 @@ func (h *Handler) Close() {
 	for _, s := range all {
 		s.server.end(errGone)
 		for there := range s.server.server.Sessions() {
-			_ = there.Close() // the same
+			_ = there.Close() // likewise
 		}
 	}
 	h.running.Wait()

@@ -26,7 +26,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// serveHTTP runs a Handler for whoever has a token that live knows.
+// serveHTTP runs a Handler for callers with a token in live.
 func serveHTTP(t *testing.T, live map[string]context.Context) string {
 	t.Helper()
 	g := agenttest.New(t)
@@ -35,7 +35,11 @@ func serveHTTP(t *testing.T, live map[string]context.Context) string {
 		if live[name] == nil || live[name].Err() != nil {
 			return mcp.Caller{}, errors.New("unknown")
 		}
-		return mcp.Caller{ID: name, Live: live[name], Options: mcp.Options{Gateway: g, Sandbox: "box"}}, nil
+		return mcp.Caller{
+			ID:      name,
+			Live:    live[name],
+			Options: mcp.Options{Gateway: g, Sandbox: "box"},
+		}, nil
 	})
 	server := httptest.NewServer(h)
 	t.Cleanup(func() {
@@ -48,7 +52,9 @@ func serveHTTP(t *testing.T, live map[string]context.Context) string {
 }
 
 func connectHTTP(t *testing.T, url, token string) (*sdk.ClientSession, error) {
-	c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer(token)}, MaxRetries: -1}, nil)
+	c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).
+		Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url,
+			HTTPClient: &http.Client{Transport: bearer(token)}, MaxRetries: -1}, nil)
 	if err == nil {
 		t.Cleanup(func() { c.Close() })
 	}
@@ -57,7 +63,14 @@ func connectHTTP(t *testing.T, url, token string) (*sdk.ClientSession, error) {
 
 func TestHTTP(t *testing.T) {
 	revoked, revoke := context.WithCancel(context.Background())
-	url := serveHTTP(t, map[string]context.Context{"alice": context.Background(), "bob": context.Background(), "eve": revoked})
+	url := serveHTTP(
+		t,
+		map[string]context.Context{
+			"alice": context.Background(),
+			"bob":   context.Background(),
+			"eve":   revoked,
+		},
+	)
 	if _, err := connectHTTP(t, url, "nobody"); err == nil {
 		t.Error("a token that nobody has is let in")
 	}
@@ -65,16 +78,25 @@ func TestHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _ := result(t, c, "run", args{"command": "cd /usr; echo here"}); ended(t, r, agent.EndedDone).Output != "here\n" {
+	if r, _ := result(t, c, "run", args{"command": "cd /usr; echo here"}); ended(
+		t,
+		r,
+		agent.EndedDone,
+	).Output != "here\n" {
 		t.Errorf("%+v", r)
 	}
 	if c.ID() == "" {
 		t.Fatal("the client has no session")
 	}
 
-	// Another's session is nobody's.
+	// The session of another caller is not found.
 	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
-		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+		r, err := http.NewRequestWithContext(
+			t.Context(),
+			method,
+			url,
+			strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +114,7 @@ func TestHTTP(t *testing.T) {
 		}
 	}
 
-	// A page whose name was made to point here is refused.
+	// A web page whose name resolves to this address is rejected.
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +129,7 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("another host: %s", res.Status)
 	}
 
-	// A token that is revoked ends what is done with it, at once.
+	// Revoking a token ends its sessions immediately.
 	e, err := connectHTTP(t, url, "eve")
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +137,13 @@ func TestHTTP(t *testing.T) {
 	result(t, e, "run", args{"command": "true", "session": "eve"})
 	called := make(chan error, 1)
 	go func() {
-		_, err := e.CallTool(t.Context(), &sdk.CallToolParams{Name: "run", Arguments: args{"command": "sleep 30", "session": "eve"}})
+		_, err := e.CallTool(
+			t.Context(),
+			&sdk.CallToolParams{
+				Name:      "run",
+				Arguments: args{"command": "sleep 30", "session": "eve"},
+			},
+		)
 		called <- err
 	}()
 	waiting, _ := result(t, c, "wait", args{"session": "eve", "timeout_s": 0.1})
@@ -128,7 +156,8 @@ func TestHTTP(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("a call goes on whose token was revoked")
 	}
-	if r, _ := result(t, c, "wait", args{"session": "eve", "timeout_s": 0.1}); r.Phase != agent.PhaseRunning {
+	if r, _ := result(t, c, "wait", args{"session": "eve",
+		"timeout_s": 0.1}); r.Phase != agent.PhaseRunning {
 		t.Errorf("what it started ended: %+v", r)
 	}
 	result(t, c, "interrupt", args{"session": "eve"})

@@ -45,7 +45,8 @@ func serve(t testing.TB, o mcp.Options) io.ReadWriteCloser {
 func client(t testing.TB, g agent.Daemon, o *sdk.ClientOptions) *sdk.ClientSession {
 	t.Helper()
 	rw := serve(t, mcp.Options{Gateway: g, Sandbox: "box", Version: "test"})
-	c, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), &sdk.IOTransport{Reader: rw, Writer: rw}, nil)
+	c, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).
+		Connect(t.Context(), &sdk.IOTransport{Reader: rw, Writer: rw}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,12 @@ type args = map[string]any
 const patience = 60 * time.Second
 
 // call calls a tool and returns its structured content and its text.
-func call(t testing.TB, c *sdk.ClientSession, tool string, a any) (object args, text string, failed bool) {
+func call(
+	t testing.TB,
+	c *sdk.ClientSession,
+	tool string,
+	a any,
+) (object args, text string, failed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

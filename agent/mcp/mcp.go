@@ -1,12 +1,13 @@
-// Package mcp serves sandboxes to models: the agent library as tools of the Model Context Protocol, over any byte stream (standard
-// input and output, an SSH channel) or as an http.Handler. Reach for it where a coding agent is to work in a sandbox instead of on the
-// machine that it runs on.
+// Package mcp serves package agent to models as tools of the Model Context Protocol (MCP). It works
+// over any byte stream, such as standard input and output or an SSH channel, and as an
+// http.Handler. Use it for coding agents that work in a sandbox instead of on their own machine.
 //
-// A tool answers with the Result of docs/reference/json.md as structured content and as a text for the model. A command that asks for
-// something, or takes long, comes back and says so: no call hangs. What programs printed and files hold is marked as data that nobody
-// vouches for.
+// A tool returns the Result of docs/reference/json.md as structured content, and a text for the
+// model. No call hangs: a call returns when a command asks for input, or at the timeout. Output of
+// programs and content of files are marked as untrusted data.
 //
-// It knows neither how a gateway is reached nor who calls: the caller hands it a daemon that acts as the principal.
+// The package does not connect to a gateway and does not authenticate: the caller passes an
+// agent.Daemon that acts as the principal.
 package mcp
 
 import (
@@ -22,47 +23,50 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what a Server works with. Gateway is required.
+// Options configure a Server. Gateway is required.
 type Options struct {
-	// Gateway is what the tools act on, as the principal that called.
+	// Gateway is the daemon that the tools use. It acts as the caller's principal.
 	Gateway agent.Daemon
 
-	// Sandbox is the one that a call means which names none. Where it is empty, Ensure says which.
+	// Sandbox is the default sandbox of calls. If it is empty, Ensure returns the default.
 	Sandbox string
 
-	// Ensure makes that sandbox if it is missing and returns its name. It is called when a call first needs it, until it succeeds, and
-	// never twice at once. nil: it is not made.
+	// Ensure creates the default sandbox if it does not exist, and returns its name. It is called
+	// when a call first needs it, until it succeeds, and never concurrently. If it is nil, no
+	// sandbox is created.
 	Ensure func(ctx context.Context) (string, error)
 
-	// Session is the one that a call means which names none; empty is main.
+	// Session is the default session of calls. Empty means main.
 	Session string
 
-	// Own keeps calls to that sandbox, and to sessions of the Server's own: what a call names NAME is Session-NAME, and EndSessions ends
-	// them all. There are no tools for other sandboxes then.
+	// Own restricts calls to the default sandbox and to sessions of this Server: session NAME of a
+	// call is Session-NAME, and EndSessions ends them all. The Server then has no tools for other
+	// sandboxes.
 	Own bool
 
-	// Output receives what commands of the tool run print, as it comes; see [agent.Call.Stdout]. It may be nil.
+	// Output receives the output of commands of the tool run as it arrives; see
+	// [agent.Call.Stdout]. It may be nil.
 	Output io.Writer
 
-	// Python is of the tool python.
+	// Python configures the tool python.
 	Python PythonOptions
 
-	// Version is what clients are told of this program.
+	// Version is the version of this program, which is reported to clients.
 	Version string
 }
 
-// Server serves the tools to one client. What the client opened is its own, and closed with the Server: connections and shells, not
-// what runs in them.
+// Server serves the tools to one client. Its connections and shells are closed with it; programs in
+// the sessions continue.
 type Server struct {
 	options Options
 	gateway *agent.Gateway // Options.Gateway
 	server  *sdk.Server
-	room    chan struct{} // taken by calls under way
+	room    chan struct{} // semaphore: taken by running calls
 	places  places
 	turns   turns
-	tools   []Tool // those of the list, in its order
+	tools   []Tool // all tools, in the order of the list
 
-	life context.Context //nolint:containedctx // the client's stay, which no call bounds; its cause is errGone
+	life context.Context //nolint:containedctx // ends with Close; its cause is errGone
 	end  context.CancelCauseFunc
 
 	mu     sync.Mutex
@@ -70,26 +74,38 @@ type Server struct {
 	calls  sync.WaitGroup // Add is guarded by mu
 }
 
-// errGone ends what a client that has left was waiting for. What it started goes on.
-var errGone = errors.New("the client is gone")
+// errGone ends the calls of a client that has disconnected. Its programs continue.
+var errGone = errors.New("the client has disconnected")
 
 const (
-	maxCalls   = 32      // of one client under way; further ones are refused
+	maxCalls   = 32      // running calls of one client; further ones are rejected
 	maxMessage = 8 << 20 // bytes of one message of a client
 )
 
-// New returns a Server without a client. The caller closes it.
+// New returns a Server; Serve connects its client. The caller closes it.
 func New(o Options) *Server {
 	if o.Session == "" {
 		o.Session = wire.DefaultSession
 	}
-	s := &Server{options: o, gateway: agent.NewGateway(o.Gateway), room: make(chan struct{}, maxCalls)}
+	s := &Server{
+		options: o,
+		gateway: agent.NewGateway(o.Gateway),
+		room:    make(chan struct{}, maxCalls),
+	}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.places.server = s
-	s.server = sdk.NewServer(&sdk.Implementation{Name: "sandboxd", Title: "sandboxd: shells in sandboxes", Version: o.Version}, &sdk.ServerOptions{
-		Instructions: instructions,
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}, // which never change
-	})
+	s.server = sdk.NewServer(
+		&sdk.Implementation{
+			Name:    "sandboxd",
+			Title:   "sandboxd: shells in sandboxes",
+			Version: o.Version,
+		},
+		&sdk.ServerOptions{
+			Instructions: instructions,
+			// The list of tools never changes.
+			Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
+		},
+	)
 	s.addSession()
 	if !o.Own {
 		s.addAliases()
@@ -102,8 +118,9 @@ func New(o Options) *Server {
 	return s
 }
 
-// Serve speaks with the client at the other end of rw until it leaves, ctx ends or what it sends is no MCP, and closes rw. One that
-// sends nothing more is answered what it asked before. nil means that the client left.
+// Serve serves the client at the other end of rw until the client disconnects, ctx ends or the
+// client sends invalid MCP. Then it closes rw. A client that closes its sending side still receives
+// the replies to its calls. nil means that the client disconnected.
 func (s *Server) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 	rw = &closedOnce{ReadWriteCloser: rw}
 	defer rw.Close()
@@ -115,7 +132,7 @@ func (s *Server) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 	return err
 }
 
-// closedOnce is closed by both of its directions.
+// closedOnce closes its stream once, for two users of the stream.
 type closedOnce struct {
 	io.ReadWriteCloser
 	once sync.Once
@@ -127,7 +144,7 @@ func (c *closedOnce) Close() error {
 	return c.err
 }
 
-// Close ends the calls that are under way, waits for them, and lets go of what the client opened.
+// Close ends the running calls, waits for them, and closes the client's connections and shells.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -137,7 +154,7 @@ func (s *Server) Close() {
 	s.places.close()
 }
 
-// enter counts a call in, leave out.
+// enter counts a call that begins, leave one that ends.
 func (s *Server) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +164,11 @@ func (s *Server) enter() error {
 	select {
 	case s.room <- struct{}{}:
 	default:
-		return &agent.Error{Code: agent.CodeLimitOps, Message: "too many calls at once", Hint: "wait for the answers of those under way"}
+		return &agent.Error{
+			Code:    agent.CodeLimitOps,
+			Message: "too many calls at the same time",
+			Hint:    "wait for the replies to the running calls",
+		}
 	}
 	s.calls.Add(1)
 	return nil
@@ -158,12 +179,12 @@ func (s *Server) leave() {
 	s.calls.Done()
 }
 
-// within is ctx, which also ends when the client is gone.
+// within returns a context that ends with ctx or when the client disconnects.
 func (s *Server) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// goodbye bounds what is done for a call that its client gave up.
+// goodbye bounds the clean-up after a call that its client cancelled.
 const goodbye = 15 * time.Second

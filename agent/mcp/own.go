@@ -13,41 +13,50 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// Tool is one of a Server's tools as a program offers it that asks a model itself, and speaks no MCP with it.
+// Tool is one of a Server's tools, for a program that calls a model itself, without MCP.
 type Tool struct {
 	Name      string
-	About     string             // for the model
-	Arguments *jsonschema.Schema // of the JSON object that Call takes; not to be changed
+	About     string             // description for the model
+	Arguments *jsonschema.Schema // schema of the arguments of Call; do not modify it
 
 	answered func(context.Context, *sdk.CallToolRequest) answer
 }
 
-// Answer is what a tool answered.
+// Answer is the reply of a tool.
 type Answer struct {
-	Text   string // for the model; what nobody vouches for stands between two lines that it cannot know
-	Object any    // the same for programs: an agent.Result where a terminal was used
-	Failed bool   // nothing was done
+	Text   string // for the model; untrusted data is between two lines with a random ID
+	Object any    // the same for programs: an agent.Result if the call used a terminal
+	Failed bool   // the call failed
 }
 
-// Instructions are what a model is told of the tools beside what each says of itself.
+// Instructions returns the instructions for the model that apply to all tools.
 func (s *Server) Instructions() string { return instructions }
 
-// Tools are all tools, in a fixed order.
+// Tools returns all tools, in a fixed order.
 func (s *Server) Tools() []Tool { return slices.Clone(s.tools) }
 
-// Call calls a tool as a client's call would. When ctx is cancelled, what the call started is interrupted before it returns.
+// Call calls a tool as a client does. If ctx is cancelled, Call interrupts the command that it
+// started, and then returns.
 func (s *Server) Call(ctx context.Context, tool string, arguments json.RawMessage) Answer {
 	i := slices.IndexFunc(s.tools, func(t Tool) bool { return t.Name == tool })
 	if i < 0 {
-		a := refusal(&agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("there is no tool %.40q", tool)})
+		a := refusal(
+			&agent.Error{
+				Code:    agent.CodeNotFound,
+				Message: fmt.Sprintf("unknown tool %.40q", tool),
+			},
+		)
 		return Answer{Text: a.text, Object: a.object, Failed: true}
 	}
-	a := s.tools[i].answered(ctx, &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{Name: tool, Arguments: arguments}})
+	a := s.tools[i].answered(
+		ctx,
+		&sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{Name: tool, Arguments: arguments}},
+	)
 	return Answer{Text: a.text, Object: a.object, Failed: a.failed}
 }
 
-// EndSessions ends the sessions that calls were in, with all that runs there. It is for Servers with Options.Own, whose sessions are
-// nobody else's. What is gone already is not an error.
+// EndSessions ends the sessions that calls used, with their programs. It is for Servers with
+// Options.Own, which share no session. A session that has ended is not an error.
 func (s *Server) EndSessions(ctx context.Context) error {
 	s.places.mu.Lock()
 	begun := s.places.begun

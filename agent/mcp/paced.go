@@ -12,11 +12,13 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxUnanswered is how many calls a client may be owed an answer of. One that asks for more and reads none is not read any further.
+// maxUnanswered limits the calls of a client without a reply. At the limit, the client's messages
+// are not read.
 const maxUnanswered = 256
 
-// paced is a transport that reads no faster than the client takes answers, and tells of the end of what the client sends only when its
-// calls are answered: `printf … | sandboxd mcp` has its answers.
+// paced is a transport that reads no faster than the client receives replies. It reports the end of
+// the client's messages only after all calls have a reply, so that `printf … | sandboxd mcp` prints
+// replies.
 type paced struct{ sdk.Transport }
 
 func (t *paced) Connect(ctx context.Context) (sdk.Connection, error) {
@@ -24,7 +26,12 @@ func (t *paced) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pacedConn{Connection: c, asked: make(map[any]bool), changed: make(chan struct{}), closed: make(chan struct{})}, nil
+	return &pacedConn{
+		Connection: c,
+		asked:      make(map[any]bool),
+		changed:    make(chan struct{}),
+		closed:     make(chan struct{}),
+	}, nil
 }
 
 type pacedConn struct {
@@ -32,26 +39,32 @@ type pacedConn struct {
 	once   sync.Once
 	closed chan struct{}
 
-	mu      sync.Mutex
-	asked   map[any]bool  // guarded by mu; calls that have no answer, by ID; true for those that will have one by themselves
-	changed chan struct{} // guarded by mu; closed and replaced when one gets it
+	mu sync.Mutex
+	// guarded by mu; calls without a reply, by ID; false for those that last until the client
+	// disconnects
+	asked   map[any]bool
+	changed chan struct{} // guarded by mu; closed and replaced on every reply
 }
 
 func (c *pacedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	c.await(ctx, func() bool { return len(c.asked) < maxUnanswered })
 	m, err := c.Connection.Read(ctx)
 	if errors.Is(err, io.EOF) {
-		c.await(ctx, func() bool { return !slices.Contains(slices.Collect(maps.Values(c.asked)), true) })
+		c.await(
+			ctx,
+			func() bool { return !slices.Contains(slices.Collect(maps.Values(c.asked)), true) },
+		)
 	}
 	if r, ok := m.(*jsonrpc.Request); ok && err == nil && r.ID.IsValid() {
 		c.mu.Lock()
-		c.asked[r.ID.Raw()] = r.Method != "subscriptions/listen" // which goes on until the client leaves
+		// which lasts until the client disconnects
+		c.asked[r.ID.Raw()] = r.Method != "subscriptions/listen"
 		c.mu.Unlock()
 	}
 	return m, err
 }
 
-// await returns when so few calls are unanswered that it will do, or nobody will answer them. do is called with mu held.
+// await waits until do returns true, or until no replies can be sent. It calls do with mu held.
 func (c *pacedConn) await(ctx context.Context, do func() bool) {
 	for {
 		c.mu.Lock()
@@ -79,7 +92,7 @@ func (c *pacedConn) Write(ctx context.Context, m jsonrpc.Message) error {
 		c.changed = make(chan struct{})
 		c.mu.Unlock()
 	}
-	if err != nil && ctx.Err() == nil { // who cannot be written to is gone
+	if err != nil && ctx.Err() == nil { // a failed write means that the client has disconnected
 		c.once.Do(func() { close(c.closed) })
 	}
 	return err

@@ -13,42 +13,43 @@ import (
 )
 
 const (
-	maxPlaces = 16 // sandboxes that one client has open
-	maxShells = 32 // shells that it has open, in all of them
+	maxPlaces = 16 // open sandboxes of one client
+	maxShells = 32 // open shells of one client, in all sandboxes
 )
 
-// places are the sandboxes that a client has open, by name.
+// places holds the open sandboxes of a client.
 type places struct {
 	server *Server
-	naming sync.Mutex // held while the sandbox is made that is meant where none is named; before mu
+	naming sync.Mutex // held while the default sandbox is created; locked before mu
 
 	mu     sync.Mutex
 	byName map[string]*place // guarded by mu
-	shells int               // guarded by mu; all that are open, or about to be
-	begun  []string          // guarded by mu; sessions of the Server's own that calls were in
-	ours   string            // guarded by mu; the sandbox that is meant where none is named, once it is known to be there
+	shells int               // guarded by mu; shells that are open or being opened
+	begun  []string          // guarded by mu; sessions that calls used, with Options.Own
+	// guarded by mu; the default sandbox, once it exists
+	ours string
 }
 
-// place is one sandbox as a client has it open. Whoever opens something there holds opening.
+// place is one open sandbox of a client. The holder of opening may open and close its connections.
 type place struct {
 	name    string
 	opening chan struct{} // semaphore
 
-	gone   bool                    // of the holder of opening; it is in no list any more
-	client *agent.Client           // the same
-	files  *connect.Files          // the same
-	shells map[string]*agent.Shell // the same; by session
-	python *lent                   // the same
+	gone   bool                    // guarded by opening; removed from places
+	client *agent.Client           // guarded by opening
+	files  *connect.Files          // guarded by opening
+	shells map[string]*agent.Shell // guarded by opening; by session
+	python *lent                   // guarded by opening
 }
 
 // lent is an Interpreter that calls share.
 type lent struct {
 	*python.Interpreter
-	users int  // guarded by places.mu; calls under way
-	gone  bool // guarded by places.mu; no other call gets it, and the last one closes it
+	users int  // guarded by places.mu; running calls
+	gone  bool // guarded by places.mu; later calls do not use it, and the last user closes it
 }
 
-// target reads which session a call means.
+// target returns the session of a call.
 func (p *places) target(ctx context.Context, w where) (wire.Target, error) {
 	t := wire.Target{Session: p.server.options.Session}
 	var err error
@@ -58,7 +59,11 @@ func (p *places) target(ctx context.Context, w where) (wire.Target, error) {
 			return t, err
 		}
 		if name == wire.NewSession {
-			return t, &agent.Error{Code: agent.CodeUsage, Message: "session \"new\" is reserved", Hint: "choose another name: a session that does not exist is started"}
+			return t, &agent.Error{
+				Code:    agent.CodeUsage,
+				Message: "session name \"new\" is reserved",
+				Hint:    "choose another name; a missing session is started",
+			}
 		}
 		t.Session = name
 		if own := p.server.options.Session; p.server.options.Own && name != own {
@@ -75,12 +80,17 @@ func (p *places) target(ctx context.Context, w where) (wire.Target, error) {
 	return t, err
 }
 
-// own is the sandbox that is meant where none is named, made if it is missing.
+// own returns the default sandbox and creates it if it does not exist.
 func (p *places) own(ctx context.Context) (string, error) {
 	o := p.server.options
 	if o.Ensure == nil {
 		if o.Sandbox == "" {
-			return "", &agent.Error{Code: agent.CodeUsage, Message: "no sandbox named", Hint: "name one with the argument sandbox; sandboxes lists them, new_sandbox makes one"}
+			return "", &agent.Error{
+				Code:    agent.CodeUsage,
+				Message: "no sandbox named",
+				Hint: "set the argument sandbox; the tool sandboxes lists them, new_sandbox " +
+					"creates one",
+			}
 		}
 		return o.Sandbox, nil
 	}
@@ -102,7 +112,7 @@ func (p *places) own(ctx context.Context) (string, error) {
 	return ours, nil
 }
 
-// open holds the place called name for the caller, who calls release; its client is connected.
+// open connects to the sandbox name and locks its place. The caller calls release.
 func (p *places) open(ctx context.Context, name string) (at *place, release func(), err error) {
 	for {
 		if at, err = p.at(name); err != nil {
@@ -116,7 +126,7 @@ func (p *places) open(ctx context.Context, name string) (at *place, release func
 		if !at.gone {
 			break
 		}
-		<-at.opening // of an earlier connection
+		<-at.opening // a closed place
 	}
 	release = func() { <-at.opening }
 	if at.client != nil {
@@ -131,7 +141,7 @@ func (p *places) open(ctx context.Context, name string) (at *place, release func
 	return at, release, nil
 }
 
-// at returns the place called name, which may be new.
+// at returns the place of the sandbox name, which may be new.
 func (p *places) at(name string) (*place, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,8 +150,14 @@ func (p *places) at(name string) (*place, error) {
 	case at != nil:
 		return at, nil
 	case len(p.byName) >= maxPlaces:
-		return nil, &agent.Error{Code: agent.CodeLimitSandboxes, Message: fmt.Sprintf("this connection has %d sandboxes open, and may have no more", maxPlaces),
-			Hint: "go on in one of those, or connect again"}
+		return nil, &agent.Error{
+			Code: agent.CodeLimitSandboxes,
+			Message: fmt.Sprintf(
+				"this connection has reached its limit of %d sandboxes",
+				maxPlaces,
+			),
+			Hint: "use one of those sandboxes, or reconnect",
+		}
 	case p.byName == nil:
 		p.byName = make(map[string]*place)
 	}
@@ -150,7 +166,7 @@ func (p *places) at(name string) (*place, error) {
 	return at, nil
 }
 
-// forget takes at, or whatever place has that name if at is nil, out of the list, and returns it.
+// forget removes at, or the place of that name if at is nil, and returns it.
 func (p *places) forget(name string, at *place) *place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,23 +176,29 @@ func (p *places) forget(name string, at *place) *place {
 	if p.byName[name] == at {
 		delete(p.byName, name)
 	}
-	if p.ours == name { // it may have to be made again
+	if p.ours == name { // it may not exist any more
 		p.ours = ""
 	}
 	return at
 }
 
-// shell returns the shell of a session, attached by the first caller. A session that does not exist is started, and its sandbox.
+// shell returns the shell of a session, which the first call attaches. It starts a missing session
+// and a stopped sandbox.
 func (p *places) shell(ctx context.Context, t wire.Target) (*agent.Shell, error) {
 	return p.attach(ctx, t, agent.ShellOptions{Session: t.Session})
 }
 
-// existing is shell for what a program is to read: it starts nothing, so that no new shell runs an answer as a command.
+// existing is shell for input to a program: it starts nothing, so that a new shell never runs an
+// answer as a command.
 func (p *places) existing(ctx context.Context, t wire.Target) (*agent.Shell, error) {
 	return p.attach(ctx, t, agent.ShellOptions{Session: t.Session, NoNew: true})
 }
 
-func (p *places) attach(ctx context.Context, t wire.Target, o agent.ShellOptions) (*agent.Shell, error) {
+func (p *places) attach(
+	ctx context.Context,
+	t wire.Target,
+	o agent.ShellOptions,
+) (*agent.Shell, error) {
 	at, release, err := p.open(ctx, t.Sandbox)
 	if err != nil {
 		return nil, err
@@ -198,7 +220,7 @@ func (p *places) attach(ctx context.Context, t wire.Target, o agent.ShellOptions
 	return sh, nil
 }
 
-// sftp returns the file connection to a sandbox, opened by the first caller.
+// sftp returns the SFTP connection to a sandbox, which the first call opens.
 func (p *places) sftp(ctx context.Context, name string) (*connect.Files, error) {
 	at, release, err := p.open(ctx, name)
 	if err != nil {
@@ -215,7 +237,7 @@ func (p *places) sftp(ctx context.Context, name string) (*connect.Files, error) 
 	return at.files, nil
 }
 
-// unfile closes a file connection on which something is done that nobody waits for any more; the next one is a new one.
+// unfile closes an SFTP connection after a cancelled call. The next call opens a new one.
 func (p *places) unfile(name string, files *connect.Files) {
 	files.Close()
 	p.mu.Lock()
@@ -231,7 +253,7 @@ func (p *places) unfile(name string, files *connect.Files) {
 	}
 }
 
-// began keeps in mind that there is a session, for EndSessions.
+// began records a session for EndSessions.
 func (p *places) began(session string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,12 +262,19 @@ func (p *places) began(session string) {
 	}
 }
 
-// enter counts a shell in, leave some out.
+// enter counts a shell that is opened, leave n shells that are closed.
 func (p *places) enter() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shells >= maxShells {
-		return &agent.Error{Code: agent.CodeLimitSessions, Message: fmt.Sprintf("this connection has %d sessions open, and may have no more", maxShells), Hint: "go on in one of those"}
+		return &agent.Error{
+			Code: agent.CodeLimitSessions,
+			Message: fmt.Sprintf(
+				"this connection has reached its limit of %d sessions",
+				maxShells,
+			),
+			Hint: "use one of those sessions",
+		}
 	}
 	p.shells++
 	return nil
@@ -257,15 +286,15 @@ func (p *places) leave(n int) {
 	p.shells -= n
 }
 
-// lost closes what is open at a sandbox after a call whose connection broke, so that the next one begins anew: the sandbox may have
-// been removed, or the daemon may be another one by now.
+// lost closes all connections to a sandbox after one of them broke, so that the next call
+// reconnects. The sandbox may have been removed, or the daemon restarted.
 func (p *places) lost(name string) {
 	if at := p.forget(name, nil); at != nil {
 		p.shut(at)
 	}
 }
 
-// close closes all; nobody opens anything any more.
+// close closes all places. No call may run any more.
 func (p *places) close() {
 	p.mu.Lock()
 	all := p.byName

@@ -13,17 +13,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// sandboxOut is what a model is told of a sandbox.
+// sandboxOut is a sandbox in a list for the model.
 type sandboxOut struct {
 	Name    string `json:"name"`
 	State   string `json:"state"`
 	Image   string `json:"image"`
 	Network string `json:"network"`
-	Dir     string `json:"dir,omitempty"` // of this machine, that it is of
+	Dir     string `json:"dir,omitempty"` // directory of the workspace that it belongs to
 }
 
 func (s sandboxOut) String() string {
-	said := fmt.Sprintf("%s: %s, image %s, network %s", s.Name, s.State, text.Line(s.Image, 100), s.Network)
+	said := fmt.Sprintf(
+		"%s: %s, image %s, network %s",
+		s.Name,
+		s.State,
+		text.Line(s.Image, 100),
+		s.Network,
+	)
 	if s.Dir != "" {
 		said += ", of " + text.Line(s.Dir, 200)
 	}
@@ -31,13 +37,20 @@ func (s sandboxOut) String() string {
 }
 
 func outOf(sb agent.Sandbox) sandboxOut {
-	return sandboxOut{Name: sb.Name, State: string(sb.State), Image: sb.Image, Network: string(sb.Network), Dir: sb.Dir}
+	return sandboxOut{
+		Name:    sb.Name,
+		State:   string(sb.State),
+		Image:   sb.Image,
+		Network: string(sb.Network),
+		Dir:     sb.Dir,
+	}
 }
 
-// description is what a model is told of one sandbox: much of it is the sandbox's own say-so, which the daemon made safe to show.
+// description is one sandbox in detail for the model. Much of it is reported by the sandbox itself;
+// the daemon has removed control characters.
 type description struct {
 	Health   string            `json:"health"`
-	About    string            `json:"about,omitempty"` // by who made it
+	About    string            `json:"about,omitempty"` // notes of its creator
 	OS       string            `json:"os,omitempty"`
 	Arch     string            `json:"arch,omitempty"`
 	Account  string            `json:"account,omitempty"`
@@ -53,11 +66,25 @@ type description struct {
 }
 
 func descriptionOf(d agent.Description) description {
-	return description{Health: d.Health, About: d.About, OS: d.OS, Arch: d.Arch, Account: d.Account, Cwd: d.Cwd, Shell: d.Shell,
-		Tools: d.Tools, Packages: d.Packages, Limits: d.LimitsText, Reaches: d.NetworkText, Allow: d.Allow, Usage: d.Usage, Notes: d.Notes}
+	return description{
+		Health:   d.Health,
+		About:    d.About,
+		OS:       d.OS,
+		Arch:     d.Arch,
+		Account:  d.Account,
+		Cwd:      d.Cwd,
+		Shell:    d.Shell,
+		Tools:    d.Tools,
+		Packages: d.Packages,
+		Limits:   d.LimitsText,
+		Reaches:  d.NetworkText,
+		Allow:    d.Allow,
+		Usage:    d.Usage,
+		Notes:    d.Notes,
+	}
 }
 
-// String is d as a model reads it.
+// String returns d as text for the model.
 func (d description) String() string {
 	var b strings.Builder
 	line := func(name, said string, most int) {
@@ -93,10 +120,11 @@ func (d description) String() string {
 	return b.String()
 }
 
-// describe tells of one sandbox.
+// describe returns the details of one sandbox.
 func (s *Server) describe(ctx context.Context, name string) (answer, error) {
 	d, err := s.gateway.DescribePackages(ctx, name)
-	if refused, ok := errors.AsType[*agent.Error](err); ok && refused.Code == agent.CodeDenied { // of a watcher
+	denied, ok := errors.AsType[*agent.Error](err)
+	if ok && denied.Code == agent.CodeDenied { // the caller has the right watch
 		d, err = s.gateway.Describe(ctx, name)
 	}
 	if err != nil {
@@ -106,16 +134,26 @@ func (s *Server) describe(ctx context.Context, name string) (answer, error) {
 		sandboxOut
 		Description description `json:"description"`
 	}{outOf(d.Sandbox), descriptionOf(d)}
-	return answer{object: one, text: one.sandboxOut.String() + fence("description", one.Description.String())}, nil
+	return answer{
+		object: one,
+		text:   one.sandboxOut.String() + fence("description", one.Description.String()),
+	}, nil
 }
 
-// addSandboxes adds the tools about sandboxes as such. What gives a sandbox more than it has by default – directories of this machine,
-// an open network – is for people.
+// addSandboxes adds the tools that list and create sandboxes. They cannot grant a sandbox more than
+// the defaults, such as directories of this machine or an open network.
 func (s *Server) addSandboxes() {
 	type listIn struct {
-		Sandbox string `json:"sandbox,omitempty" jsonschema:"instead of a list: say all about this one, such as its system, tools, packages, limits and network"`
+		Sandbox string `json:"sandbox,omitempty" jsonschema:"describe this sandbox instead: system, tools, packages, limits and network"`
 	}
-	add(s, tool{name: "sandboxes", reads: true, about: "List the sandboxes that there are, or describe one. Other tools take a name as the argument sandbox."},
+	add(
+		s,
+		tool{
+			name:  "sandboxes",
+			reads: true,
+			about: "List your sandboxes, or describe one. Other tools accept the name as " +
+				"argument sandbox.",
+		},
 		func(ctx context.Context, c *call, in listIn) (answer, error) {
 			if in.Sandbox != "" {
 				return s.describe(ctx, in.Sandbox)
@@ -136,27 +174,43 @@ func (s *Server) addSandboxes() {
 				said.WriteString("no sandboxes\n")
 			}
 			return answer{object: all, text: said.String()}, nil
-		})
+		},
+	)
 
 	type newIn struct {
-		Name    string          `json:"name,omitempty" jsonschema:"lower-case letters, digits and hyphens; default a generated one"`
-		Image   string          `json:"image,omitempty" jsonschema:"image to boot; default the daemon's"`
-		Network sandbox.Network `json:"network,omitempty" jsonschema:"filtered (the Internet, not this machine nor its networks) or none; default the daemon's"`
+		Name    string          `json:"name,omitempty" jsonschema:"lower-case letters, digits and hyphens; default a generated name"`
+		Image   string          `json:"image,omitempty" jsonschema:"container image; default the daemon's"`
+		Network sandbox.Network `json:"network,omitempty" jsonschema:"filtered (the Internet, but not this machine and its networks) or none; default the daemon's"`
 	}
-	add(s, tool{name: "new_sandbox", about: "Make a new, empty sandbox and wait until it answers. Its name is for the argument sandbox of other tools."},
+	add(
+		s,
+		tool{
+			name: "new_sandbox",
+			about: "Create a new sandbox and wait until it is ready. Pass its name to other " +
+				"tools as argument sandbox.",
+		},
 		func(ctx context.Context, c *call, in newIn) (answer, error) {
 			switch in.Network {
 			case "", sandbox.NetworkFiltered, sandbox.NetworkNone:
 			default:
-				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("new_sandbox: network %q is not for tools", in.Network), Hint: "filtered or none; a person opens more"}
+				return answer{}, &agent.Error{
+					Code: agent.CodeUsage,
+					Message: fmt.Sprintf("new_sandbox: network %q is not available to tools",
+						in.Network),
+					Hint: "use filtered or none; only a person can allow more",
+				}
 			}
 			done := c.progress(ctx)
 			defer done()
-			sb, err := s.gateway.Create(ctx, agent.Spec{Name: in.Name, Image: in.Image, Network: in.Network})
+			sb, err := s.gateway.Create(
+				ctx,
+				agent.Spec{Name: in.Name, Image: in.Image, Network: in.Network},
+			)
 			if err != nil {
 				return answer{}, err
 			}
 			info := outOf(sb)
 			return answer{object: info, text: info.String()}, nil
-		})
+		},
+	)
 }

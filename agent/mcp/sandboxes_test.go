@@ -18,30 +18,45 @@ import (
 
 func TestAliases(t *testing.T) {
 	c := client(t, agenttest.New(t), nil)
-	object, said, _ := call(t, c, "exec_command", args{"cmd": "echo one; read x; echo got $x; read -t 1000 y < <(tail -f /dev/null)", "workdir": "/usr"})
-	if object["session_id"] != 1.0 || object["ended"] != "waiting" || object["cwd"] != "/usr" || !strings.HasPrefix(said, "session_id: 1\n") {
+	object, said, _ := call(t, c, "exec_command",
+		args{"cmd": "echo one; read x; echo got $x; read -t 1000 y < <(tail -f /dev/null)",
+			"workdir": "/usr"})
+	if object["session_id"] != 1.0 || object["ended"] != "waiting" || object["cwd"] != "/usr" ||
+		!strings.HasPrefix(said, "session_id: 1\n") {
 		t.Fatalf("%v, said %s", object, said)
 	}
 	// Another one has its own terminal meanwhile.
-	if object, _, _ = call(t, c, "exec_command", args{"cmd": "echo two"}); object["session_id"] != nil || object["output"] != "two\n" || object["session"] != "exec-2" {
+	if object, _, _ = call(t, c, "exec_command",
+		args{"cmd": "echo two"}); object["session_id"] != nil || object["output"] != "two\n" ||
+		object["session"] != "exec-2" {
 		t.Errorf("%v", object)
 	}
-	if object, _, _ = call(t, c, "write_stdin", args{"session_id": 1, "chars": "hey\n", "yield_time_ms": 300}); object["session_id"] != 1.0 || !strings.Contains(object["output"].(string), "got hey") {
+	if object, _, _ = call(t, c, "write_stdin",
+		args{"session_id": 1, "chars": "hey\n",
+			"yield_time_ms": 300}); object["session_id"] != 1.0 ||
+		!strings.Contains(object["output"].(string), "got hey") {
 		t.Errorf("%v", object)
 	}
-	if object, _, _ = call(t, c, "write_stdin", args{"session_id": 1, "chars": "\x03"}); object["session_id"] != nil || object["ended"] == "deadline" {
+	if object, _, _ = call(t, c, "write_stdin",
+		args{"session_id": 1, "chars": "\x03"}); object["session_id"] != nil ||
+		object["ended"] == "deadline" {
 		t.Errorf("%v", object)
 	}
-	if _, said, failed := call(t, c, "write_stdin", args{"session_id": 1, "chars": "x"}); !failed || !strings.Contains(said, "null once the command has ended") {
+	if _, said, failed := call(t, c, "write_stdin", args{"session_id": 1, "chars": "x"}); !failed ||
+		!strings.Contains(said, "null once the command has ended") {
 		t.Errorf("said %s", said)
 	}
 	// What was printed between two calls is not lost.
-	r, _, _ := call(t, c, "exec_command", args{"cmd": "read -t 0.2 x < <(tail -f /dev/null); echo between; read -t 0.6 x < <(tail -f /dev/null); echo end", "yield_time_ms": 100})
+	r, _, _ := call(t, c, "exec_command",
+		args{"cmd": "read -t 0.2 x < <(tail -f /dev/null); echo between; read -t 0.6 x < <(tail " +
+			"-f /dev/null); echo end", "yield_time_ms": 100})
 	if r["session_id"] != 1.0 {
 		t.Fatalf("%v", r)
 	}
 	result(t, c, "wait", args{"timeout_s": 0.4})
-	if object, _, _ = call(t, c, "write_stdin", args{"session_id": 1}); !strings.Contains(object["output"].(string), "between\n") || !strings.Contains(object["output"].(string), "end\n") {
+	if object, _, _ = call(t, c, "write_stdin", args{"session_id": 1}); !strings.Contains(
+		object["output"].(string), "between\n") ||
+		!strings.Contains(object["output"].(string), "end\n") {
 		t.Errorf("%v", object)
 	}
 }
@@ -50,8 +65,11 @@ func TestAliases(t *testing.T) {
 func TestOthers(t *testing.T) {
 	g := agenttest.New(t)
 	c := client(t, g.As(gateway.Principal{Name: "bob", Kind: wire.Agent}), nil)
-	for tool, a := range map[string]args{"run": {"command": "true"}, "answer": {"text": "x"}, "keys": {"keys": []string{"x"}}, "wait": {}, "screen": {}, "interrupt": {}, "log": {},
-		"exec_command": {"cmd": "true"}, "read_file": {"path": "x"}, "write_file": {"path": "x", "content": "x"}, "list_files": {"path": "."}, "sandboxes": {"sandbox": "box"}} {
+	for tool, a := range map[string]args{"run": {"command": "true"}, "answer": {"text": "x"},
+		"keys": {"keys": []string{"x"}}, "wait": {}, "screen": {}, "interrupt": {}, "log": {},
+		"exec_command": {"cmd": "true"}, "read_file": {"path": "x"},
+		"write_file": {"path": "x", "content": "x"}, "list_files": {"path": "."},
+		"sandboxes": {"sandbox": "box"}} {
 		mine, mineSaid, failed := call(t, c, tool, a)
 		if !failed || !strings.Contains(mineSaid, "not_found") {
 			t.Errorf("%s: %v", tool, mine)
@@ -72,29 +90,33 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// A model is told what there is to work with, and whose words that is.
+// A model gets what there is to work with, and whose words that is.
 func TestDescribe(t *testing.T) {
 	g := agenttest.New(t)
-	if _, err := g.Hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "told", About: "the table\nis in /data"}, nil); err != nil {
+	if _, err := g.Hub.Create(t.Context(), alice,
+		lifecycle.NewSpec{Name: "noted", About: "the table\nis in /data"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	object, said, failed := call(t, client(t, g, nil), "sandboxes", args{"sandbox": "told"})
+	object, said, failed := call(t, client(t, g, nil), "sandboxes", args{"sandbox": "noted"})
 	d, _ := object["description"].(args)
-	if failed || object["name"] != "told" || d["about"] != "the table\nis in /data" || d["os"] == "" || d["network_text"] == "" || d["tools"] == nil {
+	if failed || object["name"] != "noted" || d["about"] != "the table\nis in /data" ||
+		d["os"] == "" || d["network_text"] == "" || d["tools"] == nil {
 		t.Fatalf("%v, said %s", object, said)
 	}
 	first, rest, _ := strings.Cut(said, "\n--- description, untrusted data ")
-	if !strings.HasPrefix(first, "told: running, image ") || strings.Contains(first, "table") {
+	if !strings.HasPrefix(first, "noted: running, image ") || strings.Contains(first, "table") {
 		t.Errorf("said first %q", first)
 	}
-	for _, want := range []string{"\nhealth: ok\n", "\nabout: the table is in /data\n", "\nsystem: ", "\nnetwork: none", "\ntools: ", "\n--- end of untrusted data "} {
+	for _, want := range []string{"\nhealth: ok\n", "\nabout: the table is in /data\n",
+		"\nsystem: ", "\nnetwork: none", "\ntools: ", "\n--- end of untrusted data "} {
 		if !strings.Contains(rest, want) {
 			t.Errorf("%q is missing in %s", want, rest)
 		}
 	}
 	// Who may only watch hears of all but packages, for which something has to be run.
 	g.Principal.Rights = wire.RightWatch
-	if object, said, failed = call(t, client(t, g, nil), "sandboxes", args{"sandbox": "told"}); failed || object["name"] != "told" {
+	if object, said, failed = call(t, client(t, g, nil), "sandboxes",
+		args{"sandbox": "noted"}); failed || object["name"] != "noted" {
 		t.Errorf("a watcher: %v, said %s", object, said)
 	}
 }
@@ -108,10 +130,12 @@ func TestSandboxes(t *testing.T) {
 	if object, _, _ = call(t, c, "sandboxes", args{}); len(object["sandboxes"].([]any)) != 2 {
 		t.Errorf("%v", object)
 	}
-	if r, _ := result(t, c, "run", args{"command": "echo here", "sandbox": "second"}); r.Sandbox != "second" || r.Output != "here\n" {
+	if r, _ := result(t, c, "run", args{"command": "echo here",
+		"sandbox": "second"}); r.Sandbox != "second" || r.Output != "here\n" {
 		t.Errorf("%+v", r)
 	}
-	if _, said, failed := call(t, c, "new_sandbox", args{"name": "second"}); !failed || !strings.Contains(said, "exists") {
+	if _, said, failed := call(t, c, "new_sandbox", args{"name": "second"}); !failed ||
+		!strings.Contains(said, "exists") {
 		t.Errorf("said %s", said)
 	}
 }
@@ -125,7 +149,8 @@ func TestRemovedMeanwhile(t *testing.T) {
 		_, err := g.Hub.Create(ctx, alice, lifecycle.NewSpec{Name: "lazy", Reuse: true}, nil)
 		return "lazy", err
 	}})
-	c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: rw, Writer: rw}, nil)
+	c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(
+		t.Context(), &sdk.IOTransport{Reader: rw, Writer: rw}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +167,8 @@ func TestRemovedMeanwhile(t *testing.T) {
 			break
 		}
 	}
-	if r, _ := result(t, c, "run", args{"command": "true"}); r.Ended != agent.EndedDone || made != 2 {
+	if r, _ := result(t, c, "run", args{"command": "true"}); r.Ended != agent.EndedDone ||
+		made != 2 {
 		t.Errorf("%+v, made %d times", r, made)
 	}
 }

@@ -14,26 +14,27 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// where is which session a call means.
+// where are the arguments that select a session.
 type where struct {
-	Sandbox string `json:"sandbox,omitempty" jsonschema:"another sandbox than the one of this server"`
-	Session string `json:"session,omitempty" jsonschema:"another terminal of the sandbox than main; it is started if it does not exist"`
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"name of another sandbox; default this server's sandbox"`
+	Session string `json:"session,omitempty" jsonschema:"name of another terminal of the sandbox; default main. A missing session is started"`
 }
 
-// bounds are how long a call follows a program, and how much of its output comes back.
+// bounds are the arguments that limit the time and the output of a call.
 type bounds struct {
-	TimeoutS  float64 `json:"timeout_s,omitempty" jsonschema:"seconds to follow the program, 0.1 to 600; default 50. It goes on when they are over"`
-	MaxOutput int     `json:"max_output,omitempty" jsonschema:"most bytes of output that come back, 1 to 1000000; default 32768. Of more, the head and the tail; log has the rest"`
-	Screen    string  `json:"screen,omitempty" jsonschema:"when the answer has the screen: never, always or auto; default auto, which is for programs that draw the whole screen, pagers, and what listens and has come to rest"`
+	TimeoutS  float64 `json:"timeout_s,omitempty" jsonschema:"timeout in seconds, 0.1 to 600; default 50. The program continues after it"`
+	MaxOutput int     `json:"max_output,omitempty" jsonschema:"limit of the returned output in bytes, 1 to 1000000; default 32768. Longer output has its head and tail; log returns the rest"`
+	Screen    string  `json:"screen,omitempty" jsonschema:"when to return the screen: never, always or auto; default auto: for full-screen programs, pagers, and idle programs that read keys"`
 }
 
-// defaultTimeout is less than the minute for which clients commonly wait for a tool: what they give up is interrupted.
+// defaultTimeout is less than the minute that many clients wait for a tool. A call that a client
+// cancels interrupts its command.
 const defaultTimeout = 50 * time.Second
 
 const (
 	maxTimeout = 10 * time.Minute
 	maxOutput  = 1_000_000
-	maxCommand = 512 << 10 // it has to fit one frame of the session stream
+	maxCommand = 512 << 10 // it must fit one frame of the session stream
 )
 
 func (b bounds) read() (timeout time.Duration, output int, err error) {
@@ -41,33 +42,45 @@ func (b bounds) read() (timeout time.Duration, output int, err error) {
 	if b.TimeoutS != 0 {
 		timeout = time.Duration(b.TimeoutS * float64(time.Second))
 		if b.TimeoutS > maxTimeout.Seconds() || timeout < 100*time.Millisecond {
-			return 0, 0, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("timeout_s: %g is not 0.1 to %g seconds", b.TimeoutS, maxTimeout.Seconds()),
-				Hint: "leave it out, or call wait again: the program goes on when the time is over"}
+			return 0, 0, &agent.Error{
+				Code: agent.CodeUsage,
+				Message: fmt.Sprintf(
+					"timeout_s: %g is not in 0.1 to %g seconds",
+					b.TimeoutS,
+					maxTimeout.Seconds(),
+				),
+				Hint: "omit it, or call wait again: the program continues after the timeout",
+			}
 		}
 	}
 	if b.MaxOutput < 0 || b.MaxOutput > maxOutput {
-		return 0, 0, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("max_output: %d is not 1 to %d bytes", b.MaxOutput, maxOutput), Hint: "log gives more of it, a part at a time"}
+		return 0, 0, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: fmt.Sprintf("max_output: %d is not in 1 to %d bytes", b.MaxOutput, maxOutput),
+			Hint:    "the tool log returns more, in parts",
+		}
 	}
 	return timeout, b.MaxOutput, nil
 }
 
-// sessionCall is a call that follows what a session does.
+// sessionCall is a call that runs something in a session or waits for it.
 type sessionCall struct {
 	where where
 	agent.Call
 	bounds bounds
-	wait   *waitFor                                         // instead of Call
-	stop   stopping                                         // what to do when the client gives the call up
-	also   func(context.Context, agent.Result) agent.Result // what is done to a Result; may be nil
+	wait   *waitFor // set for a wait, which has no Call
+	// what to do when the client cancels the call
+	stop stopping
+	also func(context.Context, agent.Result) agent.Result // changes the Result; may be nil
 }
 
-// stopping is what ends with a call that its client gave up.
+// stopping says what to stop when a client cancels a call.
 type stopping int
 
 const (
-	nothing   stopping = iota // the program goes on
-	pressed                   // ^C is pressed: the program may be more than this call
-	interrupt                 // what the call started is interrupted
+	nothing   stopping = iota // the program continues
+	pressed                   // press ^C: an earlier call started the program
+	interrupt                 // interrupt the command that the call started
 )
 
 type waitFor struct {
@@ -79,78 +92,173 @@ type waitFor struct {
 // addSession adds the tools that work in a session.
 func (s *Server) addSession() {
 	type runIn struct {
-		Command string `json:"command" jsonschema:"shell text, one command or several lines"`
+		Command string `json:"command" jsonschema:"shell command, which may have several lines"`
 		where
 		bounds
 	}
-	add(s, tool{name: "run", about: "Run a shell command in a terminal of the sandbox and follow it. Comes back with its output when it has ended (exit_code), " +
-		"when it asks for something (ended: waiting; then use answer), or when timeout_s is over (ended: deadline; it still runs, use wait). " +
-		"The shell keeps directory and variables. Do not append & or redirect input: a command that asks is told apart from one that works."},
+	add(
+		s,
+		tool{
+			name: "run",
+			about: "Run a shell command in a terminal of the sandbox. Returns its output when it " +
+				"has ended (exit_code), when it asks for input (ended: waiting; then use " +
+				"answer), or after timeout_s (ended: deadline; it still runs, then use wait). " +
+				"The shell keeps its directory and variables. Do not append & and do not " +
+				"redirect input: a command that asks for input is recognized.",
+		},
 		func(ctx context.Context, c *call, in runIn) (answer, error) {
-			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, stop: interrupt, Call: agent.Call{Command: in.Command}})
-		})
+			return c.do(
+				ctx,
+				sessionCall{
+					where:  in.where,
+					bounds: in.bounds,
+					stop:   interrupt,
+					Call:   agent.Call{Command: in.Command},
+				},
+			)
+		},
+	)
 
 	type answerIn struct {
-		Text  string `json:"text" jsonschema:"what to type; empty presses Enter alone"`
-		Enter *bool  `json:"enter,omitempty" jsonschema:"press Enter behind it; default true"`
+		Text  string `json:"text" jsonschema:"text to type; empty presses only Enter"`
+		Enter *bool  `json:"enter,omitempty" jsonschema:"press Enter after the text; default true"`
 		where
 		bounds
 	}
-	add(s, tool{name: "answer", about: "Type a line to the program that asks (ended: waiting or attention), and follow it like run. Refused with not_waiting " +
-		"where no program asks, so that an answer that comes too late is not run as a command."},
+	add(
+		s,
+		tool{
+			name: "answer",
+			about: "Type a line to the program that asks (ended: waiting or attention), and " +
+				"return as run does. If no program asks, nothing is typed and the error is " +
+				"not_waiting, so that a late answer never runs as a command.",
+		},
 		func(ctx context.Context, c *call, in answerIn) (answer, error) {
 			call := agent.Call{Text: in.Text, Raw: in.Enter != nil && !*in.Enter, Answer: true}
 			if in.Text == "" {
 				if call.Raw {
-					return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "answer: nothing to type", Hint: "give a text, or leave enter out to press Enter"}
+					return answer{}, &agent.Error{
+						Code:    agent.CodeUsage,
+						Message: "answer: nothing to type",
+						Hint:    "set text, or omit enter to press Enter",
+					}
 				}
 				call = agent.Call{Keys: []string{"Enter"}, Answer: true}
 			}
-			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, stop: pressed, Call: call})
-		})
+			return c.do(
+				ctx,
+				sessionCall{where: in.where, bounds: in.bounds, stop: pressed, Call: call},
+			)
+		},
+	)
 
 	type keysIn struct {
-		Keys []string `json:"keys" jsonschema:"names of keys in order, such as ^C, Enter, Up, Tab, Esc, F1, PageDown, or single characters; text is for answer"`
+		Keys []string `json:"keys" jsonschema:"names of keys in order, such as ^C, Enter, Up, Tab, Esc, F1, PageDown, or single characters; for text use answer"`
 		where
 		bounds
 	}
-	add(s, tool{name: "keys", about: "Press keys in the terminal, for programs that take keys instead of lines: editors, pagers, menus. Comes back when the program " +
-		"has come to rest; screen shows what it looks like then."},
+	add(
+		s,
+		tool{
+			name: "keys",
+			about: "Press keys in the terminal, for programs that read keys instead of lines: " +
+				"editors, pagers, menus. Returns when the program is idle again, with the screen.",
+		},
 		func(ctx context.Context, c *call, in keysIn) (answer, error) {
 			if len(in.Keys) == 0 {
-				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "keys: no key named", Hint: `such as ["^C"] or ["Down", "Enter"]`}
+				return answer{}, &agent.Error{
+					Code:    agent.CodeUsage,
+					Message: "keys: no key given",
+					Hint:    `set keys, such as ["^C"] or ["Down", "Enter"]`,
+				}
 			}
-			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, Call: agent.Call{Keys: in.Keys}})
-		})
+			return c.do(
+				ctx,
+				sessionCall{where: in.where, bounds: in.bounds, Call: agent.Call{Keys: in.Keys}},
+			)
+		},
+	)
 
-	add(s, tool{name: "wait", reads: true, about: "Follow what runs in a session, such as after ended: deadline. Comes back at once where nothing runs. Output is what was printed meanwhile; log gives what was printed before. " +
-		"With a pattern it comes back when the program has printed that (ended: matched), asks or ends."}, wait)
+	add(
+		s,
+		tool{
+			name:  "wait",
+			reads: true,
+			about: "Wait for the program of a session, such as after ended: deadline. Returns " +
+				"immediately if no program runs. Output is what was printed during the call; log " +
+				"returns earlier output. With pattern, it returns when the program prints a " +
+				"match (ended: matched), asks or ends.",
+		},
+		wait,
+	)
 
-	add(s, tool{name: "screen", reads: true, about: "Show what the terminal shows now, as text, with the cursor. For programs that draw the whole screen, and to see where a session stands."}, showScreen)
+	add(
+		s,
+		tool{
+			name:  "screen",
+			reads: true,
+			about: "Return what the terminal shows, as text, with the cursor. For full-screen " +
+				"programs, and to check what a session does.",
+		},
+		showScreen,
+	)
 
-	add(s, tool{name: "interrupt", about: "Stop what runs in a session: ^C, and where that does not do TERM and KILL. The shell and its directory stay. The receipt says what was ended."},
+	add(
+		s,
+		tool{
+			name: "interrupt",
+			about: "Stop the program of a session: ^C, then TERM and KILL if it does not end. " +
+				"The shell and its directory are kept. The receipt lists the ended processes.",
+		},
 		func(ctx context.Context, c *call, in where) (answer, error) {
-			return c.on(ctx, in, c.server.places.existing, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
-				ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
-				defer cancel()
-				return sh.Interrupt(ctx)
-			})
-		})
+			return c.on(
+				ctx,
+				in,
+				c.server.places.existing,
+				func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
+					ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
+					defer cancel()
+					return sh.Interrupt(ctx)
+				},
+			)
+		},
+	)
 
-	add(s, tool{name: "log", reads: true, about: "Read the log of a session: everything that it printed, by byte offset. A Result says from and to; use it for output whose middle was left out, and for what was printed between calls."}, readLog)
+	add(
+		s,
+		tool{
+			name:  "log",
+			reads: true,
+			about: "Read the log of a session: everything that it printed, by byte offset. Use " +
+				"from and to of a result to read truncated output, or output between two calls.",
+		},
+		readLog,
+	)
 }
 
-// do does a call in a session and follows it, telling the client how it goes on.
+// do makes a call in a session and reports progress to the client.
 func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 	timeout, output, err := sc.bounds.read()
 	if err != nil {
 		return answer{}, err
 	}
 	if sc.wait == nil && sc.Keys == nil && strings.TrimSpace(sc.Command) == "" && sc.Text == "" {
-		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: c.request.Params.Name + ": the command is empty", Hint: "give it shell text"}
+		return answer{}, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: c.request.Params.Name + ": the command is empty",
+			Hint:    "set it to a shell command",
+		}
 	}
 	if len(sc.Command)+len(sc.Text) > maxCommand {
-		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("%s: it is longer than %d bytes", c.request.Params.Name, maxCommand), Hint: "write a file with write_file, and run that"}
+		return answer{}, &agent.Error{
+			Code: agent.CodeUsage,
+			Message: fmt.Sprintf(
+				"%s: the text is longer than %d bytes",
+				c.request.Params.Name,
+				maxCommand,
+			),
+			Hint: "write a script with write_file, and run it",
+		}
 	}
 	sc.Timeout, sc.MaxOutput = timeout, output
 	show, err := wire.ParseShowScreen(sc.bounds.Screen)
@@ -167,40 +275,47 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 	}
 	done := c.progress(ctx)
 	defer done()
-	return c.on(ctx, sc.where, open, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
-		var res agent.Result
-		var err error
-		if sc.wait == nil {
-			res, err = sh.Do(ctx, sc.Call)
-		} else {
-			bounded, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-			if sc.wait.keyboard {
-				res, err = sh.WaitKeyboard(bounded)
-				if err != nil && res.Ended == agent.EndedDeadline && ctx.Err() == nil {
-					err = nil
-				}
+	return c.on(
+		ctx,
+		sc.where,
+		open,
+		func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
+			var res agent.Result
+			var err error
+			if sc.wait == nil {
+				res, err = sh.Do(ctx, sc.Call)
 			} else {
-				res, err = sh.Wait(bounded, sc.wait.phases...)
-				if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-					res, err = stands(ctx, sh)
+				bounded, cancel := context.WithTimeout(ctx, timeout)
+				defer cancel()
+				if sc.wait.keyboard {
+					res, err = sh.WaitKeyboard(bounded)
+					if err != nil && res.Ended == agent.EndedDeadline && ctx.Err() == nil {
+						err = nil
+					}
+				} else {
+					res, err = sh.Wait(bounded, sc.wait.phases...)
+					if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+						res, err = stands(ctx, sh)
+					}
+				}
+				if err == nil {
+					err = showing(ctx, sh, &res, sc.Screen)
 				}
 			}
-			if err == nil {
-				err = showing(ctx, sh, &res, sc.Screen)
+			// The client cancelled the call. A broken connection has another cause.
+			if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // as is
+				res, err = c.stopped(ctx, sh, sc.stop)
 			}
-		}
-		if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // of the client's own notification; a connection that broke has another cause
-			res, err = c.stopped(ctx, sh, sc.stop)
-		}
-		if err == nil && sc.also != nil {
-			res = sc.also(ctx, res)
-		}
-		return res, err
-	})
+			if err == nil && sc.also != nil {
+				res = sc.also(ctx, res)
+			}
+			return res, err
+		},
+	)
 }
 
-// showing makes the screen of a wait's Result what the call asks for: a wait has that of ScreenAuto.
+// showing sets the screen of a wait's Result to what the call asks for. A wait returns that of
+// ScreenAuto.
 func showing(ctx context.Context, sh *agent.Shell, r *agent.Result, show agent.ShowScreen) error {
 	switch {
 	case show == agent.ScreenNever:
@@ -215,11 +330,19 @@ func showing(ctx context.Context, sh *agent.Shell, r *agent.Result, show agent.S
 	return nil
 }
 
-// stands says how a session is whose answer did not come back before the time to wait was over.
+// stands returns the state of a session whose reply to a wait did not arrive in time.
 func stands(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
-	res, err := sh.Wait(ctx, agent.PhasePrompt, agent.PhaseRunning, agent.PhaseWaiting, agent.PhaseContinuation, agent.PhaseOpaque, agent.PhaseDead)
+	res, err := sh.Wait(
+		ctx,
+		agent.PhasePrompt,
+		agent.PhaseRunning,
+		agent.PhaseWaiting,
+		agent.PhaseContinuation,
+		agent.PhaseOpaque,
+		agent.PhaseDead,
+	)
 	if err == nil && res.Phase == agent.PhaseRunning {
 		res.Ended = agent.EndedDeadline
 	}
@@ -229,8 +352,13 @@ func stands(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 // opener returns the shell of a session: places.shell or places.existing.
 type opener func(context.Context, wire.Target) (*agent.Shell, error)
 
-// on calls do with the shell of a session that open returns, and answers with its Result.
-func (c *call) on(ctx context.Context, w where, open opener, do func(context.Context, *agent.Shell) (agent.Result, error)) (answer, error) {
+// on calls do with the shell of a session that open returns, and converts the Result to an answer.
+func (c *call) on(
+	ctx context.Context,
+	w where,
+	open opener,
+	do func(context.Context, *agent.Shell) (agent.Result, error),
+) (answer, error) {
 	t, err := c.server.places.target(ctx, w)
 	if err != nil {
 		return answer{}, err
@@ -243,17 +371,36 @@ func (c *call) on(ctx context.Context, w where, open opener, do func(context.Con
 }
 
 func resultAnswer(res agent.Result) answer {
-	return answer{object: res, text: resultText(res), failed: res.Ended == agent.EndedRefused || res.Ended == agent.EndedLost}
+	return answer{
+		object: res,
+		text:   resultText(res),
+		failed: res.Ended == agent.EndedRefused || res.Ended == agent.EndedLost,
+	}
 }
 
-// refused is the Result of a call that was not made on session t, because of why.
+// refused returns the Result of a call that was rejected with the error why.
 func refused(t wire.Target, why *agent.Error) agent.Result {
-	return agent.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: agent.EndedRefused, Phase: agent.PhaseOpaque, Attention: "no", Error: why,
-		Basis: []agent.Basis{}, Disputed: []agent.Basis{}, Notes: []string{}, Denied: []agent.Denial{}}
+	return agent.Result{
+		Sandbox:   t.Sandbox,
+		Session:   t.Session,
+		Ended:     agent.EndedRefused,
+		Phase:     agent.PhaseOpaque,
+		Attention: "no",
+		Error:     why,
+		Basis:     []agent.Basis{},
+		Disputed:  []agent.Basis{},
+		Notes:     []string{},
+		Denied:    []agent.Denial{},
+	}
 }
 
-// in is on without the answer.
-func (c *call) in(ctx context.Context, t wire.Target, open opener, do func(context.Context, *agent.Shell) (agent.Result, error)) (agent.Result, error) {
+// in is on without the conversion to an answer.
+func (c *call) in(
+	ctx context.Context,
+	t wire.Target,
+	open opener,
+	do func(context.Context, *agent.Shell) (agent.Result, error),
+) (agent.Result, error) {
 	leave, err := c.server.turns.enter(ctx, t)
 	if err != nil {
 		return agent.Result{}, err
@@ -270,7 +417,7 @@ func (c *call) in(ctx context.Context, t wire.Target, open opener, do func(conte
 	return res, err
 }
 
-// stopped ends what a call began whose client gave it up, and says how the session is then.
+// stopped stops what a cancelled call started, and returns the state of the session.
 func (c *call) stopped(ctx context.Context, sh *agent.Shell, how stopping) (agent.Result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
@@ -283,10 +430,10 @@ func (c *call) stopped(ctx context.Context, sh *agent.Shell, how stopping) (agen
 	return agent.Result{}, context.Canceled
 }
 
-// progressEvery is how often a client that wants to know is told that its call goes on.
+// progressEvery is the interval of progress notifications.
 const progressEvery = time.Second
 
-// progress tells the client, if it asked, how long its call has been under way, until done is called.
+// progress sends progress notifications until done is called, if the client asked for them.
 func (c *call) progress(ctx context.Context) (done func()) {
 	token := c.request.Params.GetProgressToken()
 	if token == nil || c.request.Session == nil {
@@ -304,8 +451,15 @@ func (c *call) progress(ctx context.Context) (done func()) {
 			case <-ctx.Done():
 				return
 			}
-			_ = c.request.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: token, Progress: float64(n), // a client that is gone ends ctx
-				Message: fmt.Sprintf("under way for %v", time.Duration(n)*progressEvery)})
+			// An error means that the client has disconnected, which ends ctx.
+			_ = c.request.Session.NotifyProgress(
+				ctx,
+				&sdk.ProgressNotificationParams{
+					ProgressToken: token,
+					Progress:      float64(n),
+					Message:       fmt.Sprintf("running for %v", time.Duration(n)*progressEvery),
+				},
+			)
 		}
 	}()
 	return func() { cancel(); <-stopped }
@@ -316,7 +470,8 @@ func showScreen(ctx context.Context, c *call, in where) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	text, err := c.server.gateway.Command(ctx, nil, "screen", "--json", "--", t.String()) // who attaches starts what is not there
+	// The command, because attaching would start a missing session or a stopped sandbox.
+	text, err := c.server.gateway.Command(ctx, nil, "screen", "--json", "--", t.String())
 	if err != nil {
 		return answer{}, err
 	}
@@ -328,11 +483,20 @@ func showScreen(ctx context.Context, c *call, in where) (answer, error) {
 	if screen.Stopped {
 		said = "the sandbox is stopped; this is its last screen\n"
 	}
-	said += fmt.Sprintf("%s~%s: %d columns, %d rows, cursor in column %d of row %d\n", t.Sandbox, t.Session, screen.Cols, screen.Rows, screen.CursorX+1, screen.CursorY+1)
+	said += fmt.Sprintf(
+		"%s~%s: %d columns, %d rows, cursor in column %d of row %d\n",
+		t.Sandbox,
+		t.Session,
+		screen.Cols,
+		screen.Rows,
+		screen.CursorX+1,
+		screen.CursorY+1,
+	)
 	return answer{object: screen, text: said + fence("screen", screen.Text)}, nil
 }
 
-// lives is an error for a session that is not there: a wait starts neither it nor a sandbox that is stopped.
+// lives returns an error if the session does not exist: a wait starts neither a session nor a
+// stopped sandbox.
 func (c *call) lives(ctx context.Context, w where) error {
 	t, err := c.server.places.target(ctx, w)
 	if err != nil {
@@ -353,57 +517,13 @@ func (c *call) lives(ctx context.Context, w where) error {
 			return nil
 		}
 	}
-	return &agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("no session %s in sandbox %s: there is nothing to wait for", t.Session, t.Sandbox),
-		Hint: "run starts a session, and a sandbox that is stopped"}
-}
-
-// logIn are the arguments of log.
-type logIn struct {
-	From  uint64 `json:"from,omitempty" jsonschema:"offset of the first byte; default 0"`
-	Bytes int    `json:"bytes,omitempty" jsonschema:"how many bytes of the log, at most 262144; default 32768"`
-	where
-}
-
-// logOut is what log answers, as the table's command prints it.
-type logOut struct {
-	Sandbox string `json:"sandbox"`
-	Session string `json:"session"`
-	From    uint64 `json:"from"`
-	To      uint64 `json:"to"`     // exclusive; from here on with the next call
-	End     uint64 `json:"end"`    // of the log
-	Output  string `json:"output"` // as a person would read it
-}
-
-const maxLog = 256 << 10
-
-func readLog(ctx context.Context, c *call, in logIn) (answer, error) {
-	if in.Bytes < 0 || in.Bytes > maxLog {
-		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("log: %d is not 1 to %d bytes", in.Bytes, maxLog), Hint: "read it a part at a time"}
+	return &agent.Error{
+		Code: agent.CodeNotFound,
+		Message: fmt.Sprintf(
+			"no session %s in sandbox %s",
+			t.Session,
+			t.Sandbox,
+		),
+		Hint: "run starts a missing session and a stopped sandbox",
 	}
-	if in.Bytes == 0 {
-		in.Bytes = 32 << 10
-	}
-	t, err := c.server.places.target(ctx, in.where)
-	if err != nil {
-		return answer{}, err
-	}
-	out, err := c.server.logged(ctx, t, in.From, in.From+uint64(in.Bytes))
-	if err != nil {
-		return answer{}, err
-	}
-	said := fmt.Sprintf("bytes %d to %d of the log of %s~%s, which has %d\n", out.From, out.To, t.Sandbox, t.Session, out.End)
-	return answer{object: out, text: said + fence("log", out.Output)}, nil
-}
-
-// logged reads bytes [from, to) of a session's log, or what there is of them.
-func (s *Server) logged(ctx context.Context, t wire.Target, from, to uint64) (logOut, error) {
-	var out logOut
-	text, err := s.gateway.Command(ctx, nil, "log", "--json", fmt.Sprintf("--from=%d", from), fmt.Sprintf("--to=%d", to), "--", t.String())
-	if err != nil {
-		return out, err
-	}
-	if err := json.Unmarshal(text, &out); err != nil {
-		return out, fmt.Errorf("log: %w", err)
-	}
-	return out, nil
 }

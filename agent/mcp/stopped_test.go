@@ -8,20 +8,23 @@ import (
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 )
 
-// The tools that only read start no sandbox that is stopped, and no session.
+// Read-only tools start no stopped sandbox and no session.
 func TestReadingStartsNothing(t *testing.T) {
 	g := agenttest.New(t)
 	c := client(t, g, nil)
 	r, _ := result(t, c, "run", args{"command": "echo seen"})
 	ended(t, r, agent.EndedDone)
-	if _, said, failed := call(t, c, "wait", args{"session": "other"}); !failed || !strings.Contains(said, "no session other") {
+	if _, said, failed := call(t, c, "wait", args{"session": "other"}); !failed ||
+		!strings.Contains(said, "no session other") {
 		t.Errorf("wait for a session that is not there: %s", said)
 	}
 	if _, err := g.Command(t.Context(), nil, "stop", "box"); err != nil {
 		t.Fatal(err)
 	}
-	for tool, want := range map[string]string{"screen": "its last screen", "log": "seen", "wait": "there is nothing to wait for"} {
-		if _, said, failed := call(t, c, tool, args{}); !strings.Contains(said, want) || failed != (tool == "wait") {
+	for tool, want := range map[string]string{"screen": "its last screen", "log": "seen",
+		"wait": "no session main"} {
+		if _, said, failed := call(t, c, tool, args{}); !strings.Contains(said, want) ||
+			failed != (tool == "wait") {
 			t.Errorf("%s: %s", tool, said)
 		}
 		out, err := g.Command(t.Context(), nil, "describe", "--json", "box")
@@ -31,10 +34,11 @@ func TestReadingStartsNothing(t *testing.T) {
 	}
 }
 
-// What is for a program that runs starts no sandbox: a new shell would run it, perhaps a second time.
+// Input for a running program starts no sandbox: a new shell would run it as a command.
 func TestTypingStartsNothing(t *testing.T) {
 	g := agenttest.New(t)
-	for tool, in := range map[string]args{"keys": {"keys": []string{"Up", "Enter"}}, "answer": {"text": "secret"}, "interrupt": {}} {
+	for tool, in := range map[string]args{"keys": {"keys": []string{"Up", "Enter"}},
+		"answer": {"text": "secret"}, "interrupt": {}} {
 		for _, attached := range []bool{true, false} {
 			c := client(t, g, nil)
 			r, _ := result(t, c, "run", args{"command": "echo seen"})
@@ -45,8 +49,13 @@ func TestTypingStartsNothing(t *testing.T) {
 			if _, err := g.Command(t.Context(), nil, "stop", "box"); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // a call that finds the connection broken is followed by one that begins anew
-				if _, said, _ := call(t, c, tool, in); !strings.Contains(said, "refused, nothing was done") || strings.Contains(said, "internal") {
+			// after a call that finds a broken connection, the next one reconnects
+			for range 2 {
+				if _, said, _ := call(t, c, tool, in); !strings.Contains(
+					said,
+					"refused, nothing was done",
+				) ||
+					strings.Contains(said, "internal") {
 					t.Errorf("%s: %s", tool, said)
 				}
 			}

@@ -17,7 +17,9 @@ import (
 // What is no MCP ends the connection, and nothing hangs.
 func TestGarbage(t *testing.T) {
 	g := agenttest.New(t)
-	for _, text := range []string{"hello\n", "{\"jsonrpc\":\"2.0\"}\n", "[]\n", "\x00\xff\n", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run","arguments":"` + strings.Repeat("x", 9<<20)} {
+	for _, text := range []string{"hello\n", "{\"jsonrpc\":\"2.0\"}\n", "[]\n", "\x00\xff\n",
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run","arguments":"` +
+			strings.Repeat("x", 9<<20)} {
 		rw := serve(t, mcp.Options{Gateway: g, Sandbox: "box"})
 		go func() {
 			_, _ = io.WriteString(rw, text)
@@ -59,7 +61,8 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
-// A client that asks and asks and reads no answer is not read any further: what it is owed stays small.
+// A client that asks and asks and reads no answer is not read any further: what it is owed stays
+// small.
 func TestNeverReads(t *testing.T) {
 	g := agenttest.New(t)
 	for _, method := range []string{"tools/list", "tools/call", "ping"} {
@@ -68,11 +71,14 @@ func TestNeverReads(t *testing.T) {
 			if err := rw.SetWriteDeadline(time.Now().Add(3 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
-			_, err := io.WriteString(rw, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`+"\n")
+			_, err := io.WriteString(rw,
+				`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`+"\n")
 			sent := 0
 			for i := 0; err == nil && sent < 16<<20; i++ {
 				var n int
-				n, err = fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"sandboxes","x":"%s"}}`+"\n", i, method, strings.Repeat("x", 2000))
+				n, err = fmt.Fprintf(rw,
+					`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"sandboxes","x":"%s"}}`+
+						"\n", i, method, strings.Repeat("x", 2000))
 				sent += n
 			}
 			if !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -22,7 +22,8 @@ type call struct {
 	request *sdk.CallToolRequest
 }
 
-// answer is what a tool answers: an object for programs and a text for the model. failed says that nothing was done.
+// answer is the reply of a tool: an object for programs and a text for the model. failed reports
+// that the call failed.
 type answer struct {
 	object any
 	text   string
@@ -30,38 +31,52 @@ type answer struct {
 	images []sdk.Content
 }
 
-// tool describes one for add.
+// tool describes a tool for add.
 type tool struct {
 	name, about string
-	reads       bool // it changes nothing
+	reads       bool // the tool is read-only
 }
 
-// add adds a tool with arguments of type In: a JSON object with these members and no others, of these types, each at most once.
+// add adds a tool whose arguments are a JSON object for type In. Unknown, repeated and mistyped
+// members are errors.
 func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In) (answer, error)) {
 	schema, err := jsonschema.For[In](nil)
 	if err != nil {
-		panic(fmt.Sprintf("tool %s: %v", t.name, err)) // of a type of ours
+		panic(fmt.Sprintf("tool %s: %v", t.name, err)) // In is a type of this package
 	}
-	for _, p := range schema.Properties { // one type each: some clients understand no lists of types, and nobody means null
+	// Use a single type: some clients do not support lists of types, and null is never meant.
+	for _, p := range schema.Properties {
 		if i := slices.Index(p.Types, "null"); i >= 0 && len(p.Types) == 2 {
 			p.Type, p.Types = p.Types[1-i], nil
 		}
 	}
 	if s.options.Own {
 		delete(schema.Properties, "sandbox")
-		schema.PropertyOrder = slices.DeleteFunc(schema.PropertyOrder, func(name string) bool { return name == "sandbox" })
+		schema.PropertyOrder = slices.DeleteFunc(
+			schema.PropertyOrder,
+			func(name string) bool { return name == "sandbox" },
+		)
 	}
 	valid, err := schema.Resolve(nil)
 	if err != nil {
 		panic(fmt.Sprintf("tool %s: %v", t.name, err))
 	}
 	yes := true
-	def := &sdk.Tool{Name: t.name, Description: t.about, InputSchema: schema, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: t.reads, OpenWorldHint: &yes}}
+	def := &sdk.Tool{
+		Name:        t.name,
+		Description: t.about,
+		InputSchema: schema,
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: t.reads, OpenWorldHint: &yes},
+	}
 	answered := func(ctx context.Context, r *sdk.CallToolRequest) answer {
 		a, err := s.run(ctx, func(ctx context.Context) (answer, error) {
 			in, err := arguments[In](r.Params.Arguments, valid)
 			if err != nil {
-				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("%s: %v", t.name, err), Hint: "its arguments are: " + describe(schema)}
+				return answer{}, &agent.Error{
+					Code:    agent.CodeUsage,
+					Message: fmt.Sprintf("%s: %v", t.name, err),
+					Hint:    "its arguments are: " + describe(schema),
+				}
 			}
 			return do(ctx, &call{server: s, request: r}, in)
 		})
@@ -70,20 +85,32 @@ func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In)
 		}
 		return a
 	}
-	s.tools = append(s.tools, Tool{Name: t.name, About: t.about, Arguments: schema, answered: answered})
-	s.server.AddTool(def, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		a := answered(ctx, r)
-		return &sdk.CallToolResult{
-			Meta:              sdk.Meta{metaUntrusted: untrustedMembers},
-			Content:           append([]sdk.Content{&sdk.TextContent{Text: a.text}}, a.images...),
-			StructuredContent: a.object,
-			IsError:           a.failed,
-		}, nil
-	})
+	s.tools = append(
+		s.tools,
+		Tool{Name: t.name, About: t.about, Arguments: schema, answered: answered},
+	)
+	s.server.AddTool(
+		def,
+		func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			a := answered(ctx, r)
+			return &sdk.CallToolResult{
+				Meta: sdk.Meta{metaUntrusted: untrustedMembers},
+				Content: append(
+					[]sdk.Content{&sdk.TextContent{Text: a.text}},
+					a.images...),
+				StructuredContent: a.object,
+				IsError:           a.failed,
+			}, nil
+		},
+	)
 }
 
-// run does one call, within what its client may have under way and for as long as the client is there.
-func (s *Server) run(ctx context.Context, do func(context.Context) (answer, error)) (answer, error) {
+// run runs do as one call of the client. It ends with the client's connection, and counts toward
+// its limit of calls.
+func (s *Server) run(
+	ctx context.Context,
+	do func(context.Context) (answer, error),
+) (answer, error) {
 	if err := s.enter(); err != nil {
 		return answer{}, err
 	}
@@ -93,16 +120,16 @@ func (s *Server) run(ctx context.Context, do func(context.Context) (answer, erro
 	return do(ctx)
 }
 
-// arguments reads the arguments of a call. What is wrong with them is told as the model has to know it.
+// arguments decodes the arguments of a call. Its errors are written for the model.
 func arguments[In any](text json.RawMessage, valid *jsonschema.Resolved) (In, error) {
 	var in In
 	if len(text) == 0 || string(text) == "null" {
 		text = json.RawMessage("{}")
 	}
 	var all map[string]any
-	if err := jsonv2.Unmarshal(text, &all); err != nil { // refuses a name that comes twice
+	if err := jsonv2.Unmarshal(text, &all); err != nil { // rejects a repeated name
 		if text[0] != '{' {
-			err = errors.New("the arguments are no object")
+			err = errors.New("the arguments are not an object")
 		}
 		return in, err
 	}
@@ -112,7 +139,7 @@ func arguments[In any](text json.RawMessage, valid *jsonschema.Resolved) (In, er
 	return in, jsonv2.Unmarshal(text, &in, jsonv2.RejectUnknownMembers(true))
 }
 
-// describe lists the arguments of a schema for a model that had them wrong.
+// describe lists the arguments of a schema, for the hint of a usage error.
 func describe(s *jsonschema.Schema) string {
 	var all []string
 	for _, name := range s.PropertyOrder {
@@ -132,23 +159,29 @@ func describe(s *jsonschema.Schema) string {
 	return strings.Join(all, ", ")
 }
 
-// refusal is an error as a tool answers it.
+// refusal converts an error to the reply of a tool.
 func refusal(err error) answer {
 	e := public(err)
 	return answer{object: map[string]any{"error": e}, text: errorText(e), failed: true}
 }
 
-// public gives every error the shape that clients branch on. Here nothing needs hiding: a gateway has chosen what it says.
+// public converts every error to an agent.Error, which clients branch on. Messages need no filter
+// here: the gateway has filtered them.
 func public(err error) *agent.Error {
 	var known *agent.Error
-	var named *wire.Error // of the parsers of names
+	var named *wire.Error // from the parsers of names
 	switch {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &named):
-		return &agent.Error{Code: agent.Code(named.Code), Message: named.Message, Hint: named.Hint, Reason: named.Reason}
+		return &agent.Error{
+			Code:    agent.Code(named.Code),
+			Message: named.Message,
+			Hint:    named.Hint,
+			Reason:  named.Reason,
+		}
 	case errors.Is(err, context.Canceled), errors.Is(err, errGone):
-		return &agent.Error{Code: agent.CodeUnavailable, Message: "the call was given up"}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: "the call was cancelled"}
 	}
 	return &agent.Error{Code: agent.CodeUnavailable, Message: err.Error()}
 }
@@ -161,11 +194,14 @@ func errorText(e *agent.Error) string {
 	return said
 }
 
-// broke reports whether err says that the way to a sandbox is no longer good.
+// broke reports whether err means that the connection to a sandbox no longer works.
 func broke(err error) bool {
 	var known *agent.Error
 	if errors.As(err, &known) {
-		return known.Code == agent.CodeLost || known.Code == agent.CodeNotFound || known.Code == agent.CodeUnavailable
+		return known.Code == agent.CodeLost || known.Code == agent.CodeNotFound ||
+			known.Code == agent.CodeUnavailable
 	}
-	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errGone)
+	return err != nil && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, errGone)
 }

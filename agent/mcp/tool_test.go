@@ -7,9 +7,11 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// Whatever is taken for arguments says the same when it is read by other rules.
+// Accepted arguments have the same meaning for other JSON parsers.
 func FuzzArguments(f *testing.F) {
-	for _, s := range []string{``, `null`, `{}`, `[]`, `{"from":1,"bytes":2,"session":"x"}`, `{"from":-1}`, `{"from":1,"from":2}`, `{"From":1}`, `{"bytes":1e300}`, `{"session":"\ud800"}`, `{"sandbox":null}`} {
+	for _, s := range []string{``, `null`, `{}`, `[]`, `{"from":1,"bytes":2,"session":"x"}`,
+		`{"from":-1}`, `{"from":1,"from":2}`, `{"From":1}`, `{"bytes":1e300}`,
+		`{"session":"\ud800"}`, `{"sandbox":null}`} {
 		f.Add(s)
 	}
 	schema, err := jsonschema.For[logIn](nil)

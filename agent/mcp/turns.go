@@ -12,10 +12,10 @@ import (
 // started; later calls wait for that, so that the interrupt does not hit them.
 type turns struct {
 	mu    sync.Mutex
-	calls map[wire.Target][]*turn // guarded by mu; under way
+	calls map[wire.Target][]*turn // guarded by mu; running
 }
 
-// turn is one call under way.
+// turn is one running call.
 type turn struct {
 	cancelled func() bool
 	done      chan struct{}

@@ -12,34 +12,51 @@ import (
 
 // waitIn are the arguments of wait.
 type waitIn struct {
-	Until   []string `json:"until,omitempty" jsonschema:"what to wait for: prompt, waiting, continuation, opaque, dead; or keyboard alone, which is until no person holds it; or pattern alone. Default: until the program no longer works by itself"`
-	Pattern string   `json:"pattern,omitempty" jsonschema:"regular expression (RE2) that the program is to print, with until=[pattern]; lines end with \\r\\n"`
-	From    *uint64  `json:"from,omitempty" jsonschema:"offset of the log at which the pattern begins to match, such as to of an earlier answer; default where the newest command began"`
+	Until   []string `json:"until,omitempty" jsonschema:"states to wait for: prompt, waiting, continuation, opaque, dead; or only keyboard, until no person holds it; or only pattern. Default: any state but running"`
+	Pattern string   `json:"pattern,omitempty" jsonschema:"regular expression (RE2) to find in the output, with until=[pattern]; lines end with \\r\\n"`
+	From    *uint64  `json:"from,omitempty" jsonschema:"offset in the log at which to begin the search, such as to of an earlier result; default the begin of the newest command"`
 	where
 	bounds
 }
 
-// read is what a wait waits for, but for the pattern itself.
+// read returns what to wait for, without the pattern itself.
 func (in waitIn) read() (w waitFor, err error) {
 	if in.Pattern != "" || in.From != nil || slices.Contains(in.Until, "pattern") {
 		if len(in.Until) > 1 || len(in.Until) == 1 && in.Until[0] != "pattern" || in.Pattern == "" {
-			return w, &agent.Error{Code: agent.CodeUsage, Message: "wait: a pattern stands alone", Hint: `until=["pattern"] and pattern, a regular expression`}
+			return w, &agent.Error{
+				Code:    agent.CodeUsage,
+				Message: "wait: pattern cannot be combined with states",
+				Hint:    `set until=["pattern"], and pattern to a regular expression`,
+			}
 		}
 		w.pattern = true
 		return w, nil
 	}
 	for _, until := range in.Until {
 		switch p := agent.Phase(until); p {
-		case agent.PhasePrompt, agent.PhaseWaiting, agent.PhaseContinuation, agent.PhaseOpaque, agent.PhaseDead:
+		case agent.PhasePrompt,
+			agent.PhaseWaiting,
+			agent.PhaseContinuation,
+			agent.PhaseOpaque,
+			agent.PhaseDead:
 			w.phases = append(w.phases, p)
 		case "keyboard":
 			w.keyboard = true
 		default:
-			return w, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("wait: nobody can wait for %q", until), Hint: "until takes prompt, waiting, continuation, opaque, dead, or keyboard or pattern alone"}
+			return w, &agent.Error{
+				Code:    agent.CodeUsage,
+				Message: fmt.Sprintf("wait: unknown state %q", until),
+				Hint: "set until to prompt, waiting, continuation, opaque or dead, or only to " +
+					"keyboard or only to pattern",
+			}
 		}
 	}
 	if w.keyboard && len(w.phases) > 0 {
-		return w, &agent.Error{Code: agent.CodeUsage, Message: "wait: keyboard stands alone", Hint: `until=["keyboard"]`}
+		return w, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: "wait: keyboard cannot be combined with states",
+			Hint:    `set until=["keyboard"] alone`,
+		}
 	}
 	return w, nil
 }
@@ -73,8 +90,14 @@ func (c *call) waitPattern(ctx context.Context, in waitIn) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	// In parentheses no pattern is the name of a state.
-	words := []string{"wait", "--json", "--timeout=" + timeout.String(), "--screen=" + string(show), "--for=(" + in.Pattern + ")"}
+	// With parentheses, a pattern is never the name of a state.
+	words := []string{
+		"wait",
+		"--json",
+		"--timeout=" + timeout.String(),
+		"--screen=" + string(show),
+		"--for=(" + in.Pattern + ")",
+	}
 	if output != 0 {
 		words = append(words, fmt.Sprintf("--max-output=%d", output))
 	}
@@ -86,11 +109,12 @@ func (c *call) waitPattern(ctx context.Context, in waitIn) (answer, error) {
 	var res agent.Result
 	out, err := c.server.gateway.Command(ctx, nil, append(words, "--", t.String())...)
 	switch unread := json.Unmarshal(out, &res); {
-	case unread == nil && res.Ended != "": // err is about the exit code, which says what the Result does
+	// err only repeats the Result's exit code
+	case unread == nil && res.Ended != "":
 		return resultAnswer(res), nil
 	case err != nil:
 		return answer{}, err
 	default:
-		return answer{}, fmt.Errorf("wait: the gateway answers with no Result: %.100q", out)
+		return answer{}, fmt.Errorf("wait: the gateway returned no Result: %.100q", out)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/view/picture"
 )
 
-// What people know from chat assistants that run code, each tried in a sandbox without a network. docs/how-to/python.md has the same list; a row
-// that it lacks, or has and nobody tries, fails the test. SANDBOXD_TEST_BIG_FILE is the size of the file in MiB that goes up and down, 64
-// unless said otherwise.
+// TestAbilities tries what chat assistants with a code interpreter can do, in a sandbox without a
+// network. It fails if the list in docs/how-to/python.md differs. SANDBOXD_TEST_BIG_FILE is the
+// size in MiB of the transferred file; the default is 64.
 func TestAbilities(t *testing.T) {
 	needPython(t)
 	doc, err := os.ReadFile("../../docs/how-to/python.md")
@@ -51,16 +51,21 @@ func TestAbilities(t *testing.T) {
 		name string
 		try  func(*testing.T)
 	}{
-		{"state is kept from call to call", func(t *testing.T) { ok("kept = [1, 2, 3]")(t); prints("sum(kept)", "6\n")(t) }},
+		{"state is kept from call to call", func(t *testing.T) {
+			ok("kept = [1, 2, 3]")(t)
+			prints("sum(kept)", "6\n")(t)
+		}},
 		{"the value of the last expression is shown", prints("6 * 7", "42\n")},
 		{"an exception comes with its traceback", func(t *testing.T) {
-			if res := execute(t, c, "def f(): return {}['x']\nf()"); res.Error == nil || res.Error.Name != "KeyError" || len(res.Error.Traceback) < 2 {
+			if res := execute(t, c, "def f(): return {}['x']\nf()"); res.Error == nil ||
+				res.Error.Name != "KeyError" || len(res.Error.Traceback) < 2 {
 				t.Errorf("%+v", res)
 			}
 		}},
 		{"pandas: a table as HTML and as text", func(t *testing.T) {
 			res := execute(t, c, "import pandas as pd; pd.DataFrame({'a': [1, 2]})")
-			if !res.OK || !strings.Contains(res.Outputs[0].Text("text/html"), "<table") || res.Outputs[0].Text("text/plain") == "" {
+			if !res.OK || !strings.Contains(res.Outputs[0].Text("text/html"), "<table") ||
+				res.Outputs[0].Text("text/plain") == "" {
 				t.Errorf("%+v", res)
 			}
 		}},
@@ -82,16 +87,22 @@ func TestAbilities(t *testing.T) {
 				t.Fatalf("%+v", images)
 			}
 			if i, ok := c.Image(images[0].ID); !ok || len(i.Data) != images[0].Size {
-				t.Error("it is not to be had")
+				t.Error("the image is missing")
 			}
 		}},
 		{"a file goes up and down, streamed", func(t *testing.T) { bigFile(t, client, c) }},
-		{"a program of the sandbox runs", prints("import subprocess; print(subprocess.run(['git', '--version'], capture_output=True, text=True).stdout[:3])", "git\n")},
+		{"a program of the sandbox runs", prints(
+			"import subprocess; print(subprocess.run(['git', '--version'], capture_output=True, "+
+				"text=True).stdout[:3])", "git\n")},
 		{"a server on loopback answers", prints("import http.server, threading, urllib.request\n"+
 			"class H(http.server.SimpleHTTPRequestHandler): log_message = lambda *a: None\n"+
-			"s = http.server.ThreadingHTTPServer(('127.0.0.1', 0), H); threading.Thread(target=s.serve_forever, daemon=True).start()\n"+
-			"print(urllib.request.urlopen('http://127.0.0.1:%d/' % s.server_port).status)", "200\n")},
-		{"there is no network", prints("import socket\ntry: socket.create_connection(('192.0.2.1', 80), 2); print('there is one')\nexcept OSError: print('none')", "none\n")},
+			"s = http.server.ThreadingHTTPServer(('127.0.0.1', 0), H); "+
+			"threading.Thread(target=s.serve_forever, daemon=True).start()\n"+
+			"print(urllib.request.urlopen('http://127.0.0.1:%d/' % s.server_port).status)",
+			"200\n")},
+		{"there is no network", prints("import socket\ntry: "+
+			"socket.create_connection(('192.0.2.1', 80), 2); print('there is one')\nexcept "+
+			"OSError: print('none')", "none\n")},
 		{"input() is answered", func(t *testing.T) {
 			if res := execute(t, c, "input('? ')"); res.Ended != agent.EndedWaiting {
 				t.Fatalf("%+v", res)
@@ -101,7 +112,8 @@ func TestAbilities(t *testing.T) {
 			}
 		}},
 		{"code is interrupted at its deadline, and state stays", func(t *testing.T) {
-			res, err := c.Execute(bounded(t), python.Call{Code: "import time; time.sleep(60)", Timeout: time.Second})
+			res, err := c.Execute(bounded(t),
+				python.Call{Code: "import time; time.sleep(60)", Timeout: time.Second})
 			if err != nil || res.Ended != agent.EndedDeadline || res.Restart {
 				t.Errorf("%+v, %v", res, err)
 			}
@@ -138,7 +150,7 @@ func TestAbilities(t *testing.T) {
 	}
 }
 
-// bigFile writes a file into /mnt/data, has Python read it, and reads it back, without either end holding it.
+// bigFile writes a large file to /mnt/data, lets Python read it, and reads it back, as a stream.
 func bigFile(t *testing.T, client *agent.Client, c *python.Context) {
 	size := int64(64)
 	if said := os.Getenv("SANDBOXD_TEST_BIG_FILE"); said != "" {
@@ -165,7 +177,10 @@ func bigFile(t *testing.T, client *agent.Client, c *python.Context) {
 	}
 	sent := time.Since(began)
 	want := fmt.Sprintf("%x", sum.Sum(nil))
-	res := execute(t, c, "import hashlib\nwith open('big', 'rb') as f: print(hashlib.file_digest(f, 'sha256').hexdigest())")
+	res := execute(
+		t, c, "import hashlib\nwith open('big', 'rb') as f: print(hashlib.file_digest(f, "+
+			"'sha256').hexdigest())",
+	)
 	if res.Text() != want+"\n" {
 		t.Errorf("in the sandbox: %s, want %s", res.Text(), want)
 	}
@@ -176,7 +191,8 @@ func bigFile(t *testing.T, client *agent.Client, c *python.Context) {
 	defer down.Close()
 	sum.Reset()
 	began = time.Now()
-	if n, err := down.WriteTo(sum); err != nil || n != size || fmt.Sprintf("%x", sum.Sum(nil)) != want {
+	if n, err := down.WriteTo(sum); err != nil || n != size ||
+		fmt.Sprintf("%x", sum.Sum(nil)) != want {
 		t.Errorf("%d bytes came back, %v", n, err)
 	}
 	t.Logf("%d MiB up in %v, down in %v", size>>20, sent, time.Since(began))

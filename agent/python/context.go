@@ -18,49 +18,49 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Context is a kernel by name: variables, imports and the working directory of its calls. One call runs at a time: another one is refused,
-// with not_prompt, as a command in a busy session is. Calls of other clients on a context of that name queue in its kernel. Its methods may be
-// called at once.
+// Context is a named kernel with the variables, imports and working directory of its calls. It runs
+// one call at a time: while a call runs, another one is rejected with not_prompt. Calls of other
+// clients on the same context queue in the kernel. Its methods are safe for concurrent use.
 type Context struct {
 	in       *Interpreter
 	name     string
-	pictures int // guarded by gallery.mu; that were shown
+	pictures int // guarded by gallery.mu; number of displayed pictures
 
 	mu     sync.Mutex
-	kernel string    // guarded by mu; ID, empty before the first one
+	kernel string    // guarded by mu; ID of the kernel; empty before the first
 	link   *link     // guarded by mu; nil when there is none
-	run    *run      // guarded by mu; the call under way
-	fence  *fence    // guarded by mu; the last one that was asked for, nil when it is passed
-	lost   bool      // guarded by mu; a kernel died, and nobody was told yet
-	broken bool      // guarded by mu; kernel died, and is to be replaced
-	heard  time.Time // guarded by mu; when it last sent something
+	run    *run      // guarded by mu; the running call
+	fence  *fence    // guarded by mu; the pending fence; nil if none
+	lost   bool      // guarded by mu; a kernel died, and no Result has reported it
+	broken bool      // guarded by mu; the kernel died and must be replaced
+	heard  time.Time // guarded by mu; time of the kernel's last message
 	ended  bool      // guarded by mu; disconnect was called
 }
 
-// Name is the context's.
+// Name returns the name of the context.
 func (c *Context) Name() string { return c.name }
 
 // link is a connection to a kernel.
 type link struct {
 	conn    *websocket.Conn
-	framed  bool // its messages are frames
+	framed  bool // uses the binary subprotocol
 	session string
-	hello   *run          // over when the kernel answers for the first time
+	hello   *run          // ends with the kernel's first reply
 	read    chan struct{} // closed when the reader has ended
 	over    chan struct{} // closed by close
 	once    sync.Once
 }
 
-// within bounds what is done for a call that is over.
+// within bounds the work after the end of a call.
 const within = 10 * time.Second
 
-// ready connects to the kernel, which is started where there is none.
+// ready connects to the kernel and starts it if there is none.
 func (c *Context) ready(ctx context.Context) error {
 	_, err := c.connected(ctx)
 	return err
 }
 
-// connected returns the live connection, or makes one.
+// connected returns the live connection, or opens one.
 func (c *Context) connected(ctx context.Context) (*link, error) {
 	ctx, cancel := c.in.bound(ctx, "a kernel's start")
 	defer cancel()
@@ -74,21 +74,45 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		if quiet < c.in.quiet() || c.alive(ctx) {
 			return l, nil
 		}
-		c.drop(l) // of a kernel that ended when it was idle, which nobody says
+		c.drop(l) // the kernel ended while idle, which the server does not report
 	}
 	if err := c.replace(ctx); err != nil {
 		return nil, err
 	}
 	var s session
-	err := c.in.call(ctx, http.MethodPost, "/api/sessions", map[string]any{"path": prefix + c.name, "name": c.name, "type": "console", "kernel": map[string]string{"name": "python3"}}, &s)
+	err := c.in.call(
+		ctx,
+		http.MethodPost,
+		"/api/sessions",
+		map[string]any{
+			"path":   prefix + c.name,
+			"name":   c.name,
+			"type":   "console",
+			"kernel": map[string]string{"name": "python3"},
+		},
+		&s,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("context %s: %w", c.name, err)
 	}
-	l = &link{session: wire.NewOp(), hello: newRun(nil, Limits{}, nil), read: make(chan struct{}), over: make(chan struct{})}
+	l = &link{
+		session: wire.NewOp(),
+		hello:   newRun(nil, Limits{}, nil),
+		read:    make(chan struct{}),
+		over:    make(chan struct{}),
+	}
 	l.hello.brief = true
 	l.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
-		ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
-		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled, Subprotocols: []string{subprotocol}})
+		ctx,
+		"http://localhost/api/kernels/"+url.PathEscape(
+			s.Kernel.ID,
+		)+"/channels?session_id="+l.session,
+		&websocket.DialOptions{
+			HTTPClient:      c.in.http,
+			CompressionMode: websocket.CompressionDisabled,
+			Subprotocols:    []string{subprotocol},
+		},
+	)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
@@ -96,7 +120,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		return nil, c.notStarted(err)
 	}
 	l.framed = l.conn.Subprotocol() == subprotocol
-	l.conn.SetReadLimit(-1) // read drops what is too much
+	l.conn.SetReadLimit(-1) // read drops the excess itself
 	c.mu.Lock()
 	if c.ended || c.link != nil {
 		other := c.link
@@ -114,7 +138,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	c.mu.Unlock()
 	go c.read(l) // ends with the connection; disconnect and drop wait for it
 
-	// The kernel is there when it answers.
+	// The kernel is ready when it replies.
 	if err := l.send(ctx, l.hello.id, "kernel_info_request", "shell", struct{}{}); err != nil {
 		l.hello.die("the connection ended")
 	}
@@ -131,13 +155,17 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	return nil, err
 }
 
-// notStarted is what a caller is told whose kernel does not come up.
+// notStarted is the error of a kernel that does not start.
 func (c *Context) notStarted(err error) error {
-	return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("context %s: its kernel does not start: %v", c.name, err),
-		Hint: "why may be in the server's log, /tmp/.sandboxd-python-UID/log in the sandbox; sandboxd new --image sandboxd/python NAME makes one where it does"}
+	return &agent.Error{
+		Code:    agent.CodeUnavailable,
+		Message: fmt.Sprintf("context %s: its kernel does not start: %v", c.name, err),
+		Hint: "check the server's log in the sandbox, /tmp/.sandboxd-python-UID/log, or create a " +
+			"sandbox with Jupyter: sandboxd new --image sandboxd/python NAME",
+	}
 }
 
-// alive reports whether the server has the kernel, as far as it answers.
+// alive reports whether the server responds and has the kernel.
 func (c *Context) alive(ctx context.Context) bool {
 	state, err := c.state(ctx)
 	return err == nil && state != dead
@@ -145,7 +173,8 @@ func (c *Context) alive(ctx context.Context) bool {
 
 const dead = "dead"
 
-// state is what the server says that the kernel does. The error is errGone when it has none.
+// state returns the server's state of the kernel. The error is errGone if the server does not have
+// the kernel.
 func (c *Context) state(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	id := c.kernel
@@ -157,8 +186,8 @@ func (c *Context) state(ctx context.Context) (string, error) {
 	return k.State, err
 }
 
-// replace ends a kernel that died. The server starts another process in its place by itself, and whoever connects meanwhile is thrown out
-// when it is through with that: a kernel of another ID is there when it says so.
+// replace deletes a kernel that died. The server restarts the process of a dead kernel, and then
+// disconnects clients that connected meanwhile. A new kernel ID avoids that.
 func (c *Context) replace(ctx context.Context) error {
 	c.mu.Lock()
 	broken := c.broken
@@ -166,7 +195,8 @@ func (c *Context) replace(ctx context.Context) error {
 	if !broken {
 		return nil
 	}
-	// In the middle of that the server answers with an internal error, and before it begins it has the kernel still.
+	// During the restart the server returns an internal error; before it, the server still lists
+	// the kernel.
 	late, tick := time.After(within), time.NewTicker(50*time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -188,8 +218,9 @@ func (c *Context) replace(ctx context.Context) error {
 	return nil
 }
 
-// Settle ends a kernel that died in a call, for a client that is about to leave: the server would put another process in its place, and
-// whoever comes meanwhile may lose what they send to the one that goes. It does nothing where none died.
+// Settle deletes a kernel that died in a call. Call it before the client disconnects: otherwise the
+// server restarts the kernel, and clients that connect meanwhile can lose messages. It does nothing
+// if no kernel died.
 func (c *Context) Settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -205,7 +236,7 @@ func (l *link) send(ctx context.Context, id, kind, channel string, content any) 
 	return l.conn.Write(ctx, l.form(), text)
 }
 
-// form is the kind of WebSocket message that the connection's messages are.
+// form returns the WebSocket message type of the connection.
 func (l *link) form() websocket.MessageType {
 	if l.framed {
 		return websocket.MessageBinary
@@ -213,13 +244,13 @@ func (l *link) form() websocket.MessageType {
 	return websocket.MessageText
 }
 
-// close ends the connection, and with it what the reader waits for. It may be called twice.
+// close closes the connection, which ends the reader. It may be called repeatedly.
 func (l *link) close() {
 	l.once.Do(func() { close(l.over) })
 	_ = l.conn.CloseNow()
 }
 
-// read hands on messages until the connection ends.
+// read passes messages on until the connection ends.
 func (c *Context) read(l *link) {
 	defer close(l.read)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -241,7 +272,8 @@ func (c *Context) read(l *link) {
 		text, more, err := c.take(ctx, r, small, &at)
 		switch {
 		case err != nil:
-		case kind != l.form(): // in the JSON form those with buffers of widgets, which nobody here shows
+		// with JSON messages, the other type has buffers of widgets, which are not supported
+		case kind != l.form():
 		case more > 0:
 			c.tooLong(l, text, int64(len(text))+more)
 		default:
@@ -259,7 +291,8 @@ func (c *Context) read(l *link) {
 	if c.link == l {
 		c.link = nil
 	} else {
-		r = nil // whoever took the link away has said why; the call under way may be one on the next link
+		// the code that removed the link reported why; c.run may be a call of the next link
+		r = nil
 	}
 	c.mu.Unlock()
 	l.close()
@@ -269,9 +302,14 @@ func (c *Context) read(l *link) {
 	}
 }
 
-// take reads a message into small, or, where that is too small, into memory for which at is made to have room. more are the bytes that were
-// dropped: of a message that is too long, or for which there was no room.
-func (c *Context) take(ctx context.Context, r io.Reader, small []byte, at *place) (text []byte, more int64, err error) {
+// take reads a message into small, or into larger memory that it reserves with at. more is the
+// number of dropped bytes, of a message that is too long or for which there is no memory.
+func (c *Context) take(
+	ctx context.Context,
+	r io.Reader,
+	small []byte,
+	at *place,
+) (text []byte, more int64, err error) {
 	text = small[:0]
 	for {
 		if len(text) == cap(text) {
@@ -297,12 +335,13 @@ func (c *Context) take(ctx context.Context, r io.Reader, small []byte, at *place
 	return text, more, err
 }
 
-// handle does what a message of l says to the call that it belongs to. What it has of m's text it lets go of before it tells anybody.
+// handle passes a message of l to its call. It releases m's text before it calls Output.
 func (c *Context) handle(l *link, m *message) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
-	if m.Header.Type == "shutdown_reply" && m.Channel == "iopub" { // it ends: somebody asked for that, or it was idle for long
+	// The kernel ends because a client asked for it, or because it was idle.
+	if m.Header.Type == "shutdown_reply" && m.Channel == "iopub" {
 		c.part(r, "the kernel was ended", false)
 		return
 	}
@@ -311,7 +350,7 @@ func (c *Context) handle(l *link, m *message) {
 			State string `json:"execution_state"`
 		}
 		if json.Unmarshal(m.Content, &s) == nil && (s.State == "restarting" || s.State == dead) {
-			// The server says so of a kernel whose process has ended. What it has started in its place is asked for anew.
+			// The process of the kernel has ended. The next call asks for a new kernel.
 			c.part(r, "the kernel's process ended", true)
 			return
 		}
@@ -324,7 +363,7 @@ func (c *Context) handle(l *link, m *message) {
 		return
 	}
 	if r == nil || m.Parent.ID != r.id {
-		return // of nobody, of a former call, of another client's
+		return // of no call, of an earlier call, or of another client
 	}
 	if o, ok := c.output(m); ok {
 		*m = message{}
@@ -334,13 +373,14 @@ func (c *Context) handle(l *link, m *message) {
 	r.handle(*m)
 }
 
-// output is what m prints or shows, if it does.
+// output returns the output in m, if m has any.
 func (c *Context) output(m *message) (o Output, ok bool) {
 	if m.Channel != "iopub" {
 		return o, false
 	}
 	if len(m.Content) > 1<<20 {
-		_ = opening.Acquire(context.Background(), 1) // whoever has it computes, and waits for nobody
+		// The holder only computes, so that this wait is short.
+		_ = opening.Acquire(context.Background(), 1)
 		defer opening.Release(1)
 	}
 	if o, ok = m.output(); ok {
@@ -349,21 +389,22 @@ func (c *Context) output(m *message) (o Output, ok bool) {
 	return o, ok
 }
 
-// passed reports whether m belongs to the fence, and opens it when that is done.
+// passed reports whether m belongs to the fence, and ends the fence with the last such message.
 func (c *Context) passed(m message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fence == nil || m.Parent.ID != c.fence.id {
 		return false
 	}
-	if m.Header.Type == "status" && bytes.Contains(m.Content[:min(len(m.Content), 100)], []byte(`"idle"`)) {
+	if m.Header.Type == "status" &&
+		bytes.Contains(m.Content[:min(len(m.Content), 100)], []byte(`"idle"`)) {
 		close(c.fence.passed)
 		c.fence = nil
 	}
 	return true
 }
 
-// part ends the connection to a kernel that is no more, and the call r on it.
+// part closes the connection to a kernel that has ended, and ends the call r on it.
 func (c *Context) part(r *run, why string, broken bool) {
 	c.mu.Lock()
 	l := c.link
@@ -377,7 +418,7 @@ func (c *Context) part(r *run, why string, broken bool) {
 	}
 }
 
-// tooLong counts a message of l that was dropped, if it belongs to the call under way.
+// tooLong counts a dropped message of l, if it belongs to the running call.
 func (c *Context) tooLong(l *link, begin []byte, size int64) {
 	c.mu.Lock()
 	r := c.run
@@ -396,7 +437,7 @@ func (c *Context) tooLong(l *link, begin []byte, size int64) {
 	r.drop(size)
 }
 
-// detach ends that messages go to r.
+// detach stops passing messages to r.
 func (c *Context) detach(r *run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -405,7 +446,7 @@ func (c *Context) detach(r *run) {
 	}
 }
 
-// drop ends a connection.
+// drop closes a connection and waits for its reader.
 func (c *Context) drop(l *link) {
 	c.mu.Lock()
 	if c.link == l {
@@ -416,14 +457,14 @@ func (c *Context) drop(l *link) {
 	<-l.read
 }
 
-// unused reports whether there is neither a connection nor a call.
+// unused reports whether the context has neither a connection nor a call.
 func (c *Context) unused() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link == nil && (c.run == nil || c.run.finished())
 }
 
-// disconnect ends the context here.
+// disconnect closes the connection and ends the call. The kernel keeps running.
 func (c *Context) disconnect() {
 	c.mu.Lock()
 	l, r := c.link, c.run
@@ -437,12 +478,13 @@ func (c *Context) disconnect() {
 	}
 }
 
-// Interrupt has the code that runs raise KeyboardInterrupt. The call comes back by itself.
+// Interrupt raises KeyboardInterrupt in the running code. Execute then returns.
 func (c *Context) Interrupt(ctx context.Context) error {
 	return c.order(ctx, http.MethodPost, "/interrupt")
 }
 
-// Restart begins anew, with nothing of what former calls made. A call under way ends as dead.
+// Restart starts a new kernel without the variables of earlier calls. A running call ends with
+// EndedDead.
 func (c *Context) Restart(ctx context.Context) error {
 	c.mu.Lock()
 	l, r := c.link, c.run
@@ -459,7 +501,7 @@ func (c *Context) Restart(ctx context.Context) error {
 	}
 	err := c.order(ctx, http.MethodPost, "/restart")
 	if errors.Is(err, errGone) {
-		err = nil // a new one is as good
+		err = nil // connected starts a new kernel
 	}
 	if err != nil {
 		return err
@@ -473,7 +515,7 @@ func (c *Context) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the kernel, and with it what its calls made. The server stays for other contexts.
+// Close ends the kernel, whose variables are lost. The server keeps running for other contexts.
 func (c *Context) Close(ctx context.Context) error {
 	err := c.order(ctx, http.MethodDelete, "")
 	if errors.Is(err, errGone) {
@@ -489,21 +531,30 @@ func (c *Context) Close(ctx context.Context) error {
 	return err
 }
 
-// order tells the server to do something to the kernel.
+// order sends a request about the kernel to the server.
 func (c *Context) order(ctx context.Context, method, what string) error {
 	c.mu.Lock()
 	id := c.kernel
 	c.mu.Unlock()
-	if err := c.in.call(ctx, method, "/api/kernels/"+url.PathEscape(id)+what, nil, nil); err != nil {
+	if err := c.in.call(ctx, method, "/api/kernels/"+url.PathEscape(id)+what, nil,
+		nil); err != nil {
 		return fmt.Errorf("context %s: %w", c.name, err)
 	}
 	return nil
 }
 
-// busy is why a call is refused.
+// busy returns the error of a call that is rejected because r runs.
 func (c *Context) busy(r *run) error {
 	if r.asks() {
-		return &agent.Error{Code: agent.CodeNotPrompt, Message: "context " + c.name + " waits for input", Hint: "answer it, or interrupt it"}
+		return &agent.Error{
+			Code:    agent.CodeNotPrompt,
+			Message: "context " + c.name + " waits for input",
+			Hint:    "answer it, or interrupt it",
+		}
 	}
-	return &agent.Error{Code: agent.CodeNotPrompt, Message: "context " + c.name + " runs a call", Hint: "wait for it, interrupt it, or use another context"}
+	return &agent.Error{
+		Code:    agent.CodeNotPrompt,
+		Message: "context " + c.name + " runs a call",
+		Hint:    "wait for it, interrupt it, or use another context",
+	}
 }

@@ -12,43 +12,58 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Call is code to run.
+// Call is code to run, with its options.
 type Call struct {
 	Code    string
-	Timeout time.Duration // 0 is the Interpreter's. It counts anew for each answer
+	Timeout time.Duration // 0 means Options.Timeout; Answer restarts it
 	NoInput bool          // input() raises StdinNotImplementedError
-	Silent  bool          // the call does not count, and has no value
+	Silent  bool          // no execution count and no value
 
-	// Output, if not nil, is given each output as it comes, in order, whatever Limits keep of them; nothing after the call has returned,
-	// also where it is waiting: what comes meanwhile is given when it goes on, as much as Limits keep. It must not block for long: the context waits for it.
+	// Output, if not nil, receives all output in order as it arrives, without Limits. It is not
+	// called after the call has returned. Output that arrives while the code waits for input is
+	// passed, within Limits, when Answer continues the code. It must not block for long, because
+	// the context waits for it.
 	Output func(Output)
 
-	// Passing says that Output is all that is wanted: the Result has no Outputs, and Dropped and Omitted are of what was not given to it.
+	// Passing passes output only to Output: Result.Outputs is empty, and Dropped and Omitted count
+	// what Output did not receive.
 	Passing bool
 }
 
 // maxCode bounds code, in bytes.
 const maxCode = 8 << 20
 
-// unanswered is how long code waits for an answer before it is interrupted.
+// unanswered is how long code waits for input before it is interrupted.
 const unanswered = 15 * time.Minute
 
-// grace is how long code may take to end after an interrupt.
+// grace is how long code may run after an interrupt.
 const grace = 5 * time.Second
 
-// Execute runs code and waits until it is done, asks for input, or its time is up: then it is interrupted, and if that does not end it
-// the kernel is restarted; what it printed comes back in either case. A kernel that died is a Result, too; the next call has a new one,
-// and says so in Fresh.
+// Execute runs code and waits until it ends, asks for input, or reaches the timeout. At the timeout
+// it interrupts the code; if the code does not end, it restarts the kernel. The Result has the
+// output in any case. A dead kernel is a Result with EndedDead. The next call then has a new kernel
+// and sets Fresh.
 //
-// When ctx ends first, the same is done as when the time is up, and ctx's cause comes with the Result.
+// If ctx ends first, Execute does the same as at the timeout, and returns the cause of ctx with the
+// Result.
 func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	switch {
 	case len(call.Code) > maxCode:
-		return Result{}, &agent.Error{Code: agent.CodeUsage, Message: "the code is longer than 8 MiB", Hint: "write it to a file and import or run that"}
+		return Result{}, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: "the code is longer than 8 MiB",
+			Hint:    "write it to a file, and import or run the file",
+		}
 	case strings.ContainsRune(call.Code, 0):
-		return Result{}, &agent.Error{Code: agent.CodeUsage, Message: "the code has a NUL byte, which Python does not take"}
+		return Result{}, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: "the code has a NUL byte, which Python does not accept",
+		}
 	case call.Timeout < 0:
-		return Result{}, &agent.Error{Code: agent.CodeUsage, Message: "python: the timeout is negative"}
+		return Result{}, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: "python: the timeout is negative",
+		}
 	}
 	r := newRun(call.Output, c.in.o.Limits, c.in.room)
 	r.passing = call.Passing
@@ -71,28 +86,45 @@ func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	c.mu.Lock()
 	r.fresh, c.lost = c.lost, false
 	c.mu.Unlock()
-	r.listen() // before anything comes
-	// stop_on_error would have the kernel refuse what comes right after an exception: here that is the next call.
-	content := map[string]any{"code": call.Code, "silent": call.Silent, "store_history": !call.Silent, "user_expressions": struct{}{}, "allow_stdin": !call.NoInput, "stop_on_error": false}
+	r.listen() // before the first output
+	// With stop_on_error, the kernel would reject the next call right after an exception.
+	content := map[string]any{
+		"code":             call.Code,
+		"silent":           call.Silent,
+		"store_history":    !call.Silent,
+		"user_expressions": struct{}{},
+		"allow_stdin":      !call.NoInput,
+		"stop_on_error":    false,
+	}
 	r.send(ctx, l, r.id, "execute_request", "shell", content)
 	return c.follow(ctx, r)
 }
 
-// Answer gives a line to the code that waits for input, without a newline, and goes on as Execute does. Where nobody waits it is an error,
-// not_waiting.
+// Answer sends a line, without a newline, to the code that waits for input, and returns as Execute
+// does. If no code waits, the error has code not_waiting.
 func (c *Context) Answer(ctx context.Context, line string) (Result, error) {
 	c.mu.Lock()
 	r, l := c.run, c.link
 	c.mu.Unlock()
 	if r == nil || l == nil || !r.take() {
-		return Result{}, &agent.Error{Code: agent.CodeNotWaiting, Message: "context " + c.name + " does not wait for input"}
+		return Result{}, &agent.Error{
+			Code:    agent.CodeNotWaiting,
+			Message: "context " + c.name + " does not wait for input",
+		}
 	}
 	r.listen()
-	r.send(ctx, l, wire.NewOp(), "input_reply", "stdin", map[string]string{"value": line, "status": "ok"})
+	r.send(
+		ctx,
+		l,
+		wire.NewOp(),
+		"input_reply",
+		"stdin",
+		map[string]string{"value": line, "status": "ok"},
+	)
 	return c.follow(ctx, r)
 }
 
-// send sends a message of r, which takes no longer than r may: a server that does not read takes nothing.
+// send sends a message of r within r's timeout, because a server may not read.
 func (r *run) send(ctx context.Context, l *link, id, kind, channel string, content any) {
 	sending, cancel := context.WithTimeout(ctx, min(r.timeout, patience))
 	defer cancel()
@@ -101,7 +133,7 @@ func (r *run) send(ctx context.Context, l *link, id, kind, channel string, conte
 	}
 }
 
-// follow waits for r.
+// follow waits until r ends or asks for input.
 func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	defer r.mute()
 	late := time.NewTimer(r.timeout)
@@ -119,12 +151,12 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	case <-r.over:
 	case <-r.asked:
 		if c.settle(ctx, r); r.finished() {
-			break // it was interrupted meanwhile
+			break // it ended meanwhile
 		}
-		r.waitFor(unanswered, func() { // ends the wait of code that nobody answers
+		r.waitFor(unanswered, func() { // code that receives no answer
 			ctx, cancel := context.WithTimeout(context.Background(), within)
 			defer cancel()
-			_ = c.Interrupt(ctx) // else the server's own limit is left
+			_ = c.Interrupt(ctx) // on an error, the server's own limit remains
 		})
 		res := c.result(r)
 		res.Ended = agent.EndedWaiting
@@ -146,9 +178,9 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	return res, err
 }
 
-// settle returns when what the code printed before it asked has come: questions come by another way than output, and may overtake it. The
-// kernel answers on its control channel while code waits, and says so behind what it has said before; one that does not is not waited for
-// long.
+// settle waits until the output before a question has arrived. Questions use another channel than
+// output and may overtake it. While code waits, the kernel replies on its control channel, and its
+// status follows the earlier output. The wait is bounded for kernels that do not reply.
 func (c *Context) settle(ctx context.Context, r *run) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -167,14 +199,14 @@ func (c *Context) settle(ctx context.Context, r *run) {
 	}
 }
 
-// fence is a request whose end says that all has come that a kernel said before it.
+// fence is a request whose last message follows all earlier output of the kernel.
 type fence struct {
 	id     string
 	passed chan struct{}
 }
 
-// watch asks the server for the kernel's state while its connection is quiet: the server does not report
-// there that another client ended the kernel.
+// watch polls the kernel's state while its connection is quiet: the server does not report on it
+// that another client ended the kernel.
 func (c *Context) watch(ctx context.Context, r *run) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
@@ -192,7 +224,7 @@ func (c *Context) watch(ctx context.Context, r *run) {
 		if quiet <= 2*time.Second {
 			continue
 		}
-		// A connection that breaks ends the call without this.
+		// A broken connection ends the call elsewhere.
 		if state, err := c.state(passive(ctx)); errors.Is(err, errGone) || state == dead {
 			c.part(r, "the kernel was ended", false)
 			return
@@ -200,31 +232,40 @@ func (c *Context) watch(ctx context.Context, r *run) {
 	}
 }
 
-// stop ends code: by an interrupt, else with its kernel, which it reports.
+// stop interrupts code, or else restarts its kernel. It reports whether it restarted the kernel.
 func (c *Context) stop(ctx context.Context, r *run) (restarted bool) {
 	ctx, cancel := context.WithTimeout(ctx, grace+within)
 	defer cancel()
-	_ = c.Interrupt(ctx) // where it cannot be, restart will say so
+	_ = c.Interrupt(ctx) // on an error, the kernel is restarted
 	late := time.NewTimer(grace)
 	defer late.Stop()
 	select {
 	case <-r.over:
 		return false
-	case <-r.asked: // it caught the interrupt and asks
+	case <-r.asked: // it caught the interrupt and asks for input
 	case <-late.C:
 	}
-	_ = c.Restart(ctx) // what is left of the kernel is found by the next call, which reports it
+	_ = c.Restart(ctx) // on an error, the next call finds the state of the kernel
 	c.mu.Lock()
 	c.lost = true
 	c.mu.Unlock()
 	return true
 }
 
-// result is what r has done so far.
+// result returns the result of r so far.
 func (c *Context) result(r *run) Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	res := Result{Context: c.name, Ended: agent.EndedDone, Outputs: r.kept.outputs(), Fresh: r.fresh, Count: r.count, Omitted: r.kept.omitted, Dropped: r.kept.dropped, Millis: millis(r.began)}
+	res := Result{
+		Context: c.name,
+		Ended:   agent.EndedDone,
+		Outputs: r.kept.outputs(),
+		Fresh:   r.fresh,
+		Count:   r.count,
+		Omitted: r.kept.omitted,
+		Dropped: r.kept.dropped,
+		Millis:  millis(r.began),
+	}
 	for _, o := range res.Outputs {
 		if o.Type == Failure {
 			res.Error = &Exception{Name: o.Name, Value: o.Value, Traceback: o.Traceback}
@@ -247,20 +288,20 @@ func (c *Context) result(r *run) Result {
 // run is one call, from its request to its end.
 type run struct {
 	id      string
-	brief   bool // a reply is all that it waits for
+	brief   bool // ends with the reply
 	timeout time.Duration
 	began   time.Time
 	fresh   bool
-	output  func(Output)  // nil: nobody listens
-	passing bool          // nothing is kept
+	output  func(Output)  // may be nil
+	passing bool          // Call.Passing
 	over    chan struct{} // closed at the end
-	asked   chan struct{} // holds one when input is wanted
+	asked   chan struct{} // holds a value when input is wanted
 
 	telling sync.Mutex // held while output is called; before mu
 
 	mu       sync.Mutex
 	kept     collector   // guarded by mu
-	untold   collector   // guarded by mu; what came while output was not to be called
+	untold   collector   // guarded by mu; output that arrived while output could not be called
 	listens  bool        // guarded by mu
 	replied  bool        // guarded by mu
 	idle     bool        // guarded by mu
@@ -271,13 +312,21 @@ type run struct {
 	password bool        // guarded by mu
 	dead     bool        // guarded by mu
 	why      string      // guarded by mu
-	closed   bool        // guarded by mu; over is
-	late     *time.Timer // guarded by mu; for an answer, nil before the first question
+	closed   bool        // guarded by mu; over is closed
+	late     *time.Timer // guarded by mu; timeout of a question; nil before the first
 }
 
 func newRun(output func(Output), limits Limits, of *room) *run {
 	kept := collector{limits: limits, room: place{of: of}}
-	return &run{id: wire.NewOp(), began: time.Now(), output: output, kept: kept, untold: kept, over: make(chan struct{}), asked: make(chan struct{}, 1)}
+	return &run{
+		id:     wire.NewOp(),
+		began:  time.Now(),
+		output: output,
+		kept:   kept,
+		untold: kept,
+		over:   make(chan struct{}),
+		asked:  make(chan struct{}, 1),
+	}
 }
 
 func (r *run) finished() bool {
@@ -292,7 +341,7 @@ func (r *run) asks() bool {
 	return r.asking && !r.closed
 }
 
-// take claims the question.
+// take claims the question, and reports whether there was one.
 func (r *run) take() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -304,7 +353,7 @@ func (r *run) take() bool {
 	return was
 }
 
-// waitFor calls late, in a goroutine of its own, when d is over and the question still open.
+// waitFor calls late in a new goroutine after d, unless the question is answered before.
 func (r *run) waitFor(d time.Duration, late func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,7 +362,7 @@ func (r *run) waitFor(d time.Duration, late func()) {
 	}
 }
 
-// listen has output called from now on, first with what it has missed.
+// listen starts calls of output, first with pending output.
 func (r *run) listen() {
 	r.telling.Lock()
 	defer r.telling.Unlock()
@@ -328,7 +377,7 @@ func (r *run) listen() {
 	}
 }
 
-// mute returns when output is not called any more.
+// mute stops calls of output. It returns when none runs.
 func (r *run) mute() {
 	r.telling.Lock()
 	defer r.telling.Unlock()
@@ -354,7 +403,7 @@ func (r *run) print(o Output) {
 	}
 }
 
-// drop counts a message that nobody read.
+// drop counts a dropped message.
 func (r *run) drop(size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -374,7 +423,7 @@ func (r *run) die(why string) {
 func (r *run) endLocked() {
 	if !r.closed {
 		r.closed = true
-		r.kept.room.leave() // the Result is the caller's
+		r.kept.room.leave() // the Result belongs to the caller
 		r.untold.room.leave()
 		if r.late != nil {
 			r.late.Stop()
@@ -385,7 +434,8 @@ func (r *run) endLocked() {
 
 const maxPrompt = 4 << 10
 
-// handle takes what is no output. The end is reply and idle, in either order: the two come by different ways.
+// handle handles messages other than output. The call ends after the reply and the status idle, in
+// either order, because they use different channels.
 func (r *run) handle(m message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -412,7 +462,10 @@ func (r *run) handle(m message) {
 		if m.Channel != "stdin" || json.Unmarshal(m.Content, &c) != nil || r.asking {
 			return
 		}
-		r.asking, r.prompt, r.password = true, strings.ToValidUTF8(c.Prompt[:min(len(c.Prompt), maxPrompt)], ""), c.Password
+		r.asking, r.prompt, r.password = true, strings.ToValidUTF8(
+			c.Prompt[:min(len(c.Prompt), maxPrompt)],
+			"",
+		), c.Password
 		select {
 		case r.asked <- struct{}{}:
 		default:

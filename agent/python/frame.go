@@ -8,20 +8,21 @@ import (
 	"fmt"
 )
 
-// subprotocol is the form of messages in which the server hands on what the kernel wrote. Without it the server takes every message apart
-// and writes it anew as one JSON object, which is a seventh of all the work that `1+1` makes; older servers know nothing else.
+// subprotocol is the WebSocket subprotocol with which the server forwards messages of the kernel
+// unchanged, as binary frames. Without it, the server decodes each message and encodes it as one
+// JSON object, which costs a seventh of the work of a short call. Older servers support only that.
 //
-// A frame is binary: the number of offsets, the offsets, and what lies between each and the next one: the channel's name, and in JSON header,
-// parent header, metadata and content, then buffers. Numbers are of 8 bytes, the least significant first. See "WebSocket protocols" in the
-// documentation of Jupyter Server.
+// A frame has the number of offsets, the offsets, and the parts between them: the name of the
+// channel; header, parent header, metadata and content as JSON; and buffers. Numbers have 8 bytes,
+// little-endian. See "WebSocket protocols" in the documentation of Jupyter Server.
 const subprotocol = "v1.kernel.websocket.jupyter.org"
 
 const (
-	frameParts = 5                    // that have a meaning here, the channel's name among them
-	frameHead  = 8 * (frameParts + 2) // bytes of the least that a frame begins with
+	frameParts = 5                    // used parts, including the name of the channel
+	frameHead  = 8 * (frameParts + 2) // minimal length of the head of a frame in bytes
 )
 
-// frame is a message that we send.
+// frame encodes a message to send.
 func frame(channel string, header, parent, metadata, content []byte) []byte {
 	parts := [frameParts][]byte{[]byte(channel), header, parent, metadata, content}
 	text := binary.LittleEndian.AppendUint64(nil, frameParts+1)
@@ -34,10 +35,10 @@ func frame(channel string, header, parent, metadata, content []byte) []byte {
 	return append(text, bytes.Join(parts[:], nil)...)
 }
 
-var errFrame = errors.New("message of the kernel: no frame")
+var errFrame = errors.New("message of the kernel: invalid frame")
 
-// unframe reads one that came; it may be anything. Of a frame that was cut off it reads what is there, and its Content is cut off, too. Content
-// is a part of text.
+// unframe parses an untrusted frame. A truncated frame is accepted; its Content is truncated, too.
+// Content shares the memory of text.
 func unframe(text []byte) (message, error) {
 	var m message
 	if len(text) < frameHead {
@@ -45,13 +46,13 @@ func unframe(text []byte) (message, error) {
 	}
 	number := func(i int) uint64 { return binary.LittleEndian.Uint64(text[8*i:]) }
 	var parts [frameParts][]byte
-	if number(0) < frameParts+1 { // more are those of buffers
+	if number(0) < frameParts+1 { // further offsets are those of buffers
 		return m, errFrame
 	}
 	for i := range parts {
 		from, to := number(i+1), number(i+2)
 		if i == frameParts-1 {
-			to = min(to, uint64(len(text))) // cut off
+			to = min(to, uint64(len(text))) // truncated
 		}
 		if from < frameHead || from > to || to > uint64(len(text)) {
 			return m, errFrame

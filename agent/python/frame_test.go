@@ -10,23 +10,41 @@ import (
 	"github.com/coder/websocket"
 )
 
-// said is a frame as a kernel's server sends it.
+// said returns a frame as the server sends it.
 func said(channel, header, parent, content string) []byte {
 	return frame(channel, []byte(header), []byte(parent), []byte("{}"), []byte(content))
 }
 
-// A frame is read as it was written; with buffers after it, too.
+// A frame is parsed as it was written, also with buffers.
 func TestFrame(t *testing.T) {
-	text, err := request(true, "s", "1", "execute_request", "shell", map[string]string{"code": "1+1"})
+	text, err := request(
+		true,
+		"s",
+		"1",
+		"execute_request",
+		"shell",
+		map[string]string{"code": "1+1"},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := unframe(text)
-	if err != nil || m.Header.ID != "1" || m.Header.Type != "execute_request" || m.Header.Session != "s" || m.Channel != "shell" || string(m.Content) != `{"code":"1+1"}` {
+	if err != nil || m.Header.ID != "1" || m.Header.Type != "execute_request" ||
+		m.Header.Session != "s" ||
+		m.Channel != "shell" ||
+		string(m.Content) != `{"code":"1+1"}` {
 		t.Errorf("%+v, %v", m, err)
 	}
-	// As jupyter_server packs it: offsets for all parts, and one for the end.
-	parts := []string{"iopub", `{"msg_type": "comm_msg"}`, `{"msg_id": "x"}`, "{}", `{"a": 1}`, "buffer", "another"}
+	// jupyter_server writes offsets of all parts and of the end.
+	parts := []string{
+		"iopub",
+		`{"msg_type": "comm_msg"}`,
+		`{"msg_id": "x"}`,
+		"{}",
+		`{"a": 1}`,
+		"buffer",
+		"another",
+	}
 	at := uint64(8 * (len(parts) + 2))
 	buffers := binary.LittleEndian.AppendUint64(nil, uint64(len(parts)+1))
 	for _, p := range parts {
@@ -35,19 +53,24 @@ func TestFrame(t *testing.T) {
 	}
 	buffers = append(binary.LittleEndian.AppendUint64(buffers, at), strings.Join(parts, "")...)
 	m, err = unframe(buffers)
-	if err != nil || m.Header.Type != "comm_msg" || m.Parent.ID != "x" || string(m.Content) != `{"a": 1}` {
+	if err != nil || m.Header.Type != "comm_msg" || m.Parent.ID != "x" ||
+		string(m.Content) != `{"a": 1}` {
 		t.Errorf("with buffers: %+v, %v", m, err)
 	}
 }
 
-// Of a message that is too long for either form what begins it is known.
+// The begin of a message that is too long is used, in both formats.
 func TestCutOff(t *testing.T) {
 	long := `{"name": "stderr", "text": "begins ` + strings.Repeat("x", 100)
 	framed := said("iopub", `{"msg_type": "stream"}`, `{"msg_id": "mine"}`, long)
-	object := []byte(`{"header": {"msg_type": "stream"}, "parent_header": {"msg_id": "mine"}, "channel": "iopub", "content": ` + long)
-	for what, text := range map[bool][]byte{true: framed[:len(framed)-50], false: object[:len(object)-50]} {
+	object := []byte(
+		`{"header": {"msg_type": "stream"}, "parent_header": {"msg_id": "mine"}, "channel": "iopub", "content": ` + long,
+	)
+	for what, text := range map[bool][]byte{true: framed[:len(framed)-50],
+		false: object[:len(object)-50]} {
 		content, ok := cutOff(what, text, "mine")
-		if o, n := beginning(content, 10); !ok || o.Type != Stderr || o.Chars != "begins xxx" || n != 10 {
+		if o, n := beginning(content, 10); !ok || o.Type != Stderr || o.Chars != "begins xxx" ||
+			n != 10 {
 			t.Errorf("framed %v: %+v, %d, %v", what, o, n, ok)
 		}
 		if _, ok := cutOff(what, text, "another"); ok {
@@ -60,9 +83,14 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// Whatever comes as a frame is a message or an error, and what is read of it lies within it.
+// Any frame is a message or an error, and nothing outside of it is read.
 func FuzzFrame(f *testing.F) {
-	whole := said("iopub", `{"msg_type":"stream"}`, `{"msg_id":"x"}`, `{"name":"stdout","text":"a"}`)
+	whole := said(
+		"iopub",
+		`{"msg_type":"stream"}`,
+		`{"msg_id":"x"}`,
+		`{"name":"stdout","text":"a"}`,
+	)
 	f.Add(whole)
 	f.Add(whole[:len(whole)-3])
 	f.Add(whole[:frameHead])
@@ -73,7 +101,8 @@ func FuzzFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if m.Header.Type == "" || len(m.Content)+len(m.Channel) > len(text) || !bytes.Contains(text, m.Content) {
+		if m.Header.Type == "" || len(m.Content)+len(m.Channel) > len(text) ||
+			!bytes.Contains(text, m.Content) {
 			t.Errorf("%+v", m)
 		}
 		if o, ok := m.output(); ok {
@@ -87,7 +116,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// A server that does not know the subprotocol is spoken to in the form that it knows.
+// A server without the subprotocol is used with JSON messages.
 func TestOlderServer(t *testing.T) {
 	for _, subprotocols := range [][]string{nil, {subprotocol}} {
 		in := fakeOf(t, subprotocols, func(ctx context.Context, c *websocket.Conn) {
@@ -95,7 +124,11 @@ func TestOlderServer(t *testing.T) {
 			for id := asked(ctx, c); id != ""; id = asked(ctx, c) {
 				_ = c.Write(ctx, websocket.MessageText, []byte("["))
 				_ = c.Write(ctx, websocket.MessageBinary, []byte("["))
-				tell(ctx, c, id, "stream", "iopub", `{"name": "stdout", "text": "`+strings.Repeat("y", maxMessage)+`"}`)
+				tell(ctx, c, id,
+					"stream",
+					"iopub",
+					`{"name": "stdout", "text": "`+strings.Repeat("y", maxMessage)+`"}`,
+				)
 				tell(ctx, c, id, "execute_result", "iopub", `{"data": {"text/plain": "2"}}`)
 				tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
 				tell(ctx, c, id, "execute_reply", "shell", `{"status": "ok"}`)
@@ -106,8 +139,20 @@ func TestOlderServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		res, err := c.Execute(t.Context(), Call{Code: "1+1"})
-		if err != nil || !res.OK || len(res.Outputs) != 2 || !strings.HasPrefix(res.Text(), "yyy") || res.Outputs[1].Text("text/plain") != "2" || res.Dropped != 1 || res.Omitted < maxMessage/2 {
-			t.Errorf("%q: ok %v, %d outputs, %d dropped, %d left out, %v", subprotocols, res.OK, len(res.Outputs), res.Dropped, res.Omitted, err)
+		if err != nil || !res.OK || len(res.Outputs) != 2 ||
+			!strings.HasPrefix(res.Text(), "yyy") ||
+			res.Outputs[1].Text("text/plain") != "2" ||
+			res.Dropped != 1 ||
+			res.Omitted < maxMessage/2 {
+			t.Errorf(
+				"%q: ok %v, %d outputs, %d dropped, %d left out, %v",
+				subprotocols,
+				res.OK,
+				len(res.Outputs),
+				res.Dropped,
+				res.Omitted,
+				err,
+			)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent/python"
 )
 
-// A kernel that dies in the middle of a call, in whatever way, is a Result; the next call has a new kernel, and says so.
+// A kernel that dies during a call is a Result. The next call has a new kernel and sets Fresh.
 func TestKernelDies(t *testing.T) {
 	c := fresh(t, python.Options{})
 	for _, code := range []string{
@@ -21,10 +21,13 @@ func TestKernelDies(t *testing.T) {
 		"import ctypes; ctypes.string_at(0)",
 	} {
 		execute(t, c, "kept = 1")
-		if res := execute(t, c, "print('before', flush=True); "+code); res.Ended != agent.EndedDead || res.OK || res.Why == "" {
+		if res := execute(t, c,
+			"print('before', flush=True); "+code); res.Ended != agent.EndedDead ||
+			res.OK ||
+			res.Why == "" {
 			t.Errorf("%s: %+v", code, res)
 		}
-		if strings.Contains(code, "SIGKILL") { // as by a client that is about to leave
+		if strings.Contains(code, "SIGKILL") { // as a client that disconnects does
 			if err := c.Settle(bounded(t)); err != nil {
 				t.Error(err)
 			}
@@ -39,7 +42,7 @@ func TestKernelDies(t *testing.T) {
 	}
 }
 
-// The server that is killed by code is started again.
+// A server that code killed is restarted.
 func TestServerDies(t *testing.T) {
 	needPython(t)
 	in := interpreter(t, dial(t, boot(t, pythonImage)), python.Options{})
@@ -47,7 +50,8 @@ func TestServerDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res := execute(t, c, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); import time; time.sleep(60)"); res.Ended != agent.EndedDead {
+	if res := execute(t, c, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); import "+
+		"time; time.sleep(60)"); res.Ended != agent.EndedDead {
 		t.Errorf("%+v", res)
 	}
 	if res := execute(t, c, "1 + 1"); !res.OK || !res.Fresh {
@@ -55,7 +59,8 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
-// At its deadline code is interrupted, what it printed comes back, and its state stays; what no interrupt ends is ended with its kernel.
+// At the deadline, code is interrupted. Its output is returned and its variables are kept. If it
+// ignores interrupts, its kernel is ended.
 func TestDeadline(t *testing.T) {
 	c := fresh(t, python.Options{})
 	call := func(code string, timeout time.Duration) python.Result {
@@ -66,7 +71,11 @@ func TestDeadline(t *testing.T) {
 		}
 		return res
 	}
-	if res := call("x = 1; print('begun', flush=True)\nwhile True: pass", 2*time.Second); res.Ended != agent.EndedDeadline || res.OK || res.Restart || !strings.HasPrefix(res.Text(), "begun\n") {
+	if res := call("x = 1; print('begun', flush=True)\nwhile True: pass",
+		2*time.Second); res.Ended != agent.EndedDeadline ||
+		res.OK ||
+		res.Restart ||
+		!strings.HasPrefix(res.Text(), "begun\n") {
 		t.Errorf("%+v", res)
 	}
 	if res := execute(t, c, "x"); !res.OK || res.Fresh {
@@ -81,12 +90,19 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A caller who gives up ends the code, and gets what there is.
+// A cancelled call interrupts the code and returns its output.
 func TestGivenUp(t *testing.T) {
 	c := fresh(t, python.Options{})
 	ctx, cancel := context.WithCancel(bounded(t))
-	res, err := c.Execute(ctx, python.Call{Code: "print('begun', flush=True)\nwhile True: pass", Output: func(python.Output) { cancel() }})
-	if !errors.Is(err, context.Canceled) || res.Ended != agent.EndedInterrupted || !strings.Contains(res.Text(), "begun") {
+	res, err := c.Execute(
+		ctx,
+		python.Call{
+			Code:   "print('begun', flush=True)\nwhile True: pass",
+			Output: func(python.Output) { cancel() },
+		},
+	)
+	if !errors.Is(err, context.Canceled) || res.Ended != agent.EndedInterrupted ||
+		!strings.Contains(res.Text(), "begun") {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res := execute(t, c, "1"); !res.OK {
@@ -94,60 +110,101 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// Interrupt and Restart are for somebody else than who waits.
+// Interrupt and Restart work while another goroutine waits in Execute.
 func TestInterruptRestart(t *testing.T) {
 	c := fresh(t, python.Options{})
-	for what, order := range map[string]func(context.Context) error{"interrupt": c.Interrupt, "restart": c.Restart} {
+	for what, order := range map[string]func(context.Context) error{"interrupt": c.Interrupt,
+		"restart": c.Restart} {
 		said := make(chan error, 1)
-		res, err := c.Execute(bounded(t), python.Call{Code: "kept = 1; print('begun', flush=True)\nwhile True: pass", Output: func(python.Output) {
-			select {
-			case said <- nil:
-				go func() { said <- order(bounded(t)) }()
-			default:
-			}
-		}})
-		if want := map[string]agent.Ended{"interrupt": agent.EndedInterrupted, "restart": agent.EndedDead}[what]; err != nil || res.Ended != want {
+		res, err := c.Execute(
+			bounded(t),
+			python.Call{
+				Code: "kept = 1; print('begun', flush=True)\nwhile True: pass",
+				Output: func(python.Output) {
+					select {
+					case said <- nil:
+						go func() { said <- order(bounded(t)) }()
+					default:
+					}
+				},
+			},
+		)
+		if want := map[string]agent.Ended{"interrupt": agent.EndedInterrupted,
+			"restart": agent.EndedDead}[what]; err != nil ||
+			res.Ended != want {
 			t.Errorf("%s: %+v, %v", what, res, err)
 		}
 		<-said
 		if err := <-said; err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if res := execute(t, c, "'kept' in dir()"); !res.OK || res.Fresh || res.Outputs[0].Text("text/plain") != map[string]string{"interrupt": "True", "restart": "False"}[what] {
+		if res := execute(t, c, "'kept' in dir()"); !res.OK || res.Fresh ||
+			res.Outputs[0].Text(
+				"text/plain",
+			) != map[string]string{"interrupt": "True", "restart": "False"}[what] {
 			t.Errorf("after %s: %+v", what, res)
 		}
 	}
 }
 
-// Of much output head and tail are kept, whatever way it comes.
+// Long output is kept as head and tail, from any source.
 func TestMuchOutput(t *testing.T) {
 	c := fresh(t, python.Options{})
-	res := execute(t, c, "print('head', flush=True)\nfor i in range(20): print('x' * 1_000_000, flush=True)\nprint('tail')")
+	res := execute(t, c, "print('head', flush=True)\nfor i in range(20): print('x' * 1_000_000, "+
+		"flush=True)\nprint('tail')",
+	)
 	text := res.Text()
-	if !res.OK || res.Omitted < 19_000_000 || len(text) > 200<<10 || !strings.HasPrefix(text, "head\n") || !strings.HasSuffix(text, "\ntail\n") || !strings.Contains(text, "bytes are left out here") {
+	if !res.OK || res.Omitted < 19_000_000 || len(text) > 200<<10 ||
+		!strings.HasPrefix(text, "head\n") ||
+		!strings.HasSuffix(text, "\ntail\n") ||
+		!strings.Contains(text, "bytes are left out here") {
 		t.Errorf("20 MB in lines: ok %v, %d bytes, %d left out", res.OK, len(text), res.Omitted)
 	}
-	if res := execute(t, c, "for i in range(300): display(i)"); len(res.Outputs) != 100 || res.Dropped != 200 {
+	if res := execute(t, c, "for i in range(300): display(i)"); len(res.Outputs) != 100 ||
+		res.Dropped != 200 {
 		t.Errorf("300 displays: %d, %d dropped", len(res.Outputs), res.Dropped)
 	}
-	// One message of 100 MB: it is dropped, and counted.
-	if res := execute(t, c, "'x' * 100_000_000"); !res.OK || res.Dropped != 1 || res.Omitted < 100_000_000 {
-		t.Errorf("a value of 100 MB: %s, ok %v, %d dropped, %d left out, %s", res.Ended, res.OK, res.Dropped, res.Omitted, res.Why)
+	// A message of 100 MB is dropped and counted.
+	if res := execute(t, c, "'x' * 100_000_000"); !res.OK || res.Dropped != 1 ||
+		res.Omitted < 100_000_000 {
+		t.Errorf(
+			"a value of 100 MB: %s, ok %v, %d dropped, %d left out, %s",
+			res.Ended,
+			res.OK,
+			res.Dropped,
+			res.Omitted,
+			res.Why,
+		)
 	}
-	res, err := c.Execute(bounded(t), python.Call{Code: "while True: print('y' * 1000)", Timeout: 3 * time.Second})
-	if err != nil || res.Ended != agent.EndedDeadline || !strings.HasPrefix(res.Text(), "yyy") || len(res.Text()) > 200<<10 || res.Omitted == 0 {
-		t.Errorf("endless output: %s, %d bytes, %d left out, %d dropped, %v", res.Ended, len(res.Text()), res.Omitted, res.Dropped, err)
+	res, err := c.Execute(
+		bounded(t),
+		python.Call{Code: "while True: print('y' * 1000)", Timeout: 3 * time.Second},
+	)
+	if err != nil || res.Ended != agent.EndedDeadline || !strings.HasPrefix(res.Text(), "yyy") ||
+		len(res.Text()) > 200<<10 ||
+		res.Omitted == 0 {
+		t.Errorf(
+			"endless output: %s, %d bytes, %d left out, %d dropped, %v",
+			res.Ended,
+			len(res.Text()),
+			res.Omitted,
+			res.Dropped,
+			err,
+		)
 	}
 	if res := execute(t, c, "2"); !res.OK || len(res.Outputs) != 1 {
 		t.Errorf("afterwards: %+v", res)
 	}
 }
 
-// What looks like a message of the protocol is text when it is printed, and what code sends itself under another parent is nobody's.
+// Printed text that looks like a protocol message is text. Messages that code sends for another
+// call are ignored.
 func TestFakeMessages(t *testing.T) {
 	c := fresh(t, python.Options{})
-	fake := `{"header":{"msg_type":"execute_reply"},"parent_header":{"msg_id":"x"},"channel":"shell","content":{"status":"ok"}}`
-	res := execute(t, c, fmt.Sprintf("print(%q)\nimport time; time.sleep(0.1); print('after')", fake))
+	fake :=
+		`{"header":{"msg_type":"execute_reply"},"parent_header":{"msg_id":"x"},"channel":"shell","content":{"status":"ok"}}`
+	res := execute(t, c, fmt.Sprintf("print(%q)\nimport time; time.sleep(0.1); print('after')",
+		fake))
 	if !res.OK || res.Text() != fake+"\nafter\n" {
 		t.Errorf("%+v", res)
 	}
@@ -156,20 +213,26 @@ k.session.send(k.iopub_socket, 'stream', {'name': 'stdout', 'text': 'of another'
 k.session.send(k.iopub_socket, 'display_data', {'data': {'text/plain': ['no', 'string'], 'image/png': 5}, 'metadata': None}, parent=k.get_parent(), ident=b'x')
 k.session.send(k.iopub_socket, 'stream', {'text': ['no', 'text']}, parent=k.get_parent(), ident=b'x')
 print('mine')`)
-	if !res.OK || !strings.HasSuffix(res.Text(), "mine\n") || strings.Contains(res.Text(), "another") {
+	if !res.OK || !strings.HasSuffix(res.Text(), "mine\n") ||
+		strings.Contains(res.Text(), "another") {
 		t.Errorf("%+v", res)
 	}
 }
 
-// What is no code is refused before it is sent.
+// Invalid code is rejected before it is sent.
 func TestBadCalls(t *testing.T) {
 	c := fresh(t, python.Options{})
-	for _, call := range []python.Call{{Code: "1\x00"}, {Code: strings.Repeat(" ", 9<<20)}, {Timeout: -1}} {
-		if _, err := c.Execute(bounded(t), call); !errors.Is(err, &agent.Error{Code: agent.CodeUsage}) {
+	for _, call := range []python.Call{{Code: "1\x00"}, {Code: strings.Repeat(" ", 9<<20)},
+		{Timeout: -1}} {
+		if _, err := c.Execute(bounded(t), call); !errors.Is(
+			err,
+			&agent.Error{Code: agent.CodeUsage},
+		) {
 			t.Errorf("%.5q: %v", call.Code, err)
 		}
 	}
-	if res := execute(t, c, "this is no Python"); res.Error == nil || res.Error.Name != "SyntaxError" {
+	if res := execute(t, c, "this is no Python"); res.Error == nil ||
+		res.Error.Name != "SyntaxError" {
 		t.Errorf("%+v", res)
 	}
 	if res := execute(t, c, ""); !res.OK {
@@ -177,7 +240,7 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// Contexts are found again by who comes later, listed, and leave nothing behind.
+// Later clients find and list contexts. Closed contexts leave nothing behind.
 func TestLife(t *testing.T) {
 	needPython(t)
 	client := dial(t, boot(t, pythonImage))
@@ -212,12 +275,16 @@ func TestLife(t *testing.T) {
 		t.Error(err)
 	}
 	var out strings.Builder
-	if _, err := client.Exec(bounded(t), agent.Cmd{Command: "ps -eo args | grep -E '[i]pykernel|[j]upyter'", Stdout: &out}); err != nil || out.Len() > 0 {
+	if _,
+		err := client.Exec(bounded(t),
+		agent.Cmd{Command: "ps -eo args | grep -E '[i]pykernel|[j]upyter'",
+			Stdout: &out}); err != nil ||
+		out.Len() > 0 {
 		t.Errorf("left running: %q, %v", out.String(), err)
 	}
 }
 
-// A kernel that nobody uses ends, and the next call says that it has a new one.
+// An idle kernel ends, and the next call sets Fresh.
 func TestIdle(t *testing.T) {
 	needPython(t)
 	in := interpreter(t, dial(t, boot(t, pythonImage)), python.Options{Idle: 6 * time.Second})
@@ -243,16 +310,19 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// What is installed and does not work is an error that says so, soon.
+// A broken installation is reported quickly.
 func TestBroken(t *testing.T) {
 	needPython(t)
 	for what, c := range map[string]struct{ breaks, says string }{
-		"server": {"echo 'raise SystemExit(\"no server today\")' >/usr/lib/python3/dist-packages/jupyter_server/__main__.py", "no server today"},
-		"kernel": {"echo 'raise SystemExit(1)' >/usr/lib/python3/dist-packages/ipykernel/kernelapp.py", "its kernel does not start"},
+		"server": {"echo 'raise SystemExit(\"no server today\")' " +
+			">/usr/lib/python3/dist-packages/jupyter_server/__main__.py", "no server today"},
+		"kernel": {"echo 'raise SystemExit(1)' " +
+			">/usr/lib/python3/dist-packages/ipykernel/kernelapp.py", "its kernel does not start"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			client := dial(t, boot(t, pythonImage))
-			if exit, err := client.Exec(bounded(t), agent.Cmd{Command: c.breaks}); err != nil || exit.Code != 0 {
+			if exit, err := client.Exec(bounded(t), agent.Cmd{Command: c.breaks}); err != nil ||
+				exit.Code != 0 {
 				t.Fatal(exit, err)
 			}
 			in, err := python.Open(bounded(t), client, python.Options{})
@@ -260,7 +330,8 @@ func TestBroken(t *testing.T) {
 				defer in.Close()
 				_, err = in.Context(bounded(t), "main")
 			}
-			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, context.DeadlineExceeded) {
+			if err == nil || !strings.Contains(err.Error(), c.says) ||
+				errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v", err)
 			}
 		})

@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	maxImages     = 64       // that an Interpreter remembers
-	maxImageBytes = 64 << 20 // of them together
+	maxImages     = 64       // stored images of an Interpreter
+	maxImageBytes = 64 << 20 // total bytes of them
 )
 
-// Image is a picture that code showed.
+// Image is a picture that code displayed.
 type Image struct {
-	ID   string `json:"id"` // within its context
+	ID   string `json:"id"` // unique within its context
 	Type string `json:"type"`
 	Size int    `json:"size"` // bytes
 	Data []byte `json:"-"`
 }
 
-// gallery remembers the last images of an Interpreter, of all its contexts together: any number of those may be there.
+// gallery stores the last images of all contexts of an Interpreter.
 type gallery struct {
 	mu     sync.Mutex
 	most   int
@@ -32,7 +32,7 @@ type framed struct {
 	of *Context
 }
 
-// add remembers o's image, if it has one, and puts its id into o.
+// add stores the image of o, if it has one, and sets o.Image to its ID.
 func (g *gallery) add(of *Context, o *Output) {
 	mime, data := o.Picture()
 	if mime == "" {
@@ -45,7 +45,10 @@ func (g *gallery) add(of *Context, o *Output) {
 	if len(data) > g.most {
 		return
 	}
-	g.images = append(g.images, framed{Image{ID: o.Image, Type: mime, Size: len(data), Data: data}, of})
+	g.images = append(
+		g.images,
+		framed{Image{ID: o.Image, Type: mime, Size: len(data), Data: data}, of},
+	)
 	g.size += len(data)
 	for len(g.images) > maxImages || g.size > g.most {
 		g.size -= g.images[0].Size
@@ -65,8 +68,9 @@ func (g *gallery) forget(of *Context) {
 	})
 }
 
-// Images lists the pictures that code in this context showed since it was opened here, the oldest first: those among the last 64 of all
-// contexts of its Interpreter, of which no more than 64 MiB are kept.
+// Images returns the pictures that code of this context displayed since this client opened it,
+// oldest first. The Interpreter stores the last 64 pictures of all its contexts, up to
+// Limits.Images bytes.
 func (c *Context) Images() []Image {
 	g := &c.in.gallery
 	g.mu.Lock()
@@ -80,7 +84,7 @@ func (c *Context) Images() []Image {
 	return all
 }
 
-// Image returns one of Images.
+// Image returns the picture of Images with that ID.
 func (c *Context) Image(id string) (Image, bool) {
 	for _, i := range c.Images() {
 		if i.ID == id {

@@ -1,20 +1,23 @@
-# A kernel of the sandbox: ipykernel's own, but for how what is printed leaves it. ipykernel loses what a program prints just before a call
-# ends, collects without bound what nobody reads, and waits for a thread six times a call to print nothing.
+# The kernel of a sandbox: ipykernel with its own capture of output. ipykernel loses output of
+# programs just before a call ends, buffers unread output without a limit, and waits for a thread
+# six times per call without output.
 import sys
 
-sys.path = [p for p in sys.path if p]  # not the directory where code begins, nor what is in it in place of what this needs
+# Without the working directory: its files must not replace modules that this script imports.
+sys.path = [p for p in sys.path if p]
 import codecs, logging, os, select, threading, warnings
 
 from ipykernel.kernelapp import IPKernelApp
 
-own = os.getpid()  # a fork of the kernel leaves what is the kernel's alone
+own = os.getpid()  # a fork of the kernel does not read its pipes
 
 
 def capture(stream, fd, most=1 << 16):
-    """Has stream print what comes by fd, too: before what is printed next, and before a flush ends. Who prints faster than the kernel sends waits."""
+    """Makes stream print what arrives on fd, before later text and before the end of a flush. A
+    program that prints faster than the kernel sends waits."""
     write, flush = stream.write, stream.flush
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    lock = threading.RLock()  # held from reading to writing: who has it after that finds what was read written
+    lock = threading.RLock()  # held while data is read and written, so that its order is kept
     held, sent = 0, True
     inner, outer = os.pipe()
     os.set_blocking(inner, False)
@@ -28,7 +31,7 @@ def capture(stream, fd, most=1 << 16):
             held = 0
             stream.flush()
 
-    def drain():  # one read takes all that is in a pipe; False: nobody can write any more
+    def drain():  # one read empties the pipe; False means that all writers have closed it
         nonlocal sent
         with lock:
             try:
@@ -55,7 +58,7 @@ def capture(stream, fd, most=1 << 16):
         if os.getpid() != own:
             return flush()
         drain()
-        if not sent:  # else there is nothing, and the thread that would say so need not be asked
+        if not sent:  # without new output, do not wait for ipykernel's thread
             sent = True
             flush()
 
@@ -73,9 +76,9 @@ def capture(stream, fd, most=1 << 16):
 
 kernel = IPKernelApp.instance()
 kernel.initialize()
-# What IPython says of sys.exit to people at its prompt is nothing to a program.
+# Suppress IPython's advice on sys.exit, which is for people at its prompt.
 warnings.filterwarnings("ignore", "To exit: use", UserWarning)
-log = os.fdopen(os.dup(2), "w", buffering=1)  # its log stays the server's
+log = os.fdopen(os.dup(2), "w", buffering=1)  # the log still goes to the server
 for handler in kernel.log.handlers:
     if isinstance(handler, logging.StreamHandler):
         handler.setStream(log)

@@ -23,11 +23,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-// world is the engine of this machine, and one sandbox with Python that tests share, each with a context of its own.
+// world is the local container engine and a sandbox with Python, which tests share. Each test uses
+// its own context.
 var world struct {
 	dir     string
 	backend *docker.Backend
-	missing string // why there is none
+	missing string // why there is no engine or image
 
 	mu     sync.Mutex
 	shared *sandbox.Instance // guarded by mu
@@ -63,24 +64,40 @@ func TestMain(m *testing.M) {
 }
 
 func open() (err error) {
-	if out, err := exec.Command("docker", "image", "inspect", "--format", "{{.ID}}", pythonImage).CombinedOutput(); err != nil {
+	if out, err := exec.Command("docker", "image", "inspect", "--format", "{{.ID}}",
+		pythonImage).CombinedOutput(); err != nil {
 		world.missing = fmt.Sprintf("no engine with %s: scripts/setup test\n%s", pythonImage, out)
-		return nil //nolint:nilerr // needPython tells each test
+		return nil //nolint:nilerr // needPython reports it in each test
 	}
 	if world.dir, err = os.MkdirTemp("", "sandboxd-python-test-"); err != nil {
 		return err
 	}
 	guest := sync.OnceValues(func() (string, error) {
 		out := filepath.Join(world.dir, "sandboxd-guest")
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+		build := exec.Command(
+			"go",
+			"build",
+			"-trimpath",
+			"-ldflags=-s -w",
+			"-o",
+			out,
+			"github.com/sandboxd/sandboxd/cmd/sandboxd-guest",
+		)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build guest: %w\n%s", err, text)
 		}
 		return out, nil
 	})
-	world.backend, err = docker.New(docker.Options{Host: os.Getenv("SANDBOXD_TEST_ENGINE"), Dir: filepath.Join(world.dir, "instances"), GuestDir: filepath.Join(world.dir, "guest"),
-		DaemonID: newID(), Guest: func(string) (string, error) { return guest() }})
+	world.backend, err = docker.New(
+		docker.Options{
+			Host:     os.Getenv("SANDBOXD_TEST_ENGINE"),
+			Dir:      filepath.Join(world.dir, "instances"),
+			GuestDir: filepath.Join(world.dir, "guest"),
+			DaemonID: newID(),
+			Guest:    func(string) (string, error) { return guest() },
+		},
+	)
 	return err
 }
 
@@ -104,19 +121,26 @@ func needPython(t testing.TB) {
 	t.Skip(world.missing)
 }
 
-// patience bounds what must happen soon, so that a test which waits in vain says where.
+// patience bounds a wait, so that a test that waits in vain reports where.
 const patience = 90 * time.Second
 
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the test has waited too long"))
+	ctx, cancel := context.WithTimeoutCause(
+		t.Context(),
+		patience,
+		errors.New("the test has waited too long"),
+	)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// boot makes a sandbox without a network.
+// boot boots a sandbox without a network.
 func boot(t testing.TB, image string) sandbox.Instance {
 	t.Helper()
-	inst, err := world.backend.Boot(bounded(t), sandbox.Spec{ID: newID(), Name: "box", Image: image, Network: sandbox.NetworkNone})
+	inst, err := world.backend.Boot(
+		bounded(t),
+		sandbox.Spec{ID: newID(), Name: "box", Image: image, Network: sandbox.NetworkNone},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +150,7 @@ func boot(t testing.TB, image string) sandbox.Instance {
 	return inst
 }
 
-// dial is a client of a sandbox.
+// dial returns a client of a sandbox.
 func dial(t testing.TB, inst sandbox.Instance) *agent.Client {
 	t.Helper()
 	c := agent.NewClient("box", nil, func(ctx context.Context) (*connect.Conn, error) {
@@ -140,7 +164,7 @@ func dial(t testing.TB, inst sandbox.Instance) *agent.Client {
 	return c
 }
 
-// sharedClient is a client of the sandbox that tests share.
+// sharedClient returns a client of the shared sandbox.
 func sharedClient(t testing.TB) *agent.Client {
 	t.Helper()
 	needPython(t)
@@ -157,7 +181,7 @@ func sharedClient(t testing.TB) *agent.Client {
 	return dial(t, *have)
 }
 
-// interpreter is the Python of a sandbox.
+// interpreter opens the Python of a sandbox.
 func interpreter(t testing.TB, c *agent.Client, o python.Options) *python.Interpreter {
 	t.Helper()
 	in, err := python.Open(bounded(t), c, o)
@@ -168,7 +192,7 @@ func interpreter(t testing.TB, c *agent.Client, o python.Options) *python.Interp
 	return in
 }
 
-// fresh is a context of the test's own in the shared sandbox.
+// fresh returns a new context of the shared sandbox for the test.
 func fresh(t testing.TB, o python.Options) *python.Context {
 	t.Helper()
 	in := interpreter(t, sharedClient(t), o)
@@ -186,7 +210,7 @@ func fresh(t testing.TB, o python.Options) *python.Context {
 	return c
 }
 
-// execute runs code, which may end in any way.
+// execute runs code and returns its Result.
 func execute(t testing.TB, c *python.Context, code string) python.Result {
 	t.Helper()
 	res, err := c.Execute(bounded(t), python.Call{Code: code})

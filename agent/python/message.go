@@ -11,18 +11,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Messages of Jupyter's protocol ("Messaging in Jupyter", version 5.3), in the two forms that the server's WebSocket has: frames of the
-// subprotocol, and one JSON object where a server does not know that.
+// This file has messages of Jupyter's protocol ("Messaging in Jupyter", version 5.3). The server's
+// WebSocket has two formats: binary frames of a subprotocol, and JSON objects for older servers.
 
 // maxMessage bounds a message from the sandbox. The rest of a longer one is read and dropped.
 const maxMessage = 32 << 20
 
 const (
-	maxMIME  = 32  // forms of one display
-	maxName  = 200 // bytes of an exception's name, of a form's name
+	maxMIME  = 32  // representations of one display
+	maxName  = 200 // bytes of the name of an exception or a representation
 	maxLines = 200 // of a traceback
 
-	maxTextLines = 100_000 // of a text that comes as lines
+	maxTextLines = 100_000 // lines of a text that is a list of lines
 )
 
 type header struct {
@@ -34,7 +34,7 @@ type header struct {
 	Version string `json:"version"`
 }
 
-// message is one that came.
+// message is a received message.
 type message struct {
 	Header  header `json:"header"`
 	Parent  header `json:"parent_header"`
@@ -42,7 +42,7 @@ type message struct {
 	Content part   `json:"content"`
 }
 
-// part is JSON within the text that it was read from: no copy of it.
+// part is JSON that shares the memory of the text that it was read from.
 type part []byte
 
 func (p *part) UnmarshalJSON(text []byte) error {
@@ -50,9 +50,9 @@ func (p *part) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-var errNoType = errors.New("message of the kernel: it has no type")
+var errNoType = errors.New("message of the kernel: no type")
 
-// parse reads a message of the JSON form; it may be anything.
+// parse parses a JSON message. Its text is untrusted.
 func parse(text []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(text, &m); err != nil {
@@ -64,11 +64,20 @@ func parse(text []byte) (message, error) {
 	return m, nil
 }
 
-// request is one that we send, as a frame or in the JSON form.
+// request encodes a message to send, as a frame or as JSON.
 func request(framed bool, session, id, kind, channel string, content any) ([]byte, error) {
 	h := header{ID: id, Type: kind, Session: session, User: "sandboxd", Version: "5.3"}
 	if !framed {
-		return json.Marshal(map[string]any{"header": h, "parent_header": struct{}{}, "metadata": struct{}{}, "channel": channel, "content": content, "buffers": []any{}})
+		return json.Marshal(
+			map[string]any{
+				"header":        h,
+				"parent_header": struct{}{},
+				"metadata":      struct{}{},
+				"channel":       channel,
+				"content":       content,
+				"buffers":       []any{},
+			},
+		)
 	}
 	text, err := json.Marshal(content)
 	if err != nil {
@@ -81,7 +90,7 @@ func request(framed bool, session, id, kind, channel string, content any) ([]byt
 	return frame(channel, head, []byte("{}"), []byte("{}"), text), nil
 }
 
-// output reads what a message of the iopub channel prints or shows; ok is false for others, and for what is none.
+// output returns the output in a message of the iopub channel. ok is false if it has none.
 func (m message) output() (o Output, ok bool) {
 	var c struct {
 		Name      string
@@ -111,9 +120,18 @@ func (m message) output() (o Output, ok bool) {
 			o.Type = Stderr
 		}
 	case "error":
-		o = Output{Type: Failure, Name: short(c.EName), Value: c.EValue, Traceback: c.Traceback.first(maxLines)}
+		o = Output{
+			Type:      Failure,
+			Name:      short(c.EName),
+			Value:     c.EValue,
+			Traceback: c.Traceback.first(maxLines),
+		}
 	default:
-		o = Output{Type: Display, ID: short(c.Transient.ID), Update: m.Header.Type == "update_display_data"}
+		o = Output{
+			Type:   Display,
+			ID:     short(c.Transient.ID),
+			Update: m.Header.Type == "update_display_data",
+		}
 		if m.Header.Type == "execute_result" {
 			o.Type = Value
 		}
@@ -125,20 +143,25 @@ func (m message) output() (o Output, ok bool) {
 	return o, true
 }
 
-// forms are the first maxMIME forms of a display. No more are read: 32 MiB of them would be a GiB of map.
+// forms are the first maxMIME representations of a display. Further ones are not read: a map of 32
+// MiB of tiny ones would take a GiB.
 type forms map[string]json.RawMessage
 
 func (f *forms) UnmarshalJSON(text []byte) error {
 	all := make(forms)
-	// A Buffer is read where it is; what json.Decoder does would be another copy.
-	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	// jsontext reads a Buffer in place; json.Decoder would copy it.
+	d := jsontext.NewDecoder(
+		bytes.NewBuffer(text),
+		jsontext.AllowDuplicateNames(true),
+		jsontext.AllowInvalidUTF8(true),
+	)
 	switch t, err := d.ReadToken(); {
 	case err != nil:
 		return err
 	case t.Kind() == 'n': // null
 		return nil
 	case t.Kind() != '{':
-		return errors.New("forms of a display: no object")
+		return errors.New("data of a display: not an object")
 	}
 	for n := 0; d.PeekKind() == '"' && n < maxMIME; n++ {
 		t, err := d.ReadToken()
@@ -158,7 +181,7 @@ func (f *forms) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// some is an array of which as many elements are read as are asked for.
+// some is an array whose elements are decoded on demand.
 type some[T any] json.RawMessage
 
 func (s *some[T]) UnmarshalJSON(text []byte) error {
@@ -166,7 +189,7 @@ func (s *some[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// first are the first elements of it, most at most, up to one that is something else.
+// first returns at most most elements, up to the first of another type.
 func (s some[T]) first(most int) []T {
 	d := json.NewDecoder(bytes.NewReader(s))
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
@@ -183,7 +206,7 @@ func (s some[T]) first(most int) []T {
 	return all
 }
 
-// short cuts what names something.
+// short cuts a name to maxName bytes.
 func short(s string) string {
 	if len(s) <= maxName {
 		return s
@@ -195,8 +218,8 @@ func short(s string) string {
 	}
 }
 
-// cutOff is what is known of a message of which only the first bytes are there: the content of one of the JSON form is that of a stream
-// message, or nothing. ok is false where it does not belong to the call with that ID.
+// cutOff returns the content of a truncated stream message, and nothing for other messages. ok is
+// false if the message does not belong to the call with that ID.
 func cutOff(framed bool, text []byte, id string) (content []byte, ok bool) {
 	if framed {
 		m, err := unframe(text)
@@ -212,8 +235,8 @@ func cutOff(framed bool, text []byte, id string) (content []byte, ok bool) {
 	return content, bytes.Contains(begin, []byte(id))
 }
 
-// beginning reads the first bytes of text, most at most, of the content of a stream message that was cut off, and how many they are; 0 for
-// others.
+// beginning returns at most most bytes of text from the content of a truncated stream message, and
+// their number. n is 0 for other messages.
 func beginning(content []byte, most int) (o Output, n int64) {
 	o.Type = Stdout
 	if at := bytes.Index(content[:min(len(content), 100)], []byte(`"stderr"`)); at >= 0 {
@@ -224,7 +247,8 @@ func beginning(content []byte, most int) (o Output, n int64) {
 		return o, 0
 	}
 	raw = raw[:min(len(raw), most)]
-	if at := bytes.LastIndexByte(raw, '\\'); at >= len(raw)-6 && at >= 0 { // an escape that may be cut
+	// An escape at the end may be truncated.
+	if at := bytes.LastIndexByte(raw, '\\'); at >= len(raw)-6 && at >= 0 {
 		raw = bytes.TrimRight(raw[:at], `\`)
 	}
 	if err := json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &o.Chars); err != nil {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Whatever a kernel sends, it is a message or an error, within bounds; and what is made of it can be shown.
+// Any input is a message or an error, within limits, and its output can be printed.
 func FuzzMessage(f *testing.F) {
 	for _, seed := range []string{
 		`{"header":{"msg_id":"1","msg_type":"stream"},"parent_header":{"msg_id":"x"},"channel":"iopub","content":{"name":"stdout","text":"a"}}`,
@@ -47,7 +47,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// Of text the beginning and the end are kept, in order, whole characters, and what is missing is counted exactly.
+// Head and tail of text are kept in order, without split characters, and omitted bytes are counted
+// exactly.
 func FuzzCollector(f *testing.F) {
 	f.Add("abcdefghijklmnopqrstuvwxyz", uint8(3), uint8(5))
 	f.Add(strings.Repeat("ä€", 20), uint8(7), uint8(1))
@@ -72,8 +73,15 @@ func FuzzCollector(f *testing.F) {
 			got += o.Chars
 			marked += o.Omitted
 		}
-		if !utf8.ValidString(got) || len(got) > 32 || len(got)+int(c.omitted) != sent || marked != c.omitted {
-			t.Errorf("%q: kept %q, left out %d, of which %d are marked", text, got, c.omitted, marked)
+		if !utf8.ValidString(got) || len(got) > 32 || len(got)+int(c.omitted) != sent ||
+			marked != c.omitted {
+			t.Errorf(
+				"%q: kept %q, left out %d, of which %d are marked",
+				text,
+				got,
+				c.omitted,
+				marked,
+			)
 		}
 		if c.omitted == 0 && got != text {
 			t.Errorf("%q became %q", text, got)

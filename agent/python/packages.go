@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// Package is one that code can import something of.
+// Package is an installed Python package.
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -20,20 +20,28 @@ const (
 	maxListed   = 256 << 10 // bytes
 )
 
-// lister prints a line of JSON for each distribution. Modules are not those of the directory that it runs in.
+// lister prints a line of JSON for each distribution. It ignores modules in its working directory.
 const lister = `import sys; sys.path = [p for p in sys.path if p]
 import importlib.metadata as m, json
 for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lower()): print(json.dumps({"name": d.metadata["Name"], "version": d.version}))`
 
-// Packages lists the Python packages that are installed, for a model that is to use them.
+// Packages returns the installed Python packages, sorted by name, at most 1,000.
 func (in *Interpreter) Packages(ctx context.Context) ([]Package, error) {
 	out := &bounded{most: maxListed}
-	exit, err := in.exec(ctx, "listing its packages", agent.Cmd{Command: "exec python3 -", Stdin: strings.NewReader(lister), Stdout: out})
+	exit, err := in.exec(
+		ctx,
+		"listing its packages",
+		agent.Cmd{Command: "exec python3 -", Stdin: strings.NewReader(lister), Stdout: out},
+	)
 	if err != nil {
 		return nil, err
 	}
 	if exit.Code != 0 {
-		return nil, fmt.Errorf("packages of %s: python3 ended with %d", in.client.Sandbox(), exit.Code)
+		return nil, fmt.Errorf(
+			"packages of %s: python3 ended with %d",
+			in.client.Sandbox(),
+			exit.Code,
+		)
 	}
 	list := []Package{}
 	for line := range strings.Lines(out.String()) {

@@ -1,16 +1,20 @@
-// Package python runs Python that remembers: a real Jupyter kernel in a sandbox, reached over SSH alone, with its variables from call to
-// call. Reach for it where a model is to compute, plot and look at data; for programs and shells there is package agent.
+// Package python runs stateful Python: a Jupyter kernel in a sandbox, over SSH, that keeps its
+// variables between calls. Use it for models that compute, plot and analyze data. For programs and
+// shells, use package agent.
 //
 //	in, err := python.Open(ctx, client, python.Options{})
 //	c, err := in.Context(ctx, "main")
 //	res, err := c.Execute(ctx, python.Call{Code: "x = 41"})
-//	res, err = c.Execute(ctx, python.Call{Code: "x + 1"}) // res.Outputs[0].Text("text/plain") == "42"
+//	res, err = c.Execute(ctx, python.Call{Code: "x + 1"})
+//	fmt.Println(res.Outputs[0].Text("text/plain")) // 42
 //
-// The sandbox needs python3 with ipykernel and jupyter_server, as the image sandboxd/python has them, and no network: the server listens
-// on a unix socket in the sandbox. Server and kernels outlive the client that started them and end when they were idle for long; who
-// comes back finds the contexts as they were. Everything that comes out of the sandbox is hostile: messages, counts and sizes are bounded.
+// The sandbox needs python3 with ipykernel and jupyter_server, such as in the image
+// sandboxd/python. It needs no network: the server listens on a unix socket in the sandbox. Server
+// and kernels outlive the client that started them and end after Options.Idle; until then, any
+// client can use their contexts again. Data from the sandbox is untrusted: messages, counts and
+// sizes are bounded.
 //
-// An error is about the transport or a mistake of the caller; what the code did is in the Result.
+// An error is a failed connection or a mistake of the caller. What the code did is in the Result.
 package python
 
 import (
@@ -35,35 +39,37 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options say how Python is run. The zero value works.
+// Options configure an Interpreter. The zero value works.
 type Options struct {
-	// Timeout bounds a call that says nothing of it. 0 is 120 s.
+	// Timeout is the default of Call.Timeout. 0 means 120 s.
 	Timeout time.Duration
 
-	// Idle is how long a context may go unused before its kernel ends, and after the last one the server. 0 is 30 minutes, negative
-	// is never. It counts for the server that this client starts, not for one that is there.
+	// Idle is how long a context may be unused before its kernel ends. The server ends after the
+	// last kernel. 0 means 30 minutes, a negative value never. It applies only to a server that
+	// this client starts.
 	Idle time.Duration
 
-	// Dir is where code begins, made if it is missing. Empty is /mnt/data. Where it cannot be had it is the home directory. Like Idle it
-	// counts for the one who starts the server.
+	// Dir is the absolute path of the working directory of code. It is created if it does not
+	// exist. Empty means /mnt/data, or the home directory if that cannot be used. Like Idle, it
+	// applies only to a server that this client starts.
 	Dir string
 
-	// Limits bound what is kept of a call.
+	// Limits bound the output that a Result keeps.
 	Limits Limits
 }
 
-// DataDir is where code begins, and where files of a conversation are.
+// DataDir is the default of Options.Dir. Models expect the files of a conversation in it.
 const DataDir = "/mnt/data"
 
 const (
 	defaultTimeout = 120 * time.Second
 	defaultIdle    = 30 * time.Minute
-	maxStart       = 64 << 10 // bytes of what starting the server says
-	maxAnswer      = 4 << 20  // bytes of an answer of the server
-	maxContexts    = 100      // that are open, and that are listed
+	maxStart       = 64 << 10 // bytes of output of the start script
+	maxAnswer      = 4 << 20  // bytes of one response of the server
+	maxContexts    = 100      // open contexts, and listed contexts
 	maxSessions    = 10 * maxContexts
 
-	// patience is for what the sandbox's Python does beside running code: starting, listing, ending.
+	// patience bounds operations other than running code, such as start, list and end.
 	patience = 90 * time.Second
 )
 
@@ -73,7 +79,8 @@ var starter string
 //go:embed kernel.py
 var kernel string
 
-// Interpreter is the Python of one sandbox. Its methods may be called at once. Make one with Open.
+// Interpreter is the Python of one sandbox. Create one with Open. Its methods are safe for
+// concurrent use.
 type Interpreter struct {
 	client *agent.Client
 	o      Options
@@ -90,7 +97,7 @@ type Interpreter struct {
 	closed   bool                // guarded by mu
 }
 
-// server is where the sandbox's Jupyter server is, as the starter says.
+// server is the sandbox's Jupyter server, as the start script reports it.
 type server struct {
 	Sock    string   `json:"sock"`
 	Token   string   `json:"token"`
@@ -99,8 +106,9 @@ type server struct {
 	Error   string   `json:"error"`
 }
 
-// Open finds the Jupyter server of client's sandbox, or starts it. ctx bounds that. The caller closes the Interpreter before the client,
-// which stays the caller's. Where the image lacks what is needed the error is unavailable, and its hint names the remedy.
+// Open connects to the Jupyter server of client's sandbox, and starts it if it does not run. ctx
+// bounds the call. The caller closes the Interpreter, then the client. If the image lacks a
+// package, the error has code unavailable and a hint how to get one that works.
 func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -112,7 +120,14 @@ func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, e
 		o.Dir = DataDir
 	}
 	if !path.IsAbs(o.Dir) || o.Timeout < 0 {
-		return nil, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("python: directory %q, timeout %v: one is absolute, the other positive", o.Dir, o.Timeout)}
+		return nil, &agent.Error{
+			Code: agent.CodeUsage,
+			Message: fmt.Sprintf(
+				"python: directory %q must be absolute, timeout %v positive",
+				o.Dir,
+				o.Timeout,
+			),
+		}
 	}
 	o.Limits = o.Limits.orDefaults()
 	in := newInterpreter(client, o)
@@ -123,33 +138,59 @@ func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, e
 }
 
 func newInterpreter(client *agent.Client, o Options) *Interpreter {
-	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context), patience: patience, gallery: gallery{most: o.Limits.Images}, room: newRoom(process)}
-	in.dialer = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 4, MaxResponseHeaderBytes: 64 << 10,
+	in := &Interpreter{
+		client:   client,
+		o:        o,
+		contexts: make(map[string]*Context),
+		patience: patience,
+		gallery:  gallery{most: o.Limits.Images},
+		room:     newRoom(process),
+	}
+	in.dialer = &http.Transport{
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    4,
+		MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if ctx.Value(passiveKey{}) != nil {
 				return nil, errNotConnected
 			}
 			return client.DialUnix(ctx, in.current().Sock)
-		}}
-	in.http = &http.Client{Transport: in, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		},
+	}
+	in.http = &http.Client{
+		Transport: in,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
+	}
 	return in
 }
 
 type passiveKey struct{}
 
-// passive returns ctx for a request that is made on a connection that is open, or not at all. It starts neither a server nor, by dialling,
-// a sandbox that was stopped.
-func passive(ctx context.Context) context.Context { return context.WithValue(ctx, passiveKey{}, true) }
-
-var errNotConnected = errors.New("no connection to the server is open")
-
-// bound is ctx with an end of its own: what says nothing in the sandbox would be waited for for ever.
-func (in *Interpreter) bound(ctx context.Context, what string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, in.patience, &agent.Error{Code: agent.CodeUnavailable,
-		Message: fmt.Sprintf("python in %s: %s took longer than %v", in.client.Sandbox(), what, in.patience), Hint: "look at what runs there: sandboxd run " + in.client.Sandbox() + " ps aux"})
+// passive returns ctx for a request that may only use an open connection. Such a request starts
+// neither a server nor, by dialling, a stopped sandbox.
+func passive(ctx context.Context) context.Context {
+	return context.WithValue(ctx, passiveKey{}, true)
 }
 
-// exec runs a command, within bound.
+var errNotConnected = errors.New("no open connection to the server")
+
+// bound returns ctx with a timeout, so that a program that does not respond cannot block a call.
+func (in *Interpreter) bound(
+	ctx context.Context,
+	what string,
+) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, in.patience, &agent.Error{Code: agent.CodeUnavailable,
+		Message: fmt.Sprintf(
+			"python in %s: %s took longer than %v",
+			in.client.Sandbox(),
+			what,
+			in.patience,
+		), Hint: "check what runs in the sandbox: sandboxd run " + in.client.Sandbox() + " ps aux"})
+}
+
+// exec runs a command with the timeout of bound.
 func (in *Interpreter) exec(ctx context.Context, what string, cmd agent.Cmd) (agent.Exit, error) {
 	ctx, cancel := in.bound(ctx, what)
 	defer cancel()
@@ -160,7 +201,7 @@ func (in *Interpreter) exec(ctx context.Context, what string, cmd agent.Cmd) (ag
 	return exit, err
 }
 
-// Close ends the connections. Kernels keep their state in the sandbox.
+// Close closes the connections. Kernels keep running, with their state.
 func (in *Interpreter) Close() error {
 	in.mu.Lock()
 	in.closed = true
@@ -174,23 +215,37 @@ func (in *Interpreter) Close() error {
 	return nil
 }
 
-// Shutdown ends the server with all kernels, those of other clients too, and closes the Interpreter. What code started as a program of its
-// own, in a session of its own, goes on.
+// Shutdown ends the server and all kernels, including those of other clients, and closes the
+// Interpreter. Programs that code started in a new session (setsid) continue.
 func (in *Interpreter) Shutdown(ctx context.Context) error {
 	defer in.Close()
 	if err := in.call(ctx, http.MethodPost, "/api/shutdown", nil, nil); err != nil {
 		return err
 	}
-	// It ends its kernels before itself, and then nobody holds its process.
-	exit, err := in.exec(ctx, "the end of the server", agent.Cmd{Command: "while [ -S " + shellquote.Join(in.current().Sock) + " ] && kill -0 $(sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/' " +
-		shellquote.Join(path.Join(path.Dir(in.current().Sock), "server.json")) + ") 2>/dev/null; do sleep 0.05; done"})
+	// The server ends its kernels first, so that none runs when its process is gone.
+	exit, err := in.exec(
+		ctx,
+		"the end of the server",
+		agent.Cmd{
+			Command: "while [ -S " + shellquote.Join(
+				in.current().Sock,
+			) + " ] && kill -0 $(sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/' " +
+				shellquote.Join(
+					path.Join(path.Dir(in.current().Sock), "server.json"),
+				) + ") 2>/dev/null; do sleep 0.05; done",
+		},
+	)
 	if err == nil && exit.Code != 0 {
-		err = fmt.Errorf("python in %s: waiting for the end of the server: exit %d", in.client.Sandbox(), exit.Code)
+		err = fmt.Errorf(
+			"python in %s: waiting for the end of the server: exit %d",
+			in.client.Sandbox(),
+			exit.Code,
+		)
 	}
 	return err
 }
 
-// quiet is how long a kernel may say nothing until it is asked after.
+// quiet is how long a kernel may send nothing before its state is checked.
 func (in *Interpreter) quiet() time.Duration {
 	if in.o.Idle < 0 {
 		return 10 * time.Second
@@ -198,14 +253,16 @@ func (in *Interpreter) quiet() time.Duration {
 	return min(10*time.Second, in.o.Idle/4)
 }
 
-// Dir is where code begins.
+// Dir returns the working directory of code.
 func (in *Interpreter) Dir() string { return in.current().Dir }
 
-// RoundTrip sends a request to the sandbox's Jupyter server, with its token, whatever host the URL names. It serves WebSockets, too, and is
-// what a proxy of the server's API has as its Transport. See http.RoundTripper.
+// RoundTrip sends a request to the sandbox's Jupyter server with its token, and ignores the host of
+// the URL. It supports WebSockets. Use the Interpreter as the Transport of a proxy of the server's
+// API. See http.RoundTripper.
 func (in *Interpreter) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.URL.Scheme, r.URL.Host, r.Host = "http", "localhost", "localhost" // what the server takes for itself
+	// names that the server accepts for itself
+	r.URL.Scheme, r.URL.Host, r.Host = "http", "localhost", "localhost"
 	r.Header.Set("Authorization", "token "+in.current().Token)
 	return in.dialer.RoundTrip(r)
 }
@@ -216,29 +273,68 @@ func (in *Interpreter) current() server {
 	return in.server
 }
 
-// start runs the starter.
+// start runs the start script.
 func (in *Interpreter) start(ctx context.Context) error {
 	name := in.client.Sandbox()
-	ask, err := json.Marshal(map[string]any{"kernel": kernel, "dir": in.o.Dir, "idle": max(int(in.o.Idle.Seconds()), 0)})
+	ask, err := json.Marshal(
+		map[string]any{"kernel": kernel, "dir": in.o.Dir, "idle": max(int(in.o.Idle.Seconds()), 0)},
+	)
 	if err != nil {
 		return err
 	}
 	out, said := &bounded{most: maxStart}, &bounded{most: maxStart}
-	exit, err := in.exec(ctx, "its start", agent.Cmd{Command: "exec python3 - " + shellquote.Join(string(ask)), Stdin: strings.NewReader(starter), Stdout: out, Stderr: said})
+	exit, err := in.exec(
+		ctx,
+		"its start",
+		agent.Cmd{
+			Command: "exec python3 - " + shellquote.Join(string(ask)),
+			Stdin:   strings.NewReader(starter),
+			Stdout:  out,
+			Stderr:  said,
+		},
+	)
 	if err != nil {
 		return err
 	}
-	const remedy = "make the sandbox of an image that has it: sandboxd new --image sandboxd/python NAME; or in this one: apt-get install -y python3-ipykernel jupyter-server"
+	const remedy = "make the sandbox of an image that has it: sandboxd new --image " +
+		"sandboxd/python NAME; or in this one: apt-get install -y python3-ipykernel " +
+		"jupyter-server"
 	var s server
 	switch err := json.Unmarshal(out.Bytes(), &s); {
 	case exit.Code == 126 || exit.Code == 127:
-		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image has no python3", name), Hint: remedy}
+		return &agent.Error{
+			Code:    agent.CodeUnavailable,
+			Message: fmt.Sprintf("python in %s: its image has no python3", name),
+			Hint:    remedy,
+		}
 	case len(s.Missing) > 0:
-		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image lacks %s", name, strings.Join(s.Missing, " and ")), Hint: remedy}
+		return &agent.Error{
+			Code: agent.CodeUnavailable,
+			Message: fmt.Sprintf(
+				"python in %s: its image lacks %s",
+				name,
+				strings.Join(s.Missing, " and "),
+			),
+			Hint: remedy,
+		}
 	case s.Error != "":
-		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: %s", name, s.Error), Hint: remedy}
-	case err != nil || exit.Code != 0 || !path.IsAbs(s.Sock) || strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: the server was not started: exit %d: %s", name, exit.Code, lastLine(said.String())), Hint: remedy}
+		return &agent.Error{
+			Code:    agent.CodeUnavailable,
+			Message: fmt.Sprintf("python in %s: %s", name, s.Error),
+			Hint:    remedy,
+		}
+	case err != nil || exit.Code != 0 || !path.IsAbs(s.Sock) ||
+		strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return &agent.Error{
+			Code: agent.CodeUnavailable,
+			Message: fmt.Sprintf(
+				"python in %s: the server did not start: exit %d: %s",
+				name,
+				exit.Code,
+				lastLine(said.String()),
+			),
+			Hint: remedy,
+		}
 	}
 	in.mu.Lock()
 	in.server = s
@@ -246,8 +342,12 @@ func (in *Interpreter) start(ctx context.Context) error {
 	return nil
 }
 
-// request asks the server. When it is gone it is started anew, once.
-func (in *Interpreter) request(ctx context.Context, method, path string, body any) (*http.Response, error) {
+// request sends a request to the server. If the server has ended, request restarts it once.
+func (in *Interpreter) request(
+	ctx context.Context,
+	method, path string,
+	body any,
+) (*http.Response, error) {
 	var text []byte
 	if body != nil {
 		var err error
@@ -256,7 +356,12 @@ func (in *Interpreter) request(ctx context.Context, method, path string, body an
 		}
 	}
 	for again := false; ; again = true {
-		r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, bytes.NewReader(text))
+		r, err := http.NewRequestWithContext(
+			ctx,
+			method,
+			"http://localhost"+path,
+			bytes.NewReader(text),
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -277,10 +382,10 @@ func (in *Interpreter) request(ctx context.Context, method, path string, body an
 	}
 }
 
-// errGone says that the server does not know what it was asked about.
+// errGone reports that the server does not have the kernel.
 var errGone = errors.New("no such kernel")
 
-// call is request with a JSON answer.
+// call is request with a JSON response, which it decodes into answer.
 func (in *Interpreter) call(ctx context.Context, method, path string, body, answer any) error {
 	ctx, cancel := in.bound(ctx, "an answer of its Jupyter server")
 	defer cancel()
@@ -297,8 +402,16 @@ func (in *Interpreter) call(ctx context.Context, method, path string, body, answ
 		return errGone
 	case resp.StatusCode/100 != 2:
 		var e struct{ Message string }
-		_ = json.Unmarshal(text, &e) // else there is the status
-		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("jupyter server of %s: %s: %.500s", in.client.Sandbox(), resp.Status, e.Message)}
+		_ = json.Unmarshal(text, &e) // without a message, the status must do
+		return &agent.Error{
+			Code: agent.CodeUnavailable,
+			Message: fmt.Sprintf(
+				"jupyter server of %s: %s: %.500s",
+				in.client.Sandbox(),
+				resp.Status,
+				e.Message,
+			),
+		}
 	case err != nil:
 		return fmt.Errorf("jupyter server of %s: %w", in.client.Sandbox(), err)
 	case answer == nil || len(text) == 0:
@@ -310,7 +423,7 @@ func (in *Interpreter) call(ctx context.Context, method, path string, body, answ
 	return nil
 }
 
-// session is a context as the server has it.
+// session is a session of the server, which holds one context.
 type session struct {
 	ID     string `json:"id"`
 	Path   string `json:"path"`
@@ -321,17 +434,18 @@ type session struct {
 	} `json:"kernel"`
 }
 
-// prefix begins the paths of our contexts among the server's sessions.
+// prefix begins the paths of this package's contexts among the server's sessions.
 const prefix = "sandboxd-context-"
 
 // Info is one context in a list.
 type Info struct {
-	Name       string    `json:"name"`
-	State      string    `json:"state"` // of its kernel, in Jupyter's words: starting, idle, busy, restarting, dead
+	Name string `json:"name"`
+	// State is Jupyter's state of the kernel: starting, idle, busy, restarting or dead.
+	State      string    `json:"state"`
 	LastActive time.Time `json:"last_active"`
 }
 
-// List returns the contexts that have a kernel, by name, whoever made them.
+// List returns all contexts that have a kernel, of any client, sorted by name.
 func (in *Interpreter) List(ctx context.Context) ([]Info, error) {
 	var all some[session]
 	if err := in.call(ctx, http.MethodGet, "/api/sessions", nil, &all); err != nil {
@@ -340,16 +454,25 @@ func (in *Interpreter) List(ctx context.Context) ([]Info, error) {
 	list := []Info{}
 	for _, s := range all.first(maxSessions) {
 		name, ours := strings.CutPrefix(s.Path, prefix)
-		if _, err := wire.ParseLabel("context name", name); ours && err == nil && len(list) < maxContexts {
-			list = append(list, Info{Name: name, State: fmt.Sprintf("%.20s", s.Kernel.State), LastActive: s.Kernel.LastActivity})
+		if _, err := wire.ParseLabel("context name", name); ours && err == nil &&
+			len(list) < maxContexts {
+			list = append(
+				list,
+				Info{
+					Name:       name,
+					State:      fmt.Sprintf("%.20s", s.Kernel.State),
+					LastActive: s.Kernel.LastActivity,
+				},
+			)
 		}
 	}
 	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
-// Context returns the context of that name, a label like a session's; its kernel is started if it has none. Of one name there is one
-// Context: whoever asks for it again gets the same. ctx bounds the call.
+// Context returns the context of that name, which is a label like the name of a session. It starts
+// the kernel if there is none. Calls with the same name return the same Context. ctx bounds the
+// call.
 func (in *Interpreter) Context(ctx context.Context, name string) (*Context, error) {
 	if _, err := wire.ParseLabel("context name", name); err != nil {
 		return nil, err
@@ -358,7 +481,15 @@ func (in *Interpreter) Context(ctx context.Context, name string) (*Context, erro
 	c := in.contexts[name]
 	if c == nil && !in.closed && len(in.contexts) >= maxContexts && !in.forgetLocked() {
 		in.mu.Unlock()
-		return nil, &agent.Error{Code: agent.CodeLimitSessions, Message: fmt.Sprintf("python in %s: %d contexts are open, and there may be no more", in.client.Sandbox(), maxContexts), Hint: "use one of them, or end one"}
+		return nil, &agent.Error{
+			Code: agent.CodeLimitSessions,
+			Message: fmt.Sprintf(
+				"python in %s: the limit of %d open contexts is reached",
+				in.client.Sandbox(),
+				maxContexts,
+			),
+			Hint: "use one of them, or close one",
+		}
 	}
 	if c == nil && !in.closed {
 		c = &Context{in: in, name: name}
@@ -374,7 +505,8 @@ func (in *Interpreter) Context(ctx context.Context, name string) (*Context, erro
 	return c, nil
 }
 
-// forgetLocked makes room among the contexts: one whose kernel has ended is not needed.
+// forgetLocked removes a context without a connection and a call, and reports whether there was
+// one.
 func (in *Interpreter) forgetLocked() bool {
 	for name, c := range in.contexts {
 		if c.unused() {

@@ -14,59 +14,63 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// Type says what an Output is.
+// Type is the type of an Output.
 type Type string
 
-// The types of output.
+// Types of output.
 const (
 	Stdout  Type = "stdout"
 	Stderr  Type = "stderr"
-	Value   Type = "result"  // of the last expression
-	Display Type = "display" // what code shows: a plot, a table
-	Failure Type = "error"   // an exception that nobody caught
-	Clear   Type = "clear"   // what was shown before is to go; only told as it comes
+	Value   Type = "result"  // value of the last expression
+	Display Type = "display" // displayed object, such as a plot or a table
+	Failure Type = "error"   // uncaught exception
+	Clear   Type = "clear"   // clears earlier output; only passed to Call.Output
 )
 
-// Output is one thing that code printed or showed.
+// Output is one item of output: text, a value, a display or an exception.
 type Output struct {
 	Type Type `json:"type"`
 
-	Chars string `json:"text,omitempty"` // of Stdout and Stderr
+	Chars string `json:"text,omitempty"` // text of Stdout and Stderr
 
-	// Data is of Value and Display: the same thing in several forms, by MIME type, each as Jupyter has it in JSON. Of most forms that
-	// is a string, of binary ones in base64; see Text and Bytes.
+	// Data has the representations of a Value or Display by MIME type, as in Jupyter's JSON. Most
+	// are strings; binary ones are strings in base64. See Text and Bytes.
 	Data   map[string]json.RawMessage `json:"data,omitempty"`
 	ID     string                     `json:"display_id,omitempty"`
-	Update bool                       `json:"update,omitempty"` // of what has that display_id
-	Image  string                     `json:"image,omitempty"`  // by which Context.Image has it
+	Update bool                       `json:"update,omitempty"` // replaces the display with that ID
+	Image  string                     `json:"image,omitempty"`  // ID for Context.Image
 
-	Name      string   `json:"name,omitempty"` // of Failure: the exception's class
+	Name      string   `json:"name,omitempty"` // class of the exception of Failure
 	Value     string   `json:"value,omitempty"`
-	Traceback []string `json:"traceback,omitempty"` // with colours, as for a terminal
+	Traceback []string `json:"traceback,omitempty"` // with colour codes for terminals
 
-	Omitted int64 `json:"omitted,omitempty"` // bytes that are left out in front of this output
+	Omitted int64 `json:"omitted,omitempty"` // bytes omitted before this output
 }
 
-// Text is the form of that MIME type as text; empty where there is none. JSON is itself.
+// Text returns the representation of a MIME type as text, or "" if there is none. JSON is returned
+// as it is.
 func (o Output) Text(mime string) string {
 	var s string
 	if json.Unmarshal(o.Data[mime], &s) == nil {
 		return s
 	}
-	var lines some[string] // Jupyter's notebooks have texts as lines
+	var lines some[string] // Jupyter's notebooks store text as a list of lines
 	if json.Unmarshal(o.Data[mime], &lines) == nil && len(lines) > 0 && lines[0] == '[' {
 		return strings.Join(lines.first(maxTextLines), "")
 	}
 	return string(o.Data[mime])
 }
 
-// Bytes is the form of that MIME type, which is binary or text. nil where there is none, or it is no base64.
+// Bytes returns the bytes of the representation of a MIME type. It decodes base64 of binary types.
+// nil means that there is none or that it is not valid base64.
 func (o Output) Bytes(mime string) []byte {
 	if _, ok := o.Data[mime]; !ok {
 		return nil
 	}
 	text := o.Text(mime)
-	if strings.HasPrefix(mime, "text/") || strings.HasSuffix(mime, "+xml") || strings.HasSuffix(mime, "json") || mime == "application/javascript" {
+	if strings.HasPrefix(mime, "text/") || strings.HasSuffix(mime, "+xml") ||
+		strings.HasSuffix(mime, "json") ||
+		mime == "application/javascript" {
 		return []byte(text)
 	}
 	data, err := base64.StdEncoding.DecodeString(strings.Map(func(r rune) rune {
@@ -81,9 +85,11 @@ func (o Output) Bytes(mime string) []byte {
 	return data
 }
 
-// Picture is the best form of o as a picture, of which the bytes are what the type says; the type is empty where it is none.
+// Picture returns the best representation of o as a picture. It checks that the bytes match the
+// MIME type. mime is empty if o is not a picture.
 func (o Output) Picture() (mime string, data []byte) {
-	for _, mime := range []string{"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"} {
+	for _, mime := range []string{"image/png", "image/jpeg", "image/gif", "image/webp",
+		"image/svg+xml"} {
 		if data := o.Bytes(mime); len(data) > 0 && is(mime, data) {
 			return mime, data
 		}
@@ -91,7 +97,7 @@ func (o Output) Picture() (mime string, data []byte) {
 	return "", nil
 }
 
-// is reports whether data begins as a picture of that type does: who shows it goes by the type.
+// is reports whether data begins like a picture of that type.
 func is(mime string, data []byte) bool {
 	if mime == "image/svg+xml" {
 		return bytes.HasPrefix(bytes.TrimLeft(data, "\ufeff \t\r\n"), []byte("<"))
@@ -99,36 +105,39 @@ func is(mime string, data []byte) bool {
 	return http.DetectContentType(data) == mime
 }
 
-// Result is what one call did. Ended is EndedDone, EndedWaiting, EndedDeadline, EndedInterrupted or
-// EndedDead.
+// Result reports what one call did. Ended is EndedDone, EndedWaiting, EndedDeadline,
+// EndedInterrupted or EndedDead.
 type Result struct {
 	Context string      `json:"context"`
 	Ended   agent.Ended `json:"ended"`
-	OK      bool        `json:"ok"` // it is done, and nothing was raised
+	OK      bool        `json:"ok"` // the code ended without an exception
 	Count   int         `json:"execution_count,omitempty"`
 	Outputs []Output    `json:"outputs"`
 	Error   *Exception  `json:"error,omitempty"`
 
-	Prompt   string `json:"prompt,omitempty"`   // of waiting: what input() asks
-	Password bool   `json:"password,omitempty"` // of waiting: what is answered is not to be shown (getpass)
+	Prompt string `json:"prompt,omitempty"` // with EndedWaiting: prompt of input()
+	// with EndedWaiting: do not echo the answer (getpass)
+	Password bool `json:"password,omitempty"`
 
-	Fresh   bool   `json:"fresh,omitempty"`   // the call ran in a new kernel: what former calls made is gone
-	Restart bool   `json:"restart,omitempty"` // code that no interrupt ended was ended with its kernel: the next call has a new one
-	Why     string `json:"why,omitempty"`     // of dead: what is known
-	Omitted int64  `json:"omitted,omitempty"` // bytes of output that are left out, in the middle
-	Dropped int    `json:"dropped,omitempty"` // displays that are left out
-	Millis  int64  `json:"elapsed_ms"`        // since the code was sent
+	// the call ran in a new kernel: variables of earlier calls are lost
+	Fresh bool `json:"fresh,omitempty"`
+	// the code ignored interrupts and the kernel was ended: the next call has a new kernel
+	Restart bool   `json:"restart,omitempty"`
+	Why     string `json:"why,omitempty"`     // with EndedDead: the known reason
+	Omitted int64  `json:"omitted,omitempty"` // bytes of output omitted from the middle
+	Dropped int    `json:"dropped,omitempty"` // omitted displays
+	Millis  int64  `json:"elapsed_ms"`        // milliseconds since the code was sent
 }
 
-// Exception is what code raised and nobody caught.
+// Exception is an uncaught exception.
 type Exception struct {
 	Name      string   `json:"name"`
 	Value     string   `json:"value"`
 	Traceback []string `json:"traceback"`
 }
 
-// Text is what was printed, the value of the last expression, and the exception, as a person would read them in a terminal; images are
-// named.
+// Text returns all output as text for a terminal: printed text, values and the exception. An image
+// is a line with its ID, type and size.
 func (r Result) Text() string {
 	var b strings.Builder
 	for _, o := range r.Outputs {
@@ -140,7 +149,7 @@ func (r Result) Text() string {
 	return b.String()
 }
 
-// String is the output as a person would read it in a terminal.
+// String returns the output as text for a terminal.
 func (o Output) String() string {
 	switch o.Type {
 	case Stdout, Stderr:
@@ -171,39 +180,47 @@ func omitted(n int64) string {
 	return "\n[output truncated: " + itoa(int(n)) + " bytes are left out here]\n"
 }
 
-// Limits bound what a Result keeps. 0 is the default.
+// Limits bound the output that a Result keeps. 0 means the default.
 type Limits struct {
-	Head     int // bytes of text from the beginning; default 64 KiB
-	Tail     int // and from the end; default 64 KiB
-	Displays int // values, displays and exceptions; default 100
-	Shown    int // bytes of them; default 32 MiB
-	Images   int // bytes of pictures that an Interpreter remembers for Context.Image; default 64 MiB, negative is none
+	Head     int // bytes of text from the begin; default 64 KiB
+	Tail     int // bytes of text from the end; default 64 KiB
+	Displays int // number of values, displays and exceptions; default 100
+	Shown    int // bytes of those; default 32 MiB
+	// Images bounds the bytes of pictures that an Interpreter stores for Context.Image. 0 means 64
+	// MiB, a negative value none.
+	Images int
 }
 
 func (l Limits) orDefaults() Limits {
-	return Limits{Head: cmp.Or(l.Head, 64<<10), Tail: cmp.Or(l.Tail, 64<<10), Displays: cmp.Or(l.Displays, 100), Shown: cmp.Or(l.Shown, 32<<20), Images: cmp.Or(l.Images, maxImageBytes)}
+	return Limits{
+		Head:     cmp.Or(l.Head, 64<<10),
+		Tail:     cmp.Or(l.Tail, 64<<10),
+		Displays: cmp.Or(l.Displays, 100),
+		Shown:    cmp.Or(l.Shown, 32<<20),
+		Images:   cmp.Or(l.Images, maxImageBytes),
+	}
 }
 
-// maxPieces bounds the changes between stdout and stderr that head and tail keep, each.
+// maxPieces bounds the alternations of stdout and stderr in head and in tail.
 const maxPieces = 1000
 
-// collector keeps head and tail of what a call prints.
+// collector keeps the head and the tail of a call's output.
 type collector struct {
 	limits Limits
-	room   place // for what is shown
+	room   place // memory for displays
 	head   []piece
 	tail   []piece
 	text   int // bytes of text in head
 	late   int // bytes of text in tail
 	texts  int // pieces of text in tail
-	shown  int // bytes of what is shown
+	shown  int // bytes of displays
 	shows  int
 
 	omitted int64
 	dropped int
 }
 
-// piece is an output whose text grows.
+// piece is an output that text can be appended to.
 type piece struct {
 	Output
 	text []byte
@@ -237,7 +254,8 @@ func (c *collector) add(o Output) {
 		return
 	}
 	size := o.size()
-	if c.shows >= c.limits.Displays || c.shown+size > c.limits.Shown || !c.room.try(int64(c.shown+size-maxFree)) {
+	if c.shows >= c.limits.Displays || c.shown+size > c.limits.Shown ||
+		!c.room.try(int64(c.shown+size-maxFree)) {
 		c.dropped++
 		c.omitted += int64(size)
 		return
@@ -292,7 +310,7 @@ func (c *collector) trim() {
 		c.omitted += int64(n)
 		if n < len(p.text) {
 			if rest := len(p.text) - n; cap(p.text) > 4*max(rest, c.limits.Tail) {
-				p.text = slices.Clone(p.text[n:]) // not all the memory of what was long
+				p.text = slices.Clone(p.text[n:]) // free the memory of the long text
 			} else {
 				p.text = append(p.text[:0], p.text[n:]...)
 			}
@@ -303,7 +321,8 @@ func (c *collector) trim() {
 		c.texts--
 		if i == 0 {
 			c.tail[0] = piece{}
-			c.tail = c.tail[1:] // not moved: there are many, and one goes with each that comes
+			// do not move the others: there are many, and each new one drops one
+			c.tail = c.tail[1:]
 		} else {
 			c.tail = slices.Delete(c.tail, i, i+1)
 		}
@@ -328,5 +347,5 @@ func (c *collector) outputs() []Output {
 	return all
 }
 
-// millis since.
+// millis returns the milliseconds since t.
 func millis(t time.Time) int64 { return time.Since(t).Milliseconds() }

@@ -7,24 +7,26 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// What sandboxes send is held in memory of this process, which has room for so much of it: of all Interpreters together, and of each. A
-// message counts twice, as it came and as it is passed on. What finds no room waits, and its kernel with it; when it has waited for long it
-// is dropped and counted, as what is too large is.
+// Limits of the memory for data from sandboxes, in the whole process and for each Interpreter. A
+// message counts twice: as it arrived, and as it is passed on. A message without memory waits,
+// which blocks its kernel. After waitRoom it is dropped and counted, like a message that is too
+// large.
 const (
 	maxHeld  = 256 << 20
-	maxOwn   = 96 << 20 // of one Interpreter: a message of maxMessage, and smaller ones beside it
-	maxFree  = 64 << 10 // bytes of a message, and of what a call keeps, that need no room
+	maxOwn   = 96 << 20 // of one Interpreter: a message of maxMessage and smaller ones
+	maxFree  = 64 << 10 // bytes of a message, and of the output of a call, that do not count
 	copies   = 2
 	waitRoom = 15 * time.Second
 )
 
-// process is the room of this process.
+// process is the memory limit of this process.
 var process = semaphore.NewWeighted(maxHeld)
 
-// opening lets one large message at a time be taken apart, in the whole process: for a moment that takes several times its size.
+// opening limits the process to decoding one large message at a time, which needs several times its
+// size.
 var opening = semaphore.NewWeighted(1)
 
-// room is what an Interpreter may take of the process's.
+// room is the memory limit of an Interpreter, within that of the process.
 type room struct {
 	own, all *semaphore.Weighted
 	patience time.Duration
@@ -34,13 +36,14 @@ func newRoom(all *semaphore.Weighted) *room {
 	return &room{own: semaphore.NewWeighted(maxOwn), all: all, patience: waitRoom}
 }
 
-// place is some of a room, for one goroutine at a time. Its zero value is of a room without limits.
+// place is a reservation in a room. It is not safe for concurrent use. The zero value has no limit.
 type place struct {
 	of   *room
 	held int64
 }
 
-// grow makes it n bytes, and waits for them until ctx ends or it has been long. It reports whether they are there.
+// grow extends the reservation to n bytes. It waits until ctx ends or the room's patience is over,
+// and reports success.
 func (p *place) grow(ctx context.Context, n int64) bool {
 	more := n - p.held
 	if p.of == nil || more <= 0 {
@@ -86,7 +89,7 @@ func (r *room) try(n int64) bool {
 	return true
 }
 
-// leave gives it back.
+// leave releases the reservation.
 func (p *place) leave() {
 	if p.held > 0 {
 		p.of.own.Release(p.held)

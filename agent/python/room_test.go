@@ -16,13 +16,18 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// shower is a kernel whose every call shows data once, and ends.
+// shower is a kernel that displays data in every call.
 func shower(data string) func(context.Context, *websocket.Conn) {
 	return func(ctx context.Context, c *websocket.Conn) {
 		greet(ctx, c)
 		for id := asked(ctx, c); id != ""; id = asked(ctx, c) {
-			if w, err := c.Writer(ctx, websocket.MessageText); err == nil { // without a copy of its own
-				_, _ = io.WriteString(w, `{"header": {"msg_type": "display_data"}, "parent_header": {"msg_id": "`+id+`"}, "channel": "iopub", "content": `)
+			// without another copy
+			if w, err := c.Writer(ctx, websocket.MessageText); err == nil {
+				_, _ = io.WriteString(
+					w,
+					`{"header": {"msg_type": "display_data"}, "parent_header": {"msg_id": "`+id+
+						`"}, "channel": "iopub", "content": `,
+				)
 				for rest := data; err == nil && rest != ""; {
 					n := min(len(rest), 64<<10)
 					_, err = io.WriteString(w, rest[:n])
@@ -37,22 +42,23 @@ func shower(data string) func(context.Context, *websocket.Conn) {
 	}
 }
 
-// picture is a display of that many bytes.
+// picture returns a display of that size.
 func picture(size int) string {
 	return `{"data": {"image/png": "iVBORw0KGgoA` + strings.Repeat("A", size&^3) + `"}}`
 }
 
-// heap is what is in use.
+// heap returns the used heap memory.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what pools of buffers had
+	runtime.GC() // free the pools of buffers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// Of twenty contexts that are shown much each, to callers who do not take it, the process holds what there is room for. The others' is
-// dropped and counted, small messages come through meanwhile, and afterwards all of the room is free.
+// Twenty contexts display large data to callers that do not read it. The process holds data up to
+// its limit, and drops and counts the rest. Small messages still arrive, and all memory is released
+// at the end.
 func TestRoom(t *testing.T) {
 	const size, most = 3 << 20, 32 << 20
 	all := semaphore.NewWeighted(most)
@@ -71,20 +77,33 @@ func TestRoom(t *testing.T) {
 			contexts = append(contexts, c)
 		}
 	}
-	in := fakeOf(t, nil, shower(picture(30<<10)), nil) // less than needs room
+	in := fakeOf(t, nil, shower(picture(30<<10)), nil) // small enough not to count
 	in.room = newRoom(all)
 	small, err := in.Context(t.Context(), "small")
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := heap()
-	taking, took := make(chan struct{}), make(chan int, len(contexts)) // 1 of each that is shown something, 0 of each that is not
+	taking, took := make(
+		chan struct{},
+	), make(
+		chan int,
+		len(contexts),
+	) // 1 for a call that receives its display, 0 for another
 	results := make([]Result, len(contexts))
 	var calls sync.WaitGroup
 	for i, c := range contexts {
 		calls.Go(func() {
-			told := sync.OnceFunc(func() { took <- 1 })
-			res, err := c.Execute(t.Context(), Call{Code: "show()", Timeout: 5 * time.Minute, Passing: true, Output: func(Output) { told(); <-taking }})
+			passed := sync.OnceFunc(func() { took <- 1 })
+			res, err := c.Execute(
+				t.Context(),
+				Call{
+					Code:    "show()",
+					Timeout: 5 * time.Minute,
+					Passing: true,
+					Output:  func(Output) { passed(); <-taking },
+				},
+			)
 			if err != nil || !res.OK {
 				t.Errorf("call %d: %s, %s, %v", i, res.Ended, res.Why, err)
 			}
@@ -100,7 +119,10 @@ func TestRoom(t *testing.T) {
 	if used := heap() - before; held == 0 || held > most/copies/size || used > most+(8<<20) {
 		t.Errorf("%d messages are held, of %d MiB", held, used>>20)
 	}
-	if res, err := small.Execute(t.Context(), Call{Code: "show()", Timeout: time.Minute}); err != nil || len(res.Outputs) != 1 || res.Dropped != 0 {
+	if res, err := small.Execute(t.Context(),
+		Call{Code: "show()", Timeout: time.Minute}); err != nil ||
+		len(res.Outputs) != 1 ||
+		res.Dropped != 0 {
 		t.Errorf("a small one meanwhile: %+v, %v", res, err)
 	}
 	close(taking)
@@ -109,13 +131,22 @@ func TestRoom(t *testing.T) {
 	for i, res := range results {
 		dropped += res.Dropped
 		if len(res.Outputs) > 0 || res.Dropped > 0 && res.Omitted < size {
-			t.Errorf("call %d: %d outputs, %d dropped, %d bytes left out", i, len(res.Outputs), res.Dropped, res.Omitted)
+			t.Errorf(
+				"call %d: %d outputs, %d dropped, %d bytes left out",
+				i,
+				len(res.Outputs),
+				res.Dropped,
+				res.Omitted,
+			)
 		}
 	}
 	if held+dropped != len(contexts) {
 		t.Errorf("%d are held and %d dropped, of %d", held, dropped, len(contexts))
 	}
-	if res, err := contexts[0].Execute(t.Context(), Call{Code: "show()", Timeout: time.Minute}); err != nil || res.Dropped != 0 || len(res.Outputs) != 1 {
+	if res, err := contexts[0].Execute(t.Context(),
+		Call{Code: "show()", Timeout: time.Minute}); err != nil ||
+		res.Dropped != 0 ||
+		len(res.Outputs) != 1 {
 		t.Errorf("afterwards: %d outputs, %d dropped, %v", len(res.Outputs), res.Dropped, err)
 	}
 	for _, c := range append(contexts, small) {
@@ -126,7 +157,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What a call keeps has room for as long as it runs, and no longer: code shows much and goes on.
+// The output of a call counts only while the call runs.
 func TestRoomOfCalls(t *testing.T) {
 	const most = 5 << 20
 	all := semaphore.NewWeighted(most)
@@ -135,7 +166,11 @@ func TestRoomOfCalls(t *testing.T) {
 		greet(ctx, c)
 		id := asked(ctx, c)
 		for range 6 {
-			tell(ctx, c, id, "display_data", "iopub", picture(1<<20)) // for which a buffer of 2 MiB is needed, which counts twice
+			tell(ctx, c, id,
+				"display_data",
+				"iopub",
+				picture(1<<20),
+			) // needs a buffer of 2 MiB, which counts twice
 		}
 		<-end
 		tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
@@ -147,14 +182,26 @@ func TestRoomOfCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := 0
-	res, err := c.Execute(t.Context(), Call{Code: "show()", Timeout: time.Minute, Output: func(Output) {
-		if told++; told == 6 {
-			close(end)
-		}
-	}})
-	if err != nil || res.Ended != agent.EndedDone || !res.OK || told != 6 || len(res.Outputs) != 1 || res.Dropped != 5 {
-		t.Errorf("%s: %d are told, %d kept, %d dropped, %v", res.Ended, told, len(res.Outputs), res.Dropped, err)
+	passed := 0
+	res, err := c.Execute(
+		t.Context(),
+		Call{Code: "show()", Timeout: time.Minute, Output: func(Output) {
+			if passed++; passed == 6 {
+				close(end)
+			}
+		}},
+	)
+	if err != nil || res.Ended != agent.EndedDone || !res.OK || passed != 6 ||
+		len(res.Outputs) != 1 ||
+		res.Dropped != 5 {
+		t.Errorf(
+			"%s: %d passed, %d kept, %d dropped, %v",
+			res.Ended,
+			passed,
+			len(res.Outputs),
+			res.Dropped,
+			err,
+		)
 	}
 	c.disconnect()
 	if !all.TryAcquire(most) {

@@ -21,15 +21,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// fake is an Interpreter on a server that the sandbox's root has put in the place of Jupyter's: kernel is its side of a kernel's
-// WebSocket, other serves all requests before anything else does, where it is not nil.
-func fake(t *testing.T, kernel func(context.Context, *websocket.Conn), other http.HandlerFunc) *Interpreter {
+// fake returns an Interpreter on a fake server, as a hostile root of the sandbox could run. kernel
+// serves the WebSocket of a kernel. other, if not nil, serves requests first.
+func fake(
+	t *testing.T,
+	kernel func(context.Context, *websocket.Conn),
+	other http.HandlerFunc,
+) *Interpreter {
 	t.Helper()
 	return fakeOf(t, []string{subprotocol}, kernel, other)
 }
 
-// fakeOf is fake of a server that knows these subprotocols.
-func fakeOf(t *testing.T, subprotocols []string, kernel func(context.Context, *websocket.Conn), other http.HandlerFunc) *Interpreter {
+// fakeOf is fake with these subprotocols.
+func fakeOf(
+	t *testing.T,
+	subprotocols []string,
+	kernel func(context.Context, *websocket.Conn),
+	other http.HandlerFunc,
+) *Interpreter {
 	t.Helper()
 	life, end := context.WithCancel(context.Background())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -46,11 +55,21 @@ func fakeOf(t *testing.T, subprotocols []string, kernel func(context.Context, *w
 			c.SetReadLimit(-1)
 			kernel(life, c)
 		default:
-			_, _ = io.WriteString(w, `{"id": "s", "execution_state": "idle", "kernel": {"id": "k"}}`)
+			_, _ = io.WriteString(
+				w,
+				`{"id": "s", "execution_state": "idle", "kernel": {"id": "k"}}`,
+			)
 		}
 	}))
-	nowhere := agent.NewClient("box", nil, func(context.Context) (*connect.Conn, error) { return nil, errors.New("no way there") })
-	in := newInterpreter(nowhere, Options{Timeout: 10 * time.Second, Idle: time.Minute, Limits: Limits{}.orDefaults()})
+	nowhere := agent.NewClient(
+		"box",
+		nil,
+		func(context.Context) (*connect.Conn, error) { return nil, errors.New("no way there") },
+	)
+	in := newInterpreter(
+		nowhere,
+		Options{Timeout: 10 * time.Second, Idle: time.Minute, Limits: Limits{}.orDefaults()},
+	)
 	in.dialer.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())
 	}
@@ -64,7 +83,7 @@ func fakeOf(t *testing.T, subprotocols []string, kernel func(context.Context, *w
 	return in
 }
 
-// asked reads a request, and returns its ID; empty at the end.
+// asked reads a request and returns its ID, or "" at the end.
 func asked(ctx context.Context, c *websocket.Conn) string {
 	_, text, err := c.Read(ctx)
 	if err != nil {
@@ -74,7 +93,7 @@ func asked(ctx context.Context, c *websocket.Conn) string {
 	if c.Subprotocol() == subprotocol {
 		understand = unframe
 	}
-	m, _ := understand(text) // of ours
+	m, _ := understand(text) // a valid message of this package
 	return m.Header.ID
 }
 
@@ -85,15 +104,22 @@ func tell(ctx context.Context, c *websocket.Conn, parent, kind, channel, content
 		_ = c.Write(ctx, websocket.MessageBinary, said(channel, head, of, content))
 		return
 	}
-	_ = c.Write(ctx, websocket.MessageText, []byte(`{"header": `+head+`, "parent_header": `+of+`, "channel": "`+channel+`", "content": `+content+`}`))
+	_ = c.Write(
+		ctx,
+		websocket.MessageText,
+		[]byte(
+			`{"header": `+head+`, "parent_header": `+of+`, "channel": "`+channel+`", "content": `+
+				content+`}`,
+		),
+	)
 }
 
-// greet answers the first request, as a kernel does that has begun.
+// greet replies to the first request, as a started kernel does.
 func greet(ctx context.Context, c *websocket.Conn) {
 	tell(ctx, c, asked(ctx, c), "kernel_info_reply", "shell", `{"status": "ok"}`)
 }
 
-// soon fails a test whose call does not come back by itself.
+// soon fails a test whose call does not return by itself.
 func soon(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -108,7 +134,7 @@ func soon(t *testing.T, what string, f func()) {
 	}
 }
 
-// A kernel that is silent from the beginning, and a server that answers nothing, or for ever, are errors in bounded time.
+// A silent kernel, a silent server and an endless response are errors within a limited time.
 func TestSilence(t *testing.T) {
 	endless := func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
@@ -125,11 +151,18 @@ func TestSilence(t *testing.T) {
 			for asked(ctx, c) != "" {
 			}
 		}, nil),
-		"a silent server": fake(t, nil, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }),
+		"a silent server": fake(t, nil, func(_ http.ResponseWriter,
+			r *http.Request) {
+			<-r.Context().Done()
+		}),
 	} {
 		in.patience = 200 * time.Millisecond
 		soon(t, what, func() {
-			if _, err := in.Context(t.Context(), "main"); !errors.Is(err, &agent.Error{Code: agent.CodeUnavailable}) || !strings.Contains(err.Error(), "took longer") {
+			if _, err := in.Context(t.Context(), "main"); !errors.Is(
+				err,
+				&agent.Error{Code: agent.CodeUnavailable},
+			) ||
+				!strings.Contains(err.Error(), "took longer") {
 				t.Errorf("%s: %v", what, err)
 			}
 		})
@@ -142,7 +175,7 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// A server that does not read takes no longer than the call may.
+// A server that does not read cannot block a call beyond its timeout.
 func TestUnread(t *testing.T) {
 	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
 		greet(ctx, c)
@@ -153,14 +186,17 @@ func TestUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	soon(t, "a call", func() {
-		res, err := c.Execute(t.Context(), Call{Code: strings.Repeat("#", maxCode), Timeout: 300 * time.Millisecond})
+		res, err := c.Execute(
+			t.Context(),
+			Call{Code: strings.Repeat("#", maxCode), Timeout: 300 * time.Millisecond},
+		)
 		if err != nil || res.Ended != agent.EndedDead && res.Ended != agent.EndedDeadline {
 			t.Errorf("%+v, %v", res, err)
 		}
 	})
 }
 
-// While somebody asks for a context that begins, a call of it is not refused.
+// A call is not rejected while another client opens the same context.
 func TestBeginning(t *testing.T) {
 	greeting := make(chan struct{})
 	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
@@ -190,7 +226,7 @@ func TestBeginning(t *testing.T) {
 	}
 }
 
-// A message of many tiny parts costs memory in proportion to its bytes.
+// The memory of a message with many tiny parts is proportional to its bytes.
 func TestManyParts(t *testing.T) {
 	parts := func(part string) string {
 		return strings.TrimSuffix(strings.Repeat(part+",", 16<<20/(len(part)+1)), ",")
@@ -218,7 +254,10 @@ func TestManyParts(t *testing.T) {
 		}
 	}
 	in := fake(t, nil, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "["+strings.TrimSuffix(strings.Repeat("{},", maxAnswer/3-1), ",")+"]")
+		_, _ = io.WriteString(
+			w,
+			"["+strings.TrimSuffix(strings.Repeat("{},", maxAnswer/3-1), ",")+"]",
+		)
 	})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -231,7 +270,7 @@ func TestManyParts(t *testing.T) {
 	}
 }
 
-// Many tiny outputs cost no more than as many larger ones, and are no more than a reader can use.
+// Many tiny outputs cost no more than larger ones, and their number is limited.
 func TestTinyOutputs(t *testing.T) {
 	c := collector{limits: Limits{}.orDefaults()}
 	sent := int64(0)
@@ -268,7 +307,7 @@ func threadTime(t *testing.T) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// An image is what its bytes are, whatever is claimed.
+// The type of an image is that of its bytes.
 func TestClaims(t *testing.T) {
 	for what, c := range map[string]struct{ data, image string }{
 		"a picture":            {`{"image/png": "iVBORw0KGgoAAAAN"}`, "image/png"},
@@ -290,7 +329,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// However many contexts show images, an Interpreter keeps no more of them than one would; and of contexts it has a bounded number.
+// The limits of images and contexts of an Interpreter hold for any number of contexts.
 func TestManyContexts(t *testing.T) {
 	picture := `{"image/png": "iVBORw0KGgoA` + strings.Repeat("A", 24<<20) + `"}`
 	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
@@ -311,7 +350,10 @@ func TestManyContexts(t *testing.T) {
 			t.Fatal(err)
 		}
 		all = append(all, c)
-		if res, err := c.Execute(t.Context(), Call{Code: "show()", Timeout: 10 * time.Minute}); err != nil || !res.OK || res.Outputs[0].Image != "1" {
+		if res, err := c.Execute(t.Context(),
+			Call{Code: "show()", Timeout: 10 * time.Minute}); err != nil ||
+			!res.OK ||
+			res.Outputs[0].Image != "1" {
 			t.Fatalf("%s: %s, %v", name, res.Ended, err)
 		}
 	}
@@ -321,18 +363,25 @@ func TestManyContexts(t *testing.T) {
 		}
 	}
 	if kept > maxImageBytes || len(all[3].Images()) != 1 {
-		t.Errorf("%d MiB of images are kept, %d of the last context", kept>>20, len(all[3].Images()))
+		t.Errorf(
+			"%d MiB of images are kept, %d of the last context",
+			kept>>20,
+			len(all[3].Images()),
+		)
 	}
 	if err := all[3].Close(t.Context()); err != nil || len(all[3].Images()) != 0 {
 		t.Errorf("a closed context has %d images, %v", len(all[3].Images()), err)
 	}
-	for i := range 2 * maxContexts { // those without a kernel make room
+	for i := range 2 * maxContexts { // those without a kernel are removed
 		if _, err := in.Context(gone, "gone"+strconv.Itoa(i)); !errors.Is(err, context.Canceled) {
 			t.Fatalf("context %d without a kernel: %v", i, err)
 		}
 	}
 	for i := range maxContexts {
-		if _, err := in.Context(t.Context(), "x"+strconv.Itoa(i)); errors.Is(err, &agent.Error{Code: agent.CodeLimitSessions}) {
+		if _, err := in.Context(t.Context(), "x"+strconv.Itoa(i)); errors.Is(
+			err,
+			&agent.Error{Code: agent.CodeLimitSessions},
+		) {
 			return
 		} else if err != nil {
 			t.Fatal(err)
@@ -341,7 +390,7 @@ func TestManyContexts(t *testing.T) {
 	t.Errorf("%d contexts, and none is refused", maxContexts+3)
 }
 
-// While code runs the watch makes no connection: that would start a sandbox that somebody stopped.
+// While code runs, watch opens no connection, which would start a stopped sandbox.
 func TestWatchDoesNotDial(t *testing.T) {
 	dialled := 0
 	client := agent.NewClient("box", nil, func(context.Context) (*connect.Conn, error) {
@@ -360,14 +409,17 @@ func TestWatchDoesNotDial(t *testing.T) {
 	}
 }
 
-// The watch asks on the connection that is open whether the kernel is gone.
+// watch uses the open connection to check whether the kernel has ended.
 func TestWatchAsksWhereConnected(t *testing.T) {
 	in := fake(t, nil, nil)
 	c := &Context{in: in, name: "main", kernel: "k"}
 	if !c.alive(t.Context()) {
 		t.Fatal("the kernel is not alive")
 	}
-	in.dialer.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errNotConnected }
+	in.dialer.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		return nil,
+			errNotConnected
+	}
 	if state, err := c.state(passive(t.Context())); err != nil || state != "idle" {
 		t.Errorf("%q, %v", state, err)
 	}

@@ -1,8 +1,10 @@
-# Run in the sandbox, with a JSON object as argument: finds the Jupyter server of this user, or starts one, and prints where it is.
-# What it starts outlives it, and ends by itself when it was idle for long. One JSON object is printed, in any case.
+# Runs in the sandbox with a JSON object as argument. It finds the Jupyter server of this user, or
+# starts one, and prints one JSON object with its socket. The server outlives this script and ends
+# after the idle time.
 import sys
 
-sys.path = [p for p in sys.path if p]  # not the directory that this runs in: a secrets.py there is the user's
+# Without the working directory: a secrets.py in it belongs to the user.
+sys.path = [p for p in sys.path if p]
 import fcntl, importlib.util, json, os, secrets, signal, socket, stat, subprocess, time
 
 ask = json.loads(sys.argv[1])
@@ -51,12 +53,13 @@ except FileExistsError:
     pass
 found = os.lstat(home)
 if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-    say(error="%s is not a directory of this user alone" % home)
+    say(error="%s: not a private directory of this user" % home)
 lock = open(home + "/lock", "w")
-fcntl.flock(lock, fcntl.LOCK_EX)  # two callers start one server
+fcntl.flock(lock, fcntl.LOCK_EX)  # concurrent callers start one server
 late = time.monotonic() + 30
 server = noted()
-while server and not answers() and runs(server["pid"]):  # one that was starting when who started it was ended
+# The start script of a starting server may have been killed: wait for the server.
+while server and not answers() and runs(server["pid"]):
     if time.monotonic() > late:
         os.kill(server["pid"], signal.SIGKILL)
     time.sleep(0.01)
@@ -74,7 +77,8 @@ try:
 except OSError:
     where = os.path.expanduser("~")
 for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-    while runs(pid):  # one whose starter was ended before it noted the token, which nobody knows
+    # Its start script was killed before it stored the token, which is lost: kill the server.
+    while runs(pid):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -90,14 +94,14 @@ options = {
     "--sock-mode": "0600",
     "--ServerApp.root_dir": where,
     "--ServerApp.jpserver_extensions": "{}",
-    # Nothing is dropped on its way: the other end keeps head and tail.
+    # Drop no output: the client keeps its head and tail.
     "--ServerApp.limit_rate": "False",
-    "--ZMQChannelsWebsocketConnection.limit_rate": "False",  # its name since 2.0
-    # A kernel that died is noticed so soon.
+    "--ZMQChannelsWebsocketConnection.limit_rate": "False",  # name since 2.0
+    # Seconds until a dead kernel is detected.
     "--KernelRestarter.time_to_dead": "0.25",
-    # One that does not answer for so long does not start.
+    # Seconds that a kernel may take to start.
     "--MappingKernelManager.kernel_info_timeout": "20",
-    # What a kernel that is to end may take until it is killed.
+    # Seconds that a kernel may take to end before it is killed.
     "--KernelManager.shutdown_wait_time": "1",
 }
 if idle > 0:
@@ -105,26 +109,28 @@ if idle > 0:
     options["--MappingKernelManager.cull_interval"] = str(max(1, min(60, idle // 4)))
     options["--MappingKernelManager.cull_connected"] = "True"
     options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
-# A kernel that is asked for without a directory, as other programs ask the server for one, is begun in the server's.
+# Other programs may ask the server for a kernel without a directory. It starts in the server's
+# directory and then changes to this one.
 begin = "import os\nif os.getcwd() == %r:\n    try:\n        os.chdir(%r)\n    except OSError:\n        os.chdir('/')\n" % (home, where)
 spec = home + "/share/kernels/python3"
 os.makedirs(spec, exist_ok=True)
 with open(spec + "/kernel.json", "w") as f:
     json.dump({"display_name": "Python 3", "language": "python", "metadata": {"debugger": True}, "argv": [
         sys.executable, "-c", begin + ask["kernel"], "-f", "{connection_file}",
-        # kernel.py does that.
+        # kernel.py captures the output.
         "--IPKernelApp.capture_fd_output=False",
-        # It would wait for output that is late: with kernel.py none is, and whoever waits for the end waits for idle, which comes after all of it.
+        # Do not wait for late output: with kernel.py there is none before the status idle.
         "--IPythonKernel._execute_sleep=0",
-        # %history knows what this kernel ran, and no file is written and synchronized for each call.
+        # %history has the calls of this kernel, without a file to write and sync for each call.
         "--HistoryManager.hist_file=:memory:"]}, f)
 env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=home + "/run", JUPYTER_PATH=home + "/share")
 with open(log, "w") as out:
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser"] + ["%s=%s" % o for o in options.items()],
-        cwd=home,  # which -m looks for modules in: a random.py where code begins is the user's
+        cwd=home,  # -m imports modules from it: a random.py in the directory of code is the user's
         env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, umask=before,
-        close_fds=False)  # what is open here is closed when it begins, and not before: with the lock goes that it can be found
+        # The server inherits the lock and holds it until its process can be found.
+        close_fds=False)
 answer = {"sock": sock, "token": token, "dir": where, "pid": server.pid}
 with open(info + ".new", "w") as f:
     json.dump(answer, f)

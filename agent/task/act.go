@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -19,7 +20,8 @@ const (
 	toolFail = "fail"
 )
 
-// act does what an answer asks for and keeps both for the next request. A non-nil outcome ends the task.
+// act makes the calls of a reply and stores both for the next request. A non-nil outcome ends the
+// task.
 func (r *run) act(ctx context.Context, answer reply) (*Outcome, error) {
 	t := turn{text: answer.text, calls: answer.calls, native: len(answer.calls) > 0}
 	if !t.native {
@@ -29,17 +31,20 @@ func (r *run) act(ctx context.Context, answer reply) (*Outcome, error) {
 		return r.nothing(t, answer), nil
 	}
 	r.idle = 0
-	clean := true // so far every call did what it was to do
+	clean := true // every call so far succeeded
 	var repeated, end bool
 	for i, c := range t.calls {
 		if i == maxCalls {
 			clean = false
 		}
 		if i >= maxCalls {
-			t.results = append(t.results, fmt.Sprintf("not done: an answer may have %d calls", maxCalls))
+			t.results = append(
+				t.results,
+				fmt.Sprintf("not done: a reply may have at most %d calls", maxCalls),
+			)
 			continue
 		}
-		r.tell(Event{Event: "call", Tool: c.name, Arguments: c.arguments})
+		r.emit(Event{Event: "call", Tool: c.name, Arguments: c.arguments})
 		var a mcp.Answer
 		switch c.name {
 		case toolDone, toolFail:
@@ -50,25 +55,28 @@ func (r *run) act(ctx context.Context, answer reply) (*Outcome, error) {
 			case c.name == toolFail:
 				return &Outcome{Ended: Failed, Message: word}, nil
 			case !clean:
-				a = refused("not taken: you called done before you saw the results of the other calls of this answer, and not all of them did well. Look at them first.")
+				a = refused(
+					"not accepted: another call of this reply failed. Read the results before " +
+						"you call done.",
+				)
 			default:
 				return &Outcome{Ended: Done, Message: word}, nil
 			}
 		default:
 			a = r.call(ctx, c.name, r.within(c))
 			if err := ctx.Err(); err != nil {
-				r.tell(Event{Event: "result", Tool: c.name, Text: a.Text, Result: a.Object})
+				r.emit(Event{Event: "result", Tool: c.name, Text: a.Text, Result: a.Object})
 				return nil, err
 			}
 			if gone(a) {
 				return nil, a.Object.(agent.Result).Error
 			}
 			if a.Failed && r.unknown(c.name) {
-				a.Text += "next: the tools are " + r.names() + "\n"
+				a.Text += "\nnext: the tools are " + r.names() + "\n"
 			}
 		}
 		clean = clean && well(a)
-		r.tell(Event{Event: "result", Tool: c.name, Text: a.Text, Result: a.Object})
+		r.emit(Event{Event: "result", Tool: c.name, Text: a.Text, Result: a.Object})
 		said := a.Text
 		switch n := r.again(c, a); {
 		case n >= endAt:
@@ -79,28 +87,43 @@ func (r *run) act(ctx context.Context, answer reply) (*Outcome, error) {
 		t.results = append(t.results, said)
 	}
 	if end {
-		return &Outcome{Ended: Stuck, Message: fmt.Sprintf("the model made the same call with the same result %d times", endAt), Hint: "another model, or a task in smaller steps"}, nil
+		return &Outcome{
+			Ended: Stuck,
+			Message: fmt.Sprintf(
+				"the model made the same call with the same result %d times",
+				endAt,
+			),
+			Hint: "use another model, or split the task",
+		}, nil
 	}
 	if repeated {
-		t.told = "You have made the same call with the same result several times. Doing it again will not help: do something else, or call fail and say what is in the way."
+		t.remark = "You have made the same call with the same result several times. Do not " +
+			"repeat it: try something else, or call fail and say what the problem is."
 	}
 	r.keep(t)
 	return nil, nil
 }
 
-// nothing is an answer that asks for nothing.
+// nothing handles a reply without a call.
 func (r *run) nothing(t turn, answer reply) *Outcome {
-	if r.idle++; r.idle >= idlest {
-		return &Outcome{Ended: Stuck, Message: fmt.Sprintf("%d answers of the model, one after the other, asked for nothing to be done", r.idle), Hint: "another model: this one may not know tools"}
+	if r.idle++; r.idle >= maxIdle {
+		return &Outcome{
+			Ended: Stuck,
+			Message: fmt.Sprintf(
+				"the last %d replies of the model called no tool",
+				r.idle,
+			),
+			Hint: "use another model: this one may not support tools",
+		}
 	}
-	t.told = "Nothing was done: your answer calls no tool. "
+	t.remark = "Nothing was done: your reply calls no tool. "
 	switch {
 	case answer.finish == "length":
-		t.told += "It was cut off because it was too long: be shorter, and take smaller steps."
+		t.remark += "It was cut off because it was too long. Be shorter, and take smaller steps."
 	case r.chat.noTools:
-		t.told += "Write exactly one block as you were told, such as:\n```sh\nls\n```"
+		t.remark += "Write exactly one block in the required form, such as:\n```sh\nls\n```"
 	default:
-		t.told += "Call one; done ends the task when it is done, fail gives it up."
+		t.remark += "Call a tool. Call done when the task is done, or fail if it cannot be done."
 	}
 	r.keep(t)
 	return nil
@@ -108,12 +131,17 @@ func (r *run) nothing(t turn, answer reply) *Outcome {
 
 func (r *run) keep(t turn) {
 	if left := r.MaxRounds - r.round; left <= 2 && left > 0 {
-		t.told = strings.TrimSpace(t.told + fmt.Sprintf("\nYou may answer %d more time(s). Come to an end: call done, or fail.", left))
+		t.remark = strings.TrimSpace(
+			t.remark + fmt.Sprintf(
+				"\nYou have %d replies left. Finish now: call done or fail.",
+				left,
+			),
+		)
 	}
 	r.turns = append(r.turns, t)
 }
 
-// within is the arguments of a call, a command of it given to the shell that the caller chose.
+// within returns the arguments of a call. A command of run is passed to Options.Shell.
 func (r *run) within(c toolCall) json.RawMessage {
 	raw := json.RawMessage(c.arguments)
 	if r.Shell == "" || c.name != "run" {
@@ -121,7 +149,7 @@ func (r *run) within(c toolCall) json.RawMessage {
 	}
 	var all map[string]any
 	if json.Unmarshal(raw, &all) != nil {
-		return raw // which the tool will say
+		return raw // the tool reports the error
 	}
 	command, ok := all["command"].(string)
 	if !ok || strings.TrimSpace(command) == "" {
@@ -135,22 +163,22 @@ func (r *run) within(c toolCall) json.RawMessage {
 	return text
 }
 
-// lastWord is what done and fail say.
+// lastWord returns the message of done or fail.
 func lastWord(c toolCall) (string, error) {
 	var in map[string]any
 	if err := json.Unmarshal([]byte(c.arguments), &in); err != nil {
-		return "", fmt.Errorf("the arguments are no JSON object: %w", err)
+		return "", fmt.Errorf("the arguments are not a JSON object: %w", err)
 	}
-	for _, name := range []string{"message", "summary", "reason"} { // as models are wont to call it
+	for _, name := range []string{"message", "summary", "reason"} { // names that models use
 		if s, ok := in[name].(string); ok && strings.TrimSpace(s) != "" {
 			return s, nil
 		}
 	}
-	return "", fmt.Errorf("no message")
+	return "", errors.New("message is missing")
 }
 
-// again counts a call with its result. What differs each time by itself – when, how long, where in the log – does not count, and
-// waiting for a program that works is no repetition.
+// again returns how often a call had the same result. Times, durations and log offsets do not count
+// as differences. Waiting for a running program is not a repetition.
 func (r *run) again(c toolCall, a mcp.Answer) int {
 	object := a.Object
 	if res, ok := object.(agent.Result); ok {
@@ -173,21 +201,25 @@ func (r *run) again(c toolCall, a mcp.Answer) int {
 	return r.seen[key]
 }
 
-// well reports whether a call did what it was to do.
+// well reports whether a call succeeded.
 func well(a mcp.Answer) bool {
 	res, ok := a.Object.(agent.Result)
-	code, _ := res.Code() // 0 where it is not known
+	code, _ := res.Code() // 0 if unknown
 	return !a.Failed && (!ok || res.Ended == agent.EndedDone && code == 0)
 }
 
-// gone reports whether there is no sandbox any more that calls could be made in.
+// gone reports whether the sandbox no longer exists.
 func gone(a mcp.Answer) bool {
 	res, ok := a.Object.(agent.Result)
 	return ok && res.Error != nil && res.Error.Code == agent.CodeNotFound
 }
 
 func refused(format string, args ...any) mcp.Answer {
-	return mcp.Answer{Text: fmt.Sprintf(format, args...), Object: map[string]string{"error": fmt.Sprintf(format, args...)}, Failed: true}
+	return mcp.Answer{
+		Text:   fmt.Sprintf(format, args...),
+		Object: map[string]string{"error": fmt.Sprintf(format, args...)},
+		Failed: true,
+	}
 }
 
 func (r *run) unknown(name string) bool {

@@ -18,61 +18,75 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// Endpoint is a server that speaks OpenAI's Chat Completions, and the model that it shall ask.
+// Endpoint is a server with OpenAI's Chat Completions API, and the model to use.
 type Endpoint struct {
-	URL   string // as OPENAI_BASE_URL: https://api.openai.com/v1; "/chat/completions" is put behind it
-	Key   string // for Authorization; empty sends none
+	// URL is the base URL, such as https://api.openai.com/v1. Requests go to URL/chat/completions.
+	URL   string
+	Key   string // bearer token; empty sends none
 	Model string
 
-	// Timeout bounds one answer from the request to its last byte; 0 is DefaultTimeout. An answer that has begun and goes silent for a
-	// fifth of it is given up, too.
+	// Timeout bounds one reply, from the request to the last byte. 0 means DefaultTimeout. A reply
+	// that pauses for a fifth of Timeout fails, too.
 	Timeout time.Duration
 
-	// Tries is how often a request is made that failed in a way that may pass; 0 is 4.
+	// Tries limits the attempts of a request after temporary errors. 0 means 4.
 	Tries int
 
-	// Pause waits between tries until ctx ends or d is over; nil does it by the clock.
+	// Pause waits for d between attempts, or until ctx ends. nil uses a timer.
 	Pause func(ctx context.Context, d time.Duration) error
 }
 
 const (
-	// DefaultTimeout is the time for one answer.
+	// DefaultTimeout is the default of Endpoint.Timeout.
 	DefaultTimeout = 5 * time.Minute
 
-	maxAnswer  = 8 << 20          // bytes of one answer, with everything around it
-	maxPause   = 60 * time.Second // between two tries; who asks for more has ended the task
-	firstPause = time.Second      // doubled from try to try
+	maxAnswer  = 8 << 20          // bytes of one HTTP response
+	maxPause   = 60 * time.Second // between two attempts; a longer Retry-After ends the task
+	firstPause = time.Second      // doubles with each attempt
 )
 
-// EndpointError says what is wrong with a model's server or what it answered.
+// EndpointError is a failure of a model's server.
 type EndpointError struct {
 	Message string
 	Hint    string // what to do
 
-	status     int           // of HTTP; 0 without one
-	passes     bool          // it may be over when asked again
-	retryAfter time.Duration // what the server asks for; 0 where it does not
+	status     int           // HTTP status; 0 if there is none
+	passes     bool          // temporary: a retry may succeed
+	retryAfter time.Duration // from the server; 0 if it sets none
 }
 
 func (e *EndpointError) Error() string { return e.Message }
 
-// Check reports what is wrong with an Endpoint before anybody is asked.
+// Check validates an Endpoint without a request. Its errors are *EndpointError.
 func (e Endpoint) Check() error {
 	u, err := url.Parse(e.URL)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return &EndpointError{Message: fmt.Sprintf("the model's address %q is no http or https URL", e.URL), Hint: "such as OPENAI_BASE_URL=https://api.openai.com/v1"}
+		return &EndpointError{
+			Message: fmt.Sprintf("the model's URL %q is not an http or https URL", e.URL),
+			Hint:    "set it, such as OPENAI_BASE_URL=https://api.openai.com/v1",
+		}
 	case u.User != nil:
-		return &EndpointError{Message: "the model's address has a password in it", Hint: "put the key into OPENAI_API_KEY"}
+		return &EndpointError{
+			Message: "the model's URL has a user name or password",
+			Hint:    "set the key with OPENAI_API_KEY",
+		}
 	case strings.ContainsFunc(e.Key, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return &EndpointError{Message: "the model's key has characters that no header can have", Hint: "look for a space or a line feed in OPENAI_API_KEY"}
+		return &EndpointError{
+			Message: "the model's key has characters that a header cannot have",
+			Hint:    "check OPENAI_API_KEY for a space or a line feed",
+		}
 	case e.Model == "":
-		return &EndpointError{Message: "no model named", Hint: "say --model, OPENAI_MODEL or the key openai.model, and OPENAI_BASE_URL or OPENAI_API_KEY for its server: sandboxd help task"}
+		return &EndpointError{
+			Message: "no model named",
+			Hint: "set --model, OPENAI_MODEL or the key openai.model, and OPENAI_BASE_URL or " +
+				"OPENAI_API_KEY for its server: sandboxd help task",
+		}
 	}
 	return nil
 }
 
-// Plain reports whether the key and what is said would travel without encryption over a network.
+// Plain reports whether the key and the messages would cross a network unencrypted.
 func (e Endpoint) Plain() bool {
 	u, err := url.Parse(e.URL)
 	if err != nil || u.Scheme != "http" {
@@ -82,21 +96,24 @@ func (e Endpoint) Plain() bool {
 	return u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
-// chat asks one model. It finds out what its server does not have, and goes on without. One call at a time.
+// chat sends requests to one model. It stops using features that its server rejects. It is not safe
+// for concurrent use.
 type chat struct {
 	endpoint Endpoint
 	client   *http.Client
-	say      func(string) // told of what is done about trouble
+	say      func(string) // receives notes on retries and missing features
 
-	noTools, noStream, noUsage bool // the server refused them
+	noTools, noStream, noUsage bool // the server rejected them
 }
 
 func newChat(e Endpoint, say func(string)) *chat {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	return &chat{endpoint: e, say: say, client: &http.Client{
 		Transport: t,
-		// The key goes to no other address, and what a POST becomes on the way is anybody's guess.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		// Do not send the key to another address. A redirect may also change the POST to a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
 	}}
 }
 
@@ -140,9 +157,14 @@ type functionSpec struct {
 	Parameters  any    `json:"parameters"`
 }
 
-// ask returns the model's answer. words gets its text as it comes. render makes the messages, with tools or without: which the server
-// has may turn out on the way.
-func (c *chat) ask(ctx context.Context, render func(tools bool) []message, tools []toolSpec, words func(string)) (reply, error) {
+// ask returns the model's reply. words receives its text as it arrives. render returns the
+// messages, with tools or without, because a server can reject tools during the call.
+func (c *chat) ask(
+	ctx context.Context,
+	render func(tools bool) []message,
+	tools []toolSpec,
+	words func(string),
+) (reply, error) {
 	tries := c.endpoint.Tries
 	if tries == 0 {
 		tries = 4
@@ -178,10 +200,14 @@ func (c *chat) ask(ctx context.Context, render func(tools bool) []message, tools
 		}
 		wait := max(pause, e.retryAfter)
 		if wait > maxPause {
-			e.Message += fmt.Sprintf("; it asks to wait %v, more than the %v that a task waits", e.retryAfter.Round(time.Second), maxPause)
+			e.Message += fmt.Sprintf(
+				"; it asks to wait %v, more than the limit of %v",
+				e.retryAfter.Round(time.Second),
+				maxPause,
+			)
 			return reply{}, e
 		}
-		c.say(fmt.Sprintf("%s; asking again in %v", e.Message, wait))
+		c.say(fmt.Sprintf("%s; retrying in %v", e.Message, wait))
 		if err := c.pause(ctx, wait); err != nil {
 			return reply{}, err
 		}
@@ -204,7 +230,7 @@ func (c *chat) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// without reports whether e refuses something that can be left out, and leaves it out from now on.
+// without reports whether e rejects an optional feature, and stops using that feature.
 func (c *chat) without(e *EndpointError) bool {
 	said := strings.ToLower(e.Message)
 	refuses := slices.Contains([]int{400, 404, 405, 415, 422, 501}, e.status)
@@ -212,12 +238,14 @@ func (c *chat) without(e *EndpointError) bool {
 	case refuses && !c.noUsage && strings.Contains(said, "stream_options"):
 		c.noUsage = true
 		return true
-	case refuses && !c.noStream && strings.Contains(strings.ReplaceAll(said, "upstream", ""), "stream"):
+	case refuses && !c.noStream && strings.Contains(strings.ReplaceAll(said, "upstream", ""),
+		"stream"):
 		c.noStream = true
 		return true
-	case (refuses || e.status == 500) && !c.noTools && (strings.Contains(said, "tool") || strings.Contains(said, "function")):
+	case (refuses || e.status == 500) && !c.noTools &&
+		(strings.Contains(said, "tool") || strings.Contains(said, "function")):
 		c.noTools = true
-		c.say("the server has no tools for this model: asking for commands as text")
+		c.say("the server does not support tools for this model: using commands as text")
 		return true
 	}
 	return false
@@ -236,12 +264,23 @@ func (c *chat) once(ctx context.Context, r request, words func(string)) (reply, 
 	life, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	whole := time.AfterFunc(timeout, func() {
-		end(&EndpointError{Message: fmt.Sprintf("the model's server did not finish an answer in %v", timeout), Hint: "give it more time: the key openai.timeout", passes: false})
+		end(
+			&EndpointError{
+				Message: fmt.Sprintf("the model's server did not finish a reply in %v", timeout),
+				Hint:    "raise the key openai.timeout",
+				passes:  false,
+			},
+		)
 	})
 	defer whole.Stop()
-	req, err := http.NewRequestWithContext(life, http.MethodPost, strings.TrimRight(c.endpoint.URL, "/")+"/chat/completions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(
+		life,
+		http.MethodPost,
+		strings.TrimRight(c.endpoint.URL, "/")+"/chat/completions",
+		bytes.NewReader(body),
+	)
 	if err != nil {
-		return reply{}, &EndpointError{Message: "the model's address: " + c.clean(err.Error())}
+		return reply{}, &EndpointError{Message: "the model's URL: " + c.clean(err.Error())}
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "text/event-stream, application/json")
@@ -251,16 +290,24 @@ func (c *chat) once(ctx context.Context, r request, words func(string)) (reply, 
 	}
 	res, err := c.client.Do(req)
 	if err != nil {
-		return reply{}, c.broken(life, "the model's server cannot be asked", err)
+		return reply{}, c.broken(life, "the model's server is unreachable", err)
 	}
 	defer res.Body.Close()
 	idle := &watchdog{d: timeout / 5, bark: func() {
-		end(&EndpointError{Message: fmt.Sprintf("the model's server sent nothing for %v in the middle of an answer", timeout/5), passes: true})
+		end(
+			&EndpointError{
+				Message: fmt.Sprintf(
+					"the model's server paused for %v in the middle of a reply",
+					timeout/5,
+				),
+				passes: true,
+			},
+		)
 	}}
 	defer idle.stop()
 	in := &bounded{from: res.Body, left: maxAnswer, saw: idle.reset}
 	if res.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(in, 64<<10)) // what there is of it
+		said, _ := io.ReadAll(io.LimitReader(in, 64<<10)) // as far as it can be read
 		if ctx.Err() != nil {
 			return reply{}, context.Cause(ctx)
 		}
@@ -271,17 +318,20 @@ func (c *chat) once(ctx context.Context, r request, words func(string)) (reply, 
 	case err == nil:
 		return answer, nil
 	case errors.Is(err, errTooLong):
-		return reply{}, &EndpointError{Message: fmt.Sprintf("the model's answer is longer than %d MiB", maxAnswer>>20), Hint: "another model, or another task"}
+		return reply{}, &EndpointError{
+			Message: fmt.Sprintf("the model's reply is longer than %d MiB", maxAnswer>>20),
+			Hint:    "use another model, or split the task",
+		}
 	}
 	var e *EndpointError
 	if errors.As(err, &e) && life.Err() == nil {
 		e.Message = c.clean(e.Message)
 		return reply{}, e
 	}
-	return reply{}, c.broken(life, "the model's answer broke off", err)
+	return reply{}, c.broken(life, "the model's reply broke off", err)
 }
 
-// broken is the error of a connection: what ended it, if that was us.
+// broken returns the error of a connection, or the cause if life ended it.
 func (c *chat) broken(life context.Context, what string, err error) error {
 	if cause := context.Cause(life); cause != nil {
 		return cause
@@ -291,10 +341,14 @@ func (c *chat) broken(life context.Context, what string, err error) error {
 	if errors.As(err, &u) {
 		said = u.Err.Error()
 	}
-	return &EndpointError{Message: c.clean(what + ": " + said), Hint: "look at OPENAI_BASE_URL (" + c.clean(c.endpoint.URL) + "), and at sandboxd doctor", passes: true}
+	return &EndpointError{
+		Message: c.clean(what + ": " + said),
+		Hint:    "check OPENAI_BASE_URL (" + c.clean(c.endpoint.URL) + "), and run sandboxd doctor",
+		passes:  true,
+	}
 }
 
-// refused is an answer with another status than 200.
+// refused returns the error of a response with a status other than 200.
 func (c *chat) refused(res *http.Response, body []byte) error {
 	said := strings.TrimSpace(string(body))
 	var known struct {
@@ -303,26 +357,35 @@ func (c *chat) refused(res *http.Response, body []byte) error {
 	if json.Unmarshal(body, &known) == nil && len(known.Error) > 0 {
 		said = errorText(known.Error)
 	}
-	e := &EndpointError{status: res.StatusCode, Message: c.clean(fmt.Sprintf("the model's server answers %s: %s", res.Status, said))}
+	e := &EndpointError{
+		status:  res.StatusCode,
+		Message: c.clean(fmt.Sprintf("the model's server returned %s: %s", res.Status, said)),
+	}
 	switch s := res.StatusCode; {
 	case s == 401 || s == 403:
-		e.Hint = "look at OPENAI_API_KEY, or the key openai.api_key"
+		e.Hint = "check OPENAI_API_KEY or the key openai.api_key"
 	case s == 404:
-		e.Hint = "look at OPENAI_BASE_URL (which ends with /v1 mostly) and the model's name"
+		e.Hint = "check OPENAI_BASE_URL (it usually ends with /v1) and the name of the model"
 	case s >= 300 && s < 400:
-		e.Message = c.clean(fmt.Sprintf("the model's server answers %s, and says to go to %s", res.Status, res.Header.Get("Location")))
-		e.Hint = "put the address that is right into OPENAI_BASE_URL"
+		e.Message = c.clean(
+			fmt.Sprintf(
+				"the model's server returned %s, a redirect to %s",
+				res.Status,
+				res.Header.Get("Location"),
+			),
+		)
+		e.Hint = "set OPENAI_BASE_URL to the right URL"
 	case s == 408, s == 409, s == 425, s == 429, s >= 500 && s != 501:
 		e.passes = true
 		e.retryAfter = retryAfter(res.Header, time.Now())
 		if s == 429 && strings.Contains(said, "insufficient_quota") {
-			e.passes, e.Hint = false, "the account has nothing left"
+			e.passes, e.Hint = false, "the account has no quota left"
 		}
 	}
 	return e
 }
 
-// retryAfter reads what a server asks for (RFC 9110, section 10.2.3).
+// retryAfter parses the header Retry-After (RFC 9110, section 10.2.3).
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	said := h.Get("Retry-After")
 	if s, err := strconv.ParseFloat(said, 64); err == nil && s > 0 {
@@ -334,20 +397,21 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// clean is text of a server as it may be told and kept: without the key, which some repeat.
+// clean returns text of a server without control characters and without the key, which some servers
+// repeat.
 func (c *chat) clean(s string) string { return text.Line(redact(s, c.endpoint.Key), 600) }
 
-// redact takes a key out of s.
+// redact replaces key in s.
 func redact(s, key string) string {
-	if len(key) < 6 { // no key; a word of every second sentence
+	if len(key) < 6 { // too short to be a key: it could be any word
 		return s
 	}
 	return strings.ReplaceAll(s, key, "[key]")
 }
 
-var errTooLong = errors.New("the answer is too long")
+var errTooLong = errors.New("the reply is too long")
 
-// bounded reads at most so many bytes, and says when some came.
+// bounded reads at most left bytes, and calls saw when bytes arrive.
 type bounded struct {
 	from io.Reader
 	left int
@@ -366,8 +430,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// watchdog calls a function when reset was called, and not again for so long. Before that it has patience: a model may think long before
-// its first word. Its methods are not called at once.
+// watchdog calls bark when no reset follows a reset within d. It does nothing before the first
+// reset, because a model may think long before its first word. It is not safe for concurrent use.
 type watchdog struct {
 	d     time.Duration
 	bark  func()
@@ -388,17 +452,23 @@ func (w *watchdog) stop() {
 	}
 }
 
-// Probe asks a server which models it has, without asking a model, and says what was found. A server that has no such list is found, too.
+// Probe checks that a server responds, by its list of models, and returns a sentence on the result.
+// A server without such a list is not an error.
 func (e Endpoint) Probe(ctx context.Context) (string, error) {
 	if e.Model == "" {
-		e.Model = "-" // none is asked
+		e.Model = "-" // the list needs no model
 	}
 	if err := e.Check(); err != nil {
 		return "", err
 	}
 	c := newChat(e, func(string) {})
 	defer c.close()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(e.URL, "/")+"/models", nil)
+	req, err := http.NewRequestWithContext(
+		ctx,
+		http.MethodGet,
+		strings.TrimRight(e.URL, "/")+"/models",
+		nil,
+	)
 	if err != nil {
 		return "", err
 	}
@@ -407,17 +477,17 @@ func (e Endpoint) Probe(ctx context.Context) (string, error) {
 	}
 	res, err := c.client.Do(req)
 	if err != nil {
-		return "", c.broken(ctx, "the model's server cannot be asked", err)
+		return "", c.broken(ctx, "the model's server is unreachable", err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return "", c.broken(ctx, "the model's server broke off", err)
+		return "", c.broken(ctx, "the model's server closed the connection", err)
 	}
 	where := c.clean(e.URL)
 	switch {
 	case res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed:
-		return where + " answers, and lists no models", nil
+		return where + " responds, but has no list of models", nil
 	case res.StatusCode != http.StatusOK:
 		return "", c.refused(res, body)
 	}
@@ -427,12 +497,20 @@ func (e Endpoint) Probe(ctx context.Context) (string, error) {
 		} `json:"data"`
 	}
 	if json.Unmarshal(body, &list) != nil || len(list.Data) == 0 || e.Model == "-" {
-		return where + " answers", nil
+		return where + " responds", nil
 	}
 	for _, m := range list.Data {
 		if m.ID == e.Model {
 			return fmt.Sprintf("%s has %s", where, text.Line(e.Model, 100)), nil
 		}
 	}
-	return "", &EndpointError{Message: fmt.Sprintf("%s lists %d models, and no %s", where, len(list.Data), text.Line(e.Model, 100)), Hint: "name one that it has: OPENAI_MODEL, or the key openai.model"}
+	return "", &EndpointError{
+		Message: fmt.Sprintf(
+			"%s lists %d models, but not %s",
+			where,
+			len(list.Data),
+			text.Line(e.Model, 100),
+		),
+		Hint: "set OPENAI_MODEL or the key openai.model to a listed model",
+	}
 }

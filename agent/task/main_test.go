@@ -40,16 +40,32 @@ func newWorld(t *testing.T, steps ...modeltest.Step) *world {
 	w := &world{t: t, g: agenttest.New(t), model: modeltest.New(steps...)}
 	server := httptest.NewServer(w.model)
 	t.Cleanup(server.Close)
-	w.options = task.Options{Gateway: w.g, Sandbox: "box", Session: "task-1", Task: "do it", Dir: "/tmp",
-		Endpoint: task.Endpoint{URL: server.URL + "/v1", Key: key, Model: "scripted", Timeout: 30 * time.Second,
-			Pause: func(_ context.Context, d time.Duration) error { w.waits = append(w.waits, d); return nil }},
+	w.options = task.Options{
+		Gateway: w.g,
+		Sandbox: "box",
+		Session: "task-1",
+		Task:    "do it",
+		Dir:     "/tmp",
+		Endpoint: task.Endpoint{
+			URL:     server.URL + "/v1",
+			Key:     key,
+			Model:   "scripted",
+			Timeout: 30 * time.Second,
+			Pause: func(_ context.Context, d time.Duration) error {
+				w.waits = append(w.waits,
+					d)
+				return nil
+			},
+		},
 		Tell:   func(e task.Event) { w.events = append(w.events, e) },
 		Words:  func(s string) { w.words.WriteString(s) },
-		Output: &w.output}
+		Output: &w.output,
+	}
 	return w
 }
 
-// run does the task, checks how it ended and that nothing of it is left in the sandbox, and that the key is nowhere.
+// run does the task, checks how it ended and that nothing of it is left in the sandbox, and that
+// the key is nowhere.
 func (w *world) run(want task.Ended) task.Outcome {
 	w.t.Helper()
 	return w.runIn(w.t.Context(), want)
@@ -57,7 +73,11 @@ func (w *world) run(want task.Ended) task.Outcome {
 
 func (w *world) runIn(ctx context.Context, want task.Ended) task.Outcome {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("the test takes too long"))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		2*time.Minute,
+		errors.New("the test takes too long"),
+	)
 	defer cancel()
 	o, err := task.Run(ctx, w.options)
 	if err != nil || o.Ended != want {
@@ -77,7 +97,7 @@ func (w *world) runIn(ctx context.Context, want task.Ended) task.Outcome {
 		w.t.Fatal(err)
 	}
 	if strings.Contains(string(all)+w.words.String()+w.output.String(), key) {
-		w.t.Errorf("the key is told: %s", all)
+		w.t.Errorf("the key is visible: %s", all)
 	}
 	return o
 }

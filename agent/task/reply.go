@@ -10,24 +10,26 @@ import (
 	"strings"
 )
 
-// reply is what a model answered, however its server writes that down.
+// reply is a reply of the model, independent of the server's format.
 type reply struct {
 	text    string
 	calls   []toolCall
-	refusal string // it will not do it
-	finish  string // why it ended: stop, tool_calls, length, content_filter; empty where nobody said
-	tokens  int    // of request and answer; 0 where the server does not say
+	refusal string // reason why the model refuses
+	// why it ended: stop, tool_calls, length, content_filter; empty if unknown
+	finish string
+	tokens int // of request and reply; 0 if unknown
 }
 
 // toolCall is one call of a tool by a model.
 type toolCall struct {
 	id, name  string
-	arguments string // JSON, if the model kept to it
+	arguments string // should be JSON, but the model may write anything
 }
 
-const maxCalls = 32 // of one answer
+const maxCalls = 32 // calls of one reply
 
-// chunk is an answer, or a piece of one. Members that are strings by the book are read as what servers send for them.
+// chunk is a reply or a part of a streamed one. Some members are raw JSON, because servers send
+// other types than strings for them.
 type chunk struct {
 	Choices []struct {
 		Delta        *piece `json:"delta"`
@@ -46,7 +48,7 @@ type piece struct {
 	Content   json.RawMessage `json:"content"`
 	Refusal   json.RawMessage `json:"refusal"`
 	ToolCalls []callPiece     `json:"tool_calls"`
-	Function  *functionPiece  `json:"function_call"` // of servers before tools
+	Function  *functionPiece  `json:"function_call"` // older servers
 }
 
 type callPiece struct {
@@ -60,12 +62,13 @@ type functionPiece struct {
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// readReply reads an answer: one JSON object, or server-sent events (WHATWG HTML, section 9.2), whatever Content-Type says. words gets text as it comes.
+// readReply reads a reply: one JSON object, or server-sent events (WHATWG HTML, section 9.2),
+// whatever the Content-Type. words receives text as it arrives.
 func readReply(in io.Reader, words func(string)) (reply, error) {
 	r := bufio.NewReaderSize(in, 64<<10)
 	b := &builder{words: words}
-	if mark, _ := r.Peek(3); string(mark) == "\xef\xbb\xbf" { // some write a byte order mark
-		_, _ = r.Discard(3) // it was peeked at
+	if mark, _ := r.Peek(3); string(mark) == "\xef\xbb\xbf" { // some servers send a byte order mark
+		_, _ = r.Discard(3) // cannot fail after Peek
 	}
 	for {
 		c, err := r.Peek(1)
@@ -75,7 +78,7 @@ func readReply(in io.Reader, words func(string)) (reply, error) {
 		if !strings.ContainsRune(" \t\r\n", rune(c[0])) {
 			break
 		}
-		_, _ = r.Discard(1) // it was peeked at
+		_, _ = r.Discard(1) // cannot fail after Peek
 	}
 	if c, _ := r.Peek(1); c[0] == '{' {
 		all, err := io.ReadAll(r)
@@ -86,7 +89,10 @@ func readReply(in io.Reader, words func(string)) (reply, error) {
 			return reply{}, err
 		}
 		if !b.chosen {
-			return reply{}, &EndpointError{Message: "the model's server answers without a choice", passes: true}
+			return reply{}, &EndpointError{
+				Message: "the model's server returned a reply without a choice",
+				passes:  true,
+			}
 		}
 		return b.done()
 	}
@@ -108,8 +114,11 @@ func readReply(in io.Reader, words func(string)) (reply, error) {
 		}
 		switch {
 		case errors.Is(err, io.EOF) && !events:
-			return reply{}, &EndpointError{Message: "the model's server answers what is no JSON and no stream of events", Hint: "look at OPENAI_BASE_URL, which ends with /v1 mostly"}
-		case errors.Is(err, io.EOF) && b.reply.finish != "": // [DONE] is not everybody's
+			return reply{}, &EndpointError{
+				Message: "the model's server returned no JSON and no stream of events",
+				Hint:    "check OPENAI_BASE_URL, which usually ends with /v1",
+			}
+		case errors.Is(err, io.EOF) && b.reply.finish != "": // some servers omit [DONE]
 			return b.finish()
 		case err != nil:
 			return reply{}, cut(err)
@@ -117,7 +126,7 @@ func readReply(in io.Reader, words func(string)) (reply, error) {
 	}
 }
 
-// cut is the error of an answer that ends in its middle.
+// cut returns the error of an incomplete reply.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -126,11 +135,11 @@ func cut(err error) error {
 }
 
 func readLine(r *bufio.Reader) ([]byte, error) {
-	line, err := r.ReadBytes('\n') // bounded by the reader below
+	line, err := r.ReadBytes('\n') // the underlying reader is bounded
 	return bytes.TrimRight(line, "\r\n"), err
 }
 
-// builder puts an answer together of its pieces.
+// builder assembles a reply from its parts.
 type builder struct {
 	words  func(string)
 	chosen bool
@@ -149,16 +158,22 @@ type growing struct {
 func (b *builder) add(data []byte) error {
 	var c chunk
 	if err := json.Unmarshal(data, &c); err != nil {
-		return &EndpointError{Message: fmt.Sprintf("the model's server sends no JSON as it should be: %v", err), passes: true}
+		return &EndpointError{
+			Message: fmt.Sprintf("the model's server sent invalid JSON: %v", err),
+			passes:  true,
+		}
 	}
 	if len(c.Error) > 0 && string(c.Error) != "null" {
-		return &EndpointError{Message: "the model's server ends its answer: " + errorText(c.Error), passes: true}
+		return &EndpointError{
+			Message: "the model's server reports an error: " + errorText(c.Error),
+			passes:  true,
+		}
 	}
 	if u := c.Usage; u != nil {
 		b.reply.tokens = max(b.reply.tokens, u.Total, u.Prompt+u.Completion)
 	}
 	if len(c.Choices) == 0 {
-		return nil // usage alone, or a sign of life
+		return nil // only usage, or a keepalive
 	}
 	b.chosen = true
 	first := c.Choices[0]
@@ -188,7 +203,8 @@ func (b *builder) piece(p *piece) {
 	}
 }
 
-// call adds a piece of a call to the one that it belongs to: by its index; by its ID where a server sends none; else to the last.
+// call adds a part to its call. It finds the call by index, by ID if the server sends no index, or
+// else uses the last call.
 func (b *builder) call(i int, c callPiece) {
 	var at *growing
 	for _, g := range b.calls {
@@ -206,7 +222,7 @@ func (b *builder) call(i int, c callPiece) {
 		if c.Index != nil {
 			at.index = *c.Index
 		}
-		if len(b.calls) > 8*maxCalls { // an endless list; what is left of it is enough to say so
+		if len(b.calls) > 8*maxCalls { // drop further calls: only maxCalls of them run
 			return
 		}
 		b.calls = append(b.calls, at)
@@ -214,16 +230,19 @@ func (b *builder) call(i int, c callPiece) {
 	if c.ID != "" {
 		at.id = c.ID
 	}
-	if at.name == "" { // servers repeat it, and none sends it in pieces
+	if at.name == "" { // servers may repeat the name, but do not split it
 		at.name = strings.TrimSpace(c.Function.Name)
 	}
 	at.arguments.WriteString(argumentText(c.Function.Arguments))
 }
 
-// finish is done for a stream, in which nothing at all is no answer.
+// finish is done for a stream. A stream without a choice is an error.
 func (b *builder) finish() (reply, error) {
 	if !b.chosen {
-		return reply{}, &EndpointError{Message: "the model's server answers without a choice", passes: true}
+		return reply{}, &EndpointError{
+			Message: "the model's server returned a reply without a choice",
+			passes:  true,
+		}
 	}
 	return b.done()
 }
@@ -241,7 +260,7 @@ func (b *builder) done() (reply, error) {
 	return r, nil
 }
 
-// contentText is content in the shapes that there are: a string, null, a list of parts.
+// contentText returns the text of content: a string, null or a list of parts.
 func contentText(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -269,7 +288,7 @@ func contentText(raw json.RawMessage) string {
 	return all.String()
 }
 
-// argumentText is the text of arguments, which some servers send as the object itself.
+// argumentText returns arguments as text. Some servers send an object instead of a string.
 func argumentText(raw json.RawMessage) string {
 	var s string
 	if len(raw) == 0 || string(raw) == "null" {
@@ -281,7 +300,7 @@ func argumentText(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// errorText is what an error member says.
+// errorText returns the text of an error member.
 func errorText(raw json.RawMessage) string {
 	var e struct {
 		Message string `json:"message"`

@@ -9,55 +9,81 @@ import (
 	"github.com/sandboxd/sandboxd/agent/mcp"
 )
 
-// turn is one answer of the model with what became of it, whichever way the next request will write it down.
+// turn is one reply of the model with the results of its calls, independent of the format of
+// requests.
 type turn struct {
 	text    string
 	calls   []toolCall
-	results []string // of calls, in their order
-	native  bool     // the calls were made as tool calls, and not as text
-	told    string   // what the model is told beside
+	results []string // results of calls, in order
+	native  bool     // the calls were tool calls, not text
+	remark  string   // additional message to the model
 }
 
-const role = `You carry out a task for a user by working in a sandbox: a Linux machine of its own, where you may install and change what you like. The user's directory %s is mounted there; only that is the user's, so what the task is to yield belongs there. Nobody answers questions: decide yourself.
-Take one step at a time and look at each result. When the task is done and you have seen that it is, call done with a message for the user; if it cannot be done, call fail and say why. Never claim what you have not seen. You have %d answers in all: give what takes long a timeout_s of up to 600 rather than an answer for each wait.
+const role = `You carry out a task for a user in a sandbox: an isolated Linux machine, where you can install
+and change anything. The user's directory %s is mounted in it. Write the results of the
+task to that directory: the user sees only it. No person answers questions: decide yourself.
+Take one step at a time and read each result. When you have verified that the task is done, call
+done with a message for the user. If it cannot be done, call fail and say why. Never claim what
+you have not verified. You have %d replies in total: for long commands, set timeout_s to up to 600
+instead of using a reply for each wait.
 `
 
 // byText is for models without tools.
 const byText = `
-You have no tool calls. Answer with a few words and exactly one fenced block, and nothing behind it. Shell commands are run by
+You have no tool calls. Reply with a few words and exactly one fenced block, and nothing after it.
+To run a shell command, write
 ` + "```sh\nCOMMAND\n```" + `
-and every tool, run too, is called by
+To call any tool, including run, write
 ` + "```tool\n" + `{"name": "TOOL", "arguments": {…}}` + "\n```" + `
-You are told the result then. Never write a result yourself. The tools, with the JSON schema of their arguments:
+You then receive the result. Never write a result yourself. The tools, with the JSON schemas of
+their arguments:
 `
 
-// toolSpecs are the server's tools and the two that end a task.
+// toolSpecs returns the server's tools and the two that end a task.
 func toolSpecs(s *mcp.Server) []toolSpec {
 	var all []toolSpec
 	add := func(name, about string, parameters any) {
-		all = append(all, toolSpec{Type: "function", Function: functionSpec{Name: name, Description: about, Parameters: parameters}})
+		all = append(
+			all,
+			toolSpec{
+				Type:     "function",
+				Function: functionSpec{Name: name, Description: about, Parameters: parameters},
+			},
+		)
 	}
 	for _, t := range s.Tools() {
 		add(t.Name, t.About, t.Arguments)
 	}
 	message := func(about string) any {
-		return map[string]any{"type": "object", "required": []string{"message"}, "additionalProperties": false,
-			"properties": map[string]any{"message": map[string]any{"type": "string", "description": about}}}
+		return map[string]any{
+			"type":                 "object",
+			"required":             []string{"message"},
+			"additionalProperties": false,
+			"properties": map[string]any{
+				"message": map[string]any{"type": "string", "description": about},
+			},
+		}
 	}
-	add(toolDone, "The task is done, and you have seen that it is. Ends it; nothing that you started goes on.", message("for the user: what was done, and where the result is"))
-	add(toolFail, "The task cannot be done. Ends it.", message("for the user: why"))
+	add(
+		toolDone,
+		"The task is done and you have verified it. Ends the task and all its programs.",
+		message("for the user: what was done, and where the result is"),
+	)
+	add(toolFail, "The task cannot be done. Ends the task and all its programs.",
+		message("for the user: why"))
 	return all
 }
 
-// render writes the conversation down for the next request, with tools or as text.
+// render returns the conversation for the next request, with tool calls or as text.
 func (r *run) render(tools bool) []message {
 	dir := r.Dir
 	if dir == "" {
-		dir = "(where the shell begins)"
+		dir = "(the working directory of the shell)"
 	}
 	system := fmt.Sprintf(role, dir, r.MaxRounds) + "\n" + r.server.Instructions()
 	if r.Shell != "" {
-		system += "\nEach command of run is given to a fresh " + r.Shell + ": it begins in the same directory, and variables do not stay."
+		system += "\nEach command of run runs in a new " + r.Shell +
+			": it begins in the same directory, and variables are not kept."
 	}
 	if !tools {
 		system += byText
@@ -80,39 +106,52 @@ func (r *run) render(tools bool) []message {
 	return all
 }
 
-// asCalls is a turn for servers with tools.
+// asCalls returns a turn for servers that support tools.
 func (t turn) asCalls() []message {
 	said := message{Role: "assistant", Content: t.text}
 	all := []message{{}}
 	for i, c := range t.calls {
 		arguments := c.arguments
 		if !json.Valid([]byte(arguments)) || !strings.HasPrefix(arguments, "{") {
-			arguments = "{}" // servers refuse to be told what their model wrote; the result says what was wrong
+			// servers reject invalid arguments, even if their model wrote them; the result has the
+			// error
+			arguments = "{}"
 		}
-		id := fmt.Sprintf("%s-%d", c.id, i) // some models give all calls one ID
-		said.ToolCalls = append(said.ToolCalls, wireCall{ID: id, Type: "function", Function: wireFunction{Name: c.name, Arguments: arguments}})
+		id := fmt.Sprintf("%s-%d", c.id, i) // some models use one ID for all calls
+		said.ToolCalls = append(
+			said.ToolCalls,
+			wireCall{
+				ID:       id,
+				Type:     "function",
+				Function: wireFunction{Name: c.name, Arguments: arguments},
+			},
+		)
 		all = append(all, message{Role: "tool", ToolCallID: id, Content: t.results[i]})
 	}
 	all[0] = said
-	if t.told != "" {
-		all = append(all, message{Role: "user", Content: t.told})
+	if t.remark != "" {
+		all = append(all, message{Role: "user", Content: t.remark})
 	}
 	return all
 }
 
-// asText is a turn for servers without, and one in which the model wrote calls as text.
+// asText returns a turn for servers without tools, and one whose calls the model wrote as text.
 func (t turn) asText() []message {
 	said := t.text
 	if t.native {
 		for _, c := range t.calls {
-			said += fmt.Sprintf("\n```tool\n{\"name\": %q, \"arguments\": %s}\n```", c.name, c.arguments)
+			said += fmt.Sprintf(
+				"\n```tool\n{\"name\": %q, \"arguments\": %s}\n```",
+				c.name,
+				c.arguments,
+			)
 		}
 	}
 	if strings.TrimSpace(said) == "" {
-		said = "(nothing)" // servers refuse an empty message
+		said = "(nothing)" // servers reject an empty message
 	}
-	heard := strings.TrimSpace(strings.Join(t.results, "\n") + "\n" + t.told)
-	return []message{{Role: "assistant", Content: said}, {Role: "user", Content: heard}}
+	results := strings.TrimSpace(strings.Join(t.results, "\n") + "\n" + t.remark)
+	return []message{{Role: "assistant", Content: said}, {Role: "user", Content: results}}
 }
 
 var (
@@ -121,8 +160,8 @@ var (
 	shellTag = map[string]bool{"sh": true, "bash": true, "shell": true, "run": true, "zsh": true}
 )
 
-// fenced finds the first call that an answer writes as text. said is the answer up to its end: what a model makes up behind it – results,
-// questions, its own answers to them – is not kept.
+// fenced returns the first call that a reply writes as text. said is the reply up to the end of
+// that call: text after it, such as invented results, is dropped.
 func fenced(answer string) (calls []toolCall, said string) {
 	type found struct {
 		end  int
@@ -132,14 +171,20 @@ func fenced(answer string) (calls []toolCall, said string) {
 	for _, m := range fence.FindAllStringSubmatchIndex(answer, -1) {
 		tag, body := strings.ToLower(answer[m[2]:m[3]]), answer[m[4]:m[5]]
 		if shellTag[tag] && strings.TrimSpace(body) != "" {
-			arguments, err := json.Marshal(map[string]string{"command": strings.TrimRight(body, "\n")})
+			arguments, err := json.Marshal(
+				map[string]string{"command": strings.TrimRight(body, "\n")},
+			)
 			if err != nil {
 				continue
 			}
-			first, at = found{m[1], toolCall{id: "text", name: "run", arguments: string(arguments)}}, m[0]
+			first, at = found{
+				m[1],
+				toolCall{id: "text", name: "run", arguments: string(arguments)},
+			}, m[0]
 			break
 		}
-		if c, ok := writtenCall(body); ok && (tag == "tool" || tag == "json" || tag == "tool_call" || tag == "") {
+		if c, ok := writtenCall(body); ok &&
+			(tag == "tool" || tag == "json" || tag == "tool_call" || tag == "") {
 			first, at = found{m[1], c}, m[0]
 			break
 		}
@@ -155,7 +200,7 @@ func fenced(answer string) (calls []toolCall, said string) {
 	return []toolCall{first.call}, answer[:first.end]
 }
 
-// writtenCall reads a call that is written as a JSON object.
+// writtenCall parses a call that is written as a JSON object.
 func writtenCall(s string) (toolCall, bool) {
 	var c struct {
 		Name       string          `json:"name"`

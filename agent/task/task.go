@@ -1,9 +1,11 @@
-// Package task has a language model do a task in a sandbox: it asks a server that speaks OpenAI's Chat Completions, calls the tools that
-// the model names, and tells it what became of them, until the model says that it is done or cannot go on. Reach for it where one
-// sentence is to be carried out and nobody's own agent is at hand.
+// Package task lets a language model carry out a task in a sandbox. It sends the task to a server
+// with OpenAI's Chat Completions API, calls the tools that the model asks for, and returns their
+// results to the model, until the model reports that it is done or has failed. Use it to carry out
+// one instruction without an agent of your own.
 //
-// The tools are those of package mcp, kept to one sandbox and to sessions of the task's own, which end with it. A command that asks for
-// something is told to the model as such; none hangs. It knows neither how a gateway is reached nor flags nor a terminal.
+// The tools are those of package mcp, restricted to one sandbox and to sessions of the task, which
+// end with it. No command hangs: the model is informed when a command asks for input. The package
+// does not connect to a gateway, and has no flags and no terminal.
 package task
 
 import (
@@ -23,53 +25,65 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what a task is. Gateway, Sandbox, Session, Endpoint and Task are required.
+// Options configure a task. Gateway, Sandbox, Session, Endpoint and Task are required.
 type Options struct {
-	Gateway  agent.Daemon
-	Sandbox  string
-	Session  string // a name that no other session has; the task's sessions are this one and others whose names begin with it
+	Gateway agent.Daemon
+	Sandbox string
+
+	// Session is an unused session name. The task uses this session and others whose names begin
+	// with it.
+	Session  string
 	Endpoint Endpoint
-	Task     string // what is to be done, in words
+	Task     string // the instruction for the model
 
-	Dir   string // that the task is about, for the model; empty means where the shell begins
-	Shell string // a shell and its flags that each command is given to with -c, such as "dash -eu"; empty is the session's own, which keeps its directory
+	// Dir is the directory that the task is about. Empty means the working directory of the shell.
+	Dir string
 
-	MaxRounds int // answers of the model; 0 is DefaultRounds
-	MaxTokens int // of all requests and answers; 0 is no limit. What a server does not count is taken for a token each four bytes
+	// Shell is a shell and its flags, such as "dash -eu", that runs each command with -c. Empty
+	// means the shell of the session, which keeps its directory and variables.
+	Shell string
 
-	// Tell gets every Event as it happens, in order; Words the model's words and Output what commands print, as they come. None may
-	// block for long, and each may be nil. Nothing in them has been made fit for a terminal.
+	MaxRounds int // limit of model replies; 0 means DefaultRounds
+
+	// MaxTokens limits the tokens of all requests and replies. 0 means no limit. If the server does
+	// not report tokens, four bytes count as one.
+	MaxTokens int
+
+	// Tell receives every Event in order, Words the model's text and Output the output of commands,
+	// as they arrive. They must not block for long, and each may be nil. Their text is not safe to
+	// print on a terminal: it may have escape sequences.
 	Tell   func(Event)
 	Words  func(string)
 	Output io.Writer
 }
 
-// DefaultRounds is how often a model is asked for one task.
+// DefaultRounds is the default limit of model replies for one task.
 const DefaultRounds = 10
 
 const (
-	warnAt  = 3                // the same call with the same result, when the model is told of it
-	endAt   = 5                // and when the task ends
-	idlest  = 3                // answers without a call, one after the other, that end it
-	leaving = 30 * time.Second // for the end of what the task began
+	// repetitions of a call with the same result before the model is warned
+	warnAt  = 3
+	endAt   = 5                // repetitions before the task ends
+	maxIdle = 3                // consecutive replies without a call before the task ends
+	endTime = 30 * time.Second // to end the task's sessions
 )
 
-// Ended is why a task came to its end.
+// Ended is the reason why a task ended.
 type Ended string
 
-// Why a task ended.
+// Reasons why a task ends.
 const (
-	Done        Ended = "done"        // the model says so
-	Failed      Ended = "failed"      // the model says that it cannot be done, or will not do it
-	Rounds      Ended = "rounds"      // as many answers as it may have
-	Budget      Ended = "budget"      // more tokens than it may have
-	Stuck       Ended = "stuck"       // the model did the same over and over, or nothing
-	NoAnswer    Ended = "endpoint"    // the model's server cannot be used
-	Deadline    Ended = "deadline"    // the time for all of it is over
-	Interrupted Ended = "interrupted" // the caller gave it up
+	Done        Ended = "done"        // the model reports success
+	Failed      Ended = "failed"      // the model reports failure, or refuses
+	Rounds      Ended = "rounds"      // MaxRounds is reached
+	Budget      Ended = "budget"      // MaxTokens is reached
+	Stuck       Ended = "stuck"       // the model repeats the same call, or calls nothing
+	NoAnswer    Ended = "endpoint"    // the model's server is unusable
+	Deadline    Ended = "deadline"    // the deadline of ctx has passed
+	Interrupted Ended = "interrupted" // ctx was cancelled
 )
 
-// Exit codes of a task besides the table's own: wire.ExitDeadline, wire.ExitFailed and wire.ExitInterrupt mean there what they mean here.
+// Exit codes of a task, in addition to wire.ExitDeadline, wire.ExitFailed and wire.ExitInterrupt.
 const (
 	ExitTaskFailed = 1
 	ExitRounds     = 3
@@ -80,14 +94,15 @@ const (
 
 // Outcome is how a task ended.
 type Outcome struct {
-	Ended   Ended  `json:"ended"`
-	Message string `json:"message"` // the model's last word where it is done or failed, else what happened
+	Ended Ended `json:"ended"`
+	// the model's final message if Ended is Done or Failed, else what happened
+	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 	Rounds  int    `json:"rounds"`
 	Tokens  int    `json:"tokens"`
 }
 
-// ExitStatus is the exit code that a command line tool ends with.
+// ExitStatus returns the exit code for a command line tool.
 func (o Outcome) ExitStatus() int {
 	switch o.Ended {
 	case Done:
@@ -110,19 +125,20 @@ func (o Outcome) ExitStatus() int {
 	return wire.ExitFailed
 }
 
-// Event is one thing that happened, as transcripts and --json have it.
+// Event is one event of a task, as in transcripts and the output of --json.
 type Event struct {
 	Event string    `json:"event"` // words, call, result, note
 	Time  time.Time `json:"time"`
 	Round int       `json:"round"`
 
-	Text      string `json:"text,omitempty"`      // of words and note; of a result what the model is told
-	Tool      string `json:"tool,omitempty"`      // of call and result
-	Arguments string `json:"arguments,omitempty"` // of call, as the model wrote them
-	Result    any    `json:"result,omitempty"`    // the same as Text for programs
+	// Text is that of words and note. With result, it is the text that the model receives.
+	Text      string `json:"text,omitempty"`
+	Tool      string `json:"tool,omitempty"`      // with call and result
+	Arguments string `json:"arguments,omitempty"` // with call, as the model wrote them
+	Result    any    `json:"result,omitempty"`    // with result: the same as Text, for programs
 }
 
-// run is one task under way.
+// run is one running task.
 type run struct {
 	Options
 	server *mcp.Server
@@ -131,55 +147,75 @@ type run struct {
 	turns  []turn
 	round  int
 	tokens int
-	seen   map[string]int // how often the same call had the same result
-	idle   int            // answers without a call, one after the other
+	seen   map[string]int // repetitions of a call with the same result
+	idle   int            // consecutive replies without a call
 }
 
-// Run does a task. When it returns, the task's sessions have ended with all that ran in them, unless the sandbox does not answer, which a
-// note tells; the sandbox stays. An error is about the
-// sandbox or a mistake of the caller; how the task itself ended is in the Outcome.
+// Run carries out a task. The Outcome says how the task ended. An error is a failure of the sandbox
+// or a mistake of the caller. Before Run returns, it ends the task's sessions and their programs; a
+// note reports if that fails. The sandbox is kept.
 func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := o.Endpoint.Check(); err != nil {
 		return endpointOutcome(err), nil
 	}
 	if strings.TrimSpace(o.Task) == "" {
-		return Outcome{}, &agent.Error{Code: agent.CodeUsage, Message: "task: nothing to do", Hint: `say what: sandboxd task "convert cat.jpg to png"`}
+		return Outcome{}, &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: "task: nothing to do",
+			Hint:    `say what: sandboxd task "convert cat.jpg to png"`,
+		}
 	}
 	o.MaxRounds = cmp.Or(o.MaxRounds, DefaultRounds)
 	r := &run{Options: o, seen: make(map[string]int)}
-	r.server = mcp.New(mcp.Options{Gateway: o.Gateway, Sandbox: o.Sandbox, Session: o.Session, Own: true, Output: o.Output})
-	r.chat = newChat(o.Endpoint, func(s string) { r.tell(Event{Event: "note", Text: s}) })
+	r.server = mcp.New(
+		mcp.Options{
+			Gateway: o.Gateway,
+			Sandbox: o.Sandbox,
+			Session: o.Session,
+			Own:     true,
+			Output:  o.Output,
+		},
+	)
+	r.chat = newChat(o.Endpoint, func(s string) { r.emit(Event{Event: "note", Text: s}) })
 	r.tools = toolSpecs(r.server)
 	defer r.chat.close()
 	outcome, err := r.rounds(ctx)
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if e := r.server.EndSessions(bye); e != nil {
-		r.tell(Event{Event: "note", Text: fmt.Sprintf("what the task started may go on: %v", e)})
+		r.emit(Event{Event: "note", Text: fmt.Sprintf("programs of the task may still run: %v", e)})
 	}
 	r.server.Close()
 	outcome.Rounds, outcome.Tokens = r.round, r.tokens
 	return outcome, err
 }
 
-func (r *run) tell(e Event) {
+func (r *run) emit(e Event) {
 	if r.Tell != nil {
 		e.Time, e.Round = time.Now().UTC(), r.round
 		r.Tell(e)
 	}
 }
 
-// rounds asks and does until the task has ended.
+// rounds asks the model and calls tools until the task ends.
 func (r *run) rounds(ctx context.Context) (Outcome, error) {
 	if err := r.begin(ctx); err != nil {
 		return over(ctx, err)
 	}
 	for {
 		if r.round == r.MaxRounds {
-			return Outcome{Ended: Rounds, Message: fmt.Sprintf("not done after %d rounds", r.round), Hint: "allow more with --max-rounds, or make the task smaller"}, nil
+			return Outcome{
+				Ended:   Rounds,
+				Message: fmt.Sprintf("not done after %d rounds", r.round),
+				Hint:    "raise --max-rounds, or split the task",
+			}, nil
 		}
 		if r.MaxTokens > 0 && r.tokens >= r.MaxTokens {
-			return Outcome{Ended: Budget, Message: fmt.Sprintf("%d tokens are used of %d", r.tokens, r.MaxTokens), Hint: "allow more with --max-tokens"}, nil
+			return Outcome{
+				Ended:   Budget,
+				Message: fmt.Sprintf("%d of %d tokens are used", r.tokens, r.MaxTokens),
+				Hint:    "raise --max-tokens",
+			}, nil
 		}
 		r.round++
 		answer, err := r.chat.ask(ctx, r.render, r.tools, r.words)
@@ -188,10 +224,17 @@ func (r *run) rounds(ctx context.Context) (Outcome, error) {
 		}
 		r.count(answer)
 		if answer.text != "" {
-			r.tell(Event{Event: "words", Text: answer.text})
+			r.emit(Event{Event: "words", Text: answer.text})
 		}
 		if answer.refusal != "" || answer.finish == "content_filter" {
-			return Outcome{Ended: Failed, Message: "the model refuses: " + cmp.Or(answer.refusal, answer.text, "its server filters what it would say")}, nil
+			return Outcome{
+				Ended: Failed,
+				Message: "the model refuses: " + cmp.Or(
+					answer.refusal,
+					answer.text,
+					"its server filtered the reply",
+				),
+			}, nil
 		}
 		outcome, err := r.act(ctx, answer)
 		if err != nil {
@@ -203,20 +246,24 @@ func (r *run) rounds(ctx context.Context) (Outcome, error) {
 	}
 }
 
-// GivenUp is the outcome of a task whose ctx has ended, before it was begun too.
+// GivenUp returns the outcome of a task whose ctx has ended, possibly before Run.
 func GivenUp(ctx context.Context) Outcome {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return Outcome{Ended: Deadline, Message: "the time for the task is over", Hint: "give it more with --timeout"}
+		return Outcome{
+			Ended:   Deadline,
+			Message: "the deadline of the task has passed",
+			Hint:    "raise --timeout",
+		}
 	}
 	return Outcome{Ended: Interrupted, Message: "interrupted"}
 }
 
-// over is the outcome of a task that err ended.
+// over returns the outcome of a task that err ended.
 func over(ctx context.Context, err error) (Outcome, error) {
 	var e *EndpointError
 	switch {
 	case ctx.Err() != nil:
-		return GivenUp(ctx), nil //nolint:nilerr // the caller's own wish
+		return GivenUp(ctx), nil //nolint:nilerr // the outcome reports it
 	case errors.As(err, &e):
 		return endpointOutcome(e), nil
 	}
@@ -232,13 +279,17 @@ func endpointOutcome(err error) Outcome {
 	return o
 }
 
-// begin sees that there is a shell as it is asked for.
+// begin checks that the requested shell exists.
 func (r *run) begin(ctx context.Context) error {
 	command := ":"
 	words, err := shellquote.Split(r.Shell)
 	switch {
 	case err != nil || r.Shell != "" && len(words) == 0:
-		return &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("task: %q is no shell command", r.Shell), Hint: "such as --shell-command bash"}
+		return &agent.Error{
+			Code:    agent.CodeUsage,
+			Message: fmt.Sprintf("task: %q is not a shell command", r.Shell),
+			Hint:    "use a command such as --shell-command bash",
+		}
 	case len(words) > 0:
 		command = "command -v -- " + shellquote.Join(words[0]) + " >/dev/null"
 	}
@@ -248,7 +299,7 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	a := r.call(ctx, "run", arguments)
 	res, ok := a.Object.(agent.Result)
-	code, _ := res.Code() // 0 where it is not known
+	code, _ := res.Code() // 0 if unknown
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -257,14 +308,21 @@ func (r *run) begin(ctx context.Context) error {
 	case ok && res.Error != nil:
 		return res.Error
 	case ok && res.Ended == agent.EndedDone && len(words) > 0:
-		return &agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("the sandbox %s has no shell %q", r.Sandbox, words[0]), Hint: "install it there, or choose another --image with --wipe"}
+		return &agent.Error{
+			Code:    agent.CodeNotFound,
+			Message: fmt.Sprintf("the sandbox %s has no shell %q", r.Sandbox, words[0]),
+			Hint:    "install it in the sandbox, or use another --image with --wipe",
+		}
 	}
-	return &agent.Error{Code: agent.CodeUnavailable, Message: "the sandbox's shell does not work: " + strings.TrimSpace(a.Text)}
+	return &agent.Error{
+		Code:    agent.CodeUnavailable,
+		Message: "the sandbox's shell does not work: " + strings.TrimSpace(a.Text),
+	}
 }
 
-// call calls a tool. When ctx ends, what the tool started is interrupted before call returns.
+// call calls a tool. If ctx ends, the tool interrupts its command before call returns.
 func (r *run) call(ctx context.Context, tool string, arguments json.RawMessage) mcp.Answer {
-	// The server takes a plain cancellation for that of its client, and no other cause.
+	// The server treats only the cause context.Canceled as a cancellation by its client.
 	plain, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, cancel)

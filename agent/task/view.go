@@ -12,27 +12,28 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// View shows a task to a person while it goes on. What a model says and a program prints means nothing to their terminal, and each of its
-// lines begins with what tells it from ours: two spaces a word of the model, $ a command, | what it printed, > another tool.
+// View prints a running task for a person. It removes escape sequences of models and programs, and
+// marks each line by its origin: two spaces for text of the model, $ for a command, | for output, >
+// for another tool.
 type View struct {
 	mu     sync.Mutex
 	out    io.Writer
-	within string       // guarded by mu; what the line under way began with, empty between lines
-	output *text.Stream // guarded by mu; of the command under way
-	quiet  bool         // guarded by mu; the output of this tool was shown as it came
+	within string       // guarded by mu; mark of the unfinished line; empty between lines
+	output *text.Stream // guarded by mu; output of the running command
+	quiet  bool         // guarded by mu; the output was printed as it arrived
 }
 
-// NewView returns a View on out, which nothing else writes to meanwhile.
+// NewView returns a View that prints to out. Nothing else may write to out meanwhile.
 func NewView(out io.Writer) *View { return &View{out: out} }
 
-// Words are for Options.Words.
+// Words prints text of the model. It is for Options.Words.
 func (v *View) Words(s string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.printLocked("  ", s)
 }
 
-// Write is for Options.Output.
+// Write prints output of a command. It is for Options.Output.
 func (v *View) Write(p []byte) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -43,13 +44,13 @@ func (v *View) Write(p []byte) (int, error) {
 	return v.output.Write(p)
 }
 
-// Tell is for Options.Tell.
+// Tell prints an event. It is for Options.Tell.
 func (v *View) Tell(e Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch e.Event {
 	case "words":
-		v.endLocked() // they were shown as they came
+		v.endLocked() // they were printed as they arrived
 	case "note":
 		v.Sayf("%s", e.Text)
 	case "call":
@@ -59,8 +60,8 @@ func (v *View) Tell(e Event) {
 	}
 }
 
-// Sayf prints a line of ours; what has several is indented, so that no part of it looks like another one of ours. It is not called at
-// once with the other methods.
+// Sayf prints a message of sandboxd. Further lines are indented, so that they do not look like
+// other messages. It must not be called concurrently with other methods.
 func (v *View) Sayf(format string, args ...any) {
 	v.endLocked()
 	said := strings.TrimRight(text.Lines(fmt.Sprintf(format, args...)), "\n")
@@ -70,12 +71,12 @@ func (v *View) Sayf(format string, args ...any) {
 func (v *View) callLocked(e Event) {
 	v.quiet = false
 	var in map[string]any
-	_ = json.Unmarshal([]byte(e.Arguments), &in) // else it is shown as it is
+	_ = json.Unmarshal([]byte(e.Arguments), &in) // invalid JSON is printed as it is
 	switch command, ok := in["command"].(string); {
 	case e.Tool == "run" && ok:
 		v.printLocked("$ ", command)
 	case e.Tool == toolDone || e.Tool == toolFail:
-		return // the end says it
+		return // the end of the task prints it
 	default:
 		v.printLocked("> ", text.Line(e.Tool, 40)+" "+text.Line(e.Arguments, 200))
 	}
@@ -84,7 +85,7 @@ func (v *View) callLocked(e Event) {
 
 func (v *View) resultLocked(e Event) {
 	if v.output != nil {
-		_ = v.output.Close() // to a terminal: nobody is left to be told
+		_ = v.output.Close() // an error of the terminal cannot be reported
 		v.output = nil
 	}
 	res, ok := e.Result.(agent.Result)
@@ -106,7 +107,7 @@ func (v *View) resultLocked(e Event) {
 	v.quiet = false
 }
 
-// printLocked prints s, each of its lines behind mark.
+// printLocked prints s with mark before each line.
 func (v *View) printLocked(mark, s string) {
 	if v.within != mark {
 		v.endLocked()
@@ -126,7 +127,7 @@ func (v *View) printLocked(mark, s string) {
 	}
 }
 
-// endLocked ends the line under way.
+// endLocked ends an unfinished line.
 func (v *View) endLocked() {
 	if v.within != "" {
 		fmt.Fprintln(v.out)
@@ -145,16 +146,16 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Transcript writes events as JSON, one a line, without the endpoint's key.
+// Transcript writes events as JSON lines. It redacts the endpoint's key.
 type Transcript struct {
 	out io.Writer
 	key string
 	err error
 }
 
-// NewTranscript returns a Transcript to out that leaves key out.
+// NewTranscript returns a Transcript that writes to out and redacts key.
 func NewTranscript(out io.Writer, key string) *Transcript {
-	escaped, err := json.Marshal(key) // as it would stand in a line
+	escaped, err := json.Marshal(key) // as it appears in a line
 	if err == nil {
 		key = strings.Trim(string(escaped), `"`)
 	}
@@ -172,7 +173,7 @@ func (t *Transcript) Put(v any) {
 	}
 }
 
-// Err is the first error.
+// Err returns the first error.
 func (t *Transcript) Err() error { return t.err }
 
 // Start is the first object of a transcript.
@@ -181,12 +182,12 @@ type Start struct {
 	Time    time.Time `json:"time"`
 	Sandbox string    `json:"sandbox"`
 	Session string    `json:"session"`
-	SSH     string    `json:"ssh_command"` // joins the terminal that the task works in
+	SSH     string    `json:"ssh_command"` // command that joins the terminal of the task
 	Model   string    `json:"model"`
 	Task    string    `json:"task"`
 }
 
-// End is the last one.
+// End is the last object of a transcript.
 type End struct {
 	Event string    `json:"event"` // end
 	Time  time.Time `json:"time"`

@@ -18,47 +18,54 @@ import (
 )
 
 const (
-	// A guest answers a CLOSE with its own at once (RFC 4254, section 5.3). Until it does a blocked Read stays blocked, so
-	// one that does not is cut off.
+	// A guest answers a CLOSE with its own immediately (RFC 4254, section 5.3). Until then, a Read
+	// stays blocked. A guest that does not answer in time loses the connection.
 	closeTimeout = 5 * time.Second
 
-	// Openings under way at once. A guest that answers none of them holds this many goroutines, not one for each try.
+	// Limit of channels that are being opened. A guest that answers none of them blocks this many
+	// goroutines, not one for each attempt.
 	maxOpening = 16
 )
 
-// Control is the daemon's one connection to a running guest: sessions, health, orders. Its methods may be called at once.
+// Control is the daemon's control connection to a running guest, for sessions, health and commands.
+// Its methods are safe for concurrent use.
 type Control struct {
-	other Sessions // what carries it instead of conn; nil for a guest that is the SSH server
+	other Sessions // replaces conn on a host; nil for a guest that is the SSH server
 	conn  *Conn
 	hello wire.ControlReply
 
-	asking  chan struct{} // held while a global request waits: x/crypto answers them in order, and waits without ctx
+	// semaphore of global requests: x/crypto waits for their replies in order, without ctx
+	asking  chan struct{}
 	opening chan struct{} // slots for channels being opened
 
 	closeTimeout time.Duration
 
-	wg   sync.WaitGroup // everything started here; ends with the connection
+	wg   sync.WaitGroup // goroutines of the connection, which end with it
 	done chan struct{}
 
 	mu    sync.Mutex
-	cause error // guarded by mu; why we ended it, if we did
+	cause error // guarded by mu; why this side ended the connection; nil if it did not
 	err   error // guarded by mu; set before done is closed
 }
 
-// OpenControl logs in to peer and makes the connection its control connection. ctx bounds the opening. Errors to branch
-// on: ErrIdentity, ErrLogin, ErrNoGuest, ErrVersion.
+// OpenControl logs in to peer and opens a control connection. ctx bounds the call, not the
+// connection. Errors to branch on: ErrIdentity, ErrLogin, ErrNoGuest, ErrVersion.
 func OpenControl(ctx context.Context, peer sandbox.Peer) (*Control, error) {
 	return openControl(ctx, peer, aliveInterval, closeTimeout)
 }
 
-func openControl(ctx context.Context, peer sandbox.Peer, alive, closing time.Duration) (*Control, error) {
+func openControl(
+	ctx context.Context,
+	peer sandbox.Peer,
+	alive, closing time.Duration,
+) (*Control, error) {
 	conn, err := SSH(ctx, peer)
 	if err != nil {
 		return nil, err
 	}
 	c := &Control{conn: conn, done: make(chan struct{}), closeTimeout: closing,
 		asking: make(chan struct{}, 1), opening: make(chan struct{}, maxOpening)}
-	c.wg.Go(func() { // hostkeys-00, forwards nobody asked for: refused, never ignored
+	c.wg.Go(func() { // reject unexpected requests and channels, such as hostkeys-00 and forwards
 		conn.Serve(sshconn.Handler{})
 		conn.Settle()
 	})
@@ -73,7 +80,8 @@ func openControl(ctx context.Context, peer sandbox.Peer, alive, closing time.Dur
 	return c, nil
 }
 
-// begin greets the other side; wait returns when the connection has ended. On an error nothing of the connection is left.
+// begin exchanges hello with the other side. wait must return when the connection has ended. After
+// an error, begin has closed the connection.
 func (c *Control) begin(ctx context.Context, wait func() error) error {
 	c.wg.Go(func() {
 		err := wait()
@@ -99,13 +107,17 @@ func (c *Control) start(f func()) bool {
 	if c.err != nil {
 		return false
 	}
-	c.wg.Go(f) // not after the last one ended: the one that sets err is among them
+	c.wg.Go(f) // c.err is nil, so that the goroutine that sets it still runs and wg is not zero
 	return true
 }
 
-// greet says hello and settles the version.
+// greet exchanges hello and checks the version.
 func (c *Control) greet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTimeout, fmt.Errorf("guest did not say hello within %v", handshakeTimeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		handshakeTimeout,
+		fmt.Errorf("guest did not reply to hello within %v", handshakeTimeout),
+	)
 	defer cancel()
 	hello, err := c.Do(ctx, wire.Control{Do: "hello"})
 	switch {
@@ -114,33 +126,39 @@ func (c *Control) greet(ctx context.Context) error {
 	case err != nil:
 		return err
 	case hello.Version < wire.MinVersion || hello.Version > wire.Version:
-		return fmt.Errorf("%w: %d, not %d to %d", ErrVersion, hello.Version, wire.MinVersion, wire.Version)
+		return fmt.Errorf(
+			"%w: %d, not %d to %d",
+			ErrVersion,
+			hello.Version,
+			wire.MinVersion,
+			wire.Version,
+		)
 	}
 	c.hello = hello
 	return nil
 }
 
-// Hello is what the guest said about itself when the connection was made.
+// Hello returns the guest's reply to hello.
 func (c *Control) Hello() wire.ControlReply { return c.hello }
 
-// Done is closed when the connection has ended; Err then says why.
+// Done returns a channel that is closed when the connection has ended. Err then says why.
 func (c *Control) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the connection lives, ErrClosed after Close, else what ended it.
+// Err returns nil while the connection is open, ErrClosed after Close, or the error that ended it.
 func (c *Control) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close ends the connection and every stream on it, and waits until nothing of it runs any more.
+// Close closes the connection and its streams, and waits for its goroutines.
 func (c *Control) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
 	return nil
 }
 
-// fail ends the connection; the first cause is the one that counts.
+// fail ends the connection. The first cause is kept.
 func (c *Control) fail(cause error) {
 	c.mu.Lock()
 	if c.cause == nil {
@@ -154,25 +172,25 @@ func (c *Control) fail(cause error) {
 	c.conn.Close()
 }
 
-// Hold says that the guest is frozen, or goes on, as Conn.Hold.
+// Hold sets whether the guest is frozen, as Conn.Hold does.
 func (c *Control) Hold(frozen bool) {
 	if c.conn != nil {
 		c.conn.Hold(frozen)
 	}
 }
 
-// Held reports whether the guest is said to be frozen.
+// Held reports whether Hold has set the guest to frozen.
 func (c *Control) Held() bool { return c.conn != nil && c.conn.held.Load() }
 
-// Alive waits until the guest gives a sign of life: nil means that its own code has answered. It asks what costs the guest
-// next to nothing, and waits behind no order that is under way. An error is the end of ctx or of the connection, or what
-// kept a machine from being asked.
+// Alive waits until the guest responds; nil means that its code has answered. The request is cheap
+// and does not wait for running commands. An error is the end of ctx or of the connection, or a
+// failed request to a host.
 func (c *Control) Alive(ctx context.Context) error {
 	if c.other != nil {
 		_, err := c.doOther(ctx, wire.Control{Do: "hello"})
 		return err
 	}
-	// No guest knows such a channel: that it refuses it is its answer.
+	// No guest has this channel type: rejecting it is the response.
 	channel, err := c.conn.Open(ctx, wire.ChannelAlive, nil)
 	if err == nil {
 		channel.Close()
@@ -184,16 +202,17 @@ func (c *Control) Alive(ctx context.Context) error {
 	return err
 }
 
-// lost is the error of a call that the end of the connection cut off.
+// lost returns the error of a call that the end of the connection interrupted.
 func (c *Control) lost(what string) error {
 	<-c.done
 	return fmt.Errorf("%s: connection to the guest ended: %w", what, c.Err())
 }
 
-var errRefused = errors.New("guest refused")
+var errRefused = errors.New("guest rejected the request")
 
-// Do gives the guest an order and returns its answer. ctx bounds the wait; the order may still be carried out when it has
-// ended. An answer that carries an error is returned together with that error, a *wire.Error whose text is the guest's.
+// Do sends a command to the guest and returns the reply. ctx bounds the wait; the guest may still
+// run the command after it. A reply with an error is returned together with that error, a
+// *wire.Error with the text of the guest.
 func (c *Control) Do(ctx context.Context, order wire.Control) (wire.ControlReply, error) {
 	if c.other != nil {
 		return c.doOther(ctx, order)
@@ -215,7 +234,7 @@ func (c *Control) Do(ctx context.Context, order wire.Control) (wire.ControlReply
 		err     error
 	}
 	answered := make(chan answer, 1)
-	if !c.start(func() { // ends with the answer or the connection
+	if !c.start(func() { // ends with the reply or the connection
 		ok, payload, err := c.conn.SendRequest(wire.ControlRequest, true, payload)
 		<-c.asking
 		answered <- answer{ok, payload, err}
@@ -237,11 +256,16 @@ func (c *Control) Do(ctx context.Context, order wire.Control) (wire.ControlReply
 	}
 }
 
-// parseControlReply reads what a guest answered. Its texts are made printable here: they end up in front of people.
+// parseControlReply parses the reply of a guest. It makes the texts printable, because people see
+// them.
 func parseControlReply(order string, payload []byte) (wire.ControlReply, error) {
 	var reply wire.ControlReply
 	if err := json.Unmarshal(payload, &reply); err != nil {
-		return wire.ControlReply{}, fmt.Errorf("%s: answer of the guest: %w", order, printableError{err})
+		return wire.ControlReply{}, fmt.Errorf(
+			"%s: reply of the guest: %w",
+			order,
+			printableError{err},
+		)
 	}
 	reply.Software = printable(reply.Software, 100)
 	reply.Health = printable(reply.Health, 300)
@@ -253,7 +277,8 @@ func parseControlReply(order string, payload []byte) (wire.ControlReply, error) 
 	return reply, nil
 }
 
-// OpenStream opens a session stream to the guest: bytes for wire.NewConn. ctx bounds the opening. The caller closes it.
+// OpenStream opens a session stream to the guest, for wire.NewConn. ctx bounds the call, not the
+// stream. The caller closes the stream.
 func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 	const what = "open session stream"
 	if c.other != nil {
@@ -271,13 +296,13 @@ func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 		err    error
 	}
 	result := make(chan opened)
-	// Ends with the guest's answer or the connection.
+	// Ends with the guest's reply or the connection.
 	go func() {
 		stream, err := c.open()
 		<-c.opening
 		select {
 		case result <- opened{stream, err}:
-		case <-ctx.Done(): // nobody waits any more
+		case <-ctx.Done(): // the caller has returned
 			if stream != nil {
 				stream.Close()
 			}
@@ -303,15 +328,19 @@ func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 func (c *Control) open() (*Stream, error) {
 	channel, err := c.conn.Open(context.Background(), wire.ChannelSession, nil)
 	if err != nil {
-		return nil, printableError{err} // the reason of a refusal is the guest's text
+		return nil, printableError{err} // the reason of a rejection is text of the guest
 	}
 	s := &Stream{control: c, channel: channel, ended: channel.Closed}
 	drained := c.start(channel.Drain)
 	// Unread stderr stalls a channel at 2 MiB.
 	if !drained || !c.start(func() { _, _ = io.Copy(io.Discard, channel.Stderr()) }) {
-		return nil, net.ErrClosed // the connection ended; its channels have, too
+		return nil, net.ErrClosed // the connection and its channels have ended
 	}
-	ok, err := channel.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem}))
+	ok, err := channel.SendRequest(
+		wire.RequestSubsystem,
+		true,
+		wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem}),
+	)
 	if err == nil && !ok {
 		err = errRefused
 	}
@@ -322,28 +351,28 @@ func (c *Control) open() (*Stream, error) {
 	return s, nil
 }
 
-// Stream is one session stream to a guest: an io.ReadWriteCloser whose write side can be closed alone.
+// Stream is one session stream to a guest: an io.ReadWriteCloser with CloseWrite.
 type Stream struct {
 	control *Control
 	channel ssh.Channel
 	closing sync.Once
-	ended   <-chan struct{} // closed when the guest closed, too
+	ended   <-chan struct{} // closed when the guest has closed the channel
 }
 
-// Read reads what the guest sent; io.EOF means that it closed its side.
+// Read reads data from the guest. io.EOF means that the guest has closed its side.
 func (s *Stream) Read(p []byte) (int, error) { return s.channel.Read(p) }
 
 // Write sends p. It blocks while the guest does not read.
 func (s *Stream) Write(p []byte) (int, error) { return s.channel.Write(p) }
 
-// CloseWrite tells the guest that nothing more comes; reading goes on.
+// CloseWrite closes the write side. Read still works.
 func (s *Stream) CloseWrite() error { return s.channel.CloseWrite() }
 
-// Close closes the stream and returns at once. A Read or Write under way returns when the guest has answered; a guest that
-// does not answer within 5 s loses the connection.
+// Close closes the stream without waiting. A blocked Read or Write returns when the guest has
+// answered. If the guest does not answer within 5 s, the connection is closed.
 func (s *Stream) Close() error {
 	s.closing.Do(func() {
-		s.channel.Close() // an error means that the channel or the connection is gone
+		s.channel.Close() // an error means that the channel or the connection has ended
 		s.control.start(func() {
 			late := time.NewTimer(s.control.closeTimeout)
 			defer late.Stop()
@@ -360,7 +389,7 @@ func (s *Stream) Close() error {
 				}
 				late.Reset(s.control.closeTimeout)
 			}
-			s.control.fail(errors.New("guest does not close a stream"))
+			s.control.fail(errors.New("guest did not close a stream in time"))
 		})
 	})
 	return nil

@@ -48,11 +48,23 @@ func TestOpenControl(t *testing.T) {
 	}{
 		{name: "hello"},
 		{name: "another sshd", server: reply(false, nil), want: ErrNoGuest},
-		{name: "newer guest", server: reply(true, wire.ControlReply{Version: wire.Version + 1}), want: ErrVersion},
+		{
+			name:   "newer guest",
+			server: reply(true, wire.ControlReply{Version: wire.Version + 1}),
+			want:   ErrVersion,
+		},
 		{name: "no version", server: reply(true, wire.ControlReply{}), want: ErrVersion},
-		{name: "not JSON", server: reply(true, "\x1b[2J"), text: "answer of the guest"},
-		{name: "an error", server: reply(true, wire.ControlReply{Error: &wire.Error{Message: "no\x1b[31m"}}), text: "no?[31m"},
-		{name: "login refused", server: func(s *testServer) { s.refuse = func() bool { return true } }, want: ErrLogin},
+		{name: "not JSON", server: reply(true, "\x1b[2J"), text: "reply of the guest"},
+		{
+			name:   "an error",
+			server: reply(true, wire.ControlReply{Error: &wire.Error{Message: "no\x1b[31m"}}),
+			text:   "no?[31m",
+		},
+		{
+			name:   "login refused",
+			server: func(s *testServer) { s.refuse = func() bool { return true } },
+			want:   ErrLogin,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -69,14 +81,16 @@ func TestOpenControl(t *testing.T) {
 				if got := c.Hello().Software; got != "test" {
 					t.Errorf("got software %q, want %q", got, "test")
 				}
-			case err == nil || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text):
+			case err == nil || tt.want != nil && !errors.Is(err, tt.want) ||
+				!strings.Contains(err.Error(), tt.text):
 				t.Errorf("got error %v, want %v with %q in it", err, tt.want, tt.text)
 			}
 		})
 	}
 }
 
-// A guest that takes the order and never answers holds nobody longer than he wants to wait, and Close not at all.
+// A guest that never answers a command cannot block a caller beyond its ctx, and cannot block
+// Close.
 func TestDoEndsWithContext(t *testing.T) {
 	release := make(chan struct{})
 	s := newServer(t, func(s *testServer) {
@@ -91,7 +105,10 @@ func TestDoEndsWithContext(t *testing.T) {
 	c := mustOpen(t, s)
 	for range 3 { // the second waits for the first one's answer, not for its own
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		if _, err := c.Do(ctx, wire.Control{Do: "health"}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.Do(ctx, wire.Control{Do: "health"}); !errors.Is(
+			err,
+			context.DeadlineExceeded,
+		) {
 			t.Errorf("got error %v, want %v", err, context.DeadlineExceeded)
 		}
 		cancel()
@@ -123,7 +140,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Close unblocks a Read, and a guest that never answers with its own CLOSE loses the connection instead of holding us.
+// Close unblocks a Read. A guest that never answers with its own CLOSE loses the connection.
 func TestStreamClose(t *testing.T) {
 	t.Run("answered", func(t *testing.T) {
 		c := mustOpen(t, newServer(t, nil))
@@ -150,7 +167,7 @@ func TestStreamClose(t *testing.T) {
 		s.Close()
 		within(t, patience, "Read", func() { io.ReadAll(s) })
 		<-c.Done()
-		if err := c.Err(); err == nil || !strings.Contains(err.Error(), "does not close") {
+		if err := c.Err(); err == nil || !strings.Contains(err.Error(), "did not close") {
 			t.Errorf("connection: got %v, want it ended because the stream is not closed", err)
 		}
 	})
@@ -158,10 +175,14 @@ func TestStreamClose(t *testing.T) {
 
 func TestOpenStreamRefused(t *testing.T) {
 	c := mustOpen(t, newServer(t, func(s *testServer) {
-		s.channel = func(nch ssh.NewChannel) { nch.Reject(ssh.ResourceShortage, "too many\x1b[31m") }
+		s.channel = func(nch ssh.NewChannel) {
+			nch.Reject(ssh.ResourceShortage,
+				"too many\x1b[31m")
+		}
 	}))
 	_, err := c.OpenStream(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "too many") || strings.Contains(err.Error(), "\x1b") {
+	if err == nil || !strings.Contains(err.Error(), "too many") ||
+		strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("got error %q, want the reason, printable", err)
 	}
 	if err := c.Err(); err != nil {
@@ -169,7 +190,8 @@ func TestOpenStreamRefused(t *testing.T) {
 	}
 }
 
-// A guest that answers no opening holds a bounded number of goroutines, and nobody longer than his ctx.
+// A guest that answers no channel open blocks a bounded number of goroutines, and no caller beyond
+// its ctx.
 func TestOpenStreamUnanswered(t *testing.T) {
 	c := mustOpen(t, newServer(t, func(s *testServer) { s.channel = func(ssh.NewChannel) {} }))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -185,7 +207,7 @@ func TestOpenStreamUnanswered(t *testing.T) {
 	within(t, patience, "Close", func() { c.Close() })
 }
 
-// What a guest asks for unasked is refused, always answered, and never freezes the connection.
+// Unexpected requests of a guest are rejected, and never freeze the connection.
 func TestHostilePeer(t *testing.T) {
 	refused := make(chan string, 8)
 	s := newServer(t, func(s *testServer) {
@@ -199,7 +221,8 @@ func TestHostilePeer(t *testing.T) {
 					return
 				}
 			}
-			for _, kind := range []string{"session", "auth-agent@openssh.com", "x11", "forwarded-tcpip", "egress@sandboxd"} {
+			for _, kind := range []string{"session", "auth-agent@openssh.com", "x11",
+				"forwarded-tcpip", "egress@sandboxd"} {
 				_, _, err := conn.OpenChannel(kind, nil)
 				var rejected *ssh.OpenChannelError
 				if !errors.As(err, &rejected) {
@@ -254,7 +277,11 @@ func TestControlNoticesDeadPeer(t *testing.T) {
 
 func FuzzParseControlReply(f *testing.F) {
 	f.Add(helloReply)
-	f.Add([]byte(`{"version":1,"health":"broken: \u001b[31m","error":{"code":"x","message":"\u0000"}}`))
+	f.Add(
+		[]byte(
+			`{"version":1,"health":"broken: \u001b[31m","error":{"code":"x","message":"\u0000"}}`,
+		),
+	)
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		reply, err := parseControlReply("health", payload)
 		texts := []string{reply.Software, reply.Health}
@@ -262,7 +289,10 @@ func FuzzParseControlReply(f *testing.F) {
 			texts = append(texts, err.Error())
 		}
 		for _, s := range texts {
-			if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 }) {
+			if strings.ContainsFunc(
+				s,
+				func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 },
+			) {
 				t.Errorf("%q is not printable", s)
 			}
 		}

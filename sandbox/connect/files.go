@@ -16,33 +16,38 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// MaxEntries is how many entries of a directory Files reads: each takes some hundred bytes of memory here, and a sandbox has as many as it
-// likes.
+// MaxEntries limits the entries of a directory that Files reads. Each uses some hundred bytes of
+// memory in this process.
 const MaxEntries = 100_000
 
-// ErrEntries is the error of reading a directory with more than MaxEntries.
+// ErrEntries is the error of ReadDir for a directory with more than MaxEntries.
 var ErrEntries = errors.New("the directory has too many entries to be listed")
 
-// filesPatience is how long a server of files may owe answers without giving one.
+// filesPatience is how long an SFTP server may send no reply while requests wait.
 const filesPatience = time.Minute
 
-// Files is an SFTP client for a server that nobody vouches for: it reads no more of a directory than MaxEntries, and a server that owes
-// answers and gives none for a minute is hung up on, which fails all that waits for it. Its methods may be called at once.
+// Files is an SFTP client for an untrusted server. It reads at most MaxEntries of a directory. If
+// the server sends no reply for a minute while requests wait, Files closes the connection and the
+// requests fail. Its methods are safe for concurrent use.
 type Files struct {
 	*sftp.Client
-	asked, told flow
-	listing     chan struct{} // semaphore: the flow does not tell whose entries they are
-	clock       *time.Timer   // of the server's patience; stopped while it owes nothing
-	patience    time.Duration
+	requests flow // packets to the server
+	replies  flow // packets from the server
+	// semaphore of ReadDir: replies do not identify the directory of entries
+	listing chan struct{}
+	// closes the connection after patience; stopped while no request waits
+	clock    *time.Timer
+	patience time.Duration
 
-	mu    sync.Mutex
-	owed  int                     // guarded by mu; answers
-	room  int                     // guarded by mu; entries that may come yet of what is listed
-	stop  context.CancelCauseFunc // guarded by mu; nil while nothing is listed
+	mu   sync.Mutex
+	owed int // guarded by mu; requests without a reply
+	// guarded by mu; further entries that the listed directory may have
+	room  int
+	stop  context.CancelCauseFunc // guarded by mu; ends ReadDir; nil while no directory is listed
 	ended bool                    // guarded by mu
 }
 
-// OpenFiles opens SFTP on a connection. The caller closes it.
+// OpenFiles opens an SFTP connection on an SSH connection. The caller closes it.
 func OpenFiles(c *ssh.Client, o ...sftp.ClientOption) (*Files, error) {
 	s, err := c.NewSession()
 	if err != nil {
@@ -67,32 +72,39 @@ func OpenFiles(c *ssh.Client, o ...sftp.ClientOption) (*Files, error) {
 	return f, nil
 }
 
-// NewFiles speaks SFTP with the server at the other end of rw, and closes it with itself.
+// NewFiles returns a client of the SFTP server at the other end of rw. Its Close closes rw.
 func NewFiles(rw io.ReadWriteCloser, o ...sftp.ClientOption) (*Files, error) {
 	return newFiles(rw, rw, func() { rw.Close() }, filesPatience, o...)
 }
 
-// newFiles speaks with the server at the other end of r and w; hangUp ends both.
-func newFiles(r io.Reader, w io.WriteCloser, hangUp func(), patience time.Duration, o ...sftp.ClientOption) (f *Files, err error) {
+// newFiles returns a client of the server at the other end of r and w. hangUp closes both.
+func newFiles(
+	r io.Reader,
+	w io.WriteCloser,
+	hangUp func(),
+	patience time.Duration,
+	o ...sftp.ClientOption,
+) (f *Files, err error) {
 	f = &Files{listing: make(chan struct{}, 1), patience: patience}
 	f.clock = time.AfterFunc(patience, hangUp)
 	f.clock.Stop()
-	f.asked.packet = func(byte, uint32) { f.owe(1) }
-	f.told.packet = f.answered
-	if f.Client, err = sftp.NewClientPipe(tap{r, &f.told}, tapCloser{w, &f.asked}, o...); err != nil {
+	f.requests.packet = func(byte, uint32) { f.owe(1) }
+	f.replies.packet = f.answered
+	if f.Client, err = sftp.NewClientPipe(tap{r, &f.replies}, tapCloser{w, &f.requests},
+		o...); err != nil {
 		f.end()
 		return nil, err
 	}
 	return f, nil
 }
 
-// Close ends the connection, and all that waits on it.
+// Close closes the connection. Waiting requests fail.
 func (f *Files) Close() error {
 	f.end()
 	return f.Client.Close()
 }
 
-// Wait waits for the end of the connection, whoever ends it.
+// Wait waits until the connection has ended.
 func (f *Files) Wait() error {
 	err := f.Client.Wait()
 	f.end()
@@ -106,7 +118,7 @@ func (f *Files) end() {
 	f.clock.Stop()
 }
 
-// owe counts answers that are owed. The clock begins anew with each that is given.
+// owe adds n to the number of requests without a reply. Each reply restarts the clock.
 func (f *Files) owe(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +132,7 @@ func (f *Files) owe(n int) {
 	}
 }
 
-// answered counts an answer.
+// answered counts a reply.
 func (f *Files) answered(_ byte, entries uint32) {
 	f.owe(-1)
 	if entries == 0 {
@@ -133,12 +145,13 @@ func (f *Files) answered(_ byte, entries uint32) {
 	}
 }
 
-// ReadDir is ReadDirContext without an end.
+// ReadDir is ReadDirContext with context.Background.
 func (f *Files) ReadDir(dir string) ([]os.FileInfo, error) {
 	return f.ReadDirContext(context.Background(), dir)
 }
 
-// ReadDirContext reads a directory, one at a time. ErrEntries says that it has too many.
+// ReadDirContext reads a directory. Concurrent calls wait for each other. The error is ErrEntries
+// if the directory has more than MaxEntries.
 func (f *Files) ReadDirContext(ctx context.Context, dir string) ([]os.FileInfo, error) {
 	select {
 	case f.listing <- struct{}{}:
@@ -161,19 +174,19 @@ func (f *Files) ReadDirContext(ctx context.Context, dir string) ([]os.FileInfo, 
 	return all, err
 }
 
-// A packet of SFTP begins with its length, its kind and, but for the first one, a number; one of names has then how many there are
-// (draft-ietf-secsh-filexfer-02, sections 3 and 7).
+// An SFTP packet begins with its length, its kind and, except for the first one, an ID. A packet of
+// names then has their number (draft-ietf-secsh-filexfer-02, sections 3 and 7).
 const (
 	packetKind  = 4 + 1
 	packetCount = packetKind + 4 + 4
 	kindName    = 104
 )
 
-// flow finds the packets in one direction of SFTP.
+// flow parses the heads of packets in one direction of SFTP.
 type flow struct {
-	packet func(kind byte, entries uint32) // called for each, when it has begun
-	head   []byte                          // of the packet that begins
-	skip   int64                           // bytes of one that has begun
+	packet func(kind byte, entries uint32) // called with the head of each packet
+	head   []byte                          // incomplete head of a packet
+	skip   int64                           // remaining bytes of a packet
 }
 
 func (f *flow) feed(p []byte) {
@@ -202,7 +215,7 @@ func (f *flow) feed(p []byte) {
 	}
 }
 
-// tap and tapCloser show a flow what passes.
+// tap and tapCloser copy data to a flow.
 type tap struct {
 	io.Reader
 	flow *flow

@@ -15,7 +15,7 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// serveFiles is a client whose server answers by serve.
+// serveFiles returns a client of the server serve.
 func serveFiles(t *testing.T, patience time.Duration, serve func(net.Conn)) *Files {
 	t.Helper()
 	near, far := net.Pipe()
@@ -41,11 +41,12 @@ func real(t *testing.T) func(net.Conn) {
 	}
 }
 
-// Directories are read as they are, and a file beside.
+// Directories and files are read exactly.
 func TestFilesAsTheyAre(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 300 { // more than one packet of them
-		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), []byte("x"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), []byte("x"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,16 +94,31 @@ func hostile(names func() []byte) func(net.Conn) {
 				}
 				copy(answer[1:5], rest[:4])
 			default:
-				answer = append(append([]byte{101}, rest[:4]...), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+				answer = append(
+					append([]byte{101}, rest[:4]...),
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+					0,
+				)
 			}
-			if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...)); err != nil {
+			if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))),
+				answer...)); err != nil {
 				return
 			}
 		}
 	}
 }
 
-// A directory without end is given up: neither the memory here nor the time of whoever asked is the sandbox's.
+// An endless directory is an error: a sandbox controls neither the memory nor the time of a call.
 func TestFilesWithoutEnd(t *testing.T) {
 	packets := 0
 	f := serveFiles(t, filesPatience, hostile(func() []byte {
@@ -110,7 +126,22 @@ func TestFilesWithoutEnd(t *testing.T) {
 		const n = 5000
 		answer := append([]byte{104, 0, 0, 0, 0}, binary.BigEndian.AppendUint32(nil, n)...)
 		for range n {
-			answer = append(answer, 0, 0, 0, 1, 'x', 0, 0, 0, 0, 0, 0, 0, 0) // a name, no long one, no attributes
+			answer = append(
+				answer,
+				0,
+				0,
+				0,
+				1,
+				'x',
+				0,
+				0,
+				0,
+				0,
+				0,
+				0,
+				0,
+				0,
+			) // a name, no long one, no attributes
 		}
 		return answer
 	}))
@@ -126,7 +157,7 @@ func TestFilesWithoutEnd(t *testing.T) {
 	}
 }
 
-// A server that owes an answer and gives none is hung up on, and whoever waits is told.
+// If a server sends no reply, the connection is closed and waiting calls fail.
 func TestFilesWithoutAnswer(t *testing.T) {
 	f := serveFiles(t, 50*time.Millisecond, hostile(func() []byte { return nil }))
 	if _, err := f.ReadDir("/"); err == nil {
@@ -142,7 +173,7 @@ func TestFilesWithoutAnswer(t *testing.T) {
 	}
 }
 
-// Whatever a server says, what is counted of it is no more than there is.
+// The counts are never more than the server sent.
 func FuzzFlow(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 104, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 5, 2, 0, 0, 0, 3}, 3)
 	f.Fuzz(func(t *testing.T, text []byte, piece int) {

@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The real guest takes what this package sends: hello, health, a session stream, a relayed client's own connection.
+// The real guest supports this package: hello, health, a session stream, and the connection of a
+// relayed client.
 func TestRealGuest(t *testing.T) {
 	b := sandboxtest.New(t, sandboxtest.Options{})
 	inst, err := b.Boot(t.Context(), sandbox.Spec{ID: "s1"})
@@ -35,7 +36,8 @@ func TestRealGuest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := client.Request(t.Context(), wire.Request{Verb: wire.VerbList}); err != nil || len(got.Sessions) != 0 {
+	if got, err := client.Request(t.Context(), wire.Request{Verb: wire.VerbList}); err != nil ||
+		len(got.Sessions) != 0 {
 		t.Errorf("list: got %+v, error %v; want no session", got, err)
 	}
 	if err := client.Close(); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// cost is what this process had before a hostile guest got hold of it. The guest's side runs in it too, so that the
-// bounds are generous; what they rule out is growth with what the guest sends.
+// cost is what this process had before a hostile guest got hold of it. The guest's side runs in it
+// too, so that the bounds are generous; what they rule out is growth with what the guest sends.
 type cost struct {
 	goroutines int
 	heap       uint64
@@ -35,7 +35,8 @@ func (before cost) bounded(t *testing.T) {
 	t.Helper()
 	now := measure()
 	// Those of the server, which are in this process too, end when they hear of it.
-	for tick, end := time.NewTicker(10*time.Millisecond), time.Now().Add(patience); now.goroutines > before.goroutines+40 && time.Now().Before(end); {
+	for tick, end := time.NewTicker(10*time.Millisecond),
+		time.Now().Add(patience); now.goroutines > before.goroutines+40 && time.Now().Before(end); {
 		<-tick.C
 		now = measure()
 	}
@@ -47,9 +48,9 @@ func (before cost) bounded(t *testing.T) {
 	}
 }
 
-// What answers in a sandbox's place never gets as far as SSH: the attempt ends, at the latest with its ctx, and leaves nothing.
+// If the server is not SSH, the attempt ends with its ctx at the latest, and leaves nothing.
 func TestHostileBanner(t *testing.T) {
-	forever := func(p []byte) func(net.Conn) {
+	endlessly := func(p []byte) func(net.Conn) {
 		return func(c net.Conn) {
 			for {
 				if _, err := c.Write(p); err != nil {
@@ -61,23 +62,29 @@ func TestHostileBanner(t *testing.T) {
 	after := func(first, then []byte) func(net.Conn) {
 		return func(c net.Conn) {
 			if _, err := c.Write(first); err == nil {
-				forever(then)(c)
+				endlessly(then)(c)
 			}
 		}
 	}
 	version := []byte("SSH-2.0-x\r\n")
 	kilobytes := bytes.Repeat([]byte("x"), 32<<10)
 	for name, raw := range map[string]func(net.Conn){
-		"one endless line":       forever(kilobytes),
-		"lines without end":      forever(bytes.Repeat([]byte("hello\r\n"), 1000)),
-		"NUL":                    forever(make([]byte, 32<<10)),
-		"silence":                func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-		"silence after version":  func(c net.Conn) { _, _ = c.Write(version); _, _ = io.Copy(io.Discard, c) },
-		"packet of 4 GB":         after(version, []byte("\xff\xff\xff\xff")),
-		"packet of 2 GB":         after(append(version, 0x7f, 0xff, 0xff, 0xff, 4), kilobytes),
-		"packet of nothing":      after(version, make([]byte, 4096)),
-		"key exchange of noise":  after(version, append([]byte{0, 0, 0x7f, 0xfc, 4, 20}, kilobytes[:0x7ffb]...)),
-		"ignore without end":     after(version, append([]byte{0, 0, 0, 12, 10, 2}, make([]byte, 10)...)),
+		"one endless line":  endlessly(kilobytes),
+		"lines without end": endlessly(bytes.Repeat([]byte("hello\r\n"), 1000)),
+		"NUL":               endlessly(make([]byte, 32<<10)),
+		"silence":           func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"silence after version": func(c net.Conn) {
+			_, _ = c.Write(version)
+			_,
+				_ = io.Copy(io.Discard, c)
+		},
+		"packet of 4 GB":    after(version, []byte("\xff\xff\xff\xff")),
+		"packet of 2 GB":    after(append(version, 0x7f, 0xff, 0xff, 0xff, 4), kilobytes),
+		"packet of nothing": after(version, make([]byte, 4096)),
+		"key exchange of noise": after(version,
+			append([]byte{0, 0, 0x7f, 0xfc, 4, 20}, kilobytes[:0x7ffb]...)),
+		"ignore without end": after(version,
+			append([]byte{0, 0, 0, 12, 10, 2}, make([]byte, 10)...)),
 		"another protocol":       after([]byte("HTTP/1.1 200 OK\r\n\r\n"), kilobytes),
 		"an old version of SSH":  after([]byte("SSH-1.5-x\r\n"), kilobytes),
 		"version with no ending": after([]byte("SSH-2.0-"), kilobytes),
@@ -92,7 +99,8 @@ func TestHostileBanner(t *testing.T) {
 				if err == nil {
 					c.Close()
 					t.Error("it was taken for a guest")
-				} else if text := err.Error(); len(text) > 1000 || strings.ContainsAny(text, "\x00\x1b\n") {
+				} else if text := err.Error(); len(text) > 1000 ||
+					strings.ContainsAny(text, "\x00\x1b\n") {
 					t.Errorf("error %q", text)
 				}
 			})
@@ -102,7 +110,7 @@ func TestHostileBanner(t *testing.T) {
 	}
 }
 
-// A guest that has logged in and then floods, or answers nothing, costs the daemon no more than one that does not.
+// A guest that floods or does not answer costs the daemon no more memory than another one.
 func TestHostileGuest(t *testing.T) {
 	huge := strings.Repeat("\x1b[2Jx", 32<<10/5)
 	for _, tt := range []struct {
@@ -134,7 +142,8 @@ func TestHostileGuest(t *testing.T) {
 				if o.Do == "hello" {
 					return false, nil // as any other
 				}
-				b, _ := json.Marshal(wire.ControlReply{Version: wire.Version, Health: strings.Repeat("\x1bx", 25<<10)})
+				b, _ := json.Marshal(wire.ControlReply{Version: wire.Version,
+					Health: strings.Repeat("\x1bx", 25<<10)})
 				return true, b
 			}
 		}},
@@ -227,7 +236,8 @@ func TestHostileGuest(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				if _, err := wire.Open(brief, stream, wire.Attach{Session: "main"}, wire.Handler{}); err == nil {
+				if _, err := wire.Open(brief, stream, wire.Attach{Session: "main"},
+					wire.Handler{}); err == nil {
 					t.Error("it was taken for a session")
 				}
 			}

@@ -10,18 +10,23 @@ import (
 	"strings"
 )
 
-// Identification is what the daemon and the guest call themselves as SSH servers.
+// Identification is the SSH identification string of the daemon and the guest.
 const Identification = "SSH-2.0-sandboxd"
 
-// identifyTimeout bounds how long a server may take to say what it is: OpenSSH's does so as soon as it has forked.
+// identifyTimeout bounds the wait for an identification string, which OpenSSH sends immediately.
 const identifyTimeout = handshakeTimeout
 
-// Identify reads the identification string of the SSH server on conn (RFC 4253, section 4.2), and returns it without its line
-// end and with a connection on which it is read again. What is decided by it holds: the string is part of what the server
-// signs, so SSH fails, before anything is tried to log in, unless the owner of the host key has said so. Lines in front of it
-// are left out. ctx bounds the wait. On an error conn is closed.
+// Identify reads the identification string of the SSH server on conn (RFC 4253, section 4.2). It
+// returns the string without its line end, and a connection that reads it again. The string can be
+// trusted after the handshake: the server signs it, so that a changed string fails the handshake
+// before the login. Lines before the string are skipped. ctx bounds the wait. On an error conn is
+// closed.
 func Identify(ctx context.Context, conn net.Conn) (string, net.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, identifyTimeout, fmt.Errorf("it has said nothing for %v: is that an SSH server?", identifyTimeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		identifyTimeout,
+		fmt.Errorf("no identification string within %v: is it an SSH server?", identifyTimeout),
+	)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	line, err := identification(conn)
@@ -35,7 +40,7 @@ func Identify(ctx context.Context, conn net.Conn) (string, net.Conn, error) {
 	return strings.TrimRight(string(line), "\r\n"), &identified{Conn: conn, again: line}, nil
 }
 
-// identification reads up to the end of the identification string, and not a byte more.
+// identification reads exactly up to the end of the identification string.
 func identification(r io.Reader) ([]byte, error) {
 	const maxFront, maxLine = 8 << 10, 255
 	var line, front []byte
@@ -44,9 +49,10 @@ func identification(r io.Reader) ([]byte, error) {
 			said := printable(strings.TrimSpace(string(append(front, line...))), 200)
 			switch {
 			case said != "": // "Exceeded MaxStartups", "Not allowed at this time"
-				return nil, fmt.Errorf("it said %q and not what it is: %w", said, err)
+				return nil, fmt.Errorf("it sent %q instead of an identification string: %w", said,
+					err)
 			case errors.Is(err, io.EOF):
-				return nil, errors.New("it hung up before it said what it is")
+				return nil, errors.New("it closed the connection before the identification string")
 			}
 			return nil, err
 		}
@@ -56,17 +62,20 @@ func identification(r io.Reader) ([]byte, error) {
 		case ssh && b[0] == '\n':
 			return line, nil
 		case ssh && len(line) > maxLine, len(front)+len(line) > maxFront:
-			return nil, fmt.Errorf("it is no SSH server: it begins with %q", printable(string(append(front, line...)), 60))
+			return nil, fmt.Errorf(
+				"not an SSH server: it begins with %q",
+				printable(string(append(front, line...)), 60),
+			)
 		case b[0] == '\n':
 			front, line = append(front, line...), nil
 		}
 	}
 }
 
-// identified is a connection whose first line is read again.
+// identified is a connection that reads its first line again.
 type identified struct {
 	net.Conn
-	again []byte // of the reader
+	again []byte // rest of the line
 }
 
 func (c *identified) Read(p []byte) (int, error) {

@@ -9,18 +9,20 @@ import (
 	"testing"
 )
 
-// What a server says first is told, and is there for the handshake.
+// The identification string is returned, and read again by the handshake.
 func TestIdentify(t *testing.T) {
 	for _, tt := range []struct{ name, sends, version, rest, says string }{
-		{"openssh", "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\nkex", "SSH-2.0-OpenSSH_9.2p1 Debian-2", "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\nkex", ""},
+		{"openssh", "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\nkex", "SSH-2.0-OpenSSH_9.2p1 Debian-2",
+			"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\nkex", ""},
 		{"gateway", Identification + "\r\n", Identification, Identification + "\r\n", ""},
 		{"no carriage return", "SSH-2.0-x\n", "SSH-2.0-x", "SSH-2.0-x\n", ""},
-		{"lines in front", "hello\r\nSSH-2.0-sandboxd is not here\r\n", "SSH-2.0-sandboxd is not here", "SSH-2.0-sandboxd is not here\r\n", ""},
+		{"lines in front", "hello\r\nSSH-2.0-sandboxd is not here\r\n",
+			"SSH-2.0-sandboxd is not here", "SSH-2.0-sandboxd is not here\r\n", ""},
 		{"not SSH", "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", "", "", `"HTTP/1.1 400 Bad Request`},
-		{"busy", "Exceeded MaxStartups\r\n", "", "", `it said "Exceeded MaxStartups"`},
-		{"silent", "", "", "", "hung up"},
-		{"no end", "SSH-2.0-" + strings.Repeat("x", 300), "", "", "no SSH server"},
-		{"much", strings.Repeat("noise\n", 3000), "", "", "no SSH server"},
+		{"busy", "Exceeded MaxStartups\r\n", "", "", `it sent "Exceeded MaxStartups"`},
+		{"silent", "", "", "", "closed the connection"},
+		{"no end", "SSH-2.0-" + strings.Repeat("x", 300), "", "", "not an SSH server"},
+		{"much", strings.Repeat("noise\n", 3000), "", "", "not an SSH server"},
 		{"control characters", "\x1b[2Jrm\r\n", "", "", `"?[2Jrm"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,7 +52,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// A server that says nothing is waited for no longer than its caller has time.
+// A silent server cannot block beyond ctx.
 func TestIdentifyCancel(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()

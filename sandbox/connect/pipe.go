@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Pipe is a connection within this process, for a session stream: both sides of one write before they
-// read, so it holds what is written until it is read. net.Pipe does not.
+// Pipe returns the ends of a buffered connection within this process, for a session stream. Both
+// sides of a stream write before they read, so that the unbuffered net.Pipe would block.
 func Pipe() (near, far net.Conn, err error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

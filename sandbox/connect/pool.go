@@ -20,57 +20,59 @@ const (
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Second
 
-	// A refused login or a changed identity does not mend itself; asking again would only fill the guest's log.
-	// It counts against us there, too: so the pause doubles, so many times.
+	// A rejected login or a changed host key does not resolve itself, and retries fill the log of
+	// the guest and count against this client. So the pause doubles, up to maxRefusals times.
 	refusedPause = 30 * time.Second
 	maxRefusals  = 5
 
-	// A connection that lived less counts as a failed attempt, so that a guest which accepts and hangs up is not redialled
-	// in a loop.
+	// A connection that ends sooner counts as a failed attempt, so that a guest that closes
+	// connections is not redialled in a loop.
 	provenAfter = 10 * time.Second
 )
 
 // PoolOptions configure a Pool.
 type PoolOptions struct {
-	// Dial reaches an instance: Dial of its backend. Required.
+	// Dial connects to an instance: Dial of its backend. Required.
 	Dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
-	// Open makes control connections; nil, or a nil control, means to log in to what Dial reaches. It bounds itself.
+	// Open opens control connections, with its own timeout. If it is nil or returns nil, the pool
+	// logs in to the peer of Dial.
 	Open func(context.Context, sandbox.Instance) (*Control, error)
-	// Opened is called with each new connection before anybody has it; nil does nothing. It bounds itself.
+	// Opened is called with each new connection before callers receive it, and has its own timeout.
+	// It may be nil.
 	Opened func(context.Context, sandbox.Instance, *Control)
-	Log    *slog.Logger // nil discards
+	Log    *slog.Logger // nil discards the log
 }
 
-// Pool keeps one control connection per instance. Its methods may be called at once.
+// Pool keeps one control connection per instance. Its methods are safe for concurrent use.
 //
-// After a failed attempt the next one waits, 100 ms doubling to 5 s. After a refused login (ErrLogin, ErrIdentity) there
-// is none for 30 s, doubling to 16 minutes: callers get the same error at once. Forget clears both. ErrGone and ErrStopped cost nothing to find
-// out and are neither kept nor waited for.
+// After a failed attempt, the next one waits for 100 ms, doubling up to 5 s. After a rejected login
+// (ErrLogin, ErrIdentity), there is no attempt for 30 s, doubling up to 16 minutes: callers receive
+// the same error immediately. Forget clears both. ErrGone and ErrStopped cause no pause.
 type Pool struct {
 	dial   func(context.Context, sandbox.Instance) (sandbox.Peer, error)
 	open   func(context.Context, sandbox.Instance) (*Control, error)
 	opened func(context.Context, sandbox.Instance, *Control)
 	log    *slog.Logger
-	wg     sync.WaitGroup // attempts
+	wg     sync.WaitGroup // running attempts
 
 	firstPause, maxPause, refusedPause, provenAfter time.Duration
 
 	mu      sync.Mutex
 	closed  bool              // guarded by mu
-	entries map[string]*entry // guarded by mu, with all that is in it; by Instance.ID
+	entries map[string]*entry // guarded by mu, with its entries; by Instance.ID
 }
 
 type entry struct {
-	control  *Control  // nil, alive, or dead and not yet noticed
-	since    time.Time // when control was made
-	attempt  *attempt  // under way
+	control  *Control  // may be nil or dead
+	since    time.Time // when control was opened
+	attempt  *attempt  // running; nil if none
 	failures int
-	refusals int       // of the login, in a row
+	refusals int       // consecutive rejected logins
 	next     time.Time // no attempt before
 	refused  error     // ErrLogin or ErrIdentity, until next
 }
 
-// attempt is one dial that any number of callers wait for.
+// attempt is one dial, which any number of callers wait for.
 type attempt struct {
 	waiters int // guarded by Pool.mu
 	cancel  context.CancelCauseFunc
@@ -87,17 +89,27 @@ func NewPool(o PoolOptions) *Pool {
 	if o.Opened == nil {
 		o.Opened = func(context.Context, sandbox.Instance, *Control) {}
 	}
-	return &Pool{dial: o.Dial, open: o.Open, opened: o.Opened, log: o.Log, entries: make(map[string]*entry),
-		firstPause: firstPause, maxPause: maxPause, refusedPause: refusedPause, provenAfter: provenAfter}
+	return &Pool{
+		dial:         o.Dial,
+		open:         o.Open,
+		opened:       o.Opened,
+		log:          o.Log,
+		entries:      make(map[string]*entry),
+		firstPause:   firstPause,
+		maxPause:     maxPause,
+		refusedPause: refusedPause,
+		provenAfter:  provenAfter,
+	}
 }
 
-// Control returns the live control connection of inst, making one if there is none. Callers at one time share one attempt;
-// it is given up when the last of them has. The pool owns the connection: callers do not close it.
+// Control returns the control connection of inst, and opens one if there is none. Concurrent
+// callers share one attempt, which is cancelled when the last of them has left. The pool owns the
+// connection: callers must not close it.
 func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("connect to %s: %w", title(inst), ErrClosed)
+		return nil, fmt.Errorf("connect to %s: %w", label(inst), ErrClosed)
 	}
 	e := p.entryLocked(inst.ID)
 	if e.control != nil {
@@ -128,19 +140,19 @@ func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, er
 		p.mu.Lock()
 		if a.waiters--; a.waiters == 0 {
 			a.cancel(context.Cause(ctx))
-			if e.attempt == a { // who comes now begins a new one
+			if e.attempt == a { // later callers begin a new one
 				e.attempt = nil
 			}
 		}
 		p.mu.Unlock()
-		return nil, fmt.Errorf("connect to %s: %w", title(inst), context.Cause(ctx))
+		return nil, fmt.Errorf("connect to %s: %w", label(inst), context.Cause(ctx))
 	}
 }
 
-// title is what an instance is called in errors: by its id, a machine by its URI.
-func title(inst sandbox.Instance) string { return cmp.Or(inst.Host.URI, inst.ID) }
+// label returns the name of an instance in errors: the URI of a host, or the ID.
+func label(inst sandbox.Instance) string { return cmp.Or(inst.Host.URI, inst.ID) }
 
-// named says which instance an error of dialling is about. That of a machine says so itself.
+// named adds the instance to an error of a dial. Errors of a host already have it.
 func named(inst sandbox.Instance, err error) error {
 	if inst.Host.URI != "" {
 		return err
@@ -148,7 +160,7 @@ func named(inst sandbox.Instance, err error) error {
 	return fmt.Errorf("connect to %s: %w", inst.ID, err)
 }
 
-// SSH returns a connection of the caller's own to inst, for a client that is relayed there. The caller closes it.
+// SSH returns a new connection to inst, for a relayed client. The caller closes it.
 func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 	p.mu.Lock()
 	var err error
@@ -179,7 +191,7 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 			}
 			p.mu.Unlock()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", title(inst), err)
+		return nil, fmt.Errorf("connect to %s: %w", label(inst), err)
 	}
 	if socket != nil {
 		conn.programs = stdio.NewPrograms(conn.Conn, socket)
@@ -188,8 +200,8 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 	return conn, nil
 }
 
-// Forget closes the control connection of an instance, gives up an attempt under way and clears its failures. Call it when
-// the instance was stopped, started or destroyed.
+// Forget closes the control connection of an instance, cancels a running attempt and clears its
+// failures. Call it when the instance was stopped, started or destroyed.
 func (p *Pool) Forget(id string) {
 	p.mu.Lock()
 	control := p.dropLocked(id)
@@ -199,7 +211,7 @@ func (p *Pool) Forget(id string) {
 	}
 }
 
-// Close closes all connections and waits for what is under way.
+// Close closes all connections and waits for running attempts.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -217,7 +229,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// dropLocked removes an entry, gives up its attempt and returns its connection, which the caller closes.
+// dropLocked removes an entry, cancels its attempt and returns its connection, which the caller
+// closes.
 func (p *Pool) dropLocked(id string) *Control {
 	e := p.entries[id]
 	if e == nil {
@@ -239,11 +252,11 @@ func (p *Pool) entryLocked(id string) *entry {
 	return e
 }
 
-// buryLocked takes note that the connection of e has died.
+// buryLocked removes the dead connection of e.
 func (p *Pool) buryLocked(id string, e *entry) {
 	p.log.Info("control connection ended", "sandbox", id, "err", e.control.Err())
 	dead := e.control
-	p.wg.Go(func() { dead.Close() }) // waits for the ends of its streams
+	p.wg.Go(func() { dead.Close() }) // waits for its streams
 	e.control = nil
 	if time.Since(e.since) < p.provenAfter {
 		p.failedLocked(e, dead.Err())
@@ -275,9 +288,10 @@ func (p *Pool) failedLocked(e *entry, err error) {
 	}
 }
 
-// startLocked begins an attempt for e. It runs on its own time, not on that of the caller who happened to be first.
+// startLocked begins an attempt for e. It does not end with the first caller's ctx.
 func (p *Pool) startLocked(caller context.Context, inst sandbox.Instance, e *entry) *attempt {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller)) // others wait for it, too; its values say who may be asked
+	// Other callers wait for it, too. The values of caller say which person may be asked.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	a := &attempt{cancel: cancel, done: make(chan struct{})}
 	e.attempt = a
 	pause := time.Until(e.next)
@@ -307,7 +321,11 @@ func (p *Pool) startLocked(caller context.Context, inst sandbox.Instance, e *ent
 	return a
 }
 
-func (p *Pool) reach(ctx context.Context, inst sandbox.Instance, pause time.Duration) (*Control, error) {
+func (p *Pool) reach(
+	ctx context.Context,
+	inst sandbox.Instance,
+	pause time.Duration,
+) (*Control, error) {
 	if pause > 0 {
 		timer := time.NewTimer(pause)
 		defer timer.Stop()
@@ -322,7 +340,11 @@ func (p *Pool) reach(ctx context.Context, inst sandbox.Instance, pause time.Dura
 			return c, err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %v", dialTimeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		dialTimeout,
+		fmt.Errorf("no answer within %v", dialTimeout),
+	)
 	defer cancel()
 	peer, err := p.dial(ctx, inst)
 	if err != nil {

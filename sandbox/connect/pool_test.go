@@ -15,7 +15,10 @@ import (
 
 var demo = sandbox.Instance{ID: "demo"}
 
-func newPool(t *testing.T, dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)) *Pool {
+func newPool(
+	t *testing.T,
+	dial func(context.Context, sandbox.Instance) (sandbox.Peer, error),
+) *Pool {
 	p := NewPool(PoolOptions{Dial: dial})
 	t.Cleanup(func() { p.Close() })
 	return p
@@ -74,7 +77,7 @@ func TestPoolReplacesDeadConnection(t *testing.T) {
 	}
 }
 
-// A refused login is not repeated until its time, or Forget.
+// A rejected login is not retried before its pause has passed, or Forget.
 func TestPoolDoesNotRepeatRefusedLogin(t *testing.T) {
 	var open atomic.Bool
 	s := newServer(t, func(s *testServer) { s.refuse = func() bool { return !open.Load() } })
@@ -111,18 +114,24 @@ func TestPoolBacksOff(t *testing.T) {
 		err  error
 		want []time.Duration // between attempts
 	}{
-		{"network", net.ErrClosed, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond,
-			800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond, 5 * time.Second, 5 * time.Second}},
+		{"network", net.ErrClosed, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond,
+			400 * time.Millisecond,
+			800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond,
+			5 * time.Second, 5 * time.Second}},
 		{"gone", sandbox.ErrGone, []time.Duration{0, 0, 0}},
 		{"stopped", sandbox.ErrStopped, []time.Duration{0, 0, 0}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var at []time.Time
-				p := NewPool(PoolOptions{Dial: func(context.Context, sandbox.Instance) (sandbox.Peer, error) {
-					at = append(at, time.Now())
-					return sandbox.Peer{}, tt.err
-				}})
+				p := NewPool(
+					PoolOptions{
+						Dial: func(context.Context, sandbox.Instance) (sandbox.Peer, error) {
+							at = append(at, time.Now())
+							return sandbox.Peer{}, tt.err
+						},
+					},
+				)
 				defer p.Close()
 				for range len(tt.want) + 1 {
 					if _, err := p.Control(t.Context(), demo); !errors.Is(err, tt.err) {
@@ -139,15 +148,18 @@ func TestPoolBacksOff(t *testing.T) {
 	}
 }
 
-// An attempt belongs to all who wait: it survives the first caller, ends with the last, and who comes then begins anew.
+// All callers share an attempt: it survives the first caller and ends with the last. A later caller
+// begins a new one.
 func TestPoolAttemptOutlivesItsFirstCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials atomic.Int32
-		p := NewPool(PoolOptions{Dial: func(ctx context.Context, _ sandbox.Instance) (sandbox.Peer, error) {
-			dials.Add(1)
-			<-ctx.Done()
-			return sandbox.Peer{}, context.Cause(ctx)
-		}})
+		p := NewPool(
+			PoolOptions{Dial: func(ctx context.Context, _ sandbox.Instance) (sandbox.Peer, error) {
+				dials.Add(1)
+				<-ctx.Done()
+				return sandbox.Peer{}, context.Cause(ctx)
+			}},
+		)
 		defer p.Close()
 		ctx1, cancel1 := context.WithCancel(t.Context())
 		ctx2, cancel2 := context.WithCancel(t.Context())
@@ -166,7 +178,11 @@ func TestPoolAttemptOutlivesItsFirstCaller(t *testing.T) {
 		alive := p.entries[demo.ID].attempt != nil
 		p.mu.Unlock()
 		if !alive || dials.Load() != 1 {
-			t.Errorf("after the first caller left: attempt alive %v, dials %d; want true, 1", alive, dials.Load())
+			t.Errorf(
+				"after the first caller left: attempt alive %v, dials %d; want true, 1",
+				alive,
+				dials.Load(),
+			)
 		}
 		cancel2()
 		wg.Wait()

@@ -102,7 +102,9 @@ func begin(t *testing.T, conn *Conn, pty *wire.PtyReq, command string) *started 
 			t.Fatalf("pty-req: %v, %v", ok, err)
 		}
 	}
-	if ok, err := p.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: command})); err != nil || !ok {
+	if ok, err := p.SendRequest(wire.RequestExec, true,
+		wire.Marshal(wire.Exec{Command: command})); err != nil ||
+		!ok {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
 	return &started{p, t}
@@ -146,14 +148,16 @@ func (s *started) finish() (out, errs, exit string) {
 	return outs[0].String(), outs[1].String(), exit
 }
 
-// inherited is the list of pipes that every child of this process has beside its first three descriptors, as Python prints it.
+// inherited is the list of pipes that every child of this process has beside its first three
+// descriptors, as Python prints it.
 func inherited(t *testing.T) string {
 	t.Helper()
 	var list []string
 	for fd := 3; fd < 300; fd++ {
 		to, err := os.Readlink(fmt.Sprint("/proc/self/fd/", fd))
 		flags, ferr := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && ferr == nil && flags&unix.FD_CLOEXEC == 0 && strings.HasPrefix(to, "pipe:") {
+		if err == nil && ferr == nil && flags&unix.FD_CLOEXEC == 0 &&
+			strings.HasPrefix(to, "pipe:") {
 			list = append(list, fmt.Sprint(fd))
 		}
 	}
@@ -168,11 +172,14 @@ func TestProgram(t *testing.T) {
 		{"exit status", "exit 7", "", "", "", "7"},
 		{"killed", "kill -KILL $$", "", "", "", "KILL"},
 		{"end of input", "cat; echo done", "x\n", "x\ndone\n", "", "0"},
-		{"not a terminal", "test -t 0 || test -t 1 || test -t 2 || echo none", "", "none\n", "", "0"},
+		{"not a terminal", "test -t 0 || test -t 1 || test -t 2 || echo none", "", "none\n", "",
+			"0"},
 		{"by name", "cat /dev/stdin >/dev/stdout; echo err >/dev/stderr", "in", "in", "err\n", "0"},
 		{"blocking", `python3 -c 'import os; print([os.get_blocking(n) for n in (0, 1, 2)])'`, "", "[True, True, True]\n", "", "0"},
 		{"much each way", "cat", big, big, "", "0"},
-		{"more than a pipe holds, at the end", "head -c 800000 /dev/zero | tr '\\0' x; echo end >&2; exit 3", "", strings.Repeat("x", 800_000), "end\n", "3"},
+		{"more than a pipe holds, at the end",
+			"head -c 800000 /dev/zero | tr '\\0' x; echo end >&2; exit 3", "",
+			strings.Repeat("x", 800_000), "end\n", "3"},
 		{"not read", "exit 5", big, "", "", "5"},
 		{"input closed early", "exec <&-; echo still; exit 6", big, "still\n", "", "6"},
 		{"output closed early", "exec >&- 2>&-; sleep 0.2; exit 4", "", "", "", "4"},
@@ -188,13 +195,24 @@ func TestProgram(t *testing.T) {
 			out, errs, exit := s.finish()
 			writing.Wait()
 			if out != tt.out || errs != tt.errs || exit != tt.exit {
-				t.Errorf("got %d bytes %.60q, %.60q, %s; want %d bytes %.60q, %.60q, %s", len(out), out, errs, exit, len(tt.out), tt.out, tt.errs, tt.exit)
+				t.Errorf(
+					"got %d bytes %.60q, %.60q, %s; want %d bytes %.60q, %.60q, %s",
+					len(out),
+					out,
+					errs,
+					exit,
+					len(tt.out),
+					tt.out,
+					tt.errs,
+					tt.exit,
+				)
 			}
 		})
 	}
 }
 
-// A program is over when it ends; those that it leaves behind write to nobody, and live, also when the connection ends at once.
+// A program is over when it ends; those that it leaves behind write to nobody, and live, also when
+// the connection ends at once.
 func TestProgramLeavesOthers(t *testing.T) {
 	for name, leaves := range map[string]bool{"connection stays": false, "connection ends": true} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +231,17 @@ func leavesOthers(t *testing.T, leaves bool) {
 	if err := unix.Mkfifo(gate, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, _, exit := begin(t, conn, nil, fmt.Sprintf("(read x <%s; for i in $(seq 300); do head -c 1000 /dev/zero; done || exit 1; echo yes >%s) & echo hi", gate, survived)).finish()
+	out, _, exit := begin(
+		t,
+		conn,
+		nil,
+		fmt.Sprintf(
+			"(read x <%s; for i in $(seq 300); do head -c 1000 /dev/zero; done || exit 1; echo "+
+				"yes >%s) & echo hi",
+			gate,
+			survived,
+		),
+	).finish()
 	if out != "hi\n" || exit != "0" {
 		t.Errorf("got %q, %s", out, exit)
 	}
@@ -236,14 +264,24 @@ func leavesOthers(t *testing.T, leaves bool) {
 
 func waitABit() { <-time.After(10 * time.Millisecond) }
 
-// Whoever closes the channel of a program hangs up on it.
+// Closing the channel of a program sends HUP to it.
 func TestProgramHangup(t *testing.T) {
 	conn := guestConn(t)
-	for name, pty := range map[string]*wire.PtyReq{"pipes": nil, "terminal": {Term: "xterm", Cols: 80, Rows: 24}} {
+	for name, pty := range map[string]*wire.PtyReq{"pipes": nil,
+		"terminal": {Term: "xterm", Cols: 80, Rows: 24}} {
 		t.Run(name, func(t *testing.T) {
 			note := filepath.Join(t.TempDir(), "note")
-			// On standard error it would say that its sleep was hung up on, to nobody, and die of that.
-			s := begin(t, conn, pty, fmt.Sprintf("trap 'echo hup >%s; exit' HUP; echo ready; exec 2>/dev/null; while :; do sleep 0.05; done", note))
+			// Without a reader of standard error, its message about the sleep would end it.
+			s := begin(
+				t,
+				conn,
+				pty,
+				fmt.Sprintf(
+					"trap 'echo hup >%s; exit' HUP; echo ready; exec 2>/dev/null; while :; do "+
+						"sleep 0.05; done",
+					note,
+				),
+			)
 			var b [7]byte
 			if _, err := io.ReadFull(s, b[:6]); err != nil || string(b[:5]) != "ready" {
 				t.Fatalf("got %q, %v", b, err)
@@ -267,8 +305,12 @@ func TestProgramHangup(t *testing.T) {
 func TestProgramTerminal(t *testing.T) {
 	conn := guestConn(t)
 	modes := string([]byte{53, 0, 0, 0, 0, 0}) // no ECHO
-	s := begin(t, conn, &wire.PtyReq{Term: "vt100", Cols: 91, Rows: 17, Modes: modes},
-		`test "$(tty)" = "$SSH_TTY" && test -t 2 && echo "$TERM" && stty size && stty -a | grep -o -- '-echo ' && stat -c '%u %a' "$(tty)"; read x; stty size; echo "got $x"; exit 9`)
+	s := begin(
+		t,
+		conn,
+		&wire.PtyReq{Term: "vt100", Cols: 91, Rows: 17, Modes: modes},
+		`test "$(tty)" = "$SSH_TTY" && test -t 2 && echo "$TERM" && stty size && stty -a | grep -o -- '-echo ' && stat -c '%u %a' "$(tty)"; read x; stty size; echo "got $x"; exit 9`,
+	)
 	var seen bytes.Buffer
 	for !strings.Contains(seen.String(), "620") {
 		b := make([]byte, 100)
@@ -278,10 +320,14 @@ func TestProgramTerminal(t *testing.T) {
 		}
 		seen.Write(b[:n])
 	}
-	if ok, err := s.SendRequest(wire.RequestWindowChange, true, wire.Marshal(wire.WindowChange{Cols: 44, Rows: 11})); err != nil || !ok {
+	if ok, err := s.SendRequest(wire.RequestWindowChange, true,
+		wire.Marshal(wire.WindowChange{Cols: 44, Rows: 11})); err != nil ||
+		!ok {
 		t.Errorf("window-change: %v, %v", ok, err)
 	}
-	if ok, err := s.SendRequest(wire.RequestBreak, true, wire.Marshal(struct{ N uint32 }{1})); err != nil || !ok {
+	if ok, err := s.SendRequest(wire.RequestBreak, true,
+		wire.Marshal(struct{ N uint32 }{1})); err != nil ||
+		!ok {
 		t.Errorf("break: %v, %v", ok, err)
 	}
 	if ok, err := s.SendRequest(wire.RequestWindowChange, true, []byte("x")); err != nil || ok {
@@ -295,24 +341,37 @@ func TestProgramTerminal(t *testing.T) {
 	}
 	out, _, exit := s.finish()
 	seen.WriteString(out)
-	want := fmt.Sprintf("vt100\r\n17 91\r\n-echo \r\n%d 620\r\n11 44\r\ngot answer\r\n", os.Getuid())
+	want := fmt.Sprintf(
+		"vt100\r\n17 91\r\n-echo \r\n%d 620\r\n11 44\r\ngot answer\r\n",
+		os.Getuid(),
+	)
 	if seen.String() != want || exit != "9" {
 		t.Errorf("got %q, %s, want %q, 9", seen.String(), exit, want)
 	}
 }
 
-// Everything that a terminal was told before its program ended is read.
+// All output of a terminal before the end of its program is read.
 func TestProgramTerminalOutput(t *testing.T) {
 	conn := guestConn(t)
 	for range 20 {
-		s := begin(t, conn, &wire.PtyReq{Cols: 80, Rows: 24}, "stty -opost; head -c 100000 /dev/zero | tr '\\0' x; printf end")
+		s := begin(
+			t,
+			conn,
+			&wire.PtyReq{Cols: 80, Rows: 24},
+			"stty -opost; head -c 100000 /dev/zero | tr '\\0' x; printf end",
+		)
 		if out, _, exit := s.finish(); out != strings.Repeat("x", 100_000)+"end" || exit != "0" {
-			t.Fatalf("got %d bytes that end in %.10q, %s", len(out), out[max(0, len(out)-10):], exit)
+			t.Fatalf(
+				"got %d bytes that end in %.10q, %s",
+				len(out),
+				out[max(0, len(out)-10):],
+				exit,
+			)
 		}
 	}
 }
 
-// Where nothing can be started the channel says why, in the program's place.
+// If a program cannot be started, its channel reports why.
 func TestProgramThatCannotStart(t *testing.T) {
 	conn := guestConn(t)
 	for _, pty := range []*wire.PtyReq{nil, {Cols: 80, Rows: 24}} {
@@ -323,7 +382,7 @@ func TestProgramThatCannotStart(t *testing.T) {
 	}
 }
 
-// No descriptor and no goroutine stays of many programs, however they end.
+// Many programs leave no file descriptor and no goroutine, however they end.
 func TestProgramsLeaveNothing(t *testing.T) {
 	conn := guestConn(t)
 	count := func() int {
@@ -351,7 +410,8 @@ func TestProgramsLeaveNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for end := time.Now().Add(patience); count() > before; waitABit() { // the guest is in this process
+	// the guest is in this process
+	for end := time.Now().Add(patience); count() > before; waitABit() {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors are open, %d were before", count(), before)
 		}
@@ -373,7 +433,12 @@ func hostileConn(t *testing.T, answer func(files *stdio.Socket, q *ssh.Request))
 		s.conns = append(s.conns, files)
 		s.mu.Unlock()
 		s.wg.Go(func() { s.serve(files) })
-		return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{s.host.PublicKey()}, Auth: []ssh.AuthMethod{ssh.PublicKeys(s.client)}}, nil
+		return sandbox.Peer{
+			Conn:     near,
+			User:     "sandbox",
+			HostKeys: []ssh.PublicKey{s.host.PublicKey()},
+			Auth:     []ssh.AuthMethod{ssh.PublicKeys(s.client)},
+		}, nil
 	}
 	conn, err := newPool(t, dial).SSH(t.Context(), sandbox.Instance{ID: "s1"})
 	if err != nil {
@@ -384,7 +449,8 @@ func hostileConn(t *testing.T, answer func(files *stdio.Socket, q *ssh.Request))
 	return conn
 }
 
-// What a guest passes for /dev/pts/ptmx is that, or nothing is passed to it, and no other file is opened.
+// What a guest passes for /dev/pts/ptmx is that, or nothing is passed to it, and no other file is
+// opened.
 func TestHostileDescriptors(t *testing.T) {
 	opened := func(path string, flags int) func(*testing.T) []int {
 		return func(t *testing.T) []int {
@@ -414,7 +480,8 @@ func TestHostileDescriptors(t *testing.T) {
 		{"the device on another file system", opened("/dev/ptmx", unix.O_PATH), false},
 		{"a link", opened("/proc/self/exe", unix.O_PATH|unix.O_NOFOLLOW), false},
 		{"two", func(t *testing.T) []int {
-			return append(opened("/dev/pts/ptmx", unix.O_PATH)(t), opened("/dev/null", unix.O_PATH)(t)...)
+			return append(opened("/dev/pts/ptmx", unix.O_PATH)(t),
+				opened("/dev/null", unix.O_PATH)(t)...)
 		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -463,7 +530,9 @@ func TestProgramUnable(t *testing.T) {
 		t.Fatalf("got another channel, %v, want it as it is", err)
 	}
 	defer p.Release()
-	if ok, err := channel.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: "echo it works"})); err != nil || !ok {
+	if ok, err := channel.SendRequest(wire.RequestExec, true,
+		wire.Marshal(wire.Exec{Command: "echo it works"})); err != nil ||
+		!ok {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
 	if out, err := io.ReadAll(channel); string(out) != "it works\n" || err != nil {
@@ -471,7 +540,7 @@ func TestProgramUnable(t *testing.T) {
 	}
 }
 
-// A guest that refuses, answers nonsense or never answers keeps nobody.
+// A guest that rejects, answers nonsense or never answers cannot block.
 func TestOfferRefused(t *testing.T) {
 	for name, answer := range map[string]func(*stdio.Socket, *ssh.Request){
 		"refused":  func(_ *stdio.Socket, q *ssh.Request) { _ = q.Reply(false, nil) },

@@ -14,22 +14,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// How a command can end other than by exit status 0. See also ExitError.
+// Errors of a command, in addition to ExitError.
 var (
-	// ErrLost: the channel or the connection ended, and the server did not report how the command did.
+	// ErrLost: the channel or the connection ended before the server reported the end of the
+	// command.
 	ErrLost = errors.New("the connection ended before the command")
-	// ErrNoTerminal: the server refused a terminal. Nothing was started.
+	// ErrNoTerminal: the server rejected the terminal. Nothing was started.
 	ErrNoTerminal = errors.New("no terminal is available")
-	// ErrNotStarted: the server refused to start the command.
-	ErrNotStarted = errors.New("the server refused to start the command")
+	// ErrNotStarted: the server rejected the command.
+	ErrNotStarted = errors.New("the server rejected the command")
 	// ErrTooMuch: the command printed more than Output returns.
 	ErrTooMuch = errors.New("the command printed too much")
 )
 
-// ExitError is the end of a command with an exit status other than 0, or by a signal.
+// ExitError is a command that ended by a signal or with an exit status other than 0.
 type ExitError struct {
-	Status int    // exit status; 128 plus the signal's number after a signal
-	Signal string // name without SIG, empty if the command exited
+	Status int    // exit status; 128 + n after signal n
+	Signal string // name without SIG of the signal that ended it; empty if none did
 }
 
 func (e *ExitError) Error() string {
@@ -39,27 +40,27 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit status %d", e.Status)
 }
 
-// Command is what runs in a session channel of its own. Only Line is required.
+// Command is a command to run in a new session channel. Only Line is required.
 type Command struct {
-	Line string   // for the account's shell
-	Env  []string // NAME=value; what the server does not accept is an error
+	Line string   // shell code for the account's shell
+	Env  []string // NAME=value; a variable that the server rejects is an error
 	// Pty is the terminal to run on; nil means pipes. A terminal has no Stderr.
 	Pty *wire.PtyReq
-	// Stdin is what the command reads; nil is empty. A Read that blocks does not keep Wait from returning.
+	// Stdin is the command's standard input; nil is empty. Wait does not wait for a blocked Read.
 	Stdin io.Reader
-	// Stdout and Stderr receive the output; nil discards it. They are written to at the same time,
-	// and never after Wait has returned. A Write that fails ends the command with that error.
+	// Stdout and Stderr receive the output; nil discards it. They are written to concurrently, and
+	// never after Wait has returned. A failed Write ends the command with that error.
 	Stdout, Stderr io.Writer
 	// Ready is called when the server has granted the terminal, before the command starts. If it
 	// fails, nothing starts and Start returns its error. Nil does nothing.
 	Ready func() error
 }
 
-// Run runs c on conn and returns when it has ended and all its output was written. Nil means exit
-// status 0. Other errors are *ExitError, ErrLost, the cause of ctx, and those of Start.
+// Run runs c on conn until it has ended and its output is written. nil means exit status 0. Errors
+// are *ExitError, ErrLost, the cause of ctx, and those of Start.
 //
-// The end of ctx closes the channel, on which a server hangs up on the command. conn stays open: a
-// server that does not close the channel in turn keeps its memory until the caller closes conn.
+// When ctx ends, Run closes the channel, and the server sends HUP to the command. conn stays open:
+// if the server does not close the channel, its memory is used until the caller closes conn.
 func Run(ctx context.Context, conn ssh.Conn, c Command) error {
 	r, err := Start(ctx, conn, c)
 	if err != nil {
@@ -69,8 +70,8 @@ func Run(ctx context.Context, conn ssh.Conn, c Command) error {
 }
 
 // Output runs a command line and returns the first limit bytes of its standard output, also with an
-// error. Standard error is dropped. A command that prints more than limit bytes on either is hung
-// up on, and the error is ErrTooMuch; others are those of Run.
+// error. Standard error is discarded. If the command prints more than limit bytes on either, it
+// receives HUP and the error is ErrTooMuch. Other errors are those of Run.
 func Output(ctx context.Context, conn ssh.Conn, line string, limit int) ([]byte, error) {
 	out := &head{limit: limit}
 	err := Run(ctx, conn, Command{Line: line, Stdout: out, Stderr: &head{limit: limit}})
@@ -92,7 +93,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Running is a command that was started. Its methods may be called at once.
+// Running is a started command. Its methods are safe for concurrent use.
 type Running struct {
 	channel *sshconn.Channel
 	done    chan struct{} // closed when err is set
@@ -102,8 +103,9 @@ type Running struct {
 	err   error        // guarded by mu; set once
 }
 
-// Start starts c on conn; see Run. ctx bounds the command, not only its start. Errors: ErrNoTerminal,
-// ErrNotStarted, *ssh.OpenChannelError, ErrLost, the error of c.Ready, and the cause of ctx.
+// Start starts c on conn; see Run. ctx bounds the command, not only its start. Errors:
+// ErrNoTerminal, ErrNotStarted, *ssh.OpenChannelError, ErrLost, the error of c.Ready, and the cause
+// of ctx.
 func Start(ctx context.Context, conn ssh.Conn, c Command) (*Running, error) {
 	channel, err := sshconn.Open(ctx, conn, wire.ChannelSession, nil)
 	switch {
@@ -115,13 +117,13 @@ func Start(ctx context.Context, conn ssh.Conn, c Command) (*Running, error) {
 	return StartOn(ctx, channel, c)
 }
 
-// StartOn is Start on a session channel that was opened for the command alone.
+// StartOn is Start on a session channel that is only for the command.
 func StartOn(ctx context.Context, channel *sshconn.Channel, c Command) (*Running, error) {
 	r := &Running{channel: channel, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
 	var copies sync.WaitGroup
 	copies.Go(func() { r.copy(c.Stdout, channel) })
-	copies.Go(func() { r.copy(c.Stderr, channel.Stderr()) }) // a full stderr would stall stdout, too
+	copies.Go(func() { r.copy(c.Stderr, channel.Stderr()) }) // a full stderr blocks stdout, too
 	go func() {                                              // ends with the channel
 		defer stop()
 		err := exitOf(channel.Requests)
@@ -132,9 +134,9 @@ func StartOn(ctx context.Context, channel *sshconn.Channel, c Command) (*Running
 		r.end(err)
 		return nil, err
 	}
-	go func() { // ends with Stdin, or with the channel once it is read from
+	go func() { // ends with Stdin, or with the first write after the end of the channel
 		if c.Stdin != nil {
-			_, _ = io.Copy(channel, c.Stdin) // a command need not read it
+			_, _ = io.Copy(channel, c.Stdin) // the command may not read it
 		}
 		_ = channel.CloseWrite()
 	}()
@@ -150,8 +152,9 @@ func (r *Running) start(ctx context.Context, c Command) error {
 	}
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
-		refused := fmt.Errorf("environment variable %s: the server refused it", name)
-		if err := r.request(ctx, wire.RequestEnv, wire.Marshal(wire.Env{Name: name, Value: value}), refused); err != nil {
+		refused := fmt.Errorf("environment variable %s: rejected by the server", name)
+		if err := r.request(ctx, wire.RequestEnv, wire.Marshal(wire.Env{Name: name, Value: value}),
+			refused); err != nil {
 			return err
 		}
 	}
@@ -163,7 +166,7 @@ func (r *Running) start(ctx context.Context, c Command) error {
 	return r.request(ctx, wire.RequestExec, wire.Marshal(wire.Exec{Command: c.Line}), ErrNotStarted)
 }
 
-// request makes a request. A server's refusal is the error refused.
+// request makes a request. If the server rejects it, the error is refused.
 func (r *Running) request(ctx context.Context, name string, payload []byte, refused error) error {
 	ok, err := r.channel.Request(ctx, name, payload)
 	switch {
@@ -175,7 +178,7 @@ func (r *Running) request(ctx context.Context, name string, payload []byte, refu
 	return err
 }
 
-// exitOf receives a channel's requests to their end and returns how the command ended.
+// exitOf receives all requests of a channel and returns how the command ended.
 func exitOf(requests <-chan *ssh.Request) error {
 	err := ErrLost
 	for q := range requests {
@@ -194,7 +197,7 @@ func exitOf(requests <-chan *ssh.Request) error {
 	return err
 }
 
-// copy copies output to its end, also when nobody takes it: unread it would stall the channel.
+// copy copies all output. It discards unwanted output, which would block the channel.
 func (r *Running) copy(dst io.Writer, src io.Reader) {
 	if dst != nil {
 		if _, err := io.Copy(outputWriter{dst, r}, src); err != nil {
@@ -204,7 +207,7 @@ func (r *Running) copy(dst io.Writer, src io.Reader) {
 	_, _ = io.Copy(io.Discard, src)
 }
 
-// outputWriter is where output goes until the command has ended.
+// outputWriter writes output until the command has ended.
 type outputWriter struct {
 	io.Writer
 	of *Running
@@ -221,7 +224,7 @@ func (w outputWriter) Write(p []byte) (int, error) {
 
 // end sets how the command ended, the first time, and closes the channel.
 func (r *Running) end(err error) {
-	go r.channel.Close() // on a dead connection it waits until that is known
+	go r.channel.Close() // on a dead connection, Close blocks until the keepalive fails
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.ended {
@@ -230,7 +233,7 @@ func (r *Running) end(err error) {
 	}
 }
 
-// Wait returns when the command has ended, with how; see Run. It may be called again.
+// Wait waits until the command has ended. Its errors are those of Run. It may be called repeatedly.
 func (r *Running) Wait() error {
 	<-r.done
 	r.mu.RLock()
@@ -238,9 +241,14 @@ func (r *Running) Wait() error {
 	return r.err
 }
 
-// Signal sends the command a signal, named without SIG. An error means that the channel has ended.
+// Signal sends a signal, named without SIG, to the command. An error means that the channel has
+// ended.
 func (r *Running) Signal(name string) error {
-	_, err := r.channel.SendRequest(wire.RequestSignal, false, wire.Marshal(wire.Signal{Name: name}))
+	_, err := r.channel.SendRequest(
+		wire.RequestSignal,
+		false,
+		wire.Marshal(wire.Signal{Name: name}),
+	)
 	return err
 }
 

@@ -33,25 +33,44 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			err := Run(t.Context(), conn, Command{Line: tt.line, Env: []string{"LC_TEST=a=b"}, Stdin: strings.NewReader(tt.stdin), Stdout: &out, Stderr: &errs})
+			err := Run(
+				t.Context(),
+				conn,
+				Command{
+					Line:   tt.line,
+					Env:    []string{"LC_TEST=a=b"},
+					Stdin:  strings.NewReader(tt.stdin),
+					Stdout: &out,
+					Stderr: &errs,
+				},
+			)
 			got, exited := errors.AsType[*ExitError](err)
-			if want, _ := errors.AsType[*ExitError](tt.want); exited != (want != nil) || exited && *got != *want || !exited && err != nil {
+			if want, _ := errors.AsType[*ExitError](tt.want); exited != (want != nil) ||
+				exited && *got != *want ||
+				!exited && err != nil {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 			if strings.HasPrefix(tt.line, "sleep") {
-				if err := Run(t.Context(), conn, Command{Line: "kill " + out.String()}); err != nil {
+				if err := Run(t.Context(), conn,
+					Command{Line: "kill " + out.String()}); err != nil {
 					t.Error(err)
 				}
 				return
 			}
 			if out.String() != tt.out || errs.String() != tt.errs {
-				t.Errorf("got %.60q, %.60q; want %.60q, %.60q", out.String(), errs.String(), tt.out, tt.errs)
+				t.Errorf(
+					"got %.60q, %.60q; want %.60q, %.60q",
+					out.String(),
+					errs.String(),
+					tt.out,
+					tt.errs,
+				)
 			}
 		})
 	}
 }
 
-// Output and input are optional, and input that never comes keeps nobody.
+// Output and input are optional. Input that never arrives cannot block.
 func TestRunWithoutStreams(t *testing.T) {
 	conn := guestConn(t)
 	if err := Run(t.Context(), conn, Command{Line: "cat; echo out; echo err >&2"}); err != nil {
@@ -70,8 +89,17 @@ func TestRunOnTerminal(t *testing.T) {
 	in, typed := io.Pipe()
 	defer typed.Close()
 	ready := false
-	r, err := Start(t.Context(), conn, Command{Line: `stty size; read x; until [ "$(stty size)" = "11 44" ]; do sleep 0.01; done; echo $x; exit 3`, Pty: &wire.PtyReq{Term: "xterm", Cols: 91, Rows: 17},
-		Stdin: in, Stdout: &out, Ready: func() error { ready = true; return nil }})
+	r, err := Start(
+		t.Context(),
+		conn,
+		Command{
+			Line:   `stty size; read x; until [ "$(stty size)" = "11 44" ]; do sleep 0.01; done; echo $x; exit 3`,
+			Pty:    &wire.PtyReq{Term: "xterm", Cols: 91, Rows: 17},
+			Stdin:  in,
+			Stdout: &out,
+			Ready:  func() error { ready = true; return nil },
+		},
+	)
 	if err != nil || !ready {
 		t.Fatal(err, ready)
 	}
@@ -90,7 +118,11 @@ func TestRunOnTerminal(t *testing.T) {
 	}
 
 	refused := errors.New("not recorded")
-	if _, err := Start(t.Context(), conn, Command{Line: "exit 0", Ready: func() error { return refused }}); !errors.Is(err, refused) {
+	if _, err := Start(t.Context(), conn, Command{Line: "exit 0",
+		Ready: func() error { return refused }}); !errors.Is(
+		err,
+		refused,
+	) {
 		t.Errorf("got %v, want the error of Ready", err)
 	}
 }
@@ -125,7 +157,14 @@ func (s *syncedBuffer) await(t *testing.T, text string) {
 func TestRunSignal(t *testing.T) {
 	conn := guestConn(t)
 	var out syncedBuffer
-	r, err := Start(t.Context(), conn, Command{Line: "trap 'echo got; exit 4' INT; echo ready; while :; do sleep 0.01; done", Stdout: &out})
+	r, err := Start(
+		t.Context(),
+		conn,
+		Command{
+			Line:   "trap 'echo got; exit 4' INT; echo ready; while :; do sleep 0.01; done",
+			Stdout: &out,
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,26 +172,35 @@ func TestRunSignal(t *testing.T) {
 	if err := r.Signal("INT"); err != nil {
 		t.Error(err)
 	}
-	if err, ok := errors.AsType[*ExitError](r.Wait()); !ok || err.Status != 4 || out.String() != "ready\ngot\n" {
+	if err, ok := errors.AsType[*ExitError](r.Wait()); !ok || err.Status != 4 ||
+		out.String() != "ready\ngot\n" {
 		t.Errorf("got %v, %q, want status 4", err, out.String())
 	}
 }
 
-// The end of ctx hangs up on the command, and nothing is written after that.
+// The end of ctx sends HUP to the command, and nothing is written after that.
 func TestRunEndsWithContext(t *testing.T) {
 	conn := guestConn(t)
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	over := false
-	// On standard error the shell would report that its sleep was hung up on, to nobody, and die of that.
-	err := Run(ctx, conn, Command{Line: "exec 2>/dev/null; trap 'touch " + dir + "/hup; exit' HUP; while :; do echo x; sleep 0.01; done", Stdout: writerFunc(func(p []byte) (int, error) {
-		if over {
-			t.Error("output after the end")
-		}
-		cancel(enough)
-		return len(p), nil
-	})})
+	// Without a reader of standard error, the shell's message about the sleep would end it.
+	err := Run(
+		ctx,
+		conn,
+		Command{
+			Line: "exec 2>/dev/null; trap 'touch " + dir +
+				"/hup; exit' HUP; while :; do echo x; sleep 0.01; done",
+			Stdout: writerFunc(func(p []byte) (int, error) {
+				if over {
+					t.Error("output after the end")
+				}
+				cancel(enough)
+				return len(p), nil
+			}),
+		},
+	)
 	over = true
 	if !errors.Is(err, enough) {
 		t.Errorf("got %v, want the cause of ctx", err)
@@ -186,13 +234,14 @@ func TestOutput(t *testing.T) {
 	} {
 		out, err := Output(t.Context(), conn, tt.line, 8)
 		_, exited := errors.AsType[*ExitError](tt.want)
-		if string(out) != tt.out || !errors.Is(err, tt.want) && !exited || exited && !errors.As(err, new(*ExitError)) {
+		if string(out) != tt.out || !errors.Is(err, tt.want) && !exited ||
+			exited && !errors.As(err, new(*ExitError)) {
 			t.Errorf("%s: got %q, %v; want %q, %v", tt.line, out, err, tt.out, tt.want)
 		}
 	}
 }
 
-// A server that refuses, says nothing, or goes away keeps nobody.
+// A server that rejects, is silent or disconnects cannot block.
 func TestRunOnHostileServer(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
@@ -204,18 +253,28 @@ func TestRunOnHostileServer(t *testing.T) {
 		request func(ssh.Channel, *ssh.Request)
 		want    error
 	}{
-		"no channel":           {open: func(nc ssh.NewChannel) bool { _ = nc.Reject(ssh.Prohibited, "no"); return true }, want: new(ssh.OpenChannelError)},
-		"no answer to opening": {open: func(ssh.NewChannel) bool { cancel(enough); return true }, want: enough},
-		"no terminal":          {request: answer(false), want: ErrNoTerminal},
-		"no command":           {request: func(ch ssh.Channel, q *ssh.Request) { _ = q.Reply(q.Type != "exec", nil) }, want: ErrNotStarted},
-		"no answer":            {request: func(ssh.Channel, *ssh.Request) { cancel(enough) }, want: enough},
+		"no channel": {open: func(nc ssh.NewChannel) bool {
+			_ = nc.Reject(ssh.Prohibited,
+				"no")
+			return true
+		}, want: new(ssh.OpenChannelError)},
+		"no answer to opening": {open: func(ssh.NewChannel) bool { cancel(enough); return true },
+			want: enough},
+		"no terminal": {request: answer(false), want: ErrNoTerminal},
+		"no command": {request: func(ch ssh.Channel,
+			q *ssh.Request) {
+			_ = q.Reply(q.Type != "exec", nil)
+		}, want: ErrNotStarted},
+		"no answer": {request: func(ssh.Channel, *ssh.Request) { cancel(enough) },
+			want: enough},
 		"no end": {request: func(_ ssh.Channel, q *ssh.Request) {
 			_ = q.Reply(true, nil)
 			if q.Type == "exec" {
 				cancel(enough)
 			}
 		}, want: enough},
-		"close at once": {request: func(ch ssh.Channel, _ *ssh.Request) { _ = ch.Close() }, want: ErrLost},
+		"close at once": {request: func(ch ssh.Channel, _ *ssh.Request) { _ = ch.Close() },
+			want: ErrLost},
 		"nonsense": {request: func(ch ssh.Channel, q *ssh.Request) {
 			_ = q.Reply(true, nil)
 			if q.Type == "exec" {
@@ -251,7 +310,8 @@ func TestRunOnHostileServer(t *testing.T) {
 			within(t, patience, "the command", func() {
 				err = Run(ctx, client, Command{Line: "x", Pty: &wire.PtyReq{}})
 			})
-			refused := errors.As(tt.want, new(*ssh.OpenChannelError)) && errors.As(err, new(*ssh.OpenChannelError))
+			refused := errors.As(tt.want, new(*ssh.OpenChannelError)) &&
+				errors.As(err, new(*ssh.OpenChannelError))
 			if !errors.Is(err, tt.want) && !refused {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
@@ -261,10 +321,14 @@ func TestRunOnHostileServer(t *testing.T) {
 
 func TestRunWhenConnectionEnds(t *testing.T) {
 	conn := guestConn(t)
-	err := Run(t.Context(), conn, Command{Line: "echo ready; sleep 600", Stdout: writerFunc(func(p []byte) (int, error) {
-		conn.Close()
-		return len(p), nil
-	})})
+	err := Run(
+		t.Context(),
+		conn,
+		Command{Line: "echo ready; sleep 600", Stdout: writerFunc(func(p []byte) (int, error) {
+			conn.Close()
+			return len(p), nil
+		})},
+	)
 	if !errors.Is(err, ErrLost) {
 		t.Errorf("got %v, want ErrLost", err)
 	}

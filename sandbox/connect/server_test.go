@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testServer is an SSH server over loopback that stands for a sandbox, and can be made to misbehave in one way at a time.
-// Not over net.Pipe: both SSH peers write before they read.
+// testServer is an SSH server over loopback that stands for a sandbox, and can be made to misbehave
+// in one way at a time. Not over net.Pipe: both SSH peers write before they read.
 type testServer struct {
 	host, client ssh.Signer
 	listener     net.Listener
@@ -116,12 +116,15 @@ func (s *testServer) serve(nc net.Conn) {
 		s.raw(nc)
 		return
 	}
-	config := &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-		if string(key.Marshal()) != string(s.client.PublicKey().Marshal()) || s.refuse != nil && s.refuse() {
-			return nil, ErrLogin
-		}
-		return nil, nil
-	}}
+	config := &ssh.ServerConfig{
+		PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+			if string(key.Marshal()) != string(s.client.PublicKey().Marshal()) ||
+				s.refuse != nil && s.refuse() {
+				return nil, ErrLogin
+			}
+			return nil, nil
+		},
+	}
 	config.AddHostKey(s.host)
 	conn, chans, reqs, err := ssh.NewServerConn(gatedConn{nc, &s.deaf}, config)
 	if err != nil {
@@ -169,7 +172,7 @@ func (s *testServer) answer(req *ssh.Request) {
 
 var helloReply, _ = json.Marshal(wire.ControlReply{Version: wire.Version, Software: "test"})
 
-// echo serves one session stream that returns what it gets, writes stderr that nobody asked for, and ends with EOF.
+// echo serves one session stream that returns its input, writes stderr, and ends with EOF.
 func echo(nch ssh.NewChannel) {
 	ch, reqs, err := nch.Accept()
 	if err != nil {
@@ -178,7 +181,8 @@ func echo(nch ssh.NewChannel) {
 	defer ch.Close()
 	for req := range reqs {
 		var sub wire.Subsystem
-		ok := req.Type == wire.RequestSubsystem && wire.Unmarshal(req.Payload, &sub) == nil && sub.Name == wire.SessionSubsystem
+		ok := req.Type == wire.RequestSubsystem && wire.Unmarshal(req.Payload, &sub) == nil &&
+			sub.Name == wire.SessionSubsystem
 		req.Reply(ok, nil)
 		if ok {
 			break
@@ -209,7 +213,7 @@ func (s *testServer) dial(ctx context.Context, _ sandbox.Instance) (sandbox.Peer
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(s.client)}}, nil
 }
 
-// patience is how long a test waits for what must happen.
+// patience bounds a wait of a test.
 const patience = time.Minute
 
 // within fails the test when f has not returned after d.

@@ -10,29 +10,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Sessions carry a control connection where the SSH server is not a guest: a machine with a server of its own, whose
-// sessions are beside it or here. Its methods may be called at once.
+// Sessions replaces the SSH connection of a Control on a host, whose SSH server is not a guest. Its
+// methods are safe for concurrent use.
 type Sessions interface {
-	// Open opens one session stream. ctx bounds the opening.
+	// Open opens one session stream. ctx bounds the call, not the stream.
 	Open(ctx context.Context) (io.ReadWriteCloser, error)
-	// Order carries out an order, given and answered as JSON. ctx bounds the wait.
+	// Order runs a command, which is JSON as its reply is. ctx bounds the wait.
 	Order(ctx context.Context, order []byte) (answer []byte, err error)
-	// Wait returns when the sessions cannot be reached any more, with why, and nothing of this is left.
+	// Wait waits until the sessions are unreachable and all goroutines have ended, and returns why.
 	Wait() error
-	// End makes Wait return, and every stream end.
+	// End ends all streams and makes Wait return.
 	End()
-	// Tier says how well the state of terminals is known, in one word, and why.
+	// Tier returns the tier of the host, and why it has no better one.
 	Tier() (tier, why string)
 }
 
-// A SessionDialer is a backend whose sessions are not served by the SSH server that Dial reaches.
+// SessionDialer is a backend whose sessions are not served by the SSH server of Dial.
 type SessionDialer interface {
-	// DialSessions reaches the sessions of inst. ctx bounds the dial, which bounds itself, too. The caller closes the
-	// control. Errors are as those of Dial and OpenControl.
+	// DialSessions connects to the sessions of inst. It has its own timeout, and ctx bounds it,
+	// too. The caller closes the Control. Errors are those of Dial and OpenControl.
 	DialSessions(ctx context.Context, inst sandbox.Instance) (*Control, error)
 }
 
-// NewControl makes a control connection of s, which it owns from here on. Errors to branch on: ErrVersion.
+// NewControl returns a Control on s, and owns s. Errors to branch on: ErrVersion.
 func NewControl(ctx context.Context, s Sessions) (*Control, error) {
 	c := &Control{other: s, done: make(chan struct{})}
 	if err := c.begin(ctx, s.Wait); err != nil {
@@ -41,7 +41,8 @@ func NewControl(ctx context.Context, s Sessions) (*Control, error) {
 	return c, nil
 }
 
-// Tier says how well the state of this instance's terminals is known, and why; empty where the guest is the SSH server.
+// Tier returns the tier of a host, and why it has no better one. Both are empty if the guest is the
+// SSH server.
 func (c *Control) Tier() (tier, why string) {
 	if c.other == nil {
 		return "", ""

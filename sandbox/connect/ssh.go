@@ -1,8 +1,8 @@
-// Package connect turns a sandbox.Peer into a live SSH connection: the handshake with pinned keys, the control connection
-// that the daemon holds to each guest, and a pool of those. The handshake happens here and nowhere else, so that every
-// backend is treated alike. Everything a peer sends is taken for hostile.
+// Package connect opens SSH connections to sandboxes: the handshake with pinned host keys, the
+// daemon's control connection to each guest, and a pool of those. Use it for every backend, so that
+// all handshakes are the same. Everything that a peer sends is untrusted.
 //
-// It knows no backend and no session; what crosses a stream is the business of package wire.
+// The package depends on no backend and no session. Package wire has the data of streams.
 package connect
 
 import (
@@ -25,47 +25,51 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Errors that callers branch on, beside those of package sandbox and of the network.
+// Errors to branch on, in addition to those of package sandbox and of the network.
 var (
-	// ErrIdentity: the server presented a host key that is not pinned. It is not the sandbox, or not the same one any more.
+	// ErrIdentity: the host key of the server is not pinned, so that it is not the expected
+	// sandbox.
 	ErrIdentity = errors.New("host key is not the pinned one")
-	// ErrLogin: the server refused the login. Trying again does not help.
-	ErrLogin = errors.New("login refused")
-	// ErrNoGuest: an SSH server answered that is not a guest of ours.
+	// ErrLogin: the server rejected the login. A retry does not help.
+	ErrLogin = errors.New("login rejected")
+	// ErrNoGuest: the SSH server is not a sandboxd guest.
 	ErrNoGuest = errors.New("no guest answers")
-	// ErrVersion: the guest speaks no version of the protocol that this daemon understands.
-	ErrVersion = errors.New("guest speaks another protocol version")
+	// ErrVersion: the guest and this daemon have no common protocol version.
+	ErrVersion = errors.New("guest has another protocol version")
 	// ErrClosed: the connection or the pool was closed on this side.
 	ErrClosed = errors.New("closed")
 )
 
-// A login that takes longer is over: x/crypto bounds none of its steps.
+// Bounds a login: x/crypto has no timeouts of its own.
 const handshakeTimeout = 15 * time.Second
 
-// OpenSSH's ClientAliveInterval and -CountMax as its operators set them: a dead peer is noticed within two minutes.
+// As OpenSSH's ClientAliveInterval and ClientAliveCountMax: a dead peer is detected within two
+// minutes.
 const (
 	aliveInterval = 30 * time.Second
 	aliveCount    = 4
 )
 
-// gcm goes first: the client's order wins, and on this leg we are the client. It has twice the throughput of chacha20.
+// GCM is first, because it has twice the throughput of chacha20 and the order of the client, which
+// this is, wins.
 var ciphers = []string{
 	ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305,
 	ssh.CipherAES128CTR, ssh.CipherAES192CTR, ssh.CipherAES256CTR,
 }
 
-// Conn is a connection to the SSH server of a sandbox. Its holder calls Serve or Client, once.
+// Conn is a connection to the SSH server of a sandbox. The caller must call Serve or Client, once.
 type Conn struct {
 	*sshconn.Conn
 
 	net      net.Conn
 	held     atomic.Bool     // the peer is frozen
-	programs *stdio.Programs // nil where no descriptors can be passed
+	programs *stdio.Programs // nil if no file descriptors can be passed
 }
 
-// SSH logs in to peer and owns peer.Conn from here on: it is closed on error, else by Conn.Close. ctx bounds the
-// handshake, not the connection. Only a host key of peer.HostKeys is accepted, or one that peer.Known knows. Errors to
-// branch on: ErrIdentity, which what Known says is wrapped in, and ErrLogin.
+// SSH logs in to peer. It owns peer.Conn, which it closes on an error; otherwise Conn.Close does.
+// ctx bounds the handshake, not the connection. SSH accepts only host keys of peer.HostKeys, or
+// those that peer.Known accepts. Errors to branch on: ErrLogin, and ErrIdentity, which wraps the
+// error of Known.
 func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 	if len(peer.HostKeys) == 0 && peer.Known == nil {
 		peer.Conn.Close()
@@ -100,7 +104,10 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 				}
 				return nil
 			}
-			if !slices.ContainsFunc(peer.HostKeys, func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) }) {
+			if !slices.ContainsFunc(
+				peer.HostKeys,
+				func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) },
+			) {
 				return ErrIdentity
 			}
 			return nil
@@ -122,7 +129,11 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		peer.Conn.Close()
 		return nil, fmt.Errorf("ssh handshake: %w: %w", ErrIdentity, unknown)
 	case errors.Is(err, ErrIdentity):
-		return nil, fmt.Errorf("ssh handshake: %w: got %s", ErrIdentity, ssh.FingerprintSHA256(presented))
+		return nil, fmt.Errorf(
+			"ssh handshake: %w: got %s",
+			ErrIdentity,
+			ssh.FingerprintSHA256(presented),
+		)
 	case err != nil && presented != nil && refusesLogin(err):
 		return nil, fmt.Errorf("ssh handshake: %w", ErrLogin)
 	case err != nil:
@@ -132,7 +143,7 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 	return &Conn{Conn: conn, net: peer.Conn}, nil
 }
 
-// printableError is an error whose text a peer had a hand in, as it may be shown; the chain below it stays intact.
+// printableError is an error with text from a peer, made printable. Its chain is kept.
 type printableError struct{ error }
 
 func (e printableError) Error() string {
@@ -140,7 +151,8 @@ func (e printableError) Error() string {
 }
 func (e printableError) Unwrap() error { return e.error }
 
-// hostKeyHint names the one negotiation failure that has a common cause: a host whose pinned key type is gone.
+// hostKeyHint returns a hint for a failed negotiation whose common cause is a host key of a new
+// type.
 func hostKeyHint(err error) string {
 	var negotiation *ssh.AlgorithmNegotiationError
 	if errors.As(err, &negotiation) {
@@ -149,20 +161,25 @@ func hostKeyHint(err error) string {
 	return ""
 }
 
-// refusesLogin tells a server's refusal from a broken connection. x/crypto has no type for it; a test holds the words.
+// refusesLogin reports whether err is a rejected login and not a broken connection. x/crypto has no
+// type for it; a test checks the texts.
 func refusesLogin(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, "unable to authenticate") || strings.Contains(text, "too many authentication attempts") ||
-		// A refusal of keyboard-interactive without a question, which x/crypto takes for a mistake of the server's.
+	return strings.Contains(text, "unable to authenticate") ||
+		strings.Contains(text, "too many authentication attempts") ||
+		// A rejected keyboard-interactive login without a question, which x/crypto treats as a
+		// protocol error.
 		strings.Contains(text, "unexpected message type 51 (expected 60)")
 }
 
-// hostKeyAlgorithms are those that the pinned keys can sign with: a server that has several keys shows one of these.
+// hostKeyAlgorithms returns the algorithms of the pinned keys, so that a server with several keys
+// uses one of these.
 func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 	var algorithms []string
 	for _, key := range keys {
 		if key.Type() == ssh.KeyAlgoRSA {
-			algorithms = append(algorithms, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256) // never SHA-1
+			// Never SHA-1.
+			algorithms = append(algorithms, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
 			continue
 		}
 		algorithms = append(algorithms, key.Type())
@@ -170,19 +187,24 @@ func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 	return slices.Compact(algorithms)
 }
 
-// Program makes a program of a channel; see stdio.Programs.Program.
-func (c *Conn) Program(ctx context.Context, channel *sshconn.Channel, kind stdio.Kind) (*stdio.Program, error) {
+// Program returns a program on a channel; see stdio.Programs.Program.
+func (c *Conn) Program(
+	ctx context.Context,
+	channel *sshconn.Channel,
+	kind stdio.Kind,
+) (*stdio.Program, error) {
 	return c.programs.Program(ctx, channel, kind)
 }
 
-// KeepAlive asks the peer for a sign of life every 30 s and ends the connection when none came for two minutes. It does so
-// by a deadline on the network connection, because a write to a dead peer blocks for ever otherwise. It returns when the
-// connection ends, with what ended it as Wait says it, or when ctx does and no question is under way.
+// KeepAlive sends a keepalive every 30 s and ends the connection if there is no reply for two
+// minutes. It uses a deadline of the network connection, because a write to a dead peer could block
+// indefinitely. It returns the error of Wait when the connection ends, or when ctx ends and no
+// keepalive waits.
 func (c *Conn) KeepAlive(ctx context.Context) error {
 	return c.keepAlive(ctx, aliveInterval, aliveCount)
 }
 
-// Hold says that the peer is frozen, or goes on: while it is nobody asks it for signs of life.
+// Hold sets whether the peer is frozen. A frozen peer receives no keepalives.
 func (c *Conn) Hold(frozen bool) {
 	if c.held.Swap(frozen) == frozen {
 		return
@@ -191,7 +213,7 @@ func (c *Conn) Hold(frozen bool) {
 	if !frozen {
 		until = time.Now().Add(aliveInterval * aliveCount)
 	}
-	_ = c.net.SetDeadline(until) // of a connection that has ended
+	_ = c.net.SetDeadline(until) // an error means that the connection has ended
 }
 
 func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int) error {
@@ -204,7 +226,7 @@ func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int)
 	for {
 		select {
 		case <-ctx.Done():
-			// Nobody moves the deadline on any more.
+			// Nothing extends the deadline after this.
 			_ = c.net.SetDeadline(time.Time{})
 			return context.Cause(ctx)
 		case <-tick.C:
@@ -215,7 +237,7 @@ func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int)
 			}
 			continue
 		}
-		// A refusal is a sign of life too: few servers know the request.
+		// A rejection is a reply, too: few servers know the request.
 		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
 			return c.Wait()
 		}
@@ -225,8 +247,8 @@ func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int)
 	}
 }
 
-// printable is s as it may be shown on a terminal or written to a log: control and invalid bytes become "?", and what is
-// longer than limit bytes is cut.
+// printable makes s safe for a terminal or a log: control characters and invalid bytes become "?",
+// and s is cut to limit bytes.
 func printable(s string, limit int) string {
 	if len(s) > limit {
 		s = s[:limit] + "..."

@@ -28,14 +28,45 @@ func TestSSH(t *testing.T) {
 		text   string
 	}{
 		{name: "logs in"},
-		{name: "one of several pinned keys", peer: func(p *sandbox.Peer) { p.HostKeys = append([]ssh.PublicKey{other.PublicKey()}, p.HostKeys...) }},
-		{name: "another host key", peer: func(p *sandbox.Peer) { p.HostKeys = []ssh.PublicKey{other.PublicKey()} }, want: ErrIdentity, text: "SHA256:"},
-		{name: "no pinned key", peer: func(p *sandbox.Peer) { p.HostKeys = nil }, want: ErrIdentity},
-		{name: "another client key", peer: func(p *sandbox.Peer) { p.Auth = []ssh.AuthMethod{ssh.PublicKeys(other)} }, want: ErrLogin},
+		{
+			name: "one of several pinned keys",
+			peer: func(p *sandbox.Peer) {
+				p.HostKeys = append([]ssh.PublicKey{other.PublicKey()},
+					p.HostKeys...)
+			},
+		},
+		{
+			name: "another host key",
+			peer: func(p *sandbox.Peer) { p.HostKeys = []ssh.PublicKey{other.PublicKey()} },
+			want: ErrIdentity,
+			text: "SHA256:",
+		},
+		{
+			name: "no pinned key",
+			peer: func(p *sandbox.Peer) { p.HostKeys = nil },
+			want: ErrIdentity,
+		},
+		{
+			name: "another client key",
+			peer: func(p *sandbox.Peer) { p.Auth = []ssh.AuthMethod{ssh.PublicKeys(other)} },
+			want: ErrLogin,
+		},
 		{name: "no client key", peer: func(p *sandbox.Peer) { p.Auth = nil }, want: ErrLogin},
-		{name: "hangs up", server: func(s *testServer) { s.raw = func(c net.Conn) { bufio.NewReader(c).ReadString('\n') } }, want: io.EOF},
+		{
+			name: "hangs up",
+			server: func(s *testServer) {
+				s.raw = func(
+					c net.Conn) {
+					bufio.NewReader(c).ReadString('\n')
+				}
+			},
+			want: io.EOF,
+		},
 		{name: "another protocol", server: func(s *testServer) {
-			s.raw = func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad\x1b[31mRequest\r\n\r\n") }
+			s.raw = func(c net.Conn) {
+				io.WriteString(c,
+					"HTTP/1.1 400 Bad\x1b[31mRequest\r\n\r\n")
+			}
 		}, text: "ssh handshake: "},
 		{name: "version without end", server: func(s *testServer) {
 			s.raw = func(c net.Conn) { io.WriteString(c, strings.Repeat("x", 1<<20)) }
@@ -60,25 +91,30 @@ func TestSSH(t *testing.T) {
 				}
 				return
 			}
-			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) ||
+				!strings.Contains(err.Error(), tt.text) {
 				t.Fatalf("got error %v, want %v with %q in it", err, tt.want, tt.text)
 			}
 			if strings.ContainsRune(err.Error(), '\x1b') {
 				t.Errorf("error %q carries an escape sequence of the server", err)
 			}
-			// A network error is not a refusal: it may be tried again.
+			// A network error is not a rejected login: it can be retried.
 			if !errors.Is(tt.want, ErrLogin) && errors.Is(err, ErrLogin) {
 				t.Errorf("error %v is a refused login", err)
 			}
 			if _, err := peer.Conn.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-				t.Errorf("after the error, write to the connection: got %v, want %v", err, net.ErrClosed)
+				t.Errorf(
+					"after the error, write to the connection: got %v, want %v",
+					err,
+					net.ErrClosed,
+				)
 			}
 		})
 	}
 }
 
-// Whoever opens a channel while its connection ends is told so, and does not wait for ever: be it that the end of another channel is what
-// makes them open one.
+// Opening a channel while the connection ends is an error and never blocks, also when the end of
+// another channel triggers it.
 func TestOpenWhileItEnds(t *testing.T) {
 	s := newServer(t, nil)
 	for range 500 {
@@ -102,21 +138,21 @@ func TestOpenWhileItEnds(t *testing.T) {
 			})
 		}
 		s.hangUp()
-		told := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
 			openers.Wait()
-			close(told)
+			close(done)
 		}()
 		select {
-		case <-told:
+		case <-done:
 		case <-time.After(20 * time.Second):
-			t.Fatal("somebody waits for a channel of a connection that has ended")
+			t.Fatal("a call waits for a channel of a connection that has ended")
 		}
 		conn.Wait()
 	}
 }
 
-// A silent server holds a login no longer than its ctx.
+// A silent server cannot block a login beyond its ctx.
 func TestSSHEndsWithContext(t *testing.T) {
 	cause := errors.New("enough")
 	for _, tt := range []struct {
@@ -124,7 +160,11 @@ func TestSSHEndsWithContext(t *testing.T) {
 		raw  func(net.Conn)
 	}{
 		{"silent from the start", func(c net.Conn) { io.Copy(io.Discard, c) }},
-		{"silent after its version", func(c net.Conn) { io.WriteString(c, "SSH-2.0-slow\r\n"); io.Copy(io.Discard, c) }},
+		{"silent after its version", func(c net.Conn) {
+			io.WriteString(c,
+				"SSH-2.0-slow\r\n")
+			io.Copy(io.Discard, c)
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			reached := make(chan struct{}, 1)
@@ -142,10 +182,14 @@ func TestSSHEndsWithContext(t *testing.T) {
 		})
 	}
 	t.Run("deadline", func(t *testing.T) {
-		s := newServer(t, func(s *testServer) { s.raw = func(c net.Conn) { io.Copy(io.Discard, c) } })
+		s := newServer(
+			t,
+			func(s *testServer) { s.raw = func(c net.Conn) { io.Copy(io.Discard, c) } },
+		)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		if _, err := SSH(ctx, s.peer(t)); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if _, err := SSH(ctx, s.peer(t)); !errors.Is(err, context.DeadlineExceeded) &&
+			!errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("got error %v, want a deadline", err)
 		}
 	})
@@ -169,7 +213,8 @@ func TestCipherOrder(t *testing.T) {
 	}
 }
 
-// A peer that stopped answering is noticed by the deadline on the connection, even while it takes our bytes.
+// A peer that stops answering is detected by the deadline of the connection, even if it still
+// receives bytes.
 func TestKeepAlive(t *testing.T) {
 	t.Run("answered", func(t *testing.T) {
 		asked := make(chan struct{}, 64)

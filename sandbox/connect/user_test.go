@@ -11,7 +11,8 @@ import (
 // TestSetUser sends the user after hello, and returns the error of the guest.
 func TestSetUser(t *testing.T) {
 	refusal := func(code wire.Code, message string) []byte {
-		answer, err := json.Marshal(wire.ControlReply{Version: 1, Error: &wire.Error{Code: code, Message: message}})
+		answer, err := json.Marshal(wire.ControlReply{Version: 1,
+			Error: &wire.Error{Code: code, Message: message}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +24,8 @@ func TestSetUser(t *testing.T) {
 		want   error
 	}{
 		{"done", helloReply, nil},
-		{"no such user", refusal(wire.CodeNotFound, "user x"), &wire.Error{Code: wire.CodeNotFound}},
+		{"no such user", refusal(wire.CodeNotFound, "user x"),
+			&wire.Error{Code: wire.CodeNotFound}},
 		{"older guest", refusal(wire.CodeUnavailable, "this guest does not know how to \"user\""),
 			&wire.Error{Code: wire.CodeUnavailable}},
 		{"not a guest", nil, ErrNoGuest},
@@ -47,7 +49,8 @@ func TestSetUser(t *testing.T) {
 			if err := conn.SetUser(t.Context(), "x:7"); !errors.Is(err, tt.want) {
 				t.Errorf("got error %v, want %v", err, tt.want)
 			}
-			if last := orders[len(orders)-1]; tt.answer != nil && (last.Do != "user" || last.User != "x:7") {
+			if last := orders[len(orders)-1]; tt.answer != nil &&
+				(last.Do != "user" || last.User != "x:7") {
 				t.Errorf("got order %+v", last)
 			}
 		})

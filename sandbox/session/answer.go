@@ -8,9 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// awaitQuestion returns nil if a program is found to ask for input within [track.AskTime], else an
-// error that names what runs instead. What was found before the call counts for nothing: nobody may
-// have looked since.
+// awaitQuestion returns nil if a program asks for input within [track.AskTime], else an error that
+// names the running program. Earlier evidence does not count, because it may be outdated.
 func (f *call) awaitQuestion(ctx context.Context) error {
 	s := f.s
 	s.mu.Lock()
@@ -38,16 +37,25 @@ func (f *call) awaitQuestion(ctx context.Context) error {
 	case s.track.Phase() == wire.PhaseDead || s.console != c:
 		return deadError(s.name)
 	case s.track.Phase() == wire.PhasePrompt:
-		return &wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks: the shell is at its prompt", Hint: "give it a command with run"}
+		return &wire.Error{
+			Code:    wire.CodeNotWaiting,
+			Message: "no program asks: the shell is at its prompt",
+			Hint:    "use run for a command",
+		}
 	}
-	e := wire.Errorf(wire.CodeNotWaiting, "%s runs in session %s and does not ask", f.occupantLocked(facts), s.name)
+	e := wire.Errorf(
+		wire.CodeNotWaiting,
+		"%s runs in session %s and does not ask",
+		f.occupantLocked(facts),
+		s.name,
+	)
 	e.Hint = "wait until it does, or type to it all the same"
 	return e
 }
 
-// stillAsks looks whether who asks does so at this moment, and returns what he does: an answer that
-// comes later is read by somebody else, and may be a secret. Who listens may stir for StirTime. The
-// caller holds writing, so that nobody answers meanwhile.
+// stillAsks checks whether the program that asks does so now, and returns its reader. Otherwise
+// another program could read the answer, which may be a secret. A listening program may be active
+// for StirTime. The caller holds writing, so that no other answer is written meanwhile.
 func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
 	s := f.s
 	for until := time.Now().Add(track.StirTime); ; {
@@ -61,7 +69,7 @@ func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
 		f, err := s.probe(s.ctx, c)
 		same := asker == nil || asker.Pid == f.Pid
 		if err != nil || same && !f.Pending && (f.Blocked || f.Listens || f.Opaque) {
-			return f.Reader(), s.asks() // without process facts the state is all there is
+			return f.Reader(), s.asks() // without process evidence, only the state is known
 		}
 		if time.Now().After(until) {
 			return track.Reader{}, false
@@ -74,7 +82,7 @@ func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
 	}
 }
 
-// asks reports whether a program wants an answer, by the state as it is.
+// asks reports whether a program asks for input, by the current state.
 func (s *session) asks() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

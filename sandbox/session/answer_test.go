@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestAnswerTooLate answers a question when who asked it has gone on without an answer: a secret must not reach what runs
-// then, nor the shell behind it.
+// TestAnswerTooLate answers a question when who asked it has gone on without an answer: a secret
+// must not reach what runs then, nor the shell behind it.
 func TestAnswerTooLate(t *testing.T) {
 	for _, test := range []struct{ name, asker, then string }{
 		{"a program that runs", `stty -echo; printf "Password: "; read x`, "sleep 30"},
@@ -19,14 +19,24 @@ func TestAnswerTooLate(t *testing.T) {
 			t.Parallel()
 			set := newSet(t, "/bin/bash")
 			c := fresh(t, set)
-			res := run(t, c, "timeout --foreground 1.5 bash -c '"+test.asker+"'; stty echo; touch over; "+test.then)
+			res := run(
+				t,
+				c,
+				"timeout --foreground 1.5 bash -c '"+test.asker+"'; stty echo; touch over; "+
+					test.then,
+			)
 			if res.Ended != wire.Waiting && res.Ended != wire.Attention {
 				t.Fatalf("ended %s, want a question", res.Ended)
 			}
 			other := fresh(t, set)
 			run(t, other, "until [ -e over ]; do sleep 0.05; done; sleep 0.3; rm over")
-			res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "s3cret", Answer: true, TimeoutMS: 5000})
-			if res.Ended != wire.Refused || res.Error == nil || res.Error.Code != wire.CodeNotWaiting {
+			res = do(
+				t,
+				c,
+				wire.Request{Verb: wire.VerbType, Text: "s3cret", Answer: true, TimeoutMS: 5000},
+			)
+			if res.Ended != wire.Refused || res.Error == nil ||
+				res.Error.Code != wire.CodeNotWaiting {
 				t.Errorf("an answer to nobody: ended %s, %+v", res.Ended, res.Error)
 			}
 			do(t, c, wire.Request{Verb: wire.VerbInterrupt})

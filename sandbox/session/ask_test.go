@@ -18,13 +18,13 @@ func (s *side) ask() (string, error) {
 	return r.Keyboard, err
 }
 
-// asks is who asks for the keyboard, as everybody is told last.
+// asks returns who asks for the keyboard, by the last event.
 func (s *side) asks() string {
-	told := s.events(wire.EventAsk)
-	if len(told) == 0 {
+	events := s.events(wire.EventAsk)
+	if len(events) == 0 {
 		return ""
 	}
-	return told[len(told)-1].By
+	return events[len(events)-1].By
 }
 
 func TestAsking(t *testing.T) {
@@ -48,11 +48,11 @@ func TestAsking(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := bob.asks(); got != "person:carl" {
-			t.Errorf("bob is told that %q asks", got)
+			t.Errorf("bob receives that %q asks", got)
 		}
 		// Not now.
 		if err := dora.do(wire.VerbKeep); err != nil || bob.asks() != "person:carl" {
-			t.Errorf("somebody else refuses: %v", err)
+			t.Errorf("another party refuses: %v", err)
 		}
 		if err := bob.do(wire.VerbKeep); err != nil {
 			t.Fatal(err)
@@ -85,7 +85,8 @@ func TestAsking(t *testing.T) {
 		if got := m.holder(); got != "person:carl" {
 			t.Errorf("given to %q", got)
 		}
-		// A keyboard that becomes free because its holder leaves goes the same way; one who leaves asks no more.
+		// A keyboard whose holder leaves goes to the party that asks. A party that leaves asks no
+		// more.
 		if _, err := dora.ask(); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +142,8 @@ func TestOwnerTakesFromGuests(t *testing.T) {
 	}
 }
 
-// TestSizeComesBack: the size that the session had before people drove is that which it has afterwards.
+// TestSizeComesBack: the size that the session had before people drove is that which it has
+// afterwards.
 func TestSizeComesBack(t *testing.T) {
 	m := newMemorySet(t, Options{})
 	defer m.close()
@@ -158,29 +160,38 @@ func TestSizeComesBack(t *testing.T) {
 		}
 	}
 	want("nobody said", 200, 50)
-	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 132, Rows: 43}); err != nil {
+	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 132,
+		Rows: 43}); err != nil {
 		t.Fatal(err)
 	}
 	want("the agent said", 132, 43)
-	eve := m.dial(wire.Attach{Session: "main", Party: watcher("eve"), Start: &wire.Start{Cols: 30, Rows: 10}})
+	eve := m.dial(
+		wire.Attach{Session: "main", Party: watcher("eve"), Start: &wire.Start{Cols: 30, Rows: 10}},
+	)
 	defer eve.leave()
 	_, _ = eve.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 20, Rows: 5})
 	want("a watcher said", 132, 43)
-	bob := m.dial(wire.Attach{Session: "main", Party: human("bob"), Start: &wire.Start{Cols: 80, Rows: 24}})
+	bob := m.dial(
+		wire.Attach{Session: "main", Party: human("bob"), Start: &wire.Start{Cols: 80, Rows: 24}},
+	)
 	defer bob.leave()
-	carl := m.dial(wire.Attach{Session: "main", Party: human("carl"), Start: &wire.Start{Cols: 90, Rows: 30}})
+	carl := m.dial(
+		wire.Attach{Session: "main", Party: human("carl"), Start: &wire.Start{Cols: 90, Rows: 30}},
+	)
 	defer carl.leave()
 	want("a person joined", 132, 43)
 	if err := bob.do(wire.VerbTake); err != nil {
 		t.Fatal(err)
 	}
 	want("a person took it", 80, 24)
-	for _, r := range []wire.Request{{Verb: wire.VerbResize, Cols: 0, Rows: 24}, {Verb: wire.VerbResize, Cols: -1, Rows: -1}} {
+	for _, r := range []wire.Request{{Verb: wire.VerbResize, Cols: 0, Rows: 24},
+		{Verb: wire.VerbResize, Cols: -1, Rows: -1}} {
 		if _, err := bob.Request(t.Context(), r); codeOf(err) != wire.CodeUsage {
 			t.Errorf("%d×%d: %v", r.Cols, r.Rows, err)
 		}
 	}
-	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 1<<32 - 1, Rows: 1<<32 - 1}); err != nil {
+	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 1<<32 - 1,
+		Rows: 1<<32 - 1}); err != nil {
 		t.Error(err)
 	}
 	want("4294967295×4294967295", 1000, 500)
@@ -197,15 +208,16 @@ func TestSizeComesBack(t *testing.T) {
 	want("given back", 132, 43)
 }
 
-// TestPrivateEndsWithItsPerson: a stretch outlives a broken connection for as long as its person may come back, and nobody
-// reads it when that time is over.
+// TestPrivateEndsWithItsPerson: a stretch outlives a broken connection for as long as its person
+// may come back, and nobody reads it when that time is over.
 func TestPrivateEndsWithItsPerson(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
 		eve := m.dial(wire.Attach{Session: "main", Create: true, Party: watcher("daemon")})
 		bob := m.dial(wire.Attach{Session: "main", Party: human("bob"), Quiet: true})
 		on := func(s *side) {
-			if _, err := s.Request(t.Context(), wire.Request{Verb: wire.VerbPrivate, On: true}); err != nil {
+			if _, err := s.Request(t.Context(),
+				wire.Request{Verb: wire.VerbPrivate, On: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -221,7 +233,9 @@ func TestPrivateEndsWithItsPerson(t *testing.T) {
 		if i := m.List()[0]; i.Private != "person:bob" || i.Offset != 0 {
 			t.Errorf("in the grace: %+v", i)
 		}
-		again := m.dial(wire.Attach{Resume: bob.Attached().Resume, Party: human("bob"), Quiet: true})
+		again := m.dial(
+			wire.Attach{Resume: bob.Attached().Resume, Party: human("bob"), Quiet: true},
+		)
 		synctest.Wait()
 		if got := again.text(); got != "one secret, another" {
 			t.Errorf("who came back reads %q", got)
@@ -234,10 +248,17 @@ func TestPrivateEndsWithItsPerson(t *testing.T) {
 		}
 		m.last().print("public")
 		synctest.Wait()
-		if got := eve.text(); strings.Contains(got, "secret") || strings.Contains(got, "another") || !strings.HasSuffix(got, "public") {
+		if got := eve.text(); strings.Contains(got, "secret") || strings.Contains(got, "another") ||
+			!strings.HasSuffix(got, "public") {
 			t.Errorf("read: %q", got)
 		}
-		later := m.dial(wire.Attach{Session: "main", Party: watcher("later"), From: wire.Offset{Word: wire.FromStart}})
+		later := m.dial(
+			wire.Attach{
+				Session: "main",
+				Party:   watcher("later"),
+				From:    wire.Offset{Word: wire.FromStart},
+			},
+		)
 		synctest.Wait()
 		if got := later.text(); got != eve.text() {
 			t.Errorf("read later: %q, before %q", got, eve.text())

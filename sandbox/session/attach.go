@@ -8,10 +8,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// local is the party of streams that may not say who theirs is.
+// local is the party of untrusted streams.
 var local = wire.Party{Name: "local", Kind: wire.Agent, Rights: wire.RightDrive}
 
-// attach answers an attach. After a refusal the stream is over.
+// attach handles an attach. A rejected attach ends the stream.
 func (st *stream) attach(ctx context.Context, data []byte) error {
 	var a wire.Attach
 	err := json.Unmarshal(data, &a)
@@ -24,17 +24,22 @@ func (st *stream) attach(ctx context.Context, data []byte) error {
 		}
 	}
 	refusal := publicError(st.set, "attach", err)
-	if werr := st.conn.WriteJSON(wire.FrameAttached, 0, wire.Attached{Error: refusal}); werr != nil {
+	if werr := st.conn.WriteJSON(wire.FrameAttached, 0,
+		wire.Attached{Error: refusal}); werr != nil {
 		return werr
 	}
 	return fmt.Errorf("attach: %w", refusal)
 }
 
-// who is the party that a stream may be.
+// who returns the party of a stream. Only a trusted stream may claim one.
 func (st *stream) who(claimed *wire.Party) (wire.Party, error) {
 	if !st.trusted {
 		if claimed != nil {
-			return wire.Party{}, &wire.Error{Code: wire.CodeDenied, Message: "a client cannot say who it is", Hint: "the login does"}
+			return wire.Party{}, &wire.Error{
+				Code:    wire.CodeDenied,
+				Message: "a client cannot set the party",
+				Hint:    "the login does",
+			}
 		}
 		return local, nil
 	}
@@ -80,9 +85,13 @@ func (st *stream) join(ctx context.Context, a wire.Attach) (wire.Attached, error
 	return at, nil
 }
 
-// resume makes the stream that of a party that was attached before. A stream that it may still have is ended first, with
-// everything that came on it dealt with.
-func (st *stream) resume(ctx context.Context, a wire.Attach, who wire.Party) (wire.Attached, error) {
+// resume attaches the stream to an earlier party. It first ends the party's previous stream, after
+// the input of that stream is handled.
+func (st *stream) resume(
+	ctx context.Context,
+	a wire.Attach,
+	who wire.Party,
+) (wire.Attached, error) {
 	for _, s := range st.set.all() {
 		if a.Session != "" && a.Session != s.name {
 			continue
@@ -111,11 +120,14 @@ func (st *stream) resume(ctx context.Context, a wire.Attach, who wire.Party) (wi
 			}
 		}
 	}
-	return wire.Attached{}, &wire.Error{Code: wire.CodeNotFound, Message: "no party of yours with that secret is remembered",
-		Hint: "attach by the session's name"}
+	return wire.Attached{}, &wire.Error{
+		Code:    wire.CodeNotFound,
+		Message: "no party of this principal has that secret",
+		Hint:    "attach by the session's name",
+	}
 }
 
-// beginLocked makes the stream p's, from the place in log and events that a asks for.
+// beginLocked makes st the stream of p, from the position in log and events that a asks for.
 func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached {
 	end := s.log.shown()
 	st.session, st.party, st.quiet, st.expected = s, p, a.Quiet, p.accepted
@@ -133,6 +145,19 @@ func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached
 	if a.Keep && st.trusted {
 		s.log.keep(st, st.offset)
 	}
-	return wire.Attached{Private: s.private.byLocked(), Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
-		Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.parties.listLocked(), Incarnation: s.incarnationLocked()}
+	return wire.Attached{
+		Private:     s.private.byLocked(),
+		Session:     s.name,
+		Resume:      p.secret,
+		Offset:      st.offset,
+		Accepted:    p.accepted,
+		State:       s.stateLocked(),
+		Keyboard:    s.keyboard.String(),
+		Cols:        s.size.Cols,
+		Rows:        s.size.Rows,
+		Seq:         s.events.seq,
+		Shell:       s.console.shell,
+		Parties:     s.parties.listLocked(),
+		Incarnation: s.incarnationLocked(),
+	}
 }

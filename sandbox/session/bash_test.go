@@ -21,7 +21,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func newSet(t testing.TB, shell string) *session.Set { return newProbedSet(t, shell, proc.Prober{}) }
+func newSet(
+	t testing.TB,
+	shell string,
+) *session.Set {
+	return newProbedSet(t, shell, proc.Prober{})
+}
 
 func newProbedSet(t testing.TB, shell string, prober session.Prober) *session.Set {
 	t.Helper()
@@ -62,7 +67,12 @@ func newHomeSet(t testing.TB, shell, rc string, prober session.Prober) *session.
 
 func agentClient(t *testing.T, set *session.Set) *wire.Client {
 	t.Helper()
-	return dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, wire.Handler{})
+	return dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+		wire.Handler{},
+	)
 }
 
 func do(t *testing.T, c *wire.Client, r wire.Request) *wire.Result {
@@ -131,10 +141,20 @@ func TestRun(t *testing.T) {
 				res := run(t, c, tt.command)
 				got := res.Output
 				if tt.name == "background" {
-					got = got[strings.LastIndex(strings.TrimSuffix(got, "\n"), "\n")+1:] // the shell prints the job's number
+					// the shell prints the job's number
+					got = got[strings.LastIndex(strings.TrimSuffix(got, "\n"), "\n")+1:]
 				}
 				if res.Ended != wire.Done || got != tt.output || code(res) != tt.code {
-					t.Errorf("%s: ended %s, output %q, code %d, want %q, %d; %+v", tt.name, res.Ended, res.Output, code(res), tt.output, tt.code, res.Error)
+					t.Errorf(
+						"%s: ended %s, output %q, code %d, want %q, %d; %+v",
+						tt.name,
+						res.Ended,
+						res.Output,
+						code(res),
+						tt.output,
+						tt.code,
+						res.Error,
+					)
 				}
 			}
 		})
@@ -151,10 +171,12 @@ func TestRunKeepsTheShell(t *testing.T) {
 		t.Errorf("exit 3: %s, %d", res.Ended, code(res))
 	}
 	res := run(t, c, "echo again$x")
-	if res.Ended != wire.Done || res.Output != "again\n" || len(res.Notes) != 1 || res.Notes[0] != "shell_restarted" {
+	if res.Ended != wire.Done || res.Output != "again\n" || len(res.Notes) != 1 ||
+		res.Notes[0] != "shell_restarted" {
 		t.Errorf("after exit: %s, %q, %v", res.Ended, res.Output, res.Notes)
 	}
-	if res := run(t, c, "kill -9 $$"); res.Ended != wire.Dead || res.Signal == nil || *res.Signal != "KILL" {
+	if res := run(t, c, "kill -9 $$"); res.Ended != wire.Dead || res.Signal == nil ||
+		*res.Signal != "KILL" {
 		t.Errorf("kill -9: %s, %v", res.Ended, res.Signal)
 	}
 }
@@ -180,7 +202,8 @@ func TestRunWaits(t *testing.T) {
 	}
 
 	res = run(t, c, "cat")
-	if res.Ended != wire.Waiting || len(res.Foreground.Argv) != 1 || res.Foreground.Argv[0] != "cat" {
+	if res.Ended != wire.Waiting || len(res.Foreground.Argv) != 1 ||
+		res.Foreground.Argv[0] != "cat" {
 		t.Fatalf("cat: %s, %v", res.Ended, res.Foreground)
 	}
 	for _, line := range []string{"one", "two", "three"} {
@@ -195,11 +218,13 @@ func TestRunWaits(t *testing.T) {
 	}
 }
 
-// An unfinished command that got past the check outside the sandbox ends by itself: the shell reads it as a file.
+// An unfinished command that got past the check outside the sandbox ends by itself: the shell reads
+// it as a file.
 func TestUnfinishedCommandEnds(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	// Whoever passes a command on has checked that it is whole. One that is not does no harm.
-	for _, command := range []string{"echo 'x", "if true; then", "for i in 1 2; do", "echo $(", "f() {"} {
+	// Callers check that a command is complete. An incomplete one does no harm.
+	for _, command := range []string{"echo 'x", "if true; then", "for i in 1 2; do", "echo $(",
+		"f() {"} {
 		if res := run(t, c, command); res.Ended != wire.Done || code(res) == 0 {
 			t.Errorf("%q: %s, %d", command, res.Ended, code(res))
 		}
@@ -207,7 +232,8 @@ func TestUnfinishedCommandEnds(t *testing.T) {
 	if res := run(t, c, "echo )"); res.Ended != wire.Done || code(res) == 0 {
 		t.Errorf("a syntax error that is the shell's to report: %s, %d", res.Ended, code(res))
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "echo 'unfinished"}); res.Ended != wire.Continuation {
+	if res := do(t, c, wire.Request{Verb: wire.VerbType,
+		Text: "echo 'unfinished"}); res.Ended != wire.Continuation {
 		t.Errorf("typed: %s", res.Ended)
 	}
 	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
@@ -236,19 +262,33 @@ func TestTypeAtPrompt(t *testing.T) {
 		t.Errorf("keys that end no line: %s, %s", res.Ended, res.Phase)
 	}
 	if res.ExitCode != nil {
-		t.Errorf("keys that end no line have the exit code of an earlier command: %d", *res.ExitCode)
+		t.Errorf(
+			"keys that end no line have the exit code of an earlier command: %d",
+			*res.ExitCode,
+		)
 	}
 	for _, key := range []string{"x", "^C", "Enter"} { // at a prompt where nothing runs
 		run(t, c, "(exit 3)")
-		if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{key}}); res.Ended != wire.Done || res.ExitCode != nil {
-			t.Errorf("%s at a prompt: %s, exit code of an earlier command %v", key, res.Ended, res.ExitCode)
+		if res := do(t, c, wire.Request{Verb: wire.VerbKeys,
+			Keys: []string{key}}); res.Ended != wire.Done ||
+			res.ExitCode != nil {
+			t.Errorf(
+				"%s at a prompt: %s, exit code of an earlier command %v",
+				key,
+				res.Ended,
+				res.ExitCode,
+			)
 		}
 		do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^U"}})
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"f", "a", "l", "s", "e", "Enter"}}); res.Ended != wire.Done || code(res) != 1 {
+	if res := do(t, c, wire.Request{Verb: wire.VerbKeys,
+		Keys: []string{"f", "a", "l", "s", "e", "Enter"}}); res.Ended != wire.Done ||
+		code(res) != 1 {
 		t.Errorf("keys that run a command: %s, %v", res.Ended, res.ExitCode)
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"o", "Entr"}}); res.Ended != wire.Refused || res.Error.Code != wire.CodeUsage {
+	if res := do(t, c, wire.Request{Verb: wire.VerbKeys,
+		Keys: []string{"o", "Entr"}}); res.Ended != wire.Refused ||
+		res.Error.Code != wire.CodeUsage {
 		t.Errorf("an unknown key: %+v", res)
 	}
 	do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"e", "c", "Left"}})
@@ -261,19 +301,25 @@ func TestTypeAtPrompt(t *testing.T) {
 func TestDeadlineAndInterrupt(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 100", TimeoutMS: 2000})
+	res := do(
+		t,
+		c,
+		wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 100", TimeoutMS: 2000},
+	)
 	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning || res.Output != "begun\n" {
 		t.Fatalf("deadline: %s, %s, %q", res.Ended, res.Phase, res.Output)
 	}
 	res = run(t, c, "true")
-	if res.Error == nil || res.Error.Code != wire.CodeNotPrompt || !strings.Contains(res.Error.Message, "sleep") {
+	if res.Error == nil || res.Error.Code != wire.CodeNotPrompt ||
+		!strings.Contains(res.Error.Message, "sleep") {
 		t.Errorf("run while it runs: %v", res.Error)
 	}
 	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || code(res) != 130 {
 		t.Errorf("interrupt: %s, %s, %d", res.Ended, res.Phase, code(res))
 	}
-	if got, want := strings.Join(res.Receipt.Steps, " "), "^C"; got != want { // no step's time passed
+	// no step's time passed
+	if got, want := strings.Join(res.Receipt.Steps, " "), "^C"; got != want {
 		t.Errorf("steps %s, want %s", got, want)
 	}
 
@@ -282,9 +328,19 @@ func TestDeadlineAndInterrupt(t *testing.T) {
 		t.Errorf("kill at the deadline: %s, %+v", res.Ended, res.Receipt)
 	}
 
-	do(t, c, wire.Request{Verb: wire.VerbRun, Text: `bash -c 'trap "" INT TERM; while :; do sleep 0.1; done'`, TimeoutMS: 3000})
+	do(
+		t,
+		c,
+		wire.Request{
+			Verb:      wire.VerbRun,
+			Text:      `bash -c 'trap "" INT TERM; while :; do sleep 0.1; done'`,
+			TimeoutMS: 3000,
+		},
+	)
 	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || len(res.Receipt.Died) == 0 || len(res.Receipt.Left) != 0 {
+	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt ||
+		len(res.Receipt.Died) == 0 ||
+		len(res.Receipt.Left) != 0 {
 		t.Errorf("a program that ignores signals: %s, %s, %+v", res.Ended, res.Phase, res.Receipt)
 	}
 	if got, want := strings.Join(res.Receipt.Steps, " "), "^C TERM KILL"; got != want {
@@ -307,7 +363,8 @@ func TestFlood(t *testing.T) {
 		t.Errorf("interrupt of yes: %s, %+v", res.Phase, res.Receipt)
 	}
 	res = run(t, c, "seq 1 1300000; exit_code() { return 7; }; exit_code")
-	if code(res) != 7 || !strings.HasPrefix(res.Output, "1\n2\n") || !strings.HasSuffix(res.Output, "1299999\n1300000\n") {
+	if code(res) != 7 || !strings.HasPrefix(res.Output, "1\n2\n") ||
+		!strings.HasSuffix(res.Output, "1299999\n1300000\n") {
 		t.Errorf("seq: %s, %d, %q", res.Ended, code(res), res.Output[max(0, len(res.Output)-40):])
 	}
 }
@@ -319,7 +376,11 @@ func TestManyCommands(t *testing.T) {
 	const n = 300
 	for i := range n {
 		want := strings.Repeat("x", i) + "\n"
-		res := run(t, c, "printf '%s\\n' "+strings.Repeat("x", i)+"; (exit "+string(rune('0'+i%8))+")")
+		res := run(
+			t,
+			c,
+			"printf '%s\\n' "+strings.Repeat("x", i)+"; (exit "+string(rune('0'+i%8))+")",
+		)
 		if res.Ended != wire.Done || res.Output != want || code(res) != i%8 {
 			t.Fatalf("command %d: %s, %q, %d, %v", i, res.Ended, res.Output, code(res), res.Error)
 		}
@@ -331,31 +392,49 @@ func BenchmarkRunTrue(b *testing.B) {
 	set := newSet(b, "/bin/bash")
 	near, far := socketpair(b)
 	go set.Serve(context.Background(), far, true)
-	c, err := wire.Open(context.Background(), near, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, wire.Handler{})
+	c, err := wire.Open(
+		context.Background(),
+		near,
+		wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+		wire.Handler{},
+	)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer c.Close()
 	for b.Loop() {
-		reply, err := c.Request(context.Background(), wire.Request{Verb: wire.VerbRun, Text: "true"})
+		reply, err := c.Request(
+			context.Background(),
+			wire.Request{Verb: wire.VerbRun, Text: "true"},
+		)
 		if err != nil || reply.Result.Ended != wire.Done {
 			b.Fatal(reply.Result, err)
 		}
 	}
 }
 
-// TestKeyOfTheEditor presses a key that starts a program in the shell's own group, as those that search the history are.
+// TestKeyOfTheEditor presses a key that starts a program in the shell's own group, as those that
+// search the history are.
 func TestKeyOfTheEditor(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	run(t, c, `bind -x '"\C-g": x=$(bash -c "read -n 1 y </dev/tty; echo \$y"); echo got $x'`)
 	res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^G"}, TimeoutMS: 60_000})
 	if res.Phase == wire.PhasePrompt { // it was there before the key did anything
-		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}, TimeoutMS: 60_000})
+		res = do(
+			t,
+			c,
+			wire.Request{
+				Verb:      wire.VerbWait,
+				For:       []wire.Phase{wire.PhaseWaiting},
+				TimeoutMS: 60_000,
+			},
+		)
 	}
 	if res.Ended != wire.Waiting || res.Want != wire.WantRaw {
 		t.Fatalf("got %s, %s, want that it asks", res.Ended, res.Want)
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "true"}); res.Error == nil || res.Error.Code != wire.CodeNotPrompt {
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "true"}); res.Error == nil ||
+		res.Error.Code != wire.CodeNotPrompt {
 		t.Errorf("a run meanwhile: %s, %+v", res.Ended, res.Error)
 	}
 	res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "k", Raw: true, TimeoutMS: 60_000})
@@ -367,32 +446,51 @@ func TestKeyOfTheEditor(t *testing.T) {
 	}
 }
 
-// TestCommandFileIsReadOnly lets a program that has given up its rights write what the shell will run.
+// TestCommandFileIsReadOnly lets a program that has given up its rights write what the shell will
+// run.
 func TestCommandFileIsReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
 	}
 	c := fresh(t, newSet(t, "/bin/bash"))
-	res := run(t, c, "setpriv --reuid 65534 --clear-groups sh -c 'test -r /proc/self/fd/61 && echo x >/proc/self/fd/61' 2>&1")
+	res := run(
+		t,
+		c,
+		"setpriv --reuid 65534 --clear-groups sh -c 'test -r /proc/self/fd/61 && echo x "+
+			">/proc/self/fd/61' 2>&1",
+	)
 	if code(res) == 0 || !strings.Contains(res.Output, "denied") {
 		t.Errorf("got %d, %q, want that it may not", code(res), res.Output)
 	}
 }
 
-// TestPromisedPrompt prints the shell's prompt with its marks from within a command that is typed. That a shell is at its prompt and
-// does something else is not told for long, and disputed.
+// TestPromisedPrompt prints the shell's prompt with its marks from within a command that is typed.
+// The false prompt is reported only briefly, and as disputed.
 func TestPromisedPrompt(t *testing.T) {
 	set := newProbedSet(t, "/bin/bash", proc.Prober{})
 	c := fresh(t, set)
-	res := do(t, c, wire.Request{Verb: wire.VerbType, Text: `echo "${PS1@P}"; until [[ -e /tmp/promised-$$ ]]; do :; done; rm /tmp/promised-$$`, TimeoutMS: 5000})
+	res := do(
+		t,
+		c,
+		wire.Request{
+			Verb:      wire.VerbType,
+			Text:      `echo "${PS1@P}"; until [[ -e /tmp/promised-$$ ]]; do :; done; rm /tmp/promised-$$`,
+			TimeoutMS: 5000,
+		},
+	)
 	if res.Ended != wire.Done {
 		t.Fatalf("got %+v", res)
 	}
-	res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseDead}, TimeoutMS: 3000})
+	res = do(
+		t,
+		c,
+		wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseDead}, TimeoutMS: 3000},
+	)
 	if res.Phase != wire.PhaseRunning || !slices.Equal(res.Disputed, []wire.Basis{wire.BasisMark}) {
 		t.Errorf("got %+v, want it running", res)
 	}
-	if res = do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt {
+	if res = do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Ended != wire.Interrupted ||
+		res.Phase != wire.PhasePrompt {
 		t.Errorf("got %+v, want it interrupted", res)
 	}
 	if res = run(t, c, "echo still $?"); res.Output != "still 130\n" {

@@ -15,45 +15,46 @@ import (
 const (
 	defaultTimeout   = 120 * time.Second
 	defaultMaxOutput = 32 << 10
-	// maxMaxOutput is what surely fits a frame once it is JSON; a reply that is still too long is
-	// cut again.
+	// maxMaxOutput is output that usually fits a frame as JSON. A reply that does not is shortened
+	// again.
 	maxMaxOutput = 960 << 10
-	// catchUp is how much output may pile up before a call that follows a command is woken to
-	// render it: well under what the log keeps.
+	// catchUp is how much output may accumulate before a call renders it: well below the size of
+	// the log.
 	catchUp = 1 << 20
 )
 
-// call is a call that waits for what the terminal does next. Its fields are guarded by session.mu,
-// but for those of rendering.
+// call is a call that waits for the terminal. Its fields are guarded by session.mu, except for
+// those of rendering.
 type call struct {
-	s        *session
-	c        *console
-	keys     bool           // of a call that pressed keys
-	key      string         // of the party whose call it is, empty for a mere wait
-	command  *track.Command // of a run
-	before   offspring      // of the shell when it was given the command
-	from     uint64         // where the call's output begins; of a run once the command has started
-	since    track.Counts   // up to the write, or up to the beginning of a mere wait
-	level    bool           // a mere wait: what is so already counts, too
+	s       *session
+	c       *console
+	keys    bool           // the call pressed keys
+	key     string         // key of the caller's party; empty for a wait
+	command *track.Command // command of a run
+	before  offspring      // children of the shell before the command
+	// begin of the call's output; with run, set when the command has started
+	from     uint64
+	since    track.Counts // at the write, or at the begin of a wait
+	level    bool         // a wait: the current state counts, too
 	phases   []wire.Phase
-	taken    string         // who took the keyboard from the caller
-	handover *wire.Handover // of a call that a hand-over ended, or is about
-	upTo     uint64         // of a wait for the keyboard: where its output ends
-	stopped  bool           // an interrupt was asked for
-	stopping bool           // it asked for one, whose result was not taken yet
-	notices  uint64         // of programs, up to the call
+	taken    string         // party that took the keyboard from the caller
+	handover *wire.Handover // handover that ended the call, or that it waited for
+	upTo     uint64         // with a wait for the keyboard: end of its output
+	stopped  bool           // an interrupt was requested
+	stopping bool           // it requested one, whose result is pending
+	notices  uint64         // notices of programs before the call
 	started  time.Time
 	notes    []string
-	counters Counters // at the beginning
+	counters Counters // counters at the begin
 	receipt  *wire.Receipt
 
-	jobs background      // that ran beside it from the beginning
-	show wire.ShowScreen // when its Result has the screen
+	jobs background      // background jobs at the begin
+	show wire.ShowScreen // when the Result has the screen
 
-	limit    int // bytes of output
+	limit    int // limit of output in bytes
 	out      *text.Writer
-	rendered uint64 // the log was rendered up to here
-	lost     bool   // some of it was gone before it was rendered
+	rendered uint64 // log offset up to which output was rendered
+	lost     bool   // some output was dropped from the log before it was rendered
 }
 
 func (s *session) newCall(r wire.Request) *call {
@@ -64,10 +65,17 @@ func (s *session) newCall(r wire.Request) *call {
 	case max < 0 || max > maxMaxOutput:
 		max = maxMaxOutput
 	}
-	return &call{s: s, limit: max, show: r.Screen, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notices()}
+	return &call{
+		s:        s,
+		limit:    max,
+		show:     r.Screen,
+		started:  time.Now(),
+		counters: s.set.opt.Counters(),
+		notices:  s.display.notices(),
+	}
 }
 
-// timeout is how long a call may take; ok is false when there is no bound.
+// timeout returns the timeout of a call. ok is false if there is none.
 func timeout(ms int64) (d time.Duration, ok bool) {
 	switch {
 	case ms == 0:
@@ -78,7 +86,7 @@ func timeout(ms int64) (d time.Duration, ok bool) {
 	return time.Duration(min(ms, int64(1<<40))) * time.Millisecond, true
 }
 
-// beginLocked makes f one of the calls under way. What happened up to now is not what it waits for.
+// beginLocked starts f. f does not wait for earlier events.
 func (f *call) beginLocked() {
 	s := f.s
 	f.c = s.console
@@ -87,7 +95,7 @@ func (f *call) beginLocked() {
 	s.calls[f] = true
 }
 
-// endLocked says whether what f waits for has happened, and what it was.
+// endLocked reports whether f has ended, and why.
 func (f *call) endLocked() (wire.Ended, bool) {
 	s := f.s
 	phase := s.track.Phase()
@@ -117,7 +125,8 @@ func (f *call) endLocked() (wire.Ended, bool) {
 				return wire.Interrupted, f.wants(phase)
 			}
 			return wire.Done, f.wants(phase)
-		case phase == wire.PhaseContinuation && (f.level || now.Continued > f.since.Continued || verdict):
+		case phase == wire.PhaseContinuation &&
+			(f.level || now.Continued > f.since.Continued || verdict):
 			return wire.Continuation, f.wants(phase)
 		}
 	}
@@ -132,7 +141,7 @@ func (f *call) endLocked() (wire.Ended, bool) {
 	return "", false
 }
 
-// wants reports whether a wait is for that phase.
+// wants reports whether a wait is for phase p.
 func (f *call) wants(p wire.Phase) bool {
 	if len(f.phases) == 0 {
 		return true
@@ -142,12 +151,11 @@ func (f *call) wants(p wire.Phase) bool {
 			return true
 		}
 	}
-	// A program that listens and has come to rest runs, or is opaque, but whoever waits for waiting
-	// means it, too.
+	// An idle program that listens is running or opaque, but also ends a wait for waiting.
 	return (p == wire.PhaseRunning || p == wire.PhaseOpaque) && f.wants(wire.PhaseWaiting)
 }
 
-// wait waits until f has ended, at the longest until ctx ends: then the state is what it is.
+// wait waits until f or ctx has ended.
 func (f *call) wait(ctx context.Context) wire.Ended {
 	s := f.s
 	s.mu.Lock()
@@ -174,7 +182,7 @@ func (f *call) wait(ctx context.Context) wire.Ended {
 	}
 }
 
-// outputLocked is where in the log the output of f is, as far as is known.
+// outputLocked returns the known log offsets of the output of f.
 func (f *call) outputLocked() (from, to uint64) {
 	s := f.s
 	_, to = s.log.bounds()
@@ -183,9 +191,10 @@ func (f *call) outputLocked() (from, to uint64) {
 	case f.upTo > 0:
 		return f.from, f.upTo
 	case cmd == nil:
-		if f.c == s.console && s.track.Phase() == wire.PhasePrompt && s.track.Counts().Prompted > f.since.Prompted {
+		if f.c == s.console && s.track.Phase() == wire.PhasePrompt &&
+			s.track.Counts().Prompted > f.since.Prompted {
 			if over, ok := s.track.OverAt(); ok {
-				to = max(f.from, over) // without the prompt behind it
+				to = max(f.from, over) // without the prompt after it
 			}
 		}
 		return f.from, to
@@ -197,7 +206,7 @@ func (f *call) outputLocked() (from, to uint64) {
 	return cmd.From, to
 }
 
-// render brings the text of f up to to. Only the goroutine that waits for f calls it.
+// render renders the output of f up to to. Only the goroutine that waits for f calls it.
 func (f *call) render(from, to uint64) {
 	s := f.s
 	to = min(to, s.log.shown())
@@ -218,21 +227,22 @@ func (f *call) render(from, to uint64) {
 			continue
 		}
 		p = p[:min(uint64(len(p)), to-f.rendered)]
-		_, _ = f.out.Write(p) // in memory: it takes everything
+		_, _ = f.out.Write(p) // in memory: it cannot fail
 		f.rendered += uint64(len(p))
 	}
 }
 
-// endedNothing reports whether no command was over while f, a call that typed something, lasted.
+// endedNothing reports whether no command ended during f, a call that typed.
 func (f *call) endedNothing() bool {
 	if f.command != nil || f.level {
 		return false
 	}
 	now := f.c.track.Counts()
-	return now.Prompted == f.since.Prompted || f.keys && now.Concluded == f.since.Concluded // of a line that was typed, the prompt tells
+	return now.Prompted == f.since.Prompted ||
+		f.keys && now.Concluded == f.since.Concluded // the prompt reports the end of a typed line
 }
 
-// result is what a call that ended like that tells its caller. It ends f.
+// result ends f and returns its Result.
 func (f *call) result(ended wire.Ended) *wire.Result {
 	s := f.s
 	if ended != wire.Done || f.show == wire.ScreenAlways {
@@ -253,18 +263,20 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	if cmd := f.command; cmd != nil && cmd.Over {
 		r.ExitCode = cmd.Exit
 	}
-	if ended == wire.Dead && f.c != s.console && f.c != nil { // another call has started the next shell
+	if ended == wire.Dead && f.c != s.console &&
+		f.c != nil { // another call has started a new shell
 		end := f.c.end
 		r.Phase, r.ExitCode = wire.PhaseDead, &end.Code
 		if end.Signal != "" {
 			r.ExitCode, r.Signal = nil, &end.Signal
 		}
 	}
-	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted && (ended != wire.Returned || st.Phase != wire.PhasePrompt) {
+	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted &&
+		(ended != wire.Returned || st.Phase != wire.PhasePrompt) {
 		r.ExitCode = nil
 	}
 	if ended == wire.Done && f.endedNothing() {
-		r.ExitCode = nil // is that of a command before the call
+		r.ExitCode = nil // it belongs to an earlier command
 	}
 	s.mu.Unlock()
 	f.render(from, to)
@@ -276,7 +288,8 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 		f.notes = append(f.notes, wire.NoteBackgroundJobs)
 	}
 	now := s.set.opt.Counters()
-	if now.OOMKills > f.counters.OOMKills && !slices.Contains(r.Notes, wire.NoteOOMKilled) { // which the shell itself died of
+	if now.OOMKills > f.counters.OOMKills &&
+		!slices.Contains(r.Notes, wire.NoteOOMKilled) { // it already explains why the shell ended
 		f.notes = append(f.notes, wire.NoteOOMKilled)
 	}
 	if now.PidsRefused > f.counters.PidsRefused {
@@ -293,13 +306,30 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	return r
 }
 
-// resultLocked is a Result that says how the terminal is.
+// resultLocked returns a Result with the state of the terminal.
 func (f *call) resultLocked(st wire.State) *wire.Result {
 	s := f.s
 	end := s.log.shown()
-	r := &wire.Result{Sandbox: s.set.title(), Session: s.name, Phase: st.Phase, Want: st.Want, Prompt: st.Prompt, ExitCode: st.ExitCode,
-		Listens: st.Listens, Attention: "no", QuietMS: st.QuietMS, From: end, To: end, Cwd: st.Cwd, Foreground: st.Foreground,
-		Basis: st.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard.String(), Notes: []string{}, Denied: []wire.Denial{}}
+	r := &wire.Result{
+		Sandbox:    s.set.sandboxName(),
+		Session:    s.name,
+		Phase:      st.Phase,
+		Want:       st.Want,
+		Prompt:     st.Prompt,
+		ExitCode:   st.ExitCode,
+		Listens:    st.Listens,
+		Attention:  "no",
+		QuietMS:    st.QuietMS,
+		From:       end,
+		To:         end,
+		Cwd:        st.Cwd,
+		Foreground: st.Foreground,
+		Basis:      st.Basis,
+		Disputed:   []wire.Basis{},
+		Keyboard:   s.keyboard.String(),
+		Notes:      []string{},
+		Denied:     []wire.Denial{},
+	}
 	if st.Attention != "" {
 		r.Attention = st.Attention
 	}
@@ -313,7 +343,7 @@ func (f *call) resultLocked(st wire.State) *wire.Result {
 	return r
 }
 
-// refused is the Result of f, which did nothing.
+// refused returns the Result of f, which did not run.
 func (f *call) refused(err error) *wire.Result {
 	s := f.s
 	s.awaitScreen()
@@ -330,7 +360,7 @@ func (f *call) refused(err error) *wire.Result {
 	return r
 }
 
-// public is err as a stranger may see it.
+// public returns err as clients may see it.
 func (s *session) public(err error) *wire.Error {
 	var known *wire.Error
 	switch {
@@ -339,9 +369,15 @@ func (s *session) public(err error) *wire.Error {
 	case errors.Is(err, errClosed):
 		return &wire.Error{Code: wire.CodeLost, Message: "session " + s.name + " was closed"}
 	case errors.Is(err, errCancelled):
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the call was cancelled before anything was typed"}
+		return &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: "the call was cancelled before it typed anything",
+		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the call's time was over before anything was typed"}
+		return &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: "the call timed out before it typed anything",
+		}
 	}
 	return s.set.internal("session "+s.name, err)
 }

@@ -19,65 +19,80 @@ import (
 )
 
 const (
-	// markPatience is how long the beginning of a mark is held back before it is asked again
-	// whether it is one.
+	// markPatience is how long the begin of a possible mark is held back before the parser checks
+	// it again.
 	markPatience = 5 * time.Millisecond
-	// drainGrace is how long output is waited for after the shell's end, when other processes keep
-	// the terminal open.
+	// drainGrace is how long output is read after the end of the shell, if other processes keep the
+	// terminal open.
 	drainGrace = 50 * time.Millisecond
-	// drainMost is how long it is waited for at most, when it is read but who reads the log takes
-	// his time.
+	// drainMost is the maximum of that time, if the keeper of the log is slow.
 	drainMost = keeperPatience + time.Second
-	// maxPast is how many terminals whose shell has ended may stay open for what was left running
-	// on them.
+	// maxPast limits the terminals without a shell that stay open for remaining processes.
 	maxPast = 4
 )
 
-// console is one terminal of a session, with the shell or program that was started on it.
+// console is one terminal of a session with its shell or program.
 type console struct {
 	s     *session
 	term  Terminal
-	local Local // term, if it is one
+	local Local // term, if it is a Local; else nil
 	shell string
 
 	incarnation string // random
 
 	marks   marks.Integration
 	marked  bool     // the shell prints marks
-	handoff *os.File // what the shell reads commands from, for writing
-	reread  *os.File // the same for reading, sharing its offset with the shell
+	handoff *os.File // file from which the shell reads commands, for writing
+	reread  *os.File // the same file for reading; shares its offset with the shell
 
-	taking  atomic.Bool   // output is being read, or was and is not in the log yet
-	drained chan struct{} // closed when nothing more will be read
+	taking  atomic.Bool   // output is being read or is not in the log yet
+	drained chan struct{} // closed when all output was read
 	exited  chan struct{} // closed when the process has ended
 	exit    Exit          // valid after exited
 
-	parser     *marks.Parser // guarded by s.mu; nil unless marked
-	holding    bool          // guarded by s.mu; a timer to ask parser again is running
-	forged     bool          // guarded by s.mu; some other program prints marks, too, and that is logged
-	dotDir     string        // guarded by s.mu; where the shell looks for its start-up files, until it has
-	editAt     uint64        // guarded by s.mu; where in the log the present prompt ends, also when it was drawn again; 0 when it has been typed at
-	promptFrom uint64        // guarded by s.mu; where in the log the present prompt begins
-	promptTo   uint64        // guarded by s.mu; and where it ended when it was drawn first
-	typist     *party        // guarded by s.mu; who typed last at the present prompt
-	ahead      ahead         // guarded by s.mu; what may come to stand at a prompt, typed before it
-	handed     bool          // guarded by s.mu; what runs is the newest command of the hand-over
-	end        Exit          // guarded by s.mu; how its end was reported, which may be before exited
-	echo       *echo         // guarded by s.mu; output that is being dropped
+	parser  *marks.Parser // guarded by s.mu; nil unless marked
+	holding bool          // guarded by s.mu; a timer to check parser again is running
+	// guarded by s.mu; another program prints marks, and the log reports it
+	forged bool
+	// guarded by s.mu; directory of start-up files, until the shell has read them
+	dotDir string
+	// guarded by s.mu; log offset of the end of the current prompt, also if it was redrawn; 0 after
+	// input
+	editAt     uint64
+	promptFrom uint64 // guarded by s.mu; log offset of the begin of the current prompt
+	promptTo   uint64 // guarded by s.mu; log offset of its end when it was first drawn
+	typist     *party // guarded by s.mu; party that last typed at the current prompt
+	ahead      ahead  // guarded by s.mu; type-ahead that may appear at the next prompt
+	handed     bool   // guarded by s.mu; the newest command of the handover runs
+	// guarded by s.mu; reported end, possibly before exited
+	end  Exit
+	echo *echo // guarded by s.mu; echo that is being dropped; nil if none
 
-	track *track.Tracker // guarded by s.mu; what it does; set when it becomes the session's
-	due   time.Time      // guarded by s.mu; when track is asked again
-	timer *time.Timer    // guarded by s.mu; does that; nil unless it runs
+	track *track.Tracker // guarded by s.mu; its state; set when it becomes the session's terminal
+	due   time.Time      // guarded by s.mu; next tick of track
+	timer *time.Timer    // guarded by s.mu; timer of the tick; nil unless it runs
 }
 
 // defaults is the environment of every session that is not bare, unless the sandbox or the caller
-// says otherwise: no pager stops an agent, and text is UTF-8.
-var defaults = []string{"PAGER=cat", "GIT_PAGER=cat", "MANPAGER=cat", "SYSTEMD_PAGER=", "GH_PAGER=cat", "LANG=C.UTF-8",
-	"HISTCONTROL=ignoreboth"}
+// overrides it: no pagers, and UTF-8 text.
+var defaults = []string{
+	"PAGER=cat",
+	"GIT_PAGER=cat",
+	"MANPAGER=cat",
+	"SYSTEMD_PAGER=",
+	"GH_PAGER=cat",
+	"LANG=C.UTF-8",
+	"HISTCONTROL=ignoreboth",
+}
 
-// launch starts a terminal as the session's start says.
+// launch starts a terminal as s.start says.
 func (s *session) launch(ctx context.Context) (*console, error) {
-	c := &console{s: s, incarnation: rand.Text(), drained: make(chan struct{}), exited: make(chan struct{})}
+	c := &console{
+		s:           s,
+		incarnation: rand.Text(),
+		drained:     make(chan struct{}),
+		exited:      make(chan struct{}),
+	}
 	s.mu.Lock()
 	start := Start{Session: s.name, Start: s.start}
 	start.Cols, start.Rows = s.size.Cols, s.size.Rows
@@ -89,7 +104,10 @@ func (s *session) launch(ctx context.Context) (*console, error) {
 	start.Env = []string{"TERM=" + s.start.Term}
 	if !s.start.Bare {
 		for _, e := range defaults {
-			if !slices.ContainsFunc(sh.Env, func(have string) bool { return sameVariable(have, e) }) {
+			if !slices.ContainsFunc(
+				sh.Env,
+				func(have string) bool { return sameVariable(have, e) },
+			) {
 				start.Env = append(start.Env, e)
 			}
 		}
@@ -117,11 +135,18 @@ func (s *session) launch(ctx context.Context) (*console, error) {
 	return c, nil
 }
 
-// known is what the tracker of c has to know of it.
+// known returns the options of the tracker of c.
 func (c *console) known() track.Options {
 	opt := &c.s.set.opt
-	return track.Options{Program: !c.s.isShell(), Marked: c.marked, TypedMarks: c.marks.Typed, ReadsLines: c.shell == "bash",
-		Probed: opt.Prober != nil, NoScreen: c.s.without(wire.BasisScreen), Prompt: opt.Prompt}
+	return track.Options{
+		Program:    !c.s.isShell(),
+		Marked:     c.marked,
+		TypedMarks: c.marks.Typed,
+		ReadsLines: c.shell == "bash",
+		Probed:     opt.Prober != nil,
+		NoScreen:   c.s.without(wire.BasisScreen),
+		Prompt:     opt.Prompt,
+	}
 }
 
 func sameVariable(a, b string) bool {
@@ -130,7 +155,7 @@ func sameVariable(a, b string) bool {
 	return name == other
 }
 
-// integrate makes start one of the shell, with marks if it can print them.
+// integrate sets up start for the shell, with marks if the shell supports them.
 func (c *console) integrate(sh Shell, start *Start) error {
 	if sh.Path == "" {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no shell in this sandbox",
@@ -145,7 +170,8 @@ func (c *console) integrate(sh Shell, start *Start) error {
 		return nil
 	}
 	nonce := marks.NewNonce()
-	in, ok := marks.For(sh.Path, nonce, marks.Options{Hostname: c.s.set.title(), Login: sh.Login,
+	in, ok := marks.For(sh.Path, nonce, marks.Options{
+		Hostname: c.s.set.sandboxName(), Login: sh.Login,
 		Env: append(slices.Clone(sh.Env), c.s.start.Env...), FDDir: sh.FDDir})
 	if !ok {
 		return nil
@@ -166,9 +192,9 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	_, err = w.Write(in.Script) // fits into a pipe
 	w.Close()
 	if err == nil {
-		// A shell that runs as another user opens it anew, by its descriptor's name. Nobody else
-		// can: that takes the right to trace the shell. A kernel that refuses it (gVisor's) leaves
-		// those shells without marks.
+		// A shell that runs as another user reopens it by the name of its descriptor. Other
+		// programs cannot: that needs permission to trace the shell. With a kernel that denies it
+		// (gVisor), those shells have no marks.
 		if err = script.Chmod(0o444); errors.Is(err, unix.EPERM) {
 			err = nil
 		}
@@ -187,15 +213,18 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	return nil
 }
 
-// makeDotDir makes the directory in which a shell finds the way to its script: no secret, and for
-// everybody to read, since the shell may run as another user.
+// makeDotDir creates the directory with which a shell finds its script. It has no secret and is
+// readable by all users, because the shell may run as another user.
 func (c *console) makeDotDir() error {
 	dir := os.TempDir() + "/sandboxd-" + marks.NewNonce().String()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	c.dotDir = dir
-	return errors.Join(os.Chmod(dir, 0o755), os.Symlink(c.marks.Target, dir+"/"+c.marks.Link)) //nolint:gosec // see above
+	return errors.Join(
+		os.Chmod(dir, 0o755),
+		os.Symlink(c.marks.Target, dir+"/"+c.marks.Link),
+	) //nolint:gosec // see above
 }
 
 // dropDotDir removes that directory.
@@ -205,17 +234,16 @@ func (c *console) dropDotDir(dir string) {
 	}
 }
 
-// openCommand makes the file through which the shell gets its commands: in memory, writable only
-// here. The descriptor that the shell inherits and ours are one open file, so that rewinding ours
-// rewinds the shell's.
+// openCommand creates the file from which the shell reads commands, in memory and writable only
+// here. The shell inherits the same open file, so that rewinding it here rewinds it for the shell.
 func (c *console) openCommand() error {
 	fd, err := unix.MemfdCreate("command", unix.MFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)
 	}
 	c.handoff = os.NewFile(uintptr(fd), "command")
-	// Whoever inherits the descriptor can open it anew: a program that has given up its rights must
-	// not write what the shell runs.
+	// A program that inherits the descriptor can reopen it. One that has dropped privileges must
+	// not write commands of the shell.
 	if err := c.handoff.Chmod(0o444); err != nil {
 		return err
 	}
@@ -223,7 +251,7 @@ func (c *console) openCommand() error {
 	return err
 }
 
-// hand makes payload what the shell reads next from its command descriptor.
+// hand writes payload to the command file, as the next command of the shell.
 func (c *console) hand(payload []byte) error {
 	if err := c.handoff.Truncate(0); err != nil {
 		return err
@@ -235,7 +263,7 @@ func (c *console) hand(payload []byte) error {
 	return err
 }
 
-// takeBack empties the command descriptor, so that a person who happens on the key runs nothing.
+// takeBack empties the command file, so that a person who presses the key by chance runs nothing.
 func (c *console) takeBack() {
 	if err := c.handoff.Truncate(0); err != nil {
 		c.s.set.log.Warn("empty the command", "session", c.s.name, "error", err)
@@ -258,7 +286,7 @@ func (c *console) release() {
 	}
 }
 
-// close ends the terminal and its processes, and returns when they are gone and all output was
+// close ends the terminal and its processes. It returns when they have ended and all output was
 // read.
 func (c *console) close() {
 	if err := c.term.Close(); err != nil {
@@ -268,8 +296,7 @@ func (c *console) close() {
 	<-c.drained
 }
 
-// restart gives the session a terminal, if it has none that lives. restarted says that this is not
-// its first.
+// restart starts a terminal if the session has none. restarted reports that it is not the first.
 func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 	select {
 	case s.starting <- struct{}{}:
@@ -303,8 +330,7 @@ func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 		select {
 		case <-old.drained:
 		default:
-			// Something that the old shell left behind still has its terminal: its output stays
-			// part of the log.
+			// Processes of the old shell still use its terminal: their output goes to the log, too.
 			s.past = append(s.past, old)
 			if len(s.past) > maxPast {
 				drop, s.past = s.past[0], s.past[1:]
@@ -327,10 +353,14 @@ func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 }
 
 func (s *session) goneError() error {
-	return &wire.Error{Code: wire.CodeNotFound, Message: "session " + s.name + " was closed", Hint: "attach with create to start it again"}
+	return &wire.Error{
+		Code:    wire.CodeNotFound,
+		Message: "session " + s.name + " was closed",
+		Hint:    "attach with create to start it again",
+	}
 }
 
-// pump reads the terminal until it ends. Nothing that it does waits for anybody who reads the log.
+// pump reads the terminal until it ends. It never waits for readers of the log.
 func (c *console) pump() {
 	defer close(c.drained)
 	read := c.term.Read
@@ -357,7 +387,7 @@ func (c *console) pump() {
 	}
 }
 
-// reap waits for the process, and declares the session dead when its last output has been read.
+// reap waits for the process, and sets the state dead when its last output has been read.
 func (c *console) reap() {
 	c.exit = c.term.Wait()
 	close(c.exited)
@@ -366,13 +396,13 @@ func (c *console) reap() {
 		case <-c.drained:
 		case <-time.After(drainGrace):
 			if c.taking.Load() && time.Now().Before(until) {
-				continue // what it printed waits for who reads the log
+				continue // its output waits for the keeper of the log
 			}
 		}
 		break
 	}
 	c.died(c.exit)
-	// What was left behind may hold the terminal for as long as it likes.
+	// Remaining processes may use the terminal for any time.
 	<-c.drained
 	c.s.mu.Lock()
 	past := slices.Index(c.s.past, c)
@@ -386,7 +416,7 @@ func (c *console) reap() {
 	c.release()
 }
 
-// printed takes output of a terminal: marks go to the state, the rest to the log.
+// printed handles output of a terminal: marks change the state, the rest goes to the log.
 func (c *console) printed(p []byte) {
 	s := c.s
 	s.mu.Lock()
@@ -403,7 +433,11 @@ func (c *console) printed(p []byte) {
 	if c.parser.Forged() && !c.forged {
 		c.forged = true
 		c.track.Forge()
-		s.set.log.Warn("the shell's marks contradict each other: a program forges them", "session", s.name)
+		s.set.log.Warn(
+			"the shell's marks contradict each other: a program forges them",
+			"session",
+			s.name,
+		)
 		s.fireLocked()
 	}
 	c.takeLocked(out, ms)
@@ -420,8 +454,8 @@ func (c *console) takeLocked(out []byte, ms []marks.Mark) {
 	c.emitLocked(out[at:])
 }
 
-// askLaterLocked sees to it that bytes which the parser holds back do not wait for output that may
-// never come.
+// askLaterLocked starts a timer, so that bytes held back by the parser do not wait for further
+// output.
 func (c *console) askLaterLocked() {
 	if !c.parser.Pending() || c.holding {
 		return
@@ -436,7 +470,7 @@ func (c *console) askLaterLocked() {
 	})
 }
 
-// flushLocked takes everything that the parser holds back: nothing follows.
+// flushLocked handles all bytes that the parser holds back, at the end of the output.
 func (c *console) flushLocked() {
 	if c.s.sealed {
 		return

@@ -14,41 +14,48 @@ import (
 )
 
 const (
-	maxAnswer = 4 << 10 // most bytes of answers to the queries that come together
-	maxLine   = 512     // bytes of a line that is quoted in a state
+	maxAnswer = 4 << 10 // limit of the answers to queries in one batch, in bytes
+	maxLine   = 512     // limit of a quoted line in a state, in bytes
 )
 
-// display is the session's screen. It follows the log as a reader, so that a flood of output that the model cannot keep
-// up with costs the pump nothing; and it answers the queries of programs, as the only one who does.
+// display is the session's screen. It reads the log, so that a flood of output does not slow the
+// pump. It alone answers terminal queries of programs.
 type display struct {
 	s *session
 
 	calls atomic.Uint64                   // count of the last notice that was a bell or a message
-	said  atomic.Pointer[track.Statement] // the program's last of itself; nil when there was none
+	said  atomic.Pointer[track.Statement] // the last status statement of the program; nil if none
 
 	mu      sync.Mutex
 	screen  *screen.Screen // guarded by mu
-	fed     uint64         // guarded by mu; the screen shows the log up to here
-	answers []byte         // guarded by mu; to the queries in the bytes at hand
-	veil    uint64         // guarded by mu; until the screen shows the log up to here, it shows what is private
-	hushed  uint64         // guarded by mu; calls for attention up to this one were made in private
-	wake    chan struct{}  // guarded by mu; closed when fed grows; nil while nobody waits
+	fed     uint64         // guarded by mu; log offset up to which the screen is drawn
+	answers []byte         // guarded by mu; answers to queries in the current bytes
+	// guarded by mu; log offset up to which the screen is private
+	veil   uint64
+	hushed uint64        // guarded by mu; count of notices up to the end of private mode
+	wake   chan struct{} // guarded by mu; closed when fed grows; nil if nothing waits
 }
 
 func (d *display) init(s *session) {
 	d.s = s
-	d.screen = screen.New(screen.Options{Cols: s.size.Cols, Rows: s.size.Rows, Reply: func(p []byte) {
-		if len(d.answers)+len(p) <= maxAnswer { // a flood of queries is a flood, not a conversation
-			d.answers = append(d.answers, p...)
-		}
-	}})
+	d.screen = screen.New(
+		screen.Options{Cols: s.size.Cols, Rows: s.size.Rows, Reply: func(p []byte) {
+			if len(
+				d.answers,
+			)+len(
+				p,
+			) <= maxAnswer { // do not answer a flood of queries
+				d.answers = append(d.answers, p...)
+			}
+		}},
+	)
 }
 
 // run feeds the screen until the session ends.
 func (d *display) run() {
-	var told uint64 // how many statements of the program are known
+	var seen uint64 // number of statements that were reported
 	for {
-		// The offset is this goroutine's own; others only look at it.
+		// Only this goroutine changes the offset.
 		p, err := d.s.log.wait(d.s.ctx, d.fed)
 		var lagged *LaggedError
 		if err != nil && !errors.As(err, &lagged) {
@@ -59,12 +66,12 @@ func (d *display) run() {
 		if lagged != nil {
 			d.fed += lagged.Missed
 		} else {
-			_, _ = d.screen.Write(p) // in memory: it takes everything
+			_, _ = d.screen.Write(p) // in memory: it cannot fail
 			d.fed += uint64(len(p))
 		}
 		d.calls.Store(d.screen.Call().Count)
-		if status, n := d.screen.Status(); n > told {
-			told = n
+		if status, n := d.screen.Status(); n > seen {
+			seen = n
 			d.said.Store(&track.Statement{Status: status, Count: n, At: d.fed, When: time.Now()})
 		}
 		answers := d.answers
@@ -80,7 +87,7 @@ func (d *display) run() {
 	}
 }
 
-// sync waits until the screen shows the log up to off.
+// sync waits until the screen is drawn up to log offset off.
 func (d *display) sync(ctx context.Context, off uint64) error {
 	for {
 		d.mu.Lock()
@@ -126,7 +133,7 @@ func (d *display) glance() (alt bool, last string) {
 	return d.screen.Modes().AltScreen, last
 }
 
-// modes returns what the program has switched on.
+// modes returns the modes that the program has set.
 func (d *display) modes() screen.Modes {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,7 +162,8 @@ func (d *display) noticeSince(n uint64) (_ screen.Notice, ok bool) {
 	return last, last.Count > n
 }
 
-// prompt returns the text before the cursor: the cursor's line, with the lines that wrapped into it.
+// prompt returns the text before the cursor: the cursor's line, with the lines that wrapped into
+// it.
 func (d *display) prompt() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,18 +190,27 @@ func (d *display) snapshot() *wire.Screen {
 	defer d.mu.Unlock()
 	cols, rows := d.screen.Size()
 	cur := d.screen.Cursor()
-	return &wire.Screen{Text: d.screen.Text(), Cols: cols, Rows: rows, CursorX: cur.X, CursorY: cur.Y, Visible: cur.Visible,
-		AltScreen: d.screen.Modes().AltScreen, Title: d.screen.Title(), Offset: d.fed}
+	return &wire.Screen{
+		Text:      d.screen.Text(),
+		Cols:      cols,
+		Rows:      rows,
+		CursorX:   cur.X,
+		CursorY:   cur.Y,
+		Visible:   cur.Visible,
+		AltScreen: d.screen.Modes().AltScreen,
+		Title:     d.screen.Title(),
+		Offset:    d.fed,
+	}
 }
 
-// veiled reports whether the screen shows what is not for everybody.
+// veiled reports whether the screen shows private output.
 func (d *display) veiled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.veiledLocked()
 }
 
-// clip keeps the end of a line, where a question stands.
+// clip keeps the end of a line, which has the question.
 func clip(line string) string {
 	if len(line) <= maxLine {
 		return line

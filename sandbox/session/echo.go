@@ -9,23 +9,25 @@ import (
 )
 
 const (
-	echoSize = 64 << 10        // most output that is taken for the echo of a typed command
-	echoTime = 2 * time.Second // and how long
+	echoSize = 64 << 10        // limit of output that counts as the echo of a typed command
+	echoTime = 2 * time.Second // and its time limit
 
-	// What line editors print when a line is done.
+	// Output of line editors at the end of a line.
 	pasteOff  = "\x1b[?2004l\r"
 	keypadOff = "\x1b[?1l\x1b>"
 
-	keyEcho = "^E\b \b\b \b" // what a terminal without a line editor makes of ^E and ^U
+	keyEcho = "^E\b \b\b \b" // output of a terminal without a line editor for ^E and ^U
 )
 
 // echo is output between the typing of a command's constant line and the mark of its start.
 type echo struct {
-	typed []byte // or, after a key, what the line editor draws for it
-	line  string // what stood unsent at the prompt, which the line editor may draw again before it empties it
-	again []int  // where in bytes a prompt ended that was drawn again
+	typed []byte // or, after a key, the drawing of the line editor
+	// unsent text at the prompt, which the line editor may redraw before it clears it
+	line  string
+	again []int // offsets in bytes of the ends of redrawn prompts
 	bytes []byte
-	own   bool // all of bytes is taken for the shell's own doing, as what that looks like is not known
+	// all bytes count as the shell's own output, whose form is unknown
+	own   bool
 	timer *time.Timer
 }
 
@@ -37,8 +39,8 @@ func (e *echo) add(p []byte) bool {
 	return true
 }
 
-// beginEchoLocked holds output back until endEchoLocked, for a bounded time: if the mark does not come, what came instead
-// is output like any other.
+// beginEchoLocked holds output back until endEchoLocked, for a limited time. If no mark arrives, it
+// is normal output.
 func (c *console) beginEchoLocked(typed []byte, line string) {
 	e := &echo{typed: typed, line: line}
 	c.echo = e
@@ -51,7 +53,7 @@ func (c *console) beginEchoLocked(typed []byte, line string) {
 	})
 }
 
-// endEchoLocked returns what was held back.
+// endEchoLocked ends the echo and returns it.
 func (c *console) endEchoLocked() *echo {
 	e := c.echo
 	c.echo = nil
@@ -59,8 +61,8 @@ func (c *console) endEchoLocked() *echo {
 	return e
 }
 
-// dropPrompt takes out the prompt at the end of what was held back, which the line editor has drawn again: from the beginning of the
-// row on. What it changed of the terminal's modes stays.
+// dropPrompt removes the redrawn prompt at the end of the echo, from the begin of its row. It keeps
+// changes of terminal modes.
 func (e *echo) dropPrompt() {
 	from := bytes.LastIndexByte(e.bytes, '\r') + 1
 	if from < len(e.bytes) && e.bytes[from] == '\n' {
@@ -70,11 +72,11 @@ func (e *echo) dropPrompt() {
 	e.again = append(e.again, len(e.bytes))
 }
 
-// dropLine takes out what stood unsent behind a prompt and was drawn again there. What is left of it is the line editor's emptying
-// it, which would not do where the prompt is missing.
+// dropLine takes out what stood unsent behind a prompt and was drawn again there. What is left of
+// it is the line editor's emptying it, which would not do where the prompt is missing.
 func (e *echo) dropLine() {
 	for i := len(e.again) - 1; i >= 0 && e.line != ""; i-- {
-		at := min(e.again[i], len(e.bytes)) // a later prompt was drawn in the same row
+		at := min(e.again[i], len(e.bytes)) // a later prompt is in the same row
 		for at < len(e.bytes) && e.bytes[at] == 0x1b {
 			at += escape(e.bytes[at:])
 		}
@@ -85,9 +87,10 @@ func (e *echo) dropLine() {
 	e.again = nil
 }
 
-// output is what of the echo is none: changes of modes, which the terminal has to know, and what others printed meanwhile,
-// such as a job in the background, byte for byte. The line that was typed and its end are taken out in the pieces in which they
-// are there, since others' output may stand between them, and with them what a line editor prints around them.
+// output is what of the echo is none: changes of modes, which the terminal has to know, and what
+// others printed meanwhile, such as a job in the background, byte for byte. The line that was typed
+// and its end are taken out in the pieces in which they are there, since others' output may stand
+// between them, and with them what a line editor prints around them.
 func (e *echo) output() []byte {
 	if e.own {
 		return marks.Keep(e.bytes)
@@ -107,14 +110,15 @@ func (e *echo) output() []byte {
 		}
 	}
 	p := e.bytes
-	if len(p) > 1 && p[0] == '\r' && p[1] == '\n' { // no line is done yet: it ends a job's, of which the rest came before
+	if len(p) > 1 && p[0] == '\r' &&
+		p[1] == '\n' { // the line is not complete: this ends a job's line
 		rest, p = p[:2:2], p[2:]
 	}
 	if before, after, found := bytes.Cut(p, []byte(keyEcho)); found {
 		take(before)
 		p = after
 	}
-	// zsh goes back to where the line begins, too.
+	// zsh also moves back to the begin of the line.
 	for _, done := range []string{fmt.Sprintf("\x1b[%dD", len(typed)), keypadOff, pasteOff} {
 		if before, after, found := bytes.Cut(p, []byte(done)); found {
 			modes = append(modes, marks.Keep([]byte(done))...)
@@ -128,7 +132,7 @@ func (e *echo) output() []byte {
 	return append(modes, rest...)
 }
 
-// editing reports whether p is nothing but the doing of a line editor.
+// editing reports whether p is only output of a line editor.
 func editing(p []byte) bool {
 	var shown []byte
 	for len(p) > 0 {
@@ -147,8 +151,8 @@ func editing(p []byte) bool {
 	return len(bytes.TrimSpace(shown)) == 0
 }
 
-// withoutWrap is p without what readline prints behind typed when the row is full: it goes to the next one, and, as the line has
-// ended, back to draw its last character again.
+// withoutWrap returns p without readline's output after typed in a full row: it moves to the next
+// row, and back to redraw the last character.
 func withoutWrap(p, typed []byte) []byte {
 	const wrap = " \r\x1b[A"
 	from := bytes.Index(p, []byte(wrap))
@@ -165,7 +169,8 @@ func withoutWrap(p, typed []byte) []byte {
 	return append(p[:from:from], p[to+1:]...)
 }
 
-// escape is the length of the control character or sequence that p begins with, as line editors print and read them.
+// escape returns the length of the control character or sequence at the begin of p, in the forms of
+// line editors.
 func escape(p []byte) int {
 	switch {
 	case p[0] != 0x1b:

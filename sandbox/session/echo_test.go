@@ -15,21 +15,25 @@ func TestEchoOutput(t *testing.T) {
 		{"bash", bash, " {x&&:;}\r\n\x1b[?2004l\r", "\x1b[?2004l"},
 		{"nothing", bash, "", ""},
 		{"wrapped", bash, " {x&&\r \r:;}\r\n", ""},
-		{"wrapped at its end", bash, " {x&&:;} \r\x1b[A\x1b[C\x1b[C\x1b[K}\r\n\x1b[?2004l\r", "\x1b[?2004l"},
-		{"wrapped at its end, with a line", bash, " {x&&:;} \r\x1b[A\x1b[C\x1b[C\x1b[K}\r\n\x1b[?2004l\rjob\r\n", "\x1b[?2004ljob\r\n"},
+		{"wrapped at its end", bash, " {x&&:;} \r\x1b[A\x1b[C\x1b[C\x1b[K}\r\n\x1b[?2004l\r",
+			"\x1b[?2004l"},
+		{"wrapped at its end, with a line", bash,
+			" {x&&:;} \r\x1b[A\x1b[C\x1b[C\x1b[K}\r\n\x1b[?2004l\rjob\r\n", "\x1b[?2004ljob\r\n"},
 		{"redrawn", bash, "\x1b[3D\x1b[K {x&&:;}\r\n", ""},
 		{"a line before", bash, "job\r\n {x&&:;}\r\n", "job\r\n"},
 		{"a line between", bash, " {x&job\r\n&:;}\r\n", "job\r\n"},
 		{"a line behind", bash, " {x&&:;}\r\n\x1b[?2004l\rjob\r\n", "\x1b[?2004ljob\r\n"},
 		{"a line before the end", bash, " {x&&:;}job\r\n\r\n\x1b[?2004l\r", "\x1b[?2004ljob\r\n"},
-		{"lines before the end", bash, " {x&&:;}<1>\r\n<2>\r\n\r\n\x1b[?2004l\r<3>\r\n", "\x1b[?2004l<1>\r\n<2>\r\n<3>\r\n"},
+		{"lines before the end", bash, " {x&&:;}<1>\r\n<2>\r\n\r\n\x1b[?2004l\r<3>\r\n",
+			"\x1b[?2004l<1>\r\n<2>\r\n<3>\r\n"},
 		{"the beginning of a line behind", bash, " {x&&:;}\r\n\x1b[?2004l\rjob", "\x1b[?2004ljob"},
 		{"bell", bash, "\a {x&&:;}\r\n", ""},
 		{"the end of a line", bash, "\r\n {x&&:;}\r\n\x1b[?2004l\r", "\x1b[?2004l\r\n"},
 		{"canonical, the end of a line", "\x05\x15. /f\n", "\r\n^E\b \b\b \b. /f\r\n", "\r\n"},
 		{"canonical", "\x05\x15. /f\n", "^E\b \b\b \b. /f\r\n", ""},
 		{"canonical, with a line", "\x05\x15. /f\n", "^E\b \b\b \bjob\r\n. /f\r\n", "job\r\n"},
-		{"letters of the line in others' output", bash, "x {x} \x1b[1;31m;&\x1b[m\a\r\n {x&&{x} &:;\r\n:;}{x} :;\r\n\r\n\x1b[?2004l\r {x&\r\n",
+		{"letters of the line in others' output", bash,
+			"x {x} \x1b[1;31m;&\x1b[m\a\r\n {x&&{x} &:;\r\n:;}{x} :;\r\n\r\n\x1b[?2004l\r {x&\r\n",
 			"\x1b[?2004lx {x} \x1b[1;31m;&\x1b[m\a\r\n{x} &:;\r\n{x} :;\r\n {x&\r\n"},
 		{"cut off", bash, " {x&\x1b[", ""},
 	} {
@@ -41,8 +45,8 @@ func TestEchoOutput(t *testing.T) {
 	}
 }
 
-// TestEchoOfALineDrawnAgain has the line editor draw the prompt, and the line that stood unsent there, once more before it empties
-// it for the command: the terminal has got another size.
+// TestEchoOfALineDrawnAgain has the line editor draw the prompt, and the line that stood unsent
+// there, once more before it empties it for the command: the terminal has got another size.
 func TestEchoOfALineDrawnAgain(t *testing.T) {
 	const again, emptied = "\r\x1b[Kroot@demo:~# ", "\r\x1b[13C\x1b[K"
 	for _, tt := range []struct{ name, before, behind, want string }{
@@ -70,8 +74,9 @@ func TestEchoOfALineDrawnAgain(t *testing.T) {
 	}
 }
 
-// TestEchoApart lets a job print two lines at any two places of the echo of the line that bash is given: it is they that are left. Lines
-// that have words with the typed one in common would leave open whose those are.
+// TestEchoApart lets a job print two lines at any two places of the echo of the line that bash is
+// given: it is they that are left. Lines that have words with the typed one in common would leave
+// open whose those are.
 func TestEchoApart(t *testing.T) {
 	in, ok := marks.For("/bin/bash", marks.Nonce{}, marks.Options{})
 	if !ok {
@@ -79,7 +84,8 @@ func TestEchoApart(t *testing.T) {
 	}
 	typed, _ := in.Command("true", 1)
 	line := string(typed[bytes.IndexByte(typed, 0x15)+1:len(typed)-1]) + "\r\n" + pasteOff
-	for _, lines := range [][2]string{{"<1>\r\n", "<212>\r\n"}, {"<26>\r\n", "<2>\r\n"}, {"[1] 1201\r\n", "> 100%\r\n"}} {
+	for _, lines := range [][2]string{{"<1>\r\n", "<212>\r\n"}, {"<26>\r\n", "<2>\r\n"},
+		{"[1] 1201\r\n", "> 100%\r\n"}} {
 		for i := range len(line) + 1 {
 			for j := i; j <= len(line); j++ {
 				if j > i+8 && j < len(line)-20 && j%7 != 0 {
@@ -90,7 +96,8 @@ func TestEchoApart(t *testing.T) {
 				}
 				p := line[:i] + lines[0] + line[i:j] + lines[1] + line[j:]
 				e := &echo{typed: typed, bytes: []byte(p)}
-				if got, want := strings.TrimPrefix(string(e.output()), "\x1b[?2004l"), lines[0]+lines[1]; got != want {
+				if got, want := strings.TrimPrefix(string(e.output()), "\x1b[?2004l"),
+					lines[0]+lines[1]; got != want {
 					t.Errorf("%q: %q, want %q", p, got, want)
 				}
 			}
@@ -100,5 +107,6 @@ func TestEchoApart(t *testing.T) {
 
 // within reports whether at is inside of what the line editor prints at once behind the line.
 func within(line string, at int) bool {
-	return at == strings.Index(line, "\r\n")+1 || at > strings.Index(line, pasteOff) && at < len(line)
+	return at == strings.Index(line, "\r\n")+1 ||
+		at > strings.Index(line, pasteOff) && at < len(line)
 }

@@ -6,29 +6,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// inputTime is for how long input is gathered into one event.
+// inputTime is how long input is collected into one event.
 const inputTime = time.Second
 
-// keptEvents is how many events a session remembers for those who attach later or lag.
+// keptEvents is how many events a session stores for later and slow readers.
 const keptEvents = 1024
 
-// events is the last events of a session, numbered from 1. The zero value is empty.
+// events stores the last events of a session, numbered from 1. The zero value is empty.
 type events struct {
 	kept []wire.Event  // in order of Seq, without gaps
-	seq  uint64        // of the newest
-	wake chan struct{} // closed at the next one; nil while nobody waits
+	seq  uint64        // number of the newest event
+	wake chan struct{} // closed at the next event; nil if nothing waits
 
-	s     *session    // for what is reported to everybody
-	input inputRun    // not reported yet
-	runs  uint64      // of input so far
-	late  *wire.Event // not reported yet; nil when there is none
+	s     *session    // for events that all parties receive
+	input inputRun    // pending input event
+	runs  uint64      // number of input events so far
+	late  *wire.Event // pending late event; nil if none
 }
 
 func (e *events) add(ev wire.Event) {
 	e.seq++
 	ev.Seq = e.seq
 	if len(e.kept) == keptEvents {
-		// In bulk, so that an event costs no copy of all others.
+		// Many at a time, so that not every event copies all others.
 		e.kept = append(e.kept[:0:0], e.kept[keptEvents/4:]...)
 	}
 	e.kept = append(e.kept, ev)
@@ -46,7 +46,7 @@ func (e *events) more() <-chan struct{} {
 	return e.wake
 }
 
-// next returns the oldest kept event after seq, and how many between them are no longer kept.
+// next returns the oldest stored event after seq, and how many in between are no longer stored.
 func (e *events) next(seq uint64) (ev wire.Event, missed uint64, ok bool) {
 	if seq >= e.seq {
 		return wire.Event{}, 0, false
@@ -58,14 +58,15 @@ func (e *events) next(seq uint64) (ev wire.Event, missed uint64, ok bool) {
 	return e.kept[seq+1-first], 0, true
 }
 
-// emitLocked tells everybody. Offset is filled in unless the event belongs to an earlier place.
+// emitLocked sends an event to all parties. It sets Offset to the current one, unless the event has
+// an earlier one.
 func (e *events) emitLocked(ev wire.Event) {
 	s := e.s
 	e.tellLateLocked()
 	if ev.Kind != wire.EventInput {
 		e.tellInputLocked()
 	}
-	if s.private.untoldLocked(ev) {
+	if s.private.secretLocked(ev) {
 		return
 	}
 	if end := s.log.shown(); ev.Offset == 0 || ev.Offset > end {
@@ -76,11 +77,10 @@ func (e *events) emitLocked(ev wire.Event) {
 	s.fireLocked()
 }
 
-// lateness is how much later than anything else an event may be told for which the echo of a key
-// must not wait.
+// lateness is how long an event may be delayed that must not delay the echo of a key.
 const lateness = 5 * time.Millisecond
 
-// emitLateLocked is emitLocked for such an event: it is told before the next one, at the latest
+// emitLateLocked is emitLocked for such an event: it is sent before the next event, at the latest
 // after lateness.
 func (e *events) emitLateLocked(ev wire.Event) {
 	s := e.s
@@ -101,12 +101,12 @@ func (e *events) tellLateLocked() {
 	}
 }
 
-// inputRun is input of one party that no event has told yet. An event for every key would push what
-// matters out of the memory of events, so they are gathered until something else is told, another
-// party types, or a second has passed.
+// inputRun is input of one party without an event. An event for every key would displace other
+// stored events. So input is collected until another event is sent, another party types, or a
+// second has passed.
 type inputRun struct {
 	by     string
-	hidden bool // the terminal did not show it
+	hidden bool // the terminal did not echo it
 	bytes  int
 	offset uint64
 }

@@ -10,20 +10,19 @@ import (
 )
 
 const (
-	keptTyped = 64      // commands of people that a hand-over remembers, the newest
-	maxTyped  = maxTail // bytes of log that are looked at for one
+	keptTyped = 64      // newest commands of people that a handover stores
+	maxTyped  = maxTail // bytes of the log that are searched for one
 )
 
-// handover is the present stretch in which people have or had the keyboard, since an agent last
-// did.
+// handover is the current period in which people held the keyboard, since an agent last held it.
 type handover struct {
 	wire.Handover
-	begun bool // there is one
-	over  bool // an agent has had the keyboard since: the next person begins another
+	begun bool // a period has begun
+	over  bool // an agent has held the keyboard since; the next person begins a new period
 }
 
-// copy is the stretch as a Result shows it; nil when there is none. One that is over counts for who
-// waited for its end.
+// copy returns the period for a Result, or nil if there is none. A period that is over counts only
+// for a call that waited for its end.
 func (h *handover) copy(waited bool) *wire.Handover {
 	if !h.begun || h.over && !waited {
 		return nil
@@ -33,7 +32,7 @@ func (h *handover) copy(waited bool) *wire.Handover {
 	return &c
 }
 
-// handedLocked notes that p has got the keyboard.
+// handedLocked records that p has received the keyboard.
 func (d *driver) handedLocked(p *keyboard.Party) {
 	s := d.s
 	h := &d.handover
@@ -51,7 +50,7 @@ func (d *driver) handedLocked(p *keyboard.Party) {
 	}
 }
 
-// handedBackLocked notes that the keyboard is free again.
+// handedBackLocked records that the keyboard is free again.
 func (d *driver) handedBackLocked() {
 	s := d.s
 	if h := &d.handover; h.begun && !h.over {
@@ -59,7 +58,7 @@ func (d *driver) handedBackLocked() {
 	}
 }
 
-// typedLocked notes that the shell has begun with what was typed at its prompt, if a person did.
+// typedLocked records that the shell has started a command that a person typed at its prompt.
 func (c *console) typedLocked(end uint64) {
 	s := c.s
 	h := &s.keyboard.handover
@@ -69,10 +68,10 @@ func (c *console) typedLocked(end uint64) {
 	line, ok := c.lineLocked(end)
 	from := max(c.editAt, end-min(end, maxTyped))
 	c.editAt = 0
-	if !ok { // it is long: its end as it was printed
+	if !ok { // too long: use its printed end
 		p := s.log.tail(from, end)
 		if uint64(len(p)) < end-from {
-			return // some of it is private, or gone
+			return // some bytes are private or no longer stored
 		}
 		line.text, _ = text.Render(p, -1)
 	}
@@ -87,7 +86,7 @@ func (c *console) typedLocked(end uint64) {
 	c.handed = true
 }
 
-// typedOverLocked notes how that ended.
+// typedOverLocked records how that command ended.
 func (c *console) typedOverLocked(exit int) {
 	s := c.s
 	if h := &s.keyboard.handover; c.handed && len(h.Commands) > 0 {
@@ -96,9 +95,13 @@ func (c *console) typedOverLocked(exit int) {
 	c.handed = false
 }
 
-// waitKeyboard waits until no person but p holds the keyboard, and returns what people did with it
+// waitKeyboard waits until no person other than p holds the keyboard, and returns what people did
 // meanwhile.
-func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*wire.Result, error) {
+func (s *session) waitKeyboard(
+	ctx context.Context,
+	p *party,
+	r wire.Request,
+) (*wire.Result, error) {
 	f := s.newCall(r)
 	bounded, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()

@@ -22,14 +22,15 @@ func (c counting) Probe(ctx context.Context, tty session.TTY) (session.Facts, er
 	return c.Prober.Probe(ctx, tty)
 }
 
-// TestIdle counts how often the processes of an idle shell are looked at: never while nobody waits, about once a second while
-// somebody waits for something else.
+// TestIdle counts the probes of an idle shell: none while no call waits, about one per second while
+// a call waits for another state.
 func TestIdle(t *testing.T) {
 	var asked atomic.Int64
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := fresh(t, set)
 	settled := asked.Load()
-	for end := time.Now().Add(time.Minute); ; { // the look that was under way when the last caller left
+	// the look that was under way when the last caller left
+	for end := time.Now().Add(time.Minute); ; {
 		<-time.After(200 * time.Millisecond)
 		now := asked.Load()
 		if now == settled {
@@ -43,7 +44,11 @@ func TestIdle(t *testing.T) {
 	if n := asked.Load() - settled; n != 0 {
 		t.Errorf("looked %d times for nobody", n)
 	}
-	res := do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseDead}, TimeoutMS: 5000})
+	res := do(
+		t,
+		c,
+		wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseDead}, TimeoutMS: 5000},
+	)
 	if res.Ended != wire.Deadline {
 		t.Fatalf("got %+v", res)
 	}
@@ -55,19 +60,29 @@ func TestIdle(t *testing.T) {
 	if res.Want != wire.WantPassword {
 		t.Fatalf("got %+v", res)
 	}
-	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "secret"}); res.Ended != wire.Waiting || res.Want != wire.WantLine {
+	if res = do(t, c, wire.Request{Verb: wire.VerbType,
+		Text: "secret"}); res.Ended != wire.Waiting ||
+		res.Want != wire.WantLine {
 		t.Errorf("got %+v", res)
 	}
-	t.Logf("told of the next question after %d ms", res.ElapsedMS)
+	t.Logf("the next question was reported after %d ms", res.ElapsedMS)
 }
 
-// TestSleeps counts how often the processes of a program that sleeps are looked at while somebody waits, and holds that one which
-// asks after that without a word is told, and one that asks with a word at once.
+// TestSleeps counts the probes of a sleeping program while a call waits. A later question without
+// output must be reported, and one with output immediately.
 func TestSleeps(t *testing.T) {
 	var asked atomic.Int64
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := fresh(t, set)
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 8; read -s x; sh -c 'sleep 1; printf more?; read y'", TimeoutMS: 1000})
+	res := do(
+		t,
+		c,
+		wire.Request{
+			Verb:      wire.VerbRun,
+			Text:      "sleep 8; read -s x; sh -c 'sleep 1; printf more?; read y'",
+			TimeoutMS: 1000,
+		},
+	)
 	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning {
 		t.Fatalf("got %+v", res)
 	}
@@ -79,10 +94,13 @@ func TestSleeps(t *testing.T) {
 	if n := asked.Load() - settled; n == 0 || n > 30 { // every 64 ms is 62
 		t.Errorf("looked %d times in 4 s", n)
 	}
-	if res = do(t, c, wire.Request{Verb: wire.VerbWait}); res.Ended != wire.Waiting || res.Want != wire.WantPassword {
+	if res = do(t, c, wire.Request{Verb: wire.VerbWait}); res.Ended != wire.Waiting ||
+		res.Want != wire.WantPassword {
 		t.Fatalf("got %+v", res)
 	}
-	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "x"}); res.Ended != wire.Waiting || res.Want != wire.WantLine || res.Prompt != "more?" {
+	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "x"}); res.Ended != wire.Waiting ||
+		res.Want != wire.WantLine ||
+		res.Prompt != "more?" {
 		t.Errorf("got %+v", res)
 	}
 }

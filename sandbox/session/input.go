@@ -10,13 +10,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// typing sends text or keys to the program and waits for what comes of it.
+// typing sends text or keys to the program and waits for the effect.
 func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
 	f := s.newCall(r)
 	f.key, f.keys = p.Key, r.Verb == wire.VerbKeys
 	ctx, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
-	if !s.alive() { // a new shell would run what a program was to read
+	if !s.alive() { // a new shell would run the input as a command
 		return f.refused(deadError(s.name))
 	}
 	if err := f.begun(ctx); err != nil {
@@ -54,8 +54,14 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	if !asks && ctx.Err() == nil {
 		s.writer.unlock()
 		undo()
-		return f.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
-			Hint: "look what it does now: wait"})
+		return f.refused(
+			&wire.Error{
+				Code: wire.CodeNotWaiting,
+				Message: "no program asks any more: another party was faster, or the program did " +
+					"not wait",
+				Hint: "check what it does now: wait",
+			},
+		)
 	}
 	if ctx.Err() != nil {
 		s.writer.unlock()
@@ -90,14 +96,17 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	return f.result(f.wait(ctx))
 }
 
-// partlyError is the loss of a call of whose input the terminal took n bytes of all, because of
-// err.
+// partlyError returns the error of a lost call whose input was accepted only up to n bytes, because
+// of err.
 func (f *call) partlyError(err error, n, all int) *wire.Error {
 	s := f.s
-	return wire.LostError(wire.LostPartly, fmt.Sprintf("%s (%d of %d bytes were taken)", s.public(err).Message, n, all))
+	return wire.LostError(
+		wire.LostPartly,
+		fmt.Sprintf("%s (%d of %d bytes were taken)", s.public(err).Message, n, all),
+	)
 }
 
-// partly is the Result of f, which is lost for why.
+// partly returns the Result of f, which is lost because of why.
 func (f *call) partly(why *wire.Error) *wire.Result {
 	res := f.result(wire.Lost)
 	res.Error = why
@@ -105,7 +114,7 @@ func (f *call) partly(why *wire.Error) *wire.Result {
 	return res
 }
 
-// inputOf is the bytes that a type or keys sends.
+// inputOf returns the bytes that type or keys sends.
 func (f *call) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
 	s := f.s
 	var data []byte
@@ -134,11 +143,11 @@ func (f *call) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
 	return data, f.checkLines(ctx, data)
 }
 
-// lineEditor is how long a program at work may take until it takes keys as they come, before a line
-// is too long for it: a shell that starts, or comes back to its prompt, is about to.
+// lineEditor is how long to wait for a running program to leave canonical mode before a long line
+// is rejected: a shell that starts or returns to its prompt does so.
 const lineEditor = 3 * time.Second
 
-// checkLines refuses a line that a terminal in canonical mode would cut off without a word.
+// checkLines rejects a line that a terminal in canonical mode would silently truncate.
 func (f *call) checkLines(ctx context.Context, data []byte) error {
 	long, length := 0, 0
 	for _, b := range data {
@@ -150,12 +159,19 @@ func (f *call) checkLines(ctx context.Context, data []byte) error {
 	if long <= maxLineLen || !f.staysCanonical(ctx) {
 		return nil
 	}
-	return &wire.Error{Code: wire.CodeLineTooLong, Message: fmt.Sprintf("a line of %d bytes is longer than the %d that the terminal takes", long, maxLineLen),
-		Hint: "write it to a file and let the program read that"}
+	return &wire.Error{
+		Code: wire.CodeLineTooLong,
+		Message: fmt.Sprintf(
+			"a line of %d bytes is longer than the %d that the terminal takes",
+			long,
+			maxLineLen,
+		),
+		Hint: "write it to a file and let the program read that",
+	}
 }
 
-// staysCanonical reports whether the terminal gathers lines, and goes on doing so while a program
-// that is at work may become one that reads.
+// staysCanonical reports whether the terminal is in canonical mode, and stays so for lineEditor
+// while a program runs.
 func (f *call) staysCanonical(ctx context.Context) bool {
 	s := f.s
 	for range lineEditor / lookAgain {
@@ -177,8 +193,8 @@ func (f *call) staysCanonical(ctx context.Context) bool {
 	return true
 }
 
-// baseline is what the program does before it is typed to, so that its waiting now is not taken for
-// its answer.
+// baseline returns the state of the program before the input, so that its current waiting does not
+// count as the effect.
 func (f *call) baseline() track.Reader {
 	s := f.s
 	s.mu.Lock()
@@ -191,7 +207,7 @@ func (f *call) baseline() track.Reader {
 	return facts.Reader()
 }
 
-// raw takes input of p as it comes, and returns how much of it the terminal took.
+// raw writes raw input of p, and returns how many bytes the terminal accepted.
 func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 	s.mu.Lock()
 	refused := s.keyboard.typesLocked(p)

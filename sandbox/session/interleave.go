@@ -5,36 +5,41 @@ import (
 	"slices"
 )
 
-// gap is a piece p[from:to] of a terminal's output that is not of the line looked for in it.
+// gap is a piece p[from:to] of a terminal's output that does not belong to the searched line.
 type gap struct{ from, to int }
 
-// What an explanation of the terminal's output costs: the cheapest one is taken. Others write whole lines for the most part, so a gap
-// behind which the line goes on at the beginning of a row is likelier than one that ends in the middle of another's words, and three
-// bytes of the line that are missed are dearer than a gap before them.
+// Costs of an explanation of the terminal's output; the cheapest one is used. Other programs mostly
+// write whole lines. So a gap that ends a row is more likely than others, and three missing bytes
+// of the line cost more than a gap before them.
 const (
 	costLines  = 1 // a gap that ends a row
 	costGap    = 2 // any other
-	costMissed = 1 // a byte at the end of line that is not in p
+	costMissed = 1 // a byte at the end of the line that is not in p
 	costMost   = 255
 )
 
-// gapsMost bounds the work of one comparison, in steps: for a larger p nothing of line is looked for.
+// gapsMost limits the steps of one comparison. For a larger p, line is not searched.
 const gapsMost = 16 << 20
 
-// gaps finds where in p line stands, in as few pieces as may be, and returns what is between, before and behind them, in order. It looks
-// for as much of the beginning of line as is likely there: all of p is one gap if nothing is.
+// gaps finds line in p, in as few pieces as possible, and returns the gaps before, between and
+// after them, in order. It searches for the longest likely prefix of line. If p has none, all of p
+// is one gap.
 func gaps(p, line []byte) []gap {
 	n, m := len(p), len(line)
 	if n == 0 {
 		return nil
 	}
 	if i := bytes.Index(p, line); i >= 0 {
-		return slices.DeleteFunc([]gap{{0, i}, {i + m, n}}, func(g gap) bool { return g.from == g.to })
+		return slices.DeleteFunc(
+			[]gap{{0, i}, {i + m, n}},
+			func(g gap) bool { return g.from == g.to },
+		)
 	}
 	if (n+1)*(m+1) > gapsMost {
 		return []gap{{0, n}}
 	}
-	// cost[i*(n+1)+j] is that of the cheapest explanation of p[:j] as line[:i] and gaps whose last byte is line[i-1].
+	// cost[i*(n+1)+j] is the cost of the cheapest explanation of p[:j] as line[:i] and gaps, with
+	// line[i-1] as its last byte.
 	cost := make([]uint8, (m+1)*(n+1))
 	for i := range cost {
 		cost[i] = costMost
@@ -79,7 +84,7 @@ func gaps(p, line []byte) []gap {
 		c := int(row(i)[j])
 		i, j = i-1, j-1
 		if int(row(i)[j]) == c {
-			continue // right behind the byte before it
+			continue // directly after the byte before it
 		}
 		k := j - 1
 		for int(row(i)[k])+before(j) != c {

@@ -12,27 +12,26 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// How long each step of an interrupt is given before the next.
+// Time limits of the steps of an interrupt.
 const (
-	lostTime = 100 * time.Millisecond // between two times that it is asked whether ^C was lost
-	// slowPrompt is when a shell that may be at its prompt, and did not answer ^C, gets another
-	// where it cannot be seen.
+	lostTime = 100 * time.Millisecond // interval of checks whether ^C was lost
+	// slowPrompt is when ^C is repeated for an invisible shell that may be at its prompt and did
+	// not respond.
 	slowPrompt = 500 * time.Millisecond
 	intTime    = time.Second // ^C
-	// atPromptTime is intTime for a shell that was at its prompt: there is nothing to stop, and its
-	// next prompt may take its time.
+	// atPromptTime is intTime for a shell at its prompt: nothing has to stop, and the next prompt
+	// may be slow.
 	atPromptTime = 5 * time.Second
 	termTime     = 2 * time.Second // TERM
 	killTime     = 2 * time.Second // KILL
 
-	accountTime = 500 * time.Millisecond // what was signalled may take to go
-	lookAgain   = 2 * time.Millisecond   // between two looks at what is left
+	accountTime = 500 * time.Millisecond // time for signalled processes to end
+	lookAgain   = 2 * time.Millisecond   // interval of checks for remaining processes
 )
 
-// interrupt stops what runs: it drops input that was not read yet, sends ^C, then TERM to the
-// foreground group, then KILL to the processes of the session, and does no more than it takes to
-// get the prompt back. A program that was busy and waits for input after ^C, as an interpreter
-// does, has been interrupted.
+// interrupt interrupts the program: it drops unread input, sends ^C, then TERM to the foreground
+// group, then KILL to the processes of the session, until the prompt is back. A busy program that
+// waits for input after ^C, such as an interpreter, counts as interrupted.
 func (s *session) interrupt(ctx context.Context, p *party) *wire.Result {
 	f := s.newCall(wire.Request{})
 	f.key = p.Key
@@ -56,22 +55,26 @@ func (s *session) mayInterruptLocked(p *party) error {
 	return nil
 }
 
-// interrupt is an interrupt under way. Its fields are its goroutine's own.
+// interrupt is one running interrupt. Only its goroutine uses its fields.
 type interrupt struct {
 	s       *session
-	f       *call // that waits for what comes of it
+	f       *call // call that waits for the effect
 	c       *console
 	receipt *wire.Receipt
-	busy    bool   // what runs did not wait for input
-	struck  uint64 // where in the log the last ^C was sent
-	patient bool   // only a new prompt answers ^C
+	busy    bool   // the program did not wait for input
+	struck  uint64 // log offset at the last ^C
+	patient bool   // only a new prompt counts as a response to ^C
 }
 
-// stop stops what runs, and leaves the receipt in f. Until the result of f is taken, no other call
-// begins: see awaitStops.
+// stop interrupts the program and stores the receipt in f. Until the result of f is taken, no other
+// call begins; see awaitStops.
 func (f *call) stop(ctx context.Context) wire.Ended {
 	s := f.s
-	i := &interrupt{s: s, f: f, receipt: &wire.Receipt{Steps: []string{}, Signaled: []int{}, Died: []int{}, Left: []int{}}}
+	i := &interrupt{
+		s:       s,
+		f:       f,
+		receipt: &wire.Receipt{Steps: []string{}, Signaled: []int{}, Died: []int{}, Left: []int{}},
+	}
 	f.receipt = i.receipt
 	s.mu.Lock()
 	s.stopping++
@@ -97,8 +100,7 @@ func (f *call) stop(ctx context.Context) wire.Ended {
 	return i.stillRuns()
 }
 
-// dropInputLocked drops input that was not written yet, and tells the calls under way that they are
-// stopped.
+// dropInputLocked drops unwritten input and marks running calls as stopped.
 func (i *interrupt) dropInputLocked() {
 	s := i.s
 	for f := range s.calls {
@@ -117,43 +119,43 @@ func (i *interrupt) dropInputLocked() {
 	}
 }
 
-// climb takes one step after the other until what runs has ended. patience is the time that the
-// first is given.
+// climb makes the steps in order until the program has ended. patience limits the first step.
 func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.Ended, bool) {
 	c := i.c
 	i.step("^C")
 	if ended, ok := i.controlCUntil(ctx, patience); ok || c.local == nil {
 		return ended, ok
 	}
-	if group, err := c.local.Front(); err == nil && group != 0 && group != c.local.TTY().SessionPID {
+	if group, err := c.local.Front(); err == nil && group != 0 &&
+		group != c.local.TTY().SessionPID {
 		// The shell itself ignores TERM while it is interactive.
 		members, _ := c.local.Members(group)
 		i.step("TERM")
 		i.signal(i.receipt, members, syscall.SIGTERM)
-		i.signal(new(wire.Receipt), members, syscall.SIGCONT) // a stopped one would never take it
+		// a stopped process would never handle it
+		i.signal(new(wire.Receipt), members, syscall.SIGCONT)
 		if ended, ok := i.stopped(ctx, termTime); ok {
 			return ended, true
 		}
 	}
 	i.step("KILL")
-	i.busy = false // who asks now has not been interrupted
+	i.busy = false // a program that asks now was not interrupted
 	i.killTree(ctx, c.local.TTY().SessionPID)
 	if ended, ok := i.stopped(ctx, killTime); ok {
 		return ended, true
 	}
-	// A shell goes on with its loop when a program of it was killed. It may have missed each ^C so
-	// far.
+	// A shell continues its loop after a killed program. It may have missed each ^C so far.
 	if ended, ok := i.controlCUntil(ctx, intTime); ok {
 		return ended, true
 	}
-	// What runs is the shell itself.
+	// The shell itself is running.
 	i.killTree(ctx, 0)
 	return i.stopped(ctx, killTime)
 }
 
 func (i *interrupt) step(name string) { i.receipt.Steps = append(i.receipt.Steps, name) }
 
-// stopEndedLocked notes that the interrupt of f is over, if there was one.
+// stopEndedLocked records that the interrupt of f has ended, if there was one.
 func (f *call) stopEndedLocked() {
 	if f.stopping {
 		f.stopping = false
@@ -162,17 +164,17 @@ func (f *call) stopEndedLocked() {
 	}
 }
 
-// awaitStops waits until no interrupt is under way. A command or text that comes earlier could
-// get a ^C that was meant for what ran before it.
+// awaitStops waits until no interrupt is running, so that an earlier ^C does not hit a new command
+// or text.
 func (s *session) awaitStops(ctx context.Context) {
-	// Where ctx or the session ends first, the caller's next step says so.
+	// If ctx or the session ends first, the caller's next step returns the error.
 	_ = s.until(ctx, func() bool { return s.stopping == 0 })
 }
 
-// controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most. A
-// shell that only goes on reading at its prompt has not answered the first: bash keeps one that
-// comes before it reads, and ends with it the next line that it is given. One that does so after
-// the second ignores it.
+// controlCUntil sends ^C, and repeats it when it was lost, until f has ended, for at most d. A
+// shell that still reads at its prompt has not handled the first ^C: bash keeps one that arrives
+// before it reads, and applies it to the next line. A shell that still reads after the second ^C
+// ignores it.
 func (i *interrupt) controlCUntil(ctx context.Context, d time.Duration) (wire.Ended, bool) {
 	before := i.controlC(ctx)
 	i.patient = i.c.marked
@@ -189,8 +191,8 @@ func (i *interrupt) controlCUntil(ctx context.Context, d time.Duration) (wire.En
 	return "", false
 }
 
-// controlC drops what the terminal has not delivered and sends ^C. It is not held up by a write
-// that the interrupt has just cut short. It returns what was in front then.
+// controlC drops undelivered input and sends ^C. It does not wait for a write that the interrupt
+// has ended. It returns the foreground at that time.
 func (i *interrupt) controlC(ctx context.Context) front {
 	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, intTime)
@@ -217,10 +219,13 @@ func (i *interrupt) controlC(ctx context.Context) front {
 	}
 	_, err := c.term.Write([]byte{3})
 	if job {
-		// Those that have died meanwhile have got it. What a handler has started since has not, and
-		// is not meant.
+		// Processes that have ended meanwhile received it. Processes that a handler has started
+		// since did not, and should not.
 		now, _ := c.local.Members(at.group)
-		at.members = slices.DeleteFunc(at.members, func(pid int) bool { return !slices.Contains(now, pid) })
+		at.members = slices.DeleteFunc(
+			at.members,
+			func(pid int) bool { return !slices.Contains(now, pid) },
+		)
 	}
 	s.mu.Lock()
 	s.track.Wrote(time.Now())
@@ -231,9 +236,8 @@ func (i *interrupt) controlC(ctx context.Context) front {
 	return at
 }
 
-// underneath returns the foreground job with all that descends from it: what it has started with
-// setsid ^C does not reach, what it has started in the background may ignore it. An orphan is its
-// own if it is younger.
+// underneath returns the foreground job with its descendants, which ^C may not reach: those started
+// with setsid, and background ones that ignore it. A younger orphan counts as a descendant.
 func (i *interrupt) underneath() []int {
 	c := i.c
 	shell := c.local.TTY().SessionPID
@@ -244,14 +248,15 @@ func (i *interrupt) underneath() []int {
 	members, _ := c.local.Members(group)
 	below, _ := c.local.Below(members)
 	others, _ := c.local.Below([]int{shell})
-	tree, _ := c.local.Tree() // account tells of an error
+	tree, _ := c.local.Tree() // account reports an error
 	return slices.DeleteFunc(tree, func(pid int) bool {
-		return !slices.Contains(members, pid) && !slices.Contains(below, pid) && (pid <= max(group, shell) || slices.Contains(others, pid))
+		return !slices.Contains(members, pid) && !slices.Contains(below, pid) &&
+			(pid <= max(group, shell) || slices.Contains(others, pid))
 	})
 }
 
-// stopped waits until the prompt is back, at most d. If what ran was busy, waiting for input will
-// do.
+// stopped waits until the prompt is back, for at most d. For a busy program, waiting for input is
+// enough.
 func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, bool) {
 	s, f := i.s, i.f
 	ctx, cancel := context.WithTimeout(ctx, d)
@@ -280,8 +285,8 @@ func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, b
 	return ended, err == nil
 }
 
-// answeredLocked reports whether what runs has shown a prompt since ^C. Where nobody can look at it
-// that it is quiet says nothing: so is a program that ignores ^C, of which there is only the
+// answeredLocked reports whether the program has printed a prompt since ^C. Without process
+// evidence, silence is not enough: a program that ignores ^C is silent, too, except for the
 // terminal's echo.
 func (i *interrupt) answeredLocked() bool {
 	s := i.s
@@ -290,8 +295,7 @@ func (i *interrupt) answeredLocked() bool {
 	return end > i.struck && prompt != "" && !strings.HasSuffix(prompt, "^C")
 }
 
-// bare reports whether the terminal's own shell is in front and has no marks to say that it is at
-// its prompt.
+// bare reports whether the terminal's shell is in the foreground and prints no marks.
 func (c *console) bare() bool {
 	if c.marked || c.local == nil || !c.s.isShell() {
 		return false
@@ -300,7 +304,7 @@ func (c *console) bare() bool {
 	return err == nil && group == c.local.TTY().SessionPID
 }
 
-// stillRuns is the answer when every step was in vain.
+// stillRuns returns the result if no step had an effect.
 func (i *interrupt) stillRuns() wire.Ended {
 	s, f := i.s, i.f
 	s.mu.Lock()
@@ -324,8 +328,8 @@ func (i *interrupt) signal(receipt *wire.Receipt, pids []int, sig syscall.Signal
 	}
 }
 
-// killTree kills all processes of the session but the spared one, until two looks in a row find
-// none: between looking and killing one may have had a child.
+// killTree kills all processes of the session except spare, until two checks in a row find none: a
+// process may fork between check and kill.
 func (i *interrupt) killTree(ctx context.Context, spare int) {
 	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, killTime)
@@ -350,8 +354,9 @@ func (i *interrupt) killTree(ctx context.Context, spare int) {
 	}
 }
 
-// account says what became of what was signalled, and what else lives on of the job that was in
-// front: below. It may take a moment to go. What is in front still has been left by nobody.
+// account completes the receipt: which signalled processes ended, and which processes of the former
+// foreground job, below, still run. It allows them a moment to end. A job that is still in the
+// foreground does not count as left.
 func (i *interrupt) account(below []int) {
 	s, c, receipt := i.s, i.c, i.receipt
 	for deadline := time.Now().Add(accountTime); ; {
@@ -371,7 +376,8 @@ func (i *interrupt) account(below []int) {
 			}
 		}
 		for _, pid := range below {
-			if slices.Contains(tree, pid) && !slices.Contains(receipt.Signaled, pid) && !slices.Contains(front, pid) {
+			if slices.Contains(tree, pid) && !slices.Contains(receipt.Signaled, pid) &&
+				!slices.Contains(front, pid) {
 				receipt.Left = append(receipt.Left, pid)
 			}
 		}
@@ -382,11 +388,15 @@ func (i *interrupt) account(below []int) {
 	}
 }
 
-// waiting answers a mere wait: the present state if it is one that was asked for, else the next
-// that is.
+// waiting handles a wait: it returns the current state if that was asked for, else the next such
+// state.
 func (s *session) waiting(ctx context.Context, r wire.Request) (*wire.Result, error) {
 	if slices.Contains(r.For, wire.PhaseRunning) {
-		return nil, &wire.Error{Code: wire.CodeUsage, Message: "running is not a phase to wait for", Hint: "wait for prompt, waiting, continuation, opaque or dead"}
+		return nil, &wire.Error{
+			Code:    wire.CodeUsage,
+			Message: "running is not a phase to wait for",
+			Hint:    "wait for prompt, waiting, continuation, opaque or dead",
+		}
 	}
 	f := s.newCall(r)
 	f.level, f.phases = true, r.For
@@ -401,7 +411,8 @@ func (s *session) waiting(ctx context.Context, r wire.Request) (*wire.Result, er
 	s.mu.Unlock()
 	ended := f.wait(bounded)
 	res := f.result(ended)
-	if cause := context.Cause(ctx); cause != nil && ended == wire.Deadline && !errors.Is(cause, context.DeadlineExceeded) {
+	if cause := context.Cause(ctx); cause != nil && ended == wire.Deadline &&
+		!errors.Is(cause, context.DeadlineExceeded) {
 		return nil, cause
 	}
 	return res, nil

@@ -20,7 +20,8 @@ func fresh(t *testing.T, set *session.Set) *wire.Client {
 	return c
 }
 
-// TestLadder interrupts programs of all kinds. What they print at the end of their start tells that they are at it.
+// TestLadder interrupts programs of all kinds. What they print at the end of their start tells that
+// they are at it.
 func TestLadder(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	for _, test := range []struct {
@@ -30,10 +31,14 @@ func TestLadder(t *testing.T) {
 		phase         wire.Phase
 	}{
 		{"sleep", "sh -c 'echo begun; exec sleep 100'", "^C", wire.Interrupted, wire.PhasePrompt},
-		{"rest of a list", "sh -c 'echo begun; exec sleep 100'; echo not this", "^C", wire.Interrupted, wire.PhasePrompt},
-		{"loop of the shell", "echo begun; while :; do :; done", "^C", wire.Interrupted, wire.PhasePrompt},
-		{"loop of programs", "echo begun; while :; do /bin/true; done", "^C", wire.Interrupted, wire.PhasePrompt},
-		{"pipeline", "sh -c 'echo begun; exec sleep 100' | cat", "^C", wire.Interrupted, wire.PhasePrompt},
+		{"rest of a list", "sh -c 'echo begun; exec sleep 100'; echo not this", "^C",
+			wire.Interrupted, wire.PhasePrompt},
+		{"loop of the shell", "echo begun; while :; do :; done", "^C", wire.Interrupted,
+			wire.PhasePrompt},
+		{"loop of programs", "echo begun; while :; do /bin/true; done", "^C", wire.Interrupted,
+			wire.PhasePrompt},
+		{"pipeline", "sh -c 'echo begun; exec sleep 100' | cat", "^C", wire.Interrupted,
+			wire.PhasePrompt},
 		{"ignores INT", `sh -c 'trap "" INT; echo begun; sleep 100'`, "^C TERM", wire.Interrupted, wire.PhasePrompt},
 		{"ignores INT and TERM", `sh -c 'trap "" INT TERM; echo begun; sleep 100'`, "^C TERM KILL", wire.Interrupted, wire.PhasePrompt},
 		{"raw mode", `sh -c 'stty raw -echo; echo begun; exec sleep 100'`, "^C TERM", wire.Interrupted, wire.PhasePrompt},
@@ -62,7 +67,8 @@ except KeyboardInterrupt:
 			if got := strings.Join(r.Steps, " "); got != test.steps {
 				t.Errorf("steps %q, want %q", got, test.steps)
 			}
-			if len(r.Left) != 0 || len(r.Died) != len(r.Signaled) || (len(r.Signaled) > 0) != (test.steps != "^C") {
+			if len(r.Left) != 0 || len(r.Died) != len(r.Signaled) ||
+				(len(r.Signaled) > 0) != (test.steps != "^C") {
 				t.Errorf("receipt %+v, want that everything that was signalled has died", r)
 			}
 			if res.Phase != wire.PhasePrompt {
@@ -75,21 +81,25 @@ except KeyboardInterrupt:
 	}
 }
 
-// TestLeftBehind interrupts a program whose child in the background ignores ^C, as those of scripts do.
+// TestLeftBehind interrupts a program whose child in the background ignores ^C, as those of scripts
+// do.
 func TestLeftBehind(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, "sh -c 'sleep 1004 & echo begun; wait'")
 	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || res.Receipt == nil || len(res.Receipt.Left) != 1 {
+	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || res.Receipt == nil ||
+		len(res.Receipt.Left) != 1 {
 		t.Fatalf("got %s, %s, %+v, want one that lives on", res.Ended, res.Phase, res.Receipt)
 	}
 	pid := strconv.Itoa(res.Receipt.Left[0])
-	if res := run(t, c, "tr '\\0' ' ' </proc/"+pid+"/cmdline; kill "+pid); res.Output != "sleep 1004 " {
+	if res := run(t, c,
+		"tr '\\0' ' ' </proc/"+pid+"/cmdline; kill "+pid); res.Output != "sleep 1004 " {
 		t.Errorf("left is %q", res.Output)
 	}
 }
 
-// TestLadderBlind interrupts programs at which nobody can look: that one is quiet after ^C is no sign that it has stopped.
+// TestLadderBlind interrupts programs at which nobody can look: that one is quiet after ^C is no
+// sign that it has stopped.
 func TestLadderBlind(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	for _, test := range []struct {
@@ -109,8 +119,17 @@ func TestLadderBlind(t *testing.T) {
 			run(t, c, "true")
 			begun(t, c, test.command)
 			res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-			if res.Ended != wire.Interrupted || res.Phase != test.phase || res.Receipt == nil || strings.Join(res.Receipt.Steps, " ") != test.steps {
-				t.Fatalf("%q got %s, %s, %+v, want %s by %s", res.Output, res.Ended, res.Phase, res.Receipt, test.phase, test.steps)
+			if res.Ended != wire.Interrupted || res.Phase != test.phase || res.Receipt == nil ||
+				strings.Join(res.Receipt.Steps, " ") != test.steps {
+				t.Fatalf(
+					"%q got %s, %s, %+v, want %s by %s",
+					res.Output,
+					res.Ended,
+					res.Phase,
+					res.Receipt,
+					test.phase,
+					test.steps,
+				)
 			}
 		})
 	}
@@ -125,7 +144,10 @@ func begun(t *testing.T, c *wire.Client, command string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.Contains(strings.Fields(strings.ReplaceAll(reply.Screen.Text, "echo begun", "")), "begun") {
+		if slices.Contains(
+			strings.Fields(strings.ReplaceAll(reply.Screen.Text, "echo begun", "")),
+			"begun",
+		) {
 			return
 		}
 		if time.Now().After(end) {
@@ -134,7 +156,8 @@ func begun(t *testing.T, c *wire.Client, command string) {
 	}
 }
 
-// TestStop stops a program from the keyboard: a job and a prompt. It is no interrupt, and the job goes on when it is told to.
+// TestStop stops a program from the keyboard: a job and a prompt. It is not an interrupt, and the
+// job can be continued.
 func TestStop(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, "sh -c 'echo begun; exec sleep 1003'")
@@ -154,19 +177,23 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestInterruptSlowPrompt interrupts a shell at its prompt that takes its time for the next one: a second ^C would end what it is given
-// then.
+// TestInterruptSlowPrompt interrupts a shell at its prompt that takes its time for the next one: a
+// second ^C would end what it is given then.
 func TestInterruptSlowPrompt(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
-	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 1500000)); do :; done'"
-	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: slow, TimeoutMS: 60_000}); res.Ended != wire.Done {
+	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 1500000)); " +
+		"do :; done'"
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: slow,
+		TimeoutMS: 60_000}); res.Ended != wire.Done {
 		t.Fatalf("got %+v", res)
 	}
 	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 	if res.Ended != wire.Interrupted || !slices.Equal(res.Receipt.Steps, []string{"^C"}) {
 		t.Errorf("interrupt: %s, %+v", res.Ended, res.Receipt)
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo fi''ne", TimeoutMS: 60_000}); res.Ended != wire.Done || res.Output != "fine\n" {
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo fi''ne",
+		TimeoutMS: 60_000}); res.Ended != wire.Done ||
+		res.Output != "fine\n" {
 		t.Errorf("the next command: %+v", res)
 	}
 	reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
@@ -181,8 +208,8 @@ func TestInterruptSlowPrompt(t *testing.T) {
 // TestRunDuringInterrupt gives a shell a command while an interrupt waits for its prompt.
 func TestRunDuringInterrupt(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
-	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; " +
-		"while ((${EPOCHREALTIME/./} - t < 300000)); do :; done'"
+	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 300000)); " +
+		"do :; done'"
 	run(t, c, slow)
 	for i := range 3 {
 		begun(t, c, "sh -c 'echo begun; exec sleep 100'")
@@ -195,7 +222,11 @@ func TestRunDuringInterrupt(t *testing.T) {
 			interrupted <- reply.Result
 		}()
 		awaitScreen(t, c, "^C", i+1)
-		command := wire.Request{Verb: wire.VerbRun, Text: "sleep 0.3; echo fi''ne", TimeoutMS: 60_000}
+		command := wire.Request{
+			Verb:      wire.VerbRun,
+			Text:      "sleep 0.3; echo fi''ne",
+			TimeoutMS: 60_000,
+		}
 		if res := do(t, c, command); res.Ended != wire.Done || res.Output != "fine\n" {
 			t.Errorf("%d: the command that came during the interrupt: %+v", i, res)
 		}
@@ -219,7 +250,8 @@ func awaitScreen(t *testing.T, c *wire.Client, text string, n int) {
 	}
 }
 
-// TestInterruptAtFork interrupts commands while the shell is starting them: whatever ^C met then, it is not lost.
+// TestInterruptAtFork interrupts commands while the shell is starting them: whatever ^C met then,
+// it is not lost.
 func TestInterruptAtFork(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	const n = 30
@@ -227,7 +259,14 @@ func TestInterruptAtFork(t *testing.T) {
 	for i := range n {
 		ran := make(chan *wire.Result, 1)
 		go func() {
-			reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: fmt.Sprintf("sleep %d", 2000+i), TimeoutMS: 60_000})
+			reply, err := c.Request(
+				t.Context(),
+				wire.Request{
+					Verb:      wire.VerbRun,
+					Text:      fmt.Sprintf("sleep %d", 2000+i),
+					TimeoutMS: 60_000,
+				},
+			)
 			if err != nil {
 				t.Error(err)
 			}
@@ -259,8 +298,8 @@ func TestInterruptAtFork(t *testing.T) {
 	}
 }
 
-// TestInterruptRawOnce interrupts a program to which ^C is a byte, and which would die of the signal: it gets one, and no more while it
-// is about to end.
+// TestInterruptRawOnce interrupts a program to which ^C is a byte, and which would die of the
+// signal: it gets one, and no more while it is about to end.
 func TestInterruptRawOnce(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, `python3 -c '
@@ -278,7 +317,8 @@ while end is None or time.monotonic() < end:
 termios.tcsetattr(0, termios.TCSANOW, modes)
 print("got", len(got))'`)
 	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-	if res.Phase != wire.PhasePrompt || !slices.Equal(res.Receipt.Steps, []string{"^C"}) || !strings.Contains(res.Output, "got 1\n") {
+	if res.Phase != wire.PhasePrompt || !slices.Equal(res.Receipt.Steps, []string{"^C"}) ||
+		!strings.Contains(res.Output, "got 1\n") {
 		t.Errorf("got %s, %+v, %q, want one ^C", res.Ended, res.Receipt, res.Output)
 	}
 }

@@ -2,26 +2,26 @@ package session
 
 import "github.com/sandboxd/sandboxd/sandbox/wire"
 
-// A JobProber is a [Prober] that also knows which processes may print on a terminal beside its
-// foreground group.
+// JobProber is a [Prober] that also finds processes outside the foreground group that may print on
+// a terminal.
 type JobProber interface {
 	Prober
-	// Jobs returns the processes of the terminal's session, without its shell, that have the
-	// terminal as standard output or standard error. It takes less than 100 µs where there is none.
+	// Jobs returns the processes of the terminal's session, except its shell, whose standard output
+	// or error is the terminal.
 	Jobs(tty TTY) ([]Job, error)
 }
 
-// Job is such a process.
+// Job is a process that may print on a terminal.
 type Job struct {
 	Group   int    // its process group
-	Written uint64 // bytes that it, and children that it has waited for, have written, to whatever
-	Hidden  bool   // Written may not be read
+	Written uint64 // bytes that it and its waited-for children have written, to any file
+	Hidden  bool   // Written cannot be read
 }
 
-// background is the jobs of a terminal at the beginning of a call, by process group.
+// background has the jobs of a terminal at the begin of a call, by process group.
 type background map[int]Job
 
-// noteJobs notes the jobs of the present terminal, at the beginning of the call.
+// noteJobs records the jobs of the current terminal, at the begin of the call.
 func (f *call) noteJobs() {
 	s := f.s
 	s.mu.Lock()
@@ -30,7 +30,7 @@ func (f *call) noteJobs() {
 	f.jobs = c.background()
 }
 
-// background returns the jobs that are there now, beside the foreground group.
+// background returns the current jobs outside the foreground group.
 func (c *console) background() background {
 	if c == nil || c.local == nil || c.s.without(wire.BasisProcess) {
 		return nil
@@ -43,7 +43,7 @@ func (c *console) background() background {
 	if err != nil {
 		return nil
 	}
-	front, _ := c.local.Front() // 0, which is nobody's, where there is none
+	front, _ := c.local.Front() // 0 if there is none
 	var jobs background
 	for _, j := range all {
 		if j.Group == front {
@@ -58,8 +58,8 @@ func (c *console) background() background {
 	return jobs
 }
 
-// mayHavePrinted reports whether a job may have printed until now is what is there: it has written
-// something, or ended, or cannot be looked into. Where it wrote to is not known.
+// mayHavePrinted reports whether a job of b may have printed, given the current jobs now: it has
+// written something to any file, has ended, or cannot be inspected.
 func (b background) mayHavePrinted(now background) bool {
 	for group, before := range b {
 		after, there := now[group]

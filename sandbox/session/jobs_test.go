@@ -21,14 +21,19 @@ func TestBackgroundJobs(t *testing.T) {
 	if noted("echo alone") {
 		t.Error("noted without a job")
 	}
-	if noted("mkfifo f; (exec 3<>f; while read -r line <&3; do echo $line; : >seen; done) & (while :; do sleep 0.01; echo x; done) >log 2>&1 & until [ -s log ]; do sleep 0.01; done") {
+	if noted(
+		"mkfifo f; (exec 3<>f; while read -r line <&3; do echo $line; : >seen; done) & (while :; " +
+			"do sleep 0.01; echo x; done) >log 2>&1 & until [ -s log ]; do sleep 0.01; done",
+	) {
 		t.Error("noted of a job that the command itself began")
 	}
 	for range 2 {
 		if noted("echo quiet") {
 			t.Error("noted of jobs that print nothing, or elsewhere")
 		}
-		if !noted("rm -f seen; echo of the job >f; while [ ! -e seen ]; do sleep 0.01; done; echo own") {
+		if !noted(
+			"rm -f seen; echo of the job >f; while [ ! -e seen ]; do sleep 0.01; done; echo own",
+		) {
 			t.Error("not noted of a job that printed")
 		}
 	}
@@ -38,12 +43,14 @@ func TestBackgroundJobs(t *testing.T) {
 	if noted("echo quiet") {
 		t.Error("noted of a job that had ended before")
 	}
-	asks := "(until [ -e go ]; do sleep 0.01; done; echo late; : >said) & read -p 'Name? ' x; : >go; until [ -e said ]; do sleep 0.01; done"
+	asks := "(until [ -e go ]; do sleep 0.01; done; echo late; : >said) & read -p 'Name? ' x; : " +
+		">go; until [ -e said ]; do sleep 0.01; done"
 	res := run(t, c, asks)
 	if res.Ended != wire.Waiting || slices.Contains(res.Notes, wire.NoteBackgroundJobs) {
 		t.Errorf("the question: %s, notes %q", res.Ended, res.Notes)
 	}
-	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "bob"}); res.Ended != wire.Done || !slices.Contains(res.Notes, wire.NoteBackgroundJobs) {
+	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "bob"}); res.Ended != wire.Done ||
+		!slices.Contains(res.Notes, wire.NoteBackgroundJobs) {
 		t.Errorf("the answer: %s, notes %q, output %q", res.Ended, res.Notes, res.Output)
 	}
 	run(t, c, "kill $(jobs -p)")

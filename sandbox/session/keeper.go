@@ -3,24 +3,24 @@ package session
 import "time"
 
 const (
-	// keeperLag is how far the terminal runs ahead of the stream that keeps the log.
+	// keeperLag is how far the terminal may be ahead of the keeper.
 	keeperLag = logSize / 2
-	// keeperPatience is how long it waits for one that takes nothing.
+	// keeperPatience is how long the terminal waits for a keeper that reads nothing.
 	keeperPatience = 2 * time.Second
 )
 
-// keeper is the stream of whoever keeps the log beyond what the session does: the daemon, which records it. A program that prints
-// faster than is recorded is slowed down, as by a slow terminal; without that its output would be gone before anybody had it.
-// Nobody else is waited for, and a keeper that takes nothing for keeperPatience only until then: it is waited for again once
-// it has caught up. The zero value is nobody.
+// keeper is the stream that records the log: that of the daemon. A program that prints faster than
+// the keeper reads is slowed down, as by a slow terminal, so that no output is lost. The terminal
+// waits for no other stream. It stops waiting for a keeper that reads nothing for keeperPatience,
+// until that has caught up. The zero value is no keeper.
 type keeper struct {
 	stream *stream
-	sent   uint64        // offset up to which it has the log
+	sent   uint64        // log offset up to which it has read
 	stuck  bool          // not waited for
-	moved  chan struct{} // closed when any of that changes; nil while nobody waits
+	moved  chan struct{} // closed when any of these changes; nil if nothing waits
 }
 
-// keep makes st, which has the log up to offset at, its keeper.
+// keep makes st, which has read up to offset at, the keeper.
 func (l *log) keep(st *stream, at uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -28,7 +28,7 @@ func (l *log) keep(st *stream, at uint64) {
 	l.movedLocked()
 }
 
-// unkeep says that st has ended.
+// unkeep removes the keeper st, which has ended.
 func (l *log) unkeep(st *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,7 +38,7 @@ func (l *log) unkeep(st *stream) {
 	}
 }
 
-// kept says that st has the log up to offset at.
+// kept records that st has read up to offset at.
 func (l *log) kept(st *stream, at uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *log) await(done <-chan struct{}) {
 		case <-done:
 		case <-patience.C:
 			l.mu.Lock()
-			k.stuck = k.moved == moved // nothing was taken since
+			k.stuck = k.moved == moved // nothing was read since
 			l.mu.Unlock()
 		}
 		patience.Stop()

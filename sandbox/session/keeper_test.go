@@ -75,7 +75,9 @@ func TestKeeperLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
 		defer m.close()
-		s := m.slow(wire.Attach{Session: "main", Create: true, Keep: true, Party: watcher("daemon")})
+		s := m.slow(
+			wire.Attach{Session: "main", Create: true, Keep: true, Party: watcher("daemon")},
+		)
 		defer s.leave()
 		const pieces = 4 * logSize / (64 << 10)
 		done := flood(m.last(), pieces)

@@ -10,8 +10,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestEchoIsToldFirst: a key by which a program goes on changes the state, and who typed is an event; neither is told before its echo.
-func TestEchoIsToldFirst(t *testing.T) {
+// TestEchoIsSentFirst presses a key that changes the state: its echo is sent before the events of
+// state and input.
+func TestEchoIsSentFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
 		bob := m.dial(wire.Attach{Session: "main", Create: true, Party: human("bob"), Quiet: true})
@@ -20,7 +21,10 @@ func TestEchoIsToldFirst(t *testing.T) {
 		waits := func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			_, news := s.track.Look(track.Look{Facts: Facts{Blocked: true}}, s.momentLocked(s.console))
+			_, news := s.track.Look(
+				track.Look{Facts: Facts{Blocked: true}},
+				s.momentLocked(s.console),
+			)
 			s.reportLocked(s.console, news)
 		}
 		key := func() {
@@ -32,7 +36,7 @@ func TestEchoIsToldFirst(t *testing.T) {
 		key() // takes the keyboard, of which everybody hears at once
 		<-time.After(2 * inputTime)
 		if got := eve.events(wire.EventInput); len(got) != 1 || got[0].Bytes != 1 {
-			t.Errorf("inputs told of one key: %+v", got)
+			t.Errorf("input events of one key: %+v", got)
 		}
 
 		waits()
@@ -65,11 +69,12 @@ func TestEchoIsToldFirst(t *testing.T) {
 		key()
 		waits()
 		synctest.Wait()
-		if got := eve.since(); got != "input state:running state:waiting input state:running state:waiting" {
+		if got := eve.since(); got != "input state:running state:waiting input state:running "+
+			"state:waiting" {
 			t.Errorf("events are %q", got)
 		}
 
-		// Typing is told once a second, not by the key.
+		// Typing causes one event per second, not one per key.
 		eve.forget()
 		began := time.Now()
 		for time.Since(began) < 3*inputTime {

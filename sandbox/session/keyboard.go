@@ -9,8 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// driver is who may type, with what follows from it for the session. Its fields are guarded by
-// session.mu.
+// driver applies the keyboard rules to the session. Its fields are guarded by session.mu.
 type driver struct {
 	keyboard.Keyboard
 	s        *session
@@ -18,7 +17,7 @@ type driver struct {
 	idle     *time.Timer // frees the keyboard at an idle prompt; nil unless it runs
 }
 
-// applyLocked carries out and reports what an operation of the keyboard did.
+// applyLocked applies and reports the changes of a keyboard operation.
 func (d *driver) applyLocked(c keyboard.Change) {
 	s := d.s
 	if c.PrivateOver {
@@ -43,7 +42,7 @@ func (d *driver) applyLocked(c keyboard.Change) {
 	}
 }
 
-// handOnLocked notes and reports that the keyboard has another holder, or none.
+// handOnLocked records and reports a new holder of the keyboard, or none.
 func (d *driver) handOnLocked(c keyboard.Change) {
 	s := d.s
 	if d.idle != nil {
@@ -61,8 +60,7 @@ func (d *driver) handOnLocked(c keyboard.Change) {
 	s.events.emitLocked(ev)
 }
 
-// takenFromLocked ends the calls and the write of the holder with that key, who has lost the
-// keyboard.
+// takenFromLocked ends the calls and the write of a holder, by key, that has lost the keyboard.
 func (d *driver) takenFromLocked(key string) {
 	s := d.s
 	for f := range s.calls {
@@ -89,7 +87,7 @@ func (d *driver) callsLocked(p *party) *wire.Error {
 	return refused
 }
 
-// keep refuses for p, who holds the keyboard, the party that asks for it. It returns who holds it.
+// keep rejects the request of another party for the keyboard, which p holds. It returns the holder.
 func (d *driver) keep(p *party) string {
 	s := d.s
 	s.mu.Lock()
@@ -98,7 +96,7 @@ func (d *driver) keep(p *party) string {
 	return d.String()
 }
 
-// atPromptLocked applies what a prompt, or the end of the shell, means for the keyboard.
+// atPromptLocked applies the keyboard rules for a prompt or the end of the shell.
 func (d *driver) atPromptLocked() {
 	s := d.s
 	if s.track.Phase() == wire.PhaseDead {
@@ -108,8 +106,8 @@ func (d *driver) atPromptLocked() {
 	d.freeLaterLocked()
 }
 
-// freeLaterLocked frees a keyboard that was taken by typing once the prompt has been idle long
-// enough. A timer runs only while such a hold is at a prompt.
+// freeLaterLocked starts a timer that frees a keyboard that was taken by typing, after the prompt
+// has been idle.
 func (d *driver) freeLaterLocked() {
 	s := d.s
 	if d.idle != nil || !s.track.Rests() {
@@ -133,8 +131,8 @@ func (d *driver) freeLaterLocked() {
 	})
 }
 
-// take gives p the keyboard until p gives it back or leaves. It returns when no write of the former
-// holder is under way any more. With ask, a holder from whom p cannot take it is asked instead, and
+// take gives p the keyboard until p gives it back or leaves. It returns when the former holder's
+// write has ended. With ask, if p cannot take the keyboard, the holder is asked for it and
 // returned.
 func (d *driver) take(ctx context.Context, p *party, ask bool) (now string, asked bool, err error) {
 	s := d.s
@@ -161,7 +159,7 @@ func (d *driver) take(ctx context.Context, p *party, ask bool) (now string, aske
 	}
 }
 
-// give frees the keyboard if p holds it, and returns who holds it then.
+// give frees the keyboard if p holds it, and returns the new holder.
 func (d *driver) give(p *party) string {
 	s := d.s
 	s.mu.Lock()
@@ -174,9 +172,9 @@ func (d *driver) give(p *party) string {
 	return d.String()
 }
 
-// await acquires the keyboard for the call that f follows. With wait it waits while another holds
-// it, and notes what people did with it. A call that comes to nothing afterwards calls undo, which
-// frees a keyboard that was taken for it.
+// await acquires the keyboard for the call of f. With wait, it waits while another party holds it,
+// and records what people did meanwhile. A call that then fails must call undo, which frees the
+// keyboard if it was taken for the call.
 func (f *call) await(ctx context.Context, p *party, wait bool) (undo func(), err error) {
 	s := f.s
 	waited := false
@@ -206,8 +204,8 @@ func (f *call) await(ctx context.Context, p *party, wait bool) (undo func(), err
 	}
 }
 
-// awaitPublic waits until private mode that is ending has ended: what is typed before would be a
-// part of it. It returns what undoes the taking of the keyboard, unless p had it before.
+// awaitPublic waits until an ending private mode has ended, because earlier input would be a part
+// of it. undo gives the keyboard back, unless p had it before.
 func (f *call) awaitPublic(ctx context.Context, p *party, had bool) (undo func(), err error) {
 	s := f.s
 	undo = func() {

@@ -31,7 +31,7 @@ func (s *side) do(v wire.Verb) error {
 	return err
 }
 
-// TestKeyboard is the table of who may do what when somebody holds the keyboard.
+// TestKeyboard tests who may do what while a party holds the keyboard.
 func TestKeyboard(t *testing.T) {
 	const input = "input"
 	tests := []struct {
@@ -49,19 +49,123 @@ func TestKeyboard(t *testing.T) {
 		{"a watcher takes", nil, false, watcher("eve"), wire.VerbTake, wire.CodeDenied, ""},
 		{"a person takes a free one", nil, false, human("bob"), wire.VerbTake, "", "person:bob"},
 		{"an agent takes a free one", nil, false, agent("alice"), wire.VerbTake, "", "agent:alice"},
-		{"a person types while an agent has it", agent("alice"), false, human("bob"), input, wire.CodeKeyboardHeld, "agent:alice"},
-		{"a person takes it from an agent that typed", agent("alice"), false, human("bob"), wire.VerbTake, "", "person:bob"},
-		{"a person takes it from an agent that took it", agent("alice"), true, human("bob"), wire.VerbTake, "", "person:bob"},
-		{"an agent types while a person has it", human("bob"), false, agent("alice"), input, wire.CodeKeyboardHeld, "person:bob"},
-		{"an agent takes it from a person", human("bob"), false, agent("alice"), wire.VerbTake, wire.CodeKeyboardHeld, "person:bob"},
-		{"a person takes it from a person", human("bob"), true, human("carl"), wire.VerbTake, wire.CodeKeyboardHeld, "person:bob"},
-		{"a person takes it from one who typed", human("bob"), false, human("carl"), wire.VerbTake, wire.CodeKeyboardHeld, "person:bob"},
-		{"the same name twice is two people", human("bob"), false, human("bob"), input, wire.CodeKeyboardHeld, "person:bob"},
-		{"an agent takes it from an agent", agent("alice"), false, agent("dora"), wire.VerbTake, wire.CodeKeyboardHeld, "agent:alice"},
-		{"the same agent on another stream types", agent("alice"), true, agent("alice"), input, "", "agent:alice"},
-		{"a watcher of the agent's name gives", agent("alice"), true, &wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}, wire.VerbGive, "", "agent:alice"},
-		{"somebody else gives", human("bob"), true, agent("alice"), wire.VerbGive, "", "person:bob"},
-		{"somebody else interrupts", human("bob"), true, agent("alice"), wire.VerbInterrupt, wire.CodeKeyboardHeld, "person:bob"},
+		{
+			"a person types while an agent has it",
+			agent("alice"),
+			false,
+			human("bob"),
+			input,
+			wire.CodeKeyboardHeld,
+			"agent:alice",
+		},
+		{
+			"a person takes it from an agent that typed",
+			agent("alice"),
+			false,
+			human("bob"),
+			wire.VerbTake,
+			"",
+			"person:bob",
+		},
+		{
+			"a person takes it from an agent that took it",
+			agent("alice"),
+			true,
+			human("bob"),
+			wire.VerbTake,
+			"",
+			"person:bob",
+		},
+		{
+			"an agent types while a person has it",
+			human("bob"),
+			false,
+			agent("alice"),
+			input,
+			wire.CodeKeyboardHeld,
+			"person:bob",
+		},
+		{
+			"an agent takes it from a person",
+			human("bob"),
+			false,
+			agent("alice"),
+			wire.VerbTake,
+			wire.CodeKeyboardHeld,
+			"person:bob",
+		},
+		{
+			"a person takes it from a person",
+			human("bob"),
+			true,
+			human("carl"),
+			wire.VerbTake,
+			wire.CodeKeyboardHeld,
+			"person:bob",
+		},
+		{
+			"a person takes it from a person who typed",
+			human("bob"),
+			false,
+			human("carl"),
+			wire.VerbTake,
+			wire.CodeKeyboardHeld,
+			"person:bob",
+		},
+		{
+			"the same name twice is two people",
+			human("bob"),
+			false,
+			human("bob"),
+			input,
+			wire.CodeKeyboardHeld,
+			"person:bob",
+		},
+		{
+			"an agent takes it from an agent",
+			agent("alice"),
+			false,
+			agent("dora"),
+			wire.VerbTake,
+			wire.CodeKeyboardHeld,
+			"agent:alice",
+		},
+		{
+			"the same agent on another stream types",
+			agent("alice"),
+			true,
+			agent("alice"),
+			input,
+			"",
+			"agent:alice",
+		},
+		{
+			"a watcher of the agent's name gives",
+			agent("alice"),
+			true,
+			&wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch},
+			wire.VerbGive,
+			"",
+			"agent:alice",
+		},
+		{
+			"another party gives",
+			human("bob"),
+			true,
+			agent("alice"),
+			wire.VerbGive,
+			"",
+			"person:bob",
+		},
+		{
+			"another party interrupts",
+			human("bob"),
+			true,
+			agent("alice"),
+			wire.VerbInterrupt,
+			wire.CodeKeyboardHeld,
+			"person:bob",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,7 +191,8 @@ func TestKeyboard(t *testing.T) {
 				err = asks.Input(t.Context(), []byte("y"))
 			} else {
 				var r wire.Reply
-				if r, err = asks.Request(t.Context(), wire.Request{Verb: tt.does}); r.Result != nil && r.Result.Error != nil {
+				if r, err = asks.Request(t.Context(),
+					wire.Request{Verb: tt.does}); r.Result != nil && r.Result.Error != nil {
 					err = r.Result.Error
 				}
 			}
@@ -104,8 +209,8 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// The keyboard comes free while somebody types whose first keys were refused: the tail of their line stays out, until they have
-// paused or taken the keyboard.
+// The keyboard becomes free while a person types whose first keys were rejected. The rest of the
+// line is rejected, too, until the person pauses or takes the keyboard.
 func TestTailOfARefusedLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
@@ -134,7 +239,7 @@ func TestTailOfARefusedLine(t *testing.T) {
 			contains(t, err.Error(), "pause")
 		}
 		if err := carl.Input(t.Context(), []byte("x")); err != nil {
-			t.Errorf("somebody else: %v", err)
+			t.Errorf("another party: %v", err)
 		}
 		if err := carl.do(wire.VerbGive); err != nil {
 			t.Fatal(err)
@@ -200,13 +305,13 @@ func TestKeyboardIsFreeWhenThePromptIsIdle(t *testing.T) {
 		if got := m.holder(); got != "" {
 			t.Errorf("after give: %q", got)
 		}
-		var told []string
+		var holders []string
 		synctest.Wait()
 		for _, e := range bob.events(wire.EventKeyboard) {
-			told = append(told, e.Keyboard)
+			holders = append(holders, e.Keyboard)
 		}
-		if got, want := strings.Join(told, " "), "person:bob  person:bob "; got != want {
-			t.Errorf("told %q, want %q", got, want)
+		if got, want := strings.Join(holders, " "), "person:bob  person:bob "; got != want {
+			t.Errorf("got holders %q, want %q", got, want)
 		}
 		bob.leave()
 		m.close()
@@ -259,7 +364,9 @@ func TestPartyThatIsCutOff(t *testing.T) {
 		if got := m.holder(); got != "" {
 			t.Errorf("31 s after the cut: %q", got)
 		}
-		if _, err := m.try(wire.Attach{Resume: secret, Party: human("bob")}, true); codeOf(err) != wire.CodeNotFound {
+		if _, err := m.try(wire.Attach{Resume: secret, Party: human("bob")}, true); codeOf(
+			err,
+		) != wire.CodeNotFound {
 			t.Errorf("resume after the grace: %v", err)
 		}
 		m.close()
@@ -286,7 +393,7 @@ func TestTakeEndsTheWriteUnderWay(t *testing.T) {
 			t.Errorf("take waited %v", d)
 		}
 		if err := <-refused; codeOf(err) != wire.CodeKeyboardHeld {
-			t.Errorf("the write that was cut short: %v", err)
+			t.Errorf("the interrupted write: %v", err)
 		}
 		for range cap(term.in) {
 			<-term.in
@@ -330,7 +437,8 @@ func TestSizeBelongsToTheDriver(t *testing.T) {
 		bob := m.dial(wire.Attach{Session: "main", Party: human("bob")})
 		resize := func(s *side, cols, rows int) {
 			t.Helper()
-			if _, err := s.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows}); err != nil {
+			if _, err := s.Request(t.Context(),
+				wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -360,7 +468,10 @@ func TestSizeBelongsToTheDriver(t *testing.T) {
 				t.Errorf("sizes %v, want %v", got, want)
 			}
 		}
-		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: -1, Rows: 5}); codeOf(err) != wire.CodeUsage {
+		if _, err := bob.Request(t.Context(),
+			wire.Request{Verb: wire.VerbResize, Cols: -1, Rows: 5}); codeOf(
+			err,
+		) != wire.CodeUsage {
 			t.Errorf("a size that is none: %v", err)
 		}
 		alice.leave()

@@ -8,19 +8,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// namedKeys is what a terminal sends for a key (xterm, ctlseqs).
+// namedKeys has the bytes that a terminal sends for a key (xterm, ctlseqs).
 var namedKeys = map[string]string{
-	"enter": "\r", "return": "\r", "tab": "\t", "btab": "\x1b[Z", "escape": "\x1b", "esc": "\x1b", "space": " ",
-	"backspace": "\x7f", "bspace": "\x7f", "delete": "\x1b[3~", "insert": "\x1b[2~", "pageup": "\x1b[5~", "pagedown": "\x1b[6~",
-	"f1": "\x1bOP", "f2": "\x1bOQ", "f3": "\x1bOR", "f4": "\x1bOS", "f5": "\x1b[15~", "f6": "\x1b[17~", "f7": "\x1b[18~",
+	"enter": "\r", "return": "\r", "tab": "\t", "btab": "\x1b[Z", "escape": "\x1b", "esc": "\x1b",
+	"space":     " ",
+	"backspace": "\x7f", "bspace": "\x7f", "delete": "\x1b[3~", "insert": "\x1b[2~",
+	"pageup": "\x1b[5~", "pagedown": "\x1b[6~",
+	"f1": "\x1bOP", "f2": "\x1bOQ", "f3": "\x1bOR", "f4": "\x1bOS", "f5": "\x1b[15~",
+	"f6": "\x1b[17~", "f7": "\x1b[18~",
 	"f8": "\x1b[19~", "f9": "\x1b[20~", "f10": "\x1b[21~", "f11": "\x1b[23~", "f12": "\x1b[24~",
 }
 
-// cursorKeys differ by the application cursor mode: CSI and the letter, or SS3 and the letter.
-var cursorKeys = map[string]byte{"up": 'A', "down": 'B', "right": 'C', "left": 'D', "home": 'H', "end": 'F'}
+// cursorKeys depend on the application cursor mode: CSI and the letter, or SS3 and the letter.
+var cursorKeys = map[string]byte{
+	"up":    'A',
+	"down":  'B',
+	"right": 'C',
+	"left":  'D',
+	"home":  'H',
+	"end":   'F',
+}
 
-// keyBytes is what a key sends: a name (Enter, Up, F1…), ^X or C-x, M-x, or one character. app is whether the program has
-// switched on the application cursor mode.
+// keyBytes returns the bytes of a key: a name (Enter, Up, F1…), ^X or C-x, M-x, or one character.
+// app is the application cursor mode.
 func keyBytes(name string, app bool) (string, error) {
 	lower := strings.ToLower(name)
 	if k, ok := namedKeys[lower]; ok {
@@ -49,7 +59,9 @@ func keyBytes(name string, app bool) (string, error) {
 		return control(name, name[2])
 	case len(name) > 2 && strings.EqualFold(name[:2], "M-"):
 		rest := name[2:]
-		if _, named := namedKeys[strings.ToLower(rest)]; !named && utf8.RuneCountInString(rest) != 1 && !strings.EqualFold(rest[:min(2, len(rest))], "C-") {
+		if _, named := namedKeys[strings.ToLower(rest)]; !named &&
+			utf8.RuneCountInString(rest) != 1 &&
+			!strings.EqualFold(rest[:min(2, len(rest))], "C-") {
 			return "", unknownKey(name)
 		}
 		k, err := keyBytes(rest, app)
@@ -75,26 +87,64 @@ func control(name string, c byte) (string, error) {
 	return "", unknownKey(name)
 }
 
-// keyNames are the names that are suggested, one for each key.
-var keyNames = []string{"Enter", "Tab", "BTab", "Escape", "Space", "Backspace", "Delete", "Insert", "Up", "Down", "Left", "Right",
-	"Home", "End", "PageUp", "PageDown", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12"}
+// keyNames are the suggested names, one for each key.
+var keyNames = []string{
+	"Enter",
+	"Tab",
+	"BTab",
+	"Escape",
+	"Space",
+	"Backspace",
+	"Delete",
+	"Insert",
+	"Up",
+	"Down",
+	"Left",
+	"Right",
+	"Home",
+	"End",
+	"PageUp",
+	"PageDown",
+	"F1",
+	"F2",
+	"F3",
+	"F4",
+	"F5",
+	"F6",
+	"F7",
+	"F8",
+	"F9",
+	"F10",
+	"F11",
+	"F12",
+}
 
-// maxKeyShown bounds what an error repeats of a key.
+// maxKeyShown limits the text of a key in an error.
 const maxKeyShown = 40
 
 func unknownKey(name string) error {
 	e := wire.Errorf(wire.CodeUsage, "key %.*q is not known", maxKeyShown, name)
-	e.Hint = "keys are " + strings.Join(keyNames[:16], ", ") + ", F1 to F12, ^C, C-x, M-x, or one character; text is typed with type"
+	e.Hint = "keys are " + strings.Join(
+		keyNames[:16],
+		", ",
+	) + ", F1 to F12, ^C, C-x, M-x, or one character; text is typed with type"
 	if near := nearestKeys(name); len(near) > 0 {
-		e.Hint = "did you mean " + strings.Join(near[:min(len(near), 3)], " or ") + "? " + strings.ToUpper(e.Hint[:1]) + e.Hint[1:]
+		e.Hint = "did you mean " + strings.Join(
+			near[:min(len(near), 3)],
+			" or ",
+		) + "? " + strings.ToUpper(
+			e.Hint[:1],
+		) + e.Hint[1:]
 	}
 	return e
 }
 
-// nearestKeys are the keys whose names are written most nearly like name, with up to two letters wrong; none of a longer text.
+// nearestKeys returns the keys with the most similar names, with up to two wrong letters; none for
+// a longer text.
 func nearestKeys(name string) []string {
 	lower := strings.ToLower(name)
-	if rest, ok := strings.CutPrefix(lower, "ctrl"); ok && len(rest) == 2 && (rest[0] == '-' || rest[0] == '+') {
+	if rest, ok := strings.CutPrefix(lower, "ctrl"); ok && len(rest) == 2 &&
+		(rest[0] == '-' || rest[0] == '+') {
 		return []string{"^" + strings.ToUpper(rest[1:])}
 	}
 	if len(name) > len("Backspace")+2 {

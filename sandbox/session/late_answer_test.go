@@ -11,10 +11,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestLateAnswers has the answer to a question come late that busybox asks the terminal at every prompt: the screen is behind. It is
-// nobody's when the shell has taken a command, and must be no part of what that one reads, or what its terminal shows.
+// TestLateAnswers has the answer to a question come late that busybox asks the terminal at every
+// prompt: the screen is behind. It is nobody's when the shell has taken a command, and must be no
+// part of what that one reads, or what its terminal shows.
 func TestLateAnswers(t *testing.T) {
-	m := newMemorySet(t, Options{Shell: func() Shell { return Shell{Path: "/bin/ash", FDDir: "/dev/fd"} }})
+	m := newMemorySet(
+		t,
+		Options{Shell: func() Shell { return Shell{Path: "/bin/ash", FDDir: "/dev/fd"} }},
+	)
 	defer m.close()
 	alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
 	defer alice.leave()
@@ -27,7 +31,10 @@ func TestLateAnswers(t *testing.T) {
 	prompt := func(n int) {
 		t.Helper()
 		term.print(mark("A", n, fmt.Sprintf(";0;0;/;%s", nonce)) + "$ " + mark("B", n, ""))
-		if err := s.until(t.Context(), func() bool { return c.track.Counts().Prompted == uint64(n) && s.track.Phase() == wire.PhasePrompt }); err != nil {
+		if err := s.until(t.Context(), func() bool {
+			return c.track.Counts().Prompted == uint64(
+				n) && s.track.Phase() == wire.PhasePrompt
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,7 +45,10 @@ func TestLateAnswers(t *testing.T) {
 	}
 	typed := func(what, want string) {
 		t.Helper()
-		if err := s.until(t.Context(), func() bool { return len(s.answers.owed) == 0 }); err != nil {
+		if err := s.until(t.Context(), func() bool {
+			return len(
+				s.answers.owed) == 0
+		}); err != nil {
 			t.Fatal(err)
 		}
 		got := ""
@@ -67,7 +77,10 @@ func TestLateAnswers(t *testing.T) {
 	typed("when a command has been typed", "")
 
 	term.print(mark("C", 1, ";run;1"))
-	if err := s.until(t.Context(), func() bool { return s.track.Command() != nil && s.track.Command().Started }); err != nil {
+	if err := s.until(t.Context(), func() bool {
+		return s.track.Command() != nil &&
+			s.track.Command().Started
+	}); err != nil {
 		t.Fatal(err)
 	}
 	s.answers.owe([]byte(answer), at)
@@ -123,7 +136,11 @@ func TestAnswerBehindUnreadOutput(t *testing.T) {
 				if _, err := prints.WriteString("mark"); err != nil {
 					t.Fatal(err)
 				}
-				s := newSession(NewSet(Options{Prober: readingShell{new(atomic.Int64)}}), "main", wire.Start{})
+				s := newSession(
+					NewSet(Options{Prober: readingShell{new(atomic.Int64)}}),
+					"main",
+					wire.Start{},
+				)
 				m := newMemory()
 				defer m.Close()
 				shell := frontShell{idleShell{master: master}, tt.front}
@@ -136,7 +153,8 @@ func TestAnswerBehindUnreadOutput(t *testing.T) {
 				s.mu.Unlock()
 
 				s.answers.owe([]byte("answer"), end)
-				if err := s.until(t.Context(), func() bool { return len(s.answers.owed) == 0 }); err != nil {
+				if err := s.until(t.Context(),
+					func() bool { return len(s.answers.owed) == 0 }); err != nil {
 					t.Fatal(err)
 				}
 				got := ""

@@ -16,27 +16,41 @@ import (
 // without starts a session whose states go without some layers.
 func without(t *testing.T, set *session.Set, layers ...wire.Basis) *wire.Client {
 	t.Helper()
-	return dial(t, set, wire.Attach{Session: "new", Fresh: true, Party: agentParty("alice"), Start: &wire.Start{Without: layers}}, wire.Handler{})
+	return dial(
+		t,
+		set,
+		wire.Attach{
+			Session: "new",
+			Fresh:   true,
+			Party:   agentParty("alice"),
+			Start:   &wire.Start{Without: layers},
+		},
+		wire.Handler{},
+	)
 }
 
-// TestWithout switches layers off: what the others know is still told, and only they are named.
+// TestWithout disables layers: the state of the others is reported, and only they are in the basis.
 func TestWithout(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	t.Run("process", func(t *testing.T) {
 		c := without(t, set, wire.BasisProcess)
 		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo hi; (exit 3)"})
-		if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 || res.Output != "hi\n" || !slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
+		if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 ||
+			res.Output != "hi\n" ||
+			!slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
 			t.Errorf("got %+v, want a prompt by its mark alone", res)
 		}
 	})
 	t.Run("mark", func(t *testing.T) {
 		c := without(t, set, wire.BasisMark)
 		res := do(t, c, wire.Request{Verb: wire.VerbWait})
-		if res.Ended != wire.Waiting || res.Want != wire.WantRaw || !slices.Equal(res.Basis, []wire.Basis{wire.BasisProcess}) {
+		if res.Ended != wire.Waiting || res.Want != wire.WantRaw ||
+			!slices.Equal(res.Basis, []wire.Basis{wire.BasisProcess}) {
 			t.Errorf("got %+v, want a shell that waits, by process facts alone", res)
 		}
 		res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "read x"})
-		if res.Ended != wire.Waiting || res.Want != wire.WantLine || !slices.Equal(res.Basis, []wire.Basis{wire.BasisProcess}) {
+		if res.Ended != wire.Waiting || res.Want != wire.WantLine ||
+			!slices.Equal(res.Basis, []wire.Basis{wire.BasisProcess}) {
 			t.Errorf("got %+v, want a question", res)
 		}
 		res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "true"})
@@ -47,27 +61,47 @@ func TestWithout(t *testing.T) {
 	t.Run("process and mark", func(t *testing.T) {
 		c := without(t, set, wire.BasisProcess, wire.BasisMark)
 		res := do(t, c, wire.Request{Verb: wire.VerbWait})
-		if res.Ended != wire.Attention || res.Phase != wire.PhaseOpaque || res.Want != wire.WantRaw || !slices.Equal(res.Basis, []wire.Basis{wire.BasisScreen, wire.BasisSilence}) {
+		if res.Ended != wire.Attention || res.Phase != wire.PhaseOpaque ||
+			res.Want != wire.WantRaw ||
+			!slices.Equal(res.Basis, []wire.Basis{wire.BasisScreen, wire.BasisSilence}) {
 			t.Errorf("got %+v, want a line editor, by the terminal's modes", res)
 		}
 		res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "read -sp 'secret? ' x"})
-		if res.Ended != wire.Attention || res.Want != wire.WantPassword || res.Prompt != "secret? " {
+		if res.Ended != wire.Attention || res.Want != wire.WantPassword ||
+			res.Prompt != "secret? " {
 			t.Errorf("got %+v, want a password", res)
 		}
 	})
 	t.Run("modes that change", func(t *testing.T) {
 		c := without(t, set, wire.BasisProcess)
-		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sh -c 'sleep 1; stty raw; sleep 0.2; printf \"who? \"; exec cat'"})
+		res := do(
+			t,
+			c,
+			wire.Request{
+				Verb: wire.VerbRun,
+				Text: "sh -c 'sleep 1; stty raw; sleep 0.2; printf \"who? \"; exec cat'",
+			},
+		)
 		if res.Ended != wire.Attention || res.Want != wire.WantRaw || res.Prompt != "who? " {
 			t.Errorf("got %+v, want the question that came after the change", res)
 		}
 		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}})
 		if res.Ended != wire.Attention || res.Prompt != "who? " {
-			t.Errorf("got %+v, want that who waits for a question is told of what may be one", res)
+			t.Errorf("got %+v, want that a wait for a question returns a possible one", res)
 		}
 	})
 	t.Run("unknown", func(t *testing.T) {
-		_, err := tryDial(t, set, wire.Attach{Session: "new", Fresh: true, Party: agentParty("alice"), Start: &wire.Start{Without: []wire.Basis{"exit"}}}, wire.Handler{})
+		_, err := tryDial(
+			t,
+			set,
+			wire.Attach{
+				Session: "new",
+				Fresh:   true,
+				Party:   agentParty("alice"),
+				Start:   &wire.Start{Without: []wire.Basis{"exit"}},
+			},
+			wire.Handler{},
+		)
 		if e := refusal(err); e == nil || e.Code != wire.CodeUsage {
 			t.Errorf("got %v, want a usage error", err)
 		}
@@ -84,10 +118,16 @@ func (d denied) Probe(ctx context.Context, tty session.TTY) (session.Facts, erro
 	if err != nil {
 		return f, err
 	}
-	return session.Facts{Foreground: f.Foreground, Pid: f.Pid, Argv: f.Argv, ShellCwd: f.ShellCwd, Runs: f.Runs}, errDenied
+	return session.Facts{
+		Foreground: f.Foreground,
+		Pid:        f.Pid,
+		Argv:       f.Argv,
+		ShellCwd:   f.ShellCwd,
+		Runs:       f.Runs,
+	}, errDenied
 }
 
-// TestDenied runs programs that may not be traced: what a question looks like is told as what it is, a likelihood.
+// TestDenied runs programs that cannot be traced: a possible question is reported as likely.
 func TestDenied(t *testing.T) {
 	set := newProbedSet(t, "/bin/bash", denied{})
 	for _, test := range []struct {
@@ -111,8 +151,13 @@ func TestDenied(t *testing.T) {
 			if test.ended == wire.Deadline {
 				timeout = 4000
 			}
-			res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: test.command, TimeoutMS: timeout})
-			if res.Ended != test.ended || res.Want != test.want || !strings.HasPrefix(res.Prompt, test.prompt) {
+			res := do(
+				t,
+				c,
+				wire.Request{Verb: wire.VerbRun, Text: test.command, TimeoutMS: timeout},
+			)
+			if res.Ended != test.ended || res.Want != test.want ||
+				!strings.HasPrefix(res.Prompt, test.prompt) {
 				t.Fatalf("got %+v, want %s, %s", res, test.ended, test.want)
 			}
 			phase, basis := wire.PhaseOpaque, []wire.Basis{wire.BasisScreen, wire.BasisSilence}
@@ -137,7 +182,8 @@ func refusal(err error) *wire.Error {
 	return nil
 }
 
-// rivals is a denied Prober that finds another program in front at each look, each on its first turn on a processor.
+// rivals is a denied Prober that finds another program in front at each look, each on its first
+// turn on a processor.
 type rivals struct {
 	denied
 	pid *atomic.Int64
@@ -149,10 +195,15 @@ func (r rivals) Probe(ctx context.Context, tty session.TTY) (session.Facts, erro
 	return f, err
 }
 
-// TestDeniedWork has short programs follow each other behind text without an end of line: that is work, and no question.
+// TestDeniedWork has short programs follow each other behind text without an end of line: that is
+// work, and no question.
 func TestDeniedWork(t *testing.T) {
 	c := without(t, newProbedSet(t, "/bin/bash", rivals{denied{}, new(atomic.Int64)}))
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "printf 'building '; sleep 60", TimeoutMS: 4000})
+	res := do(
+		t,
+		c,
+		wire.Request{Verb: wire.VerbRun, Text: "printf 'building '; sleep 60", TimeoutMS: 4000},
+	)
 	if res.Ended != wire.Deadline || res.Attention == "likely" {
 		t.Errorf("got %+v, want a deadline", res)
 	}

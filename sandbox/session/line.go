@@ -10,19 +10,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxLineRows is how many rows of a line at the prompt are looked at.
+// maxLineRows limits the examined rows of a line at the prompt.
 const maxLineRows = 200
 
-// editLine is what stands behind a prompt.
+// editLine is the text after a prompt.
 type editLine struct {
-	text  string // without what is blank at its end
-	below int    // rows from the cursor down to its last one
-	atEnd bool   // the cursor is behind it
+	text  string // without trailing blanks
+	below int    // rows from the cursor down to its last row
+	atEnd bool   // the cursor is after it
 }
 
-// lineLocked returns what the log up to end shows behind the present prompt of c; ok is false when
-// that is not known. It is drawn on a screen of its own, as wide as the session's, which may be
-// behind the log.
+// lineLocked returns the text after the current prompt of c, at offset end of the log. ok is false
+// if it is unknown. It is drawn on a separate screen of the same width, because the session's
+// screen may be behind the log.
 func (c *console) lineLocked(end uint64) (line editLine, ok bool) {
 	s := c.s
 	at := c.editAt
@@ -32,11 +32,23 @@ func (c *console) lineLocked(end uint64) (line editLine, ok bool) {
 	from := s.log.lineStart(at)
 	prompt, typed := s.log.tail(from, at), s.log.tail(at, end)
 	if uint64(len(prompt)) < at-from || uint64(len(typed)) < end-at {
-		return line, false // some of it is private, or gone
+		return line, false // some bytes are private or no longer stored
 	}
-	rows := min(2+bytes.Count(prompt, []byte("\n"))+bytes.Count(typed, []byte("\n"))+(len(prompt)+len(typed))/max(s.size.Cols, 1), maxLineRows)
+	rows := min(
+		2+bytes.Count(
+			prompt,
+			[]byte("\n"),
+		)+bytes.Count(
+			typed,
+			[]byte("\n"),
+		)+(len(prompt)+len(typed))/max(
+			s.size.Cols,
+			1,
+		),
+		maxLineRows,
+	)
 	sc := screen.New(screen.Options{Cols: s.size.Cols, Rows: rows})
-	_, _ = sc.Write(prompt) // in memory: it takes everything
+	_, _ = sc.Write(prompt) // in memory: it cannot fail
 	begin := sc.Cursor()
 	before := sc.Scrolled()
 	_, _ = sc.Write(typed)
@@ -67,18 +79,18 @@ func (c *console) lineLocked(end uint64) (line editLine, ok bool) {
 	return line, true
 }
 
-// maxAhead bounds what is remembered of a line that is typed ahead.
+// maxAhead limits the stored bytes of type-ahead.
 const maxAhead = 1 << 10
 
-// ahead is what a party has typed since the last end of a line, at a prompt or before it: what runs
-// may leave it unread, and then the shell finds it when it comes to its prompt.
+// ahead is the text that a party has typed since the last end of a line, at or before a prompt. If
+// the program does not read it, it appears at the shell's next prompt.
 type ahead struct {
 	by   *party
 	text []byte
 }
 
-// typed takes what p types. Of the keys that edit a line it knows the two that everybody has;
-// others leave a text that no line equals.
+// typed records input of p. It supports the two common editing keys. Others result in a text that
+// equals no line.
 func (a *ahead) typed(p *party, data []byte) {
 	if a.by != p {
 		*a = ahead{by: p}
@@ -98,12 +110,11 @@ func (a *ahead) typed(p *party, data []byte) {
 	}
 }
 
-// line is the line that a prompt would show of it.
+// line returns the line as a prompt would show it.
 func (a *ahead) line() string { return strings.TrimSpace(string(a.text)) }
 
-// awaitAhead waits a little while until the line editor has drawn what a person typed before the
-// prompt, where nobody has typed at the prompt since: a program may have read it, and then it never
-// does.
+// awaitAhead waits a short time until the line editor has drawn a person's type-ahead, if there was
+// no input at the prompt. It never appears if a program has read it.
 func (f *call) awaitAhead(ctx context.Context, c *console) {
 	s := f.s
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
@@ -131,10 +142,9 @@ func (f *call) awaitAhead(ctx context.Context, c *console) {
 	}
 }
 
-// clearLineLocked ends the line that somebody has left at the prompt of c without sending it, as a
-// terminal shows an interrupt, and shows the prompt again: a command is about to be given to the
-// shell, which empties its line first. It returns the line and whose it was; nil when there was
-// none.
+// clearLineLocked prints the end of an unsent line at the prompt of c, as for an interrupt, and a
+// new prompt: the shell clears its line before it runs a command. It returns the line and its
+// party; nil if there was none.
 func (c *console) clearLineLocked() (text string, whose *party) {
 	s := c.s
 	p, before := c.typist, c.ahead
@@ -147,7 +157,7 @@ func (c *console) clearLineLocked() (text string, whose *party) {
 	if !ok || line.text == "" {
 		return "", nil
 	}
-	if p == nil { // what stands there may as well be the output of a job
+	if p == nil { // the text may be output of a job
 		if line.text != before.line() {
 			return "", nil
 		}

@@ -7,47 +7,49 @@ import (
 )
 
 const (
-	logSize  = 8 << 20  // bytes of output that a session keeps
-	logChunk = 32 << 10 // they are kept in pieces of this size
+	logSize  = 8 << 20  // bytes of output that a session stores
+	logChunk = 32 << 10 // size of the stored pieces
 )
 
-// LaggedError says that the log no longer has the bytes from the offset that was asked for.
+// LaggedError reports that the log no longer stores the bytes at the requested offset.
 type LaggedError struct {
-	Missed  uint64 // bytes that are gone; the log goes on at the offset that was asked for plus Missed
-	Private bool   // they were printed in private mode
+	// missing bytes; the log continues at the requested offset plus Missed
+	Missed  uint64
+	Private bool // they were printed in private mode
 }
 
 func (e *LaggedError) Error() string {
 	return fmt.Sprintf("%d bytes of output are no longer kept", e.Missed)
 }
 
-// log is the output of a session by absolute offset, of which it keeps the last 8 MiB. Appending never waits for a
-// reader, and a reader is nothing but an offset: it needs no buffer, because bytes that were appended never change. The
-// zero value is an empty log; its memory grows with what is in it.
+// log is the output of a session by absolute offset. It stores the last 8 MiB. Appending never
+// waits for readers. A reader is only an offset and needs no buffer, because appended bytes never
+// change. The zero value is an empty log.
 type log struct {
 	mu     sync.Mutex
-	chunks [][]byte      // guarded by mu; all but the last are logChunk long
+	chunks [][]byte      // guarded by mu; all but the last have logChunk bytes
 	first  uint64        // guarded by mu; offset of chunks[0][0]
 	end    uint64        // guarded by mu
-	wake   chan struct{} // guarded by mu; closed at the next append; nil while nobody waits
+	wake   chan struct{} // guarded by mu; closed at the next append; nil if nothing waits
 	closed bool          // guarded by mu
-	hidden bool          // guarded by mu; what comes from from on is not for everybody
+	hidden bool          // guarded by mu; bytes after from are private
 	from   uint64        // guarded by mu
 	keeper keeper        // guarded by mu
-	holes  []hole        // guarded by mu; former such stretches, oldest first, as far as the log is kept
+	// guarded by mu; earlier private ranges, oldest first, within the stored log
+	holes []hole
 }
 
-// hole is a stretch of the log that nobody reads.
+// hole is a range of the log that cannot be read.
 type hole struct{ from, to uint64 }
 
-// hide makes what is appended from now on readable by all and wait alone.
+// hide makes further bytes private: only all and wait read them.
 func (l *log) hide() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hidden, l.from = true, l.end
 }
 
-// reveal ends that: what was appended since becomes a hole, of the returned length.
+// reveal ends hide: the private bytes become a hole of the returned length.
 func (l *log) reveal() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +64,7 @@ func (l *log) reveal() uint64 {
 	return l.end - l.from
 }
 
-// shown returns the end of what is for everybody.
+// shown returns the end of the public bytes.
 func (l *log) shown() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +116,7 @@ func (l *log) fireLocked() {
 	}
 }
 
-// close ends the log: readers that have read everything get errClosed instead of waiting.
+// close closes the log: at its end, readers get errClosed instead of waiting.
 func (l *log) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,15 +124,16 @@ func (l *log) close() {
 	l.fireLocked()
 }
 
-// bounds returns the offset of the oldest byte that is kept and that of the end.
+// bounds returns the offsets of the oldest stored byte and of the end.
 func (l *log) bounds() (first, end uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.first, l.end
 }
 
-// at returns bytes from offset off on, as many as lie together, without waiting; none at the end of what is for everybody.
-// They are not to be written to. It returns *LaggedError when they are no longer kept, or private.
+// at returns a piece of the bytes from offset off, without waiting; none at the end of the public
+// bytes. Callers must not change them. The error is *LaggedError if they are private or no longer
+// stored.
 func (l *log) at(off uint64) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,7 +157,7 @@ func (l *log) at(off uint64) ([]byte, error) {
 	return p[:min(uint64(len(p)), until-off)], nil
 }
 
-// all is at for whoever may read everything.
+// all is at with private bytes.
 func (l *log) all(off uint64) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,8 +176,8 @@ func (l *log) atLocked(off uint64) ([]byte, error) {
 	return chunk[:len(chunk):len(chunk)], nil
 }
 
-// wait is all, but waits at the end until there is more. It returns errClosed when the log was closed, and ctx's cause when
-// that ends first.
+// wait is all, but waits for more bytes at the end. It returns errClosed if the log is closed, or
+// the cause of ctx.
 func (l *log) wait(ctx context.Context, off uint64) ([]byte, error) {
 	for {
 		l.mu.Lock()
@@ -197,7 +200,7 @@ func (l *log) wait(ctx context.Context, off uint64) ([]byte, error) {
 	}
 }
 
-// changed returns a channel that is closed when the log is longer than end, at once if it is already.
+// changed returns a channel that is closed once the log is longer than end.
 func (l *log) changed(end uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,7 +210,7 @@ func (l *log) changed(end uint64) <-chan struct{} {
 	return l.waitLocked()
 }
 
-// grown returns a channel that is closed when there may be more for everybody than end, at once if there is already.
+// grown returns a channel that is closed once there may be public bytes after end.
 func (l *log) grown(end uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -55,7 +55,8 @@ func TestLogLags(t *testing.T) {
 	if _, err := l.at(10); !errors.As(err, &lagged) || lagged.Missed != first-10 {
 		t.Errorf("at(10) = %v, want %d missed", err, first-10)
 	}
-	if p, err := l.at(10 + lagged.Missed); err != nil || !bytes.HasPrefix(p, []byte("0123456789abcdef")) {
+	if p, err := l.at(10 + lagged.Missed); err != nil ||
+		!bytes.HasPrefix(p, []byte("0123456789abcdef")) {
 		t.Errorf("after the gap: %q, %v", p[:min(len(p), 16)], err)
 	}
 }

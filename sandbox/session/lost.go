@@ -12,31 +12,32 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// front is what is in a terminal's foreground at one moment.
+// front is the foreground of a terminal at one time.
 type front struct {
 	group   int
-	members []int  // of another group than the shell's
+	members []int  // unless it is the shell's group
 	program []byte // arguments of the group's leader
 	signals bool   // the terminal makes a signal of ^C
-	runs    uint64 // of a shell that was seen to read, as Facts.Runs; 0 if it was not
+	runs    uint64 // Facts.Runs of a shell that was reading; else 0
 }
 
-// lookFront looks without tracing anybody, so it works where the prober does not.
+// lookFront works without tracing, also where the prober does not.
 func (c *console) lookFront() (f front) {
 	if c.local == nil {
 		return f
 	}
-	f.group, _ = c.local.Front() // 0, which is no group
+	f.group, _ = c.local.Front() // 0 is no group
 	f.program = arguments(f.group)
 	f.signals = signals(c.local.TTY().Master)
 	return f
 }
 
-// lost reports whether the ^C that was sent when before was in front has reached nobody: programs that handle it must not
-// get a second one. Shells lose it around a fork – the child has its own group, but still its shell's handler – and between
-// two lines that they read. At the prompt they answer it, be it late, and a second one would take the next command with it: there it
-// is lost when the shell reads, and has not run since it was asked the last time. A program that has switched the signal off gets a
-// byte, which waits for it.
+// lost reports whether the ^C that was sent to the foreground before had no effect. Programs that
+// handle it must not receive a second one. Shells lose it around a fork, when the child has its own
+// group but still its shell's handler, and between two lines that they read. At the prompt they
+// handle it, possibly late, and a second one would drop the next command. There it is lost if the
+// shell reads and has not run since the last check. A program without the signal receives a byte,
+// which is not lost.
 func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 	s, c := i.s, i.c
 	if c.local == nil || before.group == 0 {
@@ -55,15 +56,19 @@ func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 	case !before.signals:
 		return false
 	case now.group != before.group:
-		return true // a job that has begun since
+		return true // a new job
 	case !bytes.Equal(now.program, before.program):
-		return true // it was about to become another program, which would not have lived this long
+		// it was before an exec; a program that received the signal would have ended by now
+		return true
 	}
-	return slices.ContainsFunc(before.members, func(pid int) bool { return survives(pid, syscall.SIGINT) })
+	return slices.ContainsFunc(
+		before.members,
+		func(pid int) bool { return survives(pid, syscall.SIGINT) },
+	)
 }
 
-// rests reports whether the shell reads the terminal as it did when it was asked for before the last time. Where that cannot be
-// seen, or the shell does not only read, it returns late, which says that it has had the time to answer.
+// rests reports whether the shell still reads the terminal and has not run since before. If that is
+// unknown, it returns late, which means that the shell has had time to respond.
 func (i *interrupt) rests(ctx context.Context, before *front, late bool) bool {
 	s, c := i.s, i.c
 	facts, err := s.probe(ctx, c)
@@ -79,7 +84,7 @@ func (i *interrupt) rests(ctx context.Context, before *front, late bool) bool {
 	return was != 0 && facts.Runs == was
 }
 
-// arguments returns the arguments of a process, each ended by NUL; nothing if it is gone.
+// arguments returns the NUL-terminated arguments of a process; nothing if it has ended.
 func arguments(pid int) []byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -88,14 +93,14 @@ func arguments(pid int) []byte {
 	return b
 }
 
-// survives reports whether a living process would have died of sig and has not got it: it neither handles, ignores, blocks
-// nor is about to take it.
+// survives reports whether a process did not receive sig: it is alive, and neither handles, ignores
+// nor blocks sig, nor is it pending.
 func survives(pid int, sig syscall.Signal) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err == nil && fatal(b, sig)
 }
 
-// fatal reads /proc/PID/status (proc_pid_status(5)) of a process that lives.
+// fatal parses /proc/PID/status (proc_pid_status(5)) of a live process.
 func fatal(status []byte, sig syscall.Signal) bool {
 	known := 0
 	for line := range bytes.Lines(status) {

@@ -10,17 +10,30 @@ import (
 )
 
 func TestFatal(t *testing.T) {
-	const status = "Name:\tsleep\nState:\tS (sleeping)\nSigQ:\t0/31\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n" +
+	const status = "Name:\tsleep\nState:\tS " +
+		"(sleeping)\nSigQ:\t0/31\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n" +
 		"SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n"
 	if !fatal([]byte(status), syscall.SIGINT) {
 		t.Error("a program that does nothing about INT does not die of it")
 	}
 	for _, field := range []string{"SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"} {
-		if fatal([]byte(strings.Replace(status, field+":\t0000000000000000", field+":\t0000000000000002", 1)), syscall.SIGINT) {
+		if fatal(
+			[]byte(
+				strings.Replace(
+					status,
+					field+":\t0000000000000000",
+					field+":\t0000000000000002",
+					1,
+				),
+			),
+			syscall.SIGINT,
+		) {
 			t.Errorf("%s does not count", field)
 		}
 	}
-	for _, bad := range []string{"", "State:\tS", strings.Replace(status, "S (sleeping)", "Z (zombie)", 1), strings.ReplaceAll(status, "0000", "x")} {
+	for _, bad := range []string{"", "State:\tS",
+		strings.Replace(status, "S (sleeping)", "Z (zombie)", 1),
+		strings.ReplaceAll(status, "0000", "x")} {
 		if fatal([]byte(bad), syscall.SIGINT) {
 			t.Errorf("%q: would die", bad)
 		}

@@ -14,8 +14,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// memory is a Terminal in memory: what the session writes arrives at its program, and what the program prints at the
-// session. It blocks on channels alone, so that time in a test can be synthetic.
+// memory is a Terminal in memory: what the session writes arrives at its program, and what the
+// program prints at the session. It blocks on channels alone, so that time in a test can be
+// synthetic.
 type memory struct {
 	out  chan []byte   // what the program prints
 	in   chan []byte   // what it reads; nobody reading makes writes wait
@@ -31,7 +32,12 @@ type memory struct {
 }
 
 func newMemory() *memory {
-	return &memory{out: make(chan []byte), in: make(chan []byte, 1024), end: make(chan struct{}), deadline: make(chan struct{})}
+	return &memory{
+		out:      make(chan []byte),
+		in:       make(chan []byte, 1024),
+		end:      make(chan struct{}),
+		deadline: make(chan struct{}),
+	}
 }
 
 func (m *memory) Read(p []byte) (int, error) {
@@ -159,7 +165,8 @@ func (m *memorySet) close() {
 	}
 }
 
-// pipe is a connection in memory with a buffer, which net.Pipe is not: both sides of a stream write before they read.
+// pipe is a connection in memory with a buffer, which net.Pipe is not: both sides of a stream write
+// before they read.
 func pipe() (a, b net.Conn) {
 	ab, ba := newBuffer(), newBuffer()
 	return &pipeEnd{r: ba, w: ab}, &pipeEnd{r: ab, w: ba}

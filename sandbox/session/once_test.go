@@ -15,10 +15,13 @@ func TestTypeIsForItsShell(t *testing.T) {
 		m := newMemorySet(t, Options{})
 		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
 		s := m.lookup("main")
-		s.writer.sem <- struct{}{} // somebody writes
+		s.writer.sem <- struct{}{} // another party writes
 		answered := make(chan wire.Reply, 1)
 		go func() {
-			reply, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(), Text: "secret"})
+			reply, _ := alice.Request(
+				t.Context(),
+				wire.Request{Verb: wire.VerbType, Op: wire.NewOp(), Text: "secret"},
+			)
 			answered <- reply
 		}()
 		synctest.Wait()
@@ -33,7 +36,8 @@ func TestTypeIsForItsShell(t *testing.T) {
 		s.writer.unlock()
 		select {
 		case reply := <-answered:
-			if res := reply.Result; res == nil || res.Ended != wire.Refused || codeOf(res.Error) != wire.CodeUnavailable {
+			if res := reply.Result; res == nil || res.Ended != wire.Refused ||
+				codeOf(res.Error) != wire.CodeUnavailable {
 				t.Errorf("%+v", res)
 			}
 		case typed := <-m.last().in:
@@ -44,7 +48,8 @@ func TestTypeIsForItsShell(t *testing.T) {
 	})
 }
 
-// A command that is typed as text, and of which the terminal took a part, was not refused: the part stands there.
+// A command that is typed as text, and of which the terminal took a part, was not refused: the part
+// stands there.
 func TestCommandTypedInPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	keptOps       = 64      // calls that a session remembers by their op, with their results
-	keptOpsOutput = 4 << 20 // and how much output of theirs
-	keptSpent     = 1024    // further calls of which it knows that they were made
+	keptOps       = 64      // calls whose results a session stores by op
+	keptOpsOutput = 4 << 20 // limit of their output in bytes
+	keptSpent     = 1024    // older calls that are known to have run, without results
 	opLen         = 32      // 128 bits of hex
 )
 
@@ -22,22 +22,21 @@ var (
 	errStreamOver = errors.New("the session stream ended")
 )
 
-// op is a run, type or keys that the session was asked for. It belongs to the session and not to
-// the stream that asked: it goes on when that breaks, so that the caller can ask again, by the same
-// name, and get the one result.
+// op is a run, type or keys call. It belongs to the session, not to the stream: it continues if the
+// stream breaks, so that the caller can repeat it with the same op and receive the one result.
 type op struct {
-	key    string // of the party
-	name   string // under which it is remembered; empty if the caller gave none
-	call   digest // what was asked for
+	key    string // key of the party
+	name   string // Request.Op; empty if the caller set none
+	call   digest // digest of the request
 	done   chan struct{}
 	result *wire.Result // valid after done
 
 	cancel context.CancelCauseFunc
-	typed  bool // guarded by session.mu; from the first byte on it can no longer be undone
-	asking int  // guarded by session.mu; requests that wait for it
+	typed  bool // guarded by session.mu; after the first byte it cannot be cancelled
+	asking int  // guarded by session.mu; number of waiting requests
 }
 
-// digest is a SHA-256, cut to what nobody finds a second text for by chance.
+// digest is a truncated SHA-256, long enough against accidental collisions.
 type digest [16]byte
 
 func digestOf(p []byte) (d digest) {
@@ -46,14 +45,14 @@ func digestOf(p []byte) (d digest) {
 	return d
 }
 
-// callOf tells apart what two requests would do.
+// callOf returns a digest of the effect of a request.
 func callOf(r wire.Request) digest {
 	does := wire.Request{Verb: r.Verb, Text: r.Text, Raw: r.Raw, Answer: r.Answer, Keys: r.Keys}
-	p, _ := json.Marshal(does) // of strings and booleans alone: it cannot fail
+	p, _ := json.Marshal(does) // only strings and booleans: it cannot fail
 	return digestOf(p)
 }
 
-// spent are the calls whose results are forgotten, oldest first: they are not made again.
+// spent has calls whose results were dropped, oldest first. They are not run again.
 type spent []digest
 
 func (o *op) spent() digest { return digestOf([]byte(o.key + "\x00" + o.name)) }
@@ -65,27 +64,35 @@ func (s *spent) add(d digest) {
 	*s = append(*s, d)
 }
 
-// ops are the calls of one session that were asked for. Its fields are guarded by session.mu.
+// ops are the calls of one session. Its fields are guarded by session.mu.
 type ops struct {
 	s     *session
 	all   []*op // oldest first
 	spent spent
 }
 
-// abandonLocked ends an op of which nothing was typed yet. What was typed cannot be taken back.
+// abandonLocked cancels an op that has typed nothing yet.
 func (o *op) abandonLocked() {
 	if !o.typed {
 		o.cancel(errCancelled)
 	}
 }
 
-// perform makes the call do for p, or joins the one with the same op. Cancelling the request ends
-// the call only as long as nothing was typed; the stream's end does so only if the call has no name
-// by which it could be asked for again.
-func (l *ops) perform(ctx context.Context, p *party, r wire.Request, do func(context.Context, *op) *wire.Result) (*wire.Result, error) {
+// perform runs the call do for p, or joins the call with the same op. Cancelling the request ends
+// the call only if nothing was typed. The end of the stream does so only if the call has no op.
+func (l *ops) perform(
+	ctx context.Context,
+	p *party,
+	r wire.Request,
+	do func(context.Context, *op) *wire.Result,
+) (*wire.Result, error) {
 	s := l.s
 	if r.Op != "" && !validOp(r.Op) {
-		return nil, wire.Errorf(wire.CodeUsage, "op %.40q is not 128 bits of hex in lower case", r.Op)
+		return nil, wire.Errorf(
+			wire.CodeUsage,
+			"op %.40q is not 128 bits of hex in lower case",
+			r.Op,
+		)
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -100,7 +107,11 @@ func (l *ops) perform(ctx context.Context, p *party, r wire.Request, do func(con
 	if o == nil {
 		if !l.roomLocked() {
 			s.mu.Unlock()
-			return nil, &wire.Error{Code: wire.CodeLimitOps, Message: "too many calls are under way on this session", Hint: "wait until some have ended"}
+			return nil, &wire.Error{
+				Code:    wire.CodeLimitOps,
+				Message: "too many calls on this session at the same time",
+				Hint:    "wait until some have ended",
+			}
 		}
 		o = &op{key: p.Key, name: r.Op, call: callOf(r), done: make(chan struct{})}
 		var octx context.Context
@@ -129,7 +140,7 @@ func (l *ops) perform(ctx context.Context, p *party, r wire.Request, do func(con
 	goesOn := o.typed || o.asking > 0
 	s.mu.Unlock()
 	if errors.Is(cause, errCancelled) && goesOn {
-		e := wire.LostError(wire.LostDetached, "the request was cancelled; what it began goes on")
+		e := wire.LostError(wire.LostDetached, "the request was cancelled; its program continues")
 		e.Hint = "repeat the call with its op for the result, or interrupt"
 		return nil, e
 	}
@@ -139,9 +150,8 @@ func (l *ops) perform(ctx context.Context, p *party, r wire.Request, do func(con
 	return nil, cause
 }
 
-// findLocked returns the call that r repeats, nil if it is a new one. An error says that r must not
-// be made: it was made before and its result is forgotten, the op is that of another call, or the
-// shell for which it was is gone.
+// findLocked returns the call that r repeats, or nil for a new call. An error means that r must not
+// run: its result was dropped, its op belongs to another call, or its shell has ended.
 func (l *ops) findLocked(key string, r wire.Request) (*op, error) {
 	s := l.s
 	if r.Op == "" {
@@ -152,22 +162,32 @@ func (l *ops) findLocked(key string, r wire.Request) (*op, error) {
 			continue
 		}
 		if o.call != callOf(r) {
-			return nil, &wire.Error{Code: wire.CodeUsage, Message: "the op is that of another call: " + r.Op, Hint: "make a new op for each call"}
+			return nil, &wire.Error{
+				Code:    wire.CodeUsage,
+				Message: "the op belongs to another call: " + r.Op,
+				Hint:    "make a new op for each call",
+			}
 		}
 		return o, nil
 	}
 	if slices.Contains(l.spent, (&op{key: key, name: r.Op}).spent()) {
-		return nil, wire.LostError(wire.LostForgotten, "the call was made before, and its result is no longer kept")
+		return nil, wire.LostError(
+			wire.LostForgotten,
+			"the call was made before, and its result is no longer kept",
+		)
 	}
 	if r.Incarnation != "" && r.Incarnation != s.incarnationLocked() {
-		e := wire.LostError(wire.LostShell, "the shell that the call was for has ended; the session does not know the call")
+		e := wire.LostError(
+			wire.LostShell,
+			"the shell that the call was for has ended; the session does not know the call",
+		)
 		e.Hint = "look at the session, and decide whether to make the call again with a new op"
 		return nil, e
 	}
 	return nil, nil //nolint:nilnil // a new call
 }
 
-// incarnationLocked names the shell that the session has; empty before the first one.
+// incarnationLocked returns the ID of the session's shell; empty before the first one.
 func (s *session) incarnationLocked() string {
 	if s.console == nil {
 		return ""
@@ -175,8 +195,7 @@ func (s *session) incarnationLocked() string {
 	return s.console.incarnation
 }
 
-// roomLocked makes room for one more op by forgetting the results of the oldest that are over, and
-// reports whether there is any.
+// roomLocked drops the oldest results to make room for one op, and reports whether there is room.
 func (l *ops) roomLocked() bool {
 	output := 0
 	for _, o := range l.all {
@@ -196,7 +215,7 @@ func (l *ops) roomLocked() bool {
 	return len(l.all) < keptOps
 }
 
-// size is how much text the result of an op that is over has.
+// size returns the length of the output of an op that is over.
 func (o *op) size() int {
 	n := len(o.result.Output)
 	if shown := o.result.Screen; shown != nil {
@@ -214,7 +233,7 @@ func (o *op) over() bool {
 	}
 }
 
-// overLocked ends o: a keyboard that its call took is free if the shell is at its prompt.
+// overLocked ends o. It frees a keyboard that the call took if the shell is at its prompt.
 func (l *ops) overLocked(p *party, o *op) {
 	s := l.s
 	s.mu.Lock()
@@ -239,7 +258,8 @@ func validOp(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') { // one text for one number: calls are told apart by it
+		// lower case only: the text identifies the call
+		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
 			return false
 		}
 	}

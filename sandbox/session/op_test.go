@@ -11,13 +11,26 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestCalls types to a program in memory, of which nobody can see what it does: the calls end by their time.
+// TestCalls types to a program in memory, of which nobody can see what it does: the calls end by
+// their time.
 func TestCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
-		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice"), Start: &wire.Start{Argv: []string{"x"}}})
+		alice := m.dial(
+			wire.Attach{
+				Session: "main",
+				Create:  true,
+				Party:   agent("alice"),
+				Start:   &wire.Start{Argv: []string{"x"}},
+			},
+		)
 		typed := func(n int) wire.Request {
-			return wire.Request{Verb: wire.VerbType, Text: fmt.Sprint(n), Op: fmt.Sprintf("%032x", n), TimeoutMS: 1000}
+			return wire.Request{
+				Verb:      wire.VerbType,
+				Text:      fmt.Sprint(n),
+				Op:        fmt.Sprintf("%032x", n),
+				TimeoutMS: 1000,
+			}
 		}
 		began := time.Now()
 		for range 2 {
@@ -33,13 +46,20 @@ func TestCalls(t *testing.T) {
 			t.Errorf("the program reads %q and %d more", got, len(m.last().in))
 		}
 		// Nobody can see it: quiet long enough, it may want something.
-		r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: "x", TimeoutMS: 60_000})
-		if err != nil || r.Result.Ended != wire.Attention || r.Result.Phase != wire.PhaseOpaque || len(r.Result.Basis) != 1 || r.Result.Basis[0] != wire.BasisSilence {
+		r, err := alice.Request(
+			t.Context(),
+			wire.Request{Verb: wire.VerbType, Text: "x", TimeoutMS: 60_000},
+		)
+		if err != nil || r.Result.Ended != wire.Attention || r.Result.Phase != wire.PhaseOpaque ||
+			len(r.Result.Basis) != 1 ||
+			r.Result.Basis[0] != wire.BasisSilence {
 			t.Errorf("%+v, %v", r.Result, err)
 		}
 		// The last 64 are remembered.
 		for i := range keptOps + 5 {
-			if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: "y", Op: fmt.Sprintf("%032x", 100+i), TimeoutMS: 1}); err != nil {
+			if _, err := alice.Request(t.Context(),
+				wire.Request{Verb: wire.VerbType, Text: "y", Op: fmt.Sprintf("%032x", 100+i),
+					TimeoutMS: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -50,7 +70,15 @@ func TestCalls(t *testing.T) {
 		replies := make(chan error, maxRequests+10)
 		for i := range maxRequests + 10 {
 			go func() {
-				_, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: "z", Op: fmt.Sprintf("%032x", 1000+i), TimeoutMS: 1000})
+				_, err := alice.Request(
+					t.Context(),
+					wire.Request{
+						Verb:      wire.VerbType,
+						Text:      "z",
+						Op:        fmt.Sprintf("%032x", 1000+i),
+						TimeoutMS: 1000,
+					},
+				)
 				replies <- err
 			}()
 		}
@@ -70,11 +98,19 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// A request that is cancelled when its text was typed is lost, and not refused; its op has the result.
+// A request that is cancelled when its text was typed is lost, and not refused; its op has the
+// result.
 func TestCancelledCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
-		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice"), Start: &wire.Start{Argv: []string{"x"}}})
+		alice := m.dial(
+			wire.Attach{
+				Session: "main",
+				Create:  true,
+				Party:   agent("alice"),
+				Start:   &wire.Start{Argv: []string{"x"}},
+			},
+		)
 		s := m.lookup("main")
 		p := &party{Party: keyboard.Party{Party: *agent("alice"), Key: "alice"}}
 		for _, tt := range []struct {
@@ -105,7 +141,8 @@ func TestCancelledCall(t *testing.T) {
 			}
 			close(release)
 			if tt.typed {
-				if again, err := s.ops.perform(t.Context(), p, r, do); err != nil || again.Ended != wire.Done {
+				if again, err := s.ops.perform(t.Context(), p, r, do); err != nil ||
+					again.Ended != wire.Done {
 					t.Errorf("%s: the op has %+v, %v", tt.name, again, err)
 				}
 			}

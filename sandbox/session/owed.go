@@ -8,31 +8,30 @@ import (
 )
 
 const (
-	answerTime = 200 * time.Millisecond // how long an answer waits for the right to write
-	// owedTime is how long a program may take from its query until it takes keys as they come:
-	// bash's read -d asks first.
+	answerTime = 200 * time.Millisecond // how long an answer waits to write
+	// owedTime is how long a program may take from its query until it leaves canonical mode: bash's
+	// read -d sends the query first.
 	owedTime = 500 * time.Millisecond
-	maxOwed  = 16 // batches of answers that may wait; a flood of queries is no conversation
+	maxOwed  = 16 // limit of waiting batches of answers, against floods of queries
 )
 
-// owed is an answer to queries, until there is somebody who can be waiting for it. The bytes of a
-// query may as well come from a file that a program shows: an answer that nobody reads is typed to
-// the shell, and stands in the output as the terminal's echo.
+// owed is an answer to queries that waits for a reader. A query may also be part of a printed file:
+// an answer without a reader would be typed to the shell and be echoed in the output.
 type owed struct {
 	c     *console
 	text  []byte
-	end   uint64 // the queries are in the log before here
-	group int    // which had the terminal when they were found; 0 when that is not known
+	end   uint64 // log offset after the queries
+	group int    // foreground group at the time of the queries; 0 if unknown
 	until time.Time
 }
 
-// answers are what the terminal owes to queries. Its fields are guarded by session.mu.
+// answers are pending answers to terminal queries. Its fields are guarded by session.mu.
 type answers struct {
 	s    *session
-	owed []owed // in their order
+	owed []owed // in order
 }
 
-// askedUpTo returns how many of the n bytes of the log from the offset at on are of one asker.
+// askedUpTo returns how many of the n bytes of the log from offset at come from one asker.
 func (w *answers) askedUpTo(at uint64, n int) int {
 	s := w.s
 	s.mu.Lock()
@@ -50,10 +49,9 @@ func (w *answers) askedUpTo(at uint64, n int) int {
 	return n
 }
 
-// askerGoneLocked reports whether what asked in the log up to end was a command that is over, or a
-// line editor that has read its line since: busybox asks at every prompt, and the answer would be
-// what the command reads. A shell that is told to read a command by a key may still be asking when
-// it gets the key, and wait for its answer.
+// askerGoneLocked reports whether the asker of queries before end is gone: a command that has
+// ended, or a line editor that has read its line. busybox asks at every prompt, and the command
+// would read the answer. A shell that receives the key for a command may still wait for its answer.
 func (w *answers) askerGoneLocked(c *console, end uint64) bool {
 	ranTo, since := c.track.Bounds()
 	switch {
@@ -68,7 +66,7 @@ func (w *answers) askerGoneLocked(c *console, end uint64) bool {
 	return end <= since || cmd != nil && !cmd.Started && c.track.Marked() == wire.PhasePrompt
 }
 
-// owe answers queries in the log up to end, once somebody reads. Answers keep their order.
+// owe queues an answer to queries in the log up to end. Answers are written in order.
 func (w *answers) owe(text []byte, end uint64) {
 	s := w.s
 	s.mu.Lock()
@@ -87,20 +85,21 @@ func (w *answers) owe(text []byte, end uint64) {
 	}
 }
 
-// pay types what is owed, until nothing is.
+// pay writes the pending answers.
 func (w *answers) pay() {
 	s := w.s
 	for {
 		s.mu.Lock()
 		a := w.owed[0]
-		// Another group that asks has the terminal: who asked before has lost it.
-		late := time.Now().After(a.until) || s.ctx.Err() != nil || len(w.owed) > 1 && w.owed[1].group != a.group
+		// Another group that asks is in the foreground: the earlier asker is not.
+		late := time.Now().After(a.until) || s.ctx.Err() != nil ||
+			len(w.owed) > 1 && w.owed[1].group != a.group
 		s.mu.Unlock()
-		fate := w.fateOf(a, late)
-		if fate == typeNow {
-			fate = w.answer(a, late)
+		verdict := w.verdictOn(a, late)
+		if verdict == typeNow {
+			verdict = w.answer(a, late)
 		}
-		if fate == askLater && !late {
+		if verdict == askLater && !late {
 			select {
 			case <-time.After(lookAgain):
 			case <-s.ctx.Done():
@@ -121,27 +120,28 @@ func (w *answers) pay() {
 	}
 }
 
-// fate is what becomes of an answer.
-type fate int
+// verdict is what to do with an answer.
+type verdict int
 
 const (
-	drop     fate = iota // who asked is gone, or nobody did
-	askLater             // who asked may be about to read
+	drop     verdict = iota // the asker is gone, or there was none
+	askLater                // the asker may be about to read
 	typeNow
 )
 
-// fateOf says what becomes of a. late is the last time that it is asked: a program that reads later
-// than that can still be waiting.
-func (w *answers) fateOf(a owed, late bool) fate {
+// verdictOn returns the verdict on a. late marks the last check. A program that reads later may
+// still wait for the answer.
+func (w *answers) verdictOn(a owed, late bool) verdict {
 	s := w.s
 	if f := w.keysFor(a, late); f != typeNow || a.c.local == nil {
 		return f
 	}
 	c := a.c
 	s.mu.Lock()
-	// At the prompt of a shell that asks nothing, it is a job in the background that asks, or what
-	// a key of the line editor started.
-	idle := c.marked && !c.marks.Asks && c.track.Marked() == wire.PhasePrompt && c.typist == nil && len(c.ahead.text) == 0
+	// At the prompt of a shell that sends no queries, the asker is a background job, or a program
+	// that a key of the line editor started.
+	idle := c.marked && !c.marks.Asks && c.track.Marked() == wire.PhasePrompt && c.typist == nil &&
+		len(c.ahead.text) == 0
 	s.mu.Unlock()
 	facts, err := s.probe(s.ctx, c)
 	switch reads := facts.Blocked || facts.Listens || facts.Opaque; {
@@ -153,16 +153,17 @@ func (w *answers) fateOf(a owed, late bool) fate {
 	return w.unlessGone(a, typeNow)
 }
 
-// keysFor is fateOf as far as the terminal tells. One that gathers lines gives nobody an answer,
-// which ends no line: it would echo it, and keep it for who reads next. One that gives keys as they
-// come may do so for the shell's line editor: then the mark of the prompt was printed before, and
-// may be part of what is unread. Time makes no difference to that. A program that has the terminal
-// has not ended, and may print all the time.
-func (w *answers) keysFor(a owed, late bool) fate {
+// keysFor is verdictOn by the modes of the terminal. In canonical mode, no program can read an
+// answer, which ends no line: it would be echoed and kept for the next reader. Otherwise the
+// shell's line editor may be reading: then the mark of its prompt was printed before, and may still
+// be unread. A foreground program has not ended, and may print all the time.
+func (w *answers) keysFor(a owed, late bool) verdict {
 	f := typeNow
 	if c := a.c; c.local != nil {
 		tty := c.local.TTY()
-		lines := canonical(tty.Master) // before the group: a shell takes the terminal, then sets it up
+		lines := canonical(
+			tty.Master,
+		) // before the group, because a shell takes the terminal before it sets its modes
 		group, err := c.local.Front()
 		switch {
 		case lines,
@@ -174,8 +175,8 @@ func (w *answers) keysFor(a owed, late bool) fate {
 	return w.unlessGone(a, f)
 }
 
-// unlessGone is f, or drop when who asked for a is gone.
-func (w *answers) unlessGone(a owed, f fate) fate {
+// unlessGone returns v, or drop if the asker of a is gone.
+func (w *answers) unlessGone(a owed, f verdict) verdict {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,9 +186,8 @@ func (w *answers) unlessGone(a owed, f fate) fate {
 	return f
 }
 
-// answer types a, unless somebody else's input is stuck: then the program is not reading, and no
-// answer would reach it.
-func (w *answers) answer(a owed, late bool) fate {
+// answer writes a, unless other input is blocked: then the program does not read.
+func (w *answers) answer(a owed, late bool) verdict {
 	s := w.s
 	ctx, cancel := context.WithTimeout(s.ctx, answerTime)
 	defer cancel()

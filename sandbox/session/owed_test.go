@@ -12,11 +12,13 @@ import (
 )
 
 // queries are all that a terminal answers.
-const queries = "\x1b[c\x1b[>c\x1b[=c\x1b[>q\x1b[5n\x1b[6n\x1b[?6n\x1b]10;?\x1b\\\x1b]11;?\a\x1b]12;?\a\x1bP$qm\x1b\\\x1bP$qr\x1b\\\x1bP$q q\x1b\\" +
-	"\x1bP+q544e\x1b\\\x1b[?2026$p\x1b[4$p\x1b[18t\n"
+const queries = "\x1b[c\x1b[>c\x1b[=c\x1b[>q\x1b[5n\x1b[6n\x1b[?6n" +
+	"\x1b]10;?\x1b\\\x1b]11;?\a\x1b]12;?\a\x1bP$qm\x1b\\\x1bP$qr\x1b\\\x1bP$q " +
+	"q\x1b\\\x1bP+q544e\x1b\\\x1b[?2026$p\x1b[4$p\x1b[18t\n"
 
-// TestAnswersNobodyWaitsFor shows files of raw bytes that ask the terminal all that it answers. Nobody waits for the answers: they
-// are neither echoed into the output nor typed to the shell, whether a person has joined or not.
+// TestAnswersNobodyWaitsFor shows files of raw bytes that ask the terminal all that it answers.
+// Nobody waits for the answers: they are neither echoed into the output nor typed to the shell,
+// whether a person has joined or not.
 func TestAnswersNobodyWaitsFor(t *testing.T) {
 	paths := allShells(t)
 	if busybox, err := exec.LookPath("busybox"); err == nil {
@@ -44,22 +46,49 @@ termios.tcsetattr(0, termios.TCSANOW, old)'`
 				t.Parallel()
 				set := newSet(t, path)
 				w := newWatch()
-				c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+				c := dial(
+					t,
+					set,
+					wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+					w.handler(),
+				)
 				if joined {
-					dial(t, set, wire.Attach{Session: "main", Party: person("bob")}, newWatch().handler())
+					dial(
+						t,
+						set,
+						wire.Attach{Session: "main", Party: person("bob")},
+						newWatch().handler(),
+					)
 				}
 				for i := range 20 {
 					show := "cat " + file
 					if i%5 == 4 {
 						show = careless
 					}
-					if res := run(t, c, show); res.Ended != wire.Done || strings.TrimSpace(res.Output) != "" || code(res) != 0 {
-						t.Fatalf("%.20s: %s, %q, %d; %+v", show, res.Ended, res.Output, code(res), res.Error)
+					if res := run(t, c, show); res.Ended != wire.Done ||
+						strings.TrimSpace(res.Output) != "" ||
+						code(res) != 0 {
+						t.Fatalf(
+							"%.20s: %s, %q, %d; %+v",
+							show,
+							res.Ended,
+							res.Output,
+							code(res),
+							res.Error,
+						)
 					}
 					res := run(t, c, fmt.Sprintf("echo hi %d; sh -c 'exit %d'", i, i))
-					if res.Ended != wire.Done || res.Output != fmt.Sprintf("hi %d\n", i) || code(res) != i {
-						t.Fatalf("run %d: %s, %q, %d; %+v; the log ends in %q",
-							i, res.Ended, res.Output, code(res), res.Error, w.output[max(0, len(w.output)-1000):])
+					if res.Ended != wire.Done || res.Output != fmt.Sprintf("hi %d\n", i) ||
+						code(res) != i {
+						t.Fatalf(
+							"run %d: %s, %q, %d; %+v; the log ends in %q",
+							i,
+							res.Ended,
+							res.Output,
+							code(res),
+							res.Error,
+							w.output[max(0, len(w.output)-1000):],
+						)
 					}
 				}
 			})
@@ -78,29 +107,49 @@ func TestAnswersOfJobs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWatch()
-			c := dial(t, newSet(t, allShells(t)[name]), wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+			c := dial(
+				t,
+				newSet(t, allShells(t)[name]),
+				wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+				w.handler(),
+			)
 			for i := range 5 {
 				gate := filepath.Join(dir, fmt.Sprint(name, i))
 				run(t, c, "mkfifo "+gate)
-				run(t, c, fmt.Sprintf("{ cat %s >/dev/null; cat %s; echo asked %d; } &", gate, file, i))
+				run(
+					t,
+					c,
+					fmt.Sprintf("{ cat %s >/dev/null; cat %s; echo asked %d; } &", gate, file, i),
+				)
 				if err := os.WriteFile(gate, []byte("go"), 0o600); err != nil {
 					t.Fatal(err)
 				}
 				w.text(t, fmt.Sprintf("asked %d\r\n", i))
 				res := run(t, c, fmt.Sprintf("echo hi %d; sh -c 'exit %d'", i, i))
-				if res.Ended != wire.Done || !strings.Contains(res.Output, fmt.Sprintf("hi %d\n", i)) || code(res) != i {
-					t.Fatalf("run %d: %s, %q, %d; %+v", i, res.Ended, res.Output, code(res), res.Error)
+				if res.Ended != wire.Done ||
+					!strings.Contains(res.Output, fmt.Sprintf("hi %d\n", i)) ||
+					code(res) != i {
+					t.Fatalf(
+						"run %d: %s, %q, %d; %+v",
+						i,
+						res.Ended,
+						res.Output,
+						code(res),
+						res.Error,
+					)
 				}
 			}
 		})
 	}
 }
 
-// TestAnswersThatAreWaitedFor has programs ask in the ways in which real ones do: each gets its answer.
+// TestAnswersThatAreWaitedFor has programs ask in the ways in which real ones do: each gets its
+// answer.
 func TestAnswersThatAreWaitedFor(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	script := filepath.Join(t.TempDir(), "ask")
-	if err := os.WriteFile(script, []byte("printf '\\033[6n'\nIFS= read -rs -d R a </dev/tty\nprintf '<%q>\\n' \"$a\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(script, []byte("printf '\\033[6n'\nIFS= read -rs -d R a "+
+		"</dev/tty\nprintf '<%q>\\n' \"$a\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ name, command, want string }{
@@ -118,8 +167,16 @@ print(got)'`, `b'\x1b]11;rgb:0000/0000/0000\x1b\\\x1b[?62;22c'`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			res := run(t, c, test.command)
-			if res.Ended != wire.Done || code(res) != 0 || !strings.Contains(res.Output, test.want) {
-				t.Errorf("%s, %d, %q, want %q; %+v", res.Ended, code(res), res.Output, test.want, res.Error)
+			if res.Ended != wire.Done || code(res) != 0 ||
+				!strings.Contains(res.Output, test.want) {
+				t.Errorf(
+					"%s, %d, %q, want %q; %+v",
+					res.Ended,
+					code(res),
+					res.Output,
+					test.want,
+					res.Error,
+				)
 			}
 		})
 	}

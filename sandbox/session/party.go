@@ -12,29 +12,29 @@ import (
 )
 
 const (
-	// partyGrace is how long a party whose stream broke keeps its keyboard.
+	// partyGrace is how long a party keeps its keyboard after its stream broke.
 	partyGrace = 30 * time.Second
-	// maxGone is how many parties that were cut off are remembered at once; the oldest make room.
+	// maxGone limits the stored disconnected parties. The oldest are dropped.
 	maxGone = 64
 )
 
 // party is one attachment. It outlives its stream by partyGrace.
 type party struct {
 	keyboard.Party
-	secret string // with which it resumes
+	secret string // secret to resume it
 
-	accepted uint64      // guarded by session.mu; input bytes dealt with
-	stream   *stream     // guarded by session.mu; nil while it is cut off
-	grace    *time.Timer // guarded by session.mu; runs while it is cut off
-	cut      time.Time   // guarded by session.mu; since when it is cut off
-	left     bool        // guarded by session.mu; that it left has been reported
+	accepted uint64      // guarded by session.mu; handled input bytes
+	stream   *stream     // guarded by session.mu; nil while disconnected
+	grace    *time.Timer // guarded by session.mu; runs while disconnected
+	cut      time.Time   // guarded by session.mu; time of the disconnect
+	left     bool        // guarded by session.mu; its leave was reported
 }
 
-// parties are those of one session. Its fields are guarded by session.mu.
+// parties are the parties of one session. Its fields are guarded by session.mu.
 type parties struct {
 	s    *session
 	all  map[*party]bool
-	gone map[string]*party // those that were cut off, by resume secret
+	gone map[string]*party // disconnected parties by resume secret
 }
 
 func newParty(p wire.Party) *party {
@@ -53,8 +53,8 @@ func (g *parties) joinLocked(p *party, st *stream) {
 	s.events.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
 }
 
-// resumeLocked returns the party with that secret, if it is one of the principal who asks, with the
-// rights of this login. The comparison takes the same time wherever the secrets differ.
+// resumeLocked returns the party with that secret, if it belongs to the same principal, with the
+// rights of this login. The comparison of secrets takes constant time.
 func (g *parties) resumeLocked(secret string, who wire.Party) *party {
 	var found *party
 	for p := range g.all {
@@ -62,18 +62,19 @@ func (g *parties) resumeLocked(secret string, who wire.Party) *party {
 			found = p
 		}
 	}
-	if found == nil || found.Name != who.Name || found.Kind != who.Kind || found.Rights != who.Rights {
+	if found == nil || found.Name != who.Name || found.Kind != who.Kind ||
+		found.Rights != who.Rights {
 		return nil
 	}
 	return found
 }
 
-// cutOff says that p's stream st has ended. The party stays for a grace, in which it can resume.
+// cutOff disconnects p, whose stream st has ended. It can be resumed for partyGrace.
 func (g *parties) cutOff(p *party, st *stream) {
 	s := g.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.stream != st || !g.all[p] { // another stream has taken it over
+	if p.stream != st || !g.all[p] { // another stream has resumed it
 		return
 	}
 	p.stream, p.Away, p.cut = nil, true, time.Now()
@@ -98,12 +99,12 @@ func (g *parties) cutOff(p *party, st *stream) {
 		}
 	})
 	if !s.keyboard.Holds(&p.Party) {
-		g.tellLeftLocked(p)
+		g.reportLeftLocked(p)
 	}
 }
 
-// tellLeftLocked tells that p left, once.
-func (g *parties) tellLeftLocked(p *party) {
+// reportLeftLocked reports the leave of p, once.
+func (g *parties) reportLeftLocked(p *party) {
 	s := g.s
 	if !p.left {
 		p.left = true
@@ -111,7 +112,7 @@ func (g *parties) tellLeftLocked(p *party) {
 	}
 }
 
-// returnLocked makes st the stream of a party that was cut off.
+// returnLocked makes st the stream of a disconnected party.
 func (g *parties) returnLocked(p *party, st *stream) {
 	s := g.s
 	if p.stream == nil {
@@ -125,8 +126,8 @@ func (g *parties) returnLocked(p *party, st *stream) {
 	p.stream, p.Away = st, false
 }
 
-// leaveLocked forgets p. The keyboard goes with the last party that shares its key, and calls that
-// the shell has not been given yet are not made any more.
+// leaveLocked removes p. The last party with its key also frees the keyboard and cancels calls that
+// have typed nothing.
 func (g *parties) leaveLocked(p *party) {
 	s := g.s
 	if p.grace != nil {
@@ -134,7 +135,7 @@ func (g *parties) leaveLocked(p *party) {
 	}
 	delete(g.gone, p.secret)
 	delete(g.all, p)
-	g.tellLeftLocked(p)
+	g.reportLeftLocked(p)
 	s.keyboard.applyLocked(s.keyboard.Withdraw(&p.Party))
 	for q := range g.all {
 		if q.Key == p.Key {
@@ -152,7 +153,7 @@ func (g *parties) leaveLocked(p *party) {
 	}
 }
 
-// othersLocked reports whether a party beside p is attached that may drive.
+// othersLocked reports whether another party with the right to drive is attached.
 func (g *parties) othersLocked(p *party) bool {
 	for q := range g.all {
 		if q.Key != p.Key && q.stream != nil && q.Rights != wire.RightWatch {
@@ -162,7 +163,7 @@ func (g *parties) othersLocked(p *party) bool {
 	return false
 }
 
-// listLocked lists who is attached, in a stable order.
+// listLocked returns the attached parties in a stable order.
 func (g *parties) listLocked() []wire.Party {
 	list := []wire.Party{}
 	for p := range g.all {
@@ -170,8 +171,9 @@ func (g *parties) listLocked() []wire.Party {
 			list = append(list, p.Party.Party)
 		}
 	}
-	// Not slices.SortFunc, here and in List: each is as much code as a small package, in a guest
-	// that has to stay small.
-	sort.Slice(list, func(i, j int) bool { return list[i].String()+"\x00"+list[i].ID < list[j].String()+"\x00"+list[j].ID })
+	// Not slices.SortFunc, here and in List: each adds much code to the guest, which must stay
+	// small.
+	name := func(p wire.Party) string { return p.String() + "\x00" + p.ID }
+	sort.Slice(list, func(i, j int) bool { return name(list[i]) < name(list[j]) })
 	return list
 }

@@ -5,22 +5,22 @@ import (
 	"context"
 )
 
-// The brackets around a paste, for a program that asked for them.
+// The brackets around a paste in bracketed paste mode.
 const (
 	pasteBegin = "\x1b[200~"
 	pasteEnd   = "\x1b[201~"
 )
 
-// paste is what is known of the bracketed pastes in a session's input.
+// paste is the state of bracketed pastes in a session's input.
 type paste struct {
-	key     string // of the party whose paste has not ended; empty when there is none
+	key     string // key of the party with an open paste; empty if there is none
 	console *console
 
-	typist string // who typed last, by key
-	tail   []byte // the end of that, in which a bracket may have begun
+	typist string // key of the party that typed last
+	tail   []byte // end of its input, which may have the begin of a bracket
 }
 
-// pastedLocked notes whether input of p left a paste open. A bracket may come in several writes.
+// pastedLocked records whether input of p left a paste open. A bracket may be split over writes.
 func (w *writer) pastedLocked(p *party, c *console, data []byte) {
 	var all []byte
 	if w.paste.typist == p.Key {
@@ -37,9 +37,9 @@ func (w *writer) pastedLocked(p *party, c *console, data []byte) {
 	w.paste.typist, w.paste.tail = p.Key, bytes.Clone(all[max(0, len(all)+1-len(pasteEnd)):])
 }
 
-// awaitBrackets waits, where another party than p has left a paste open, until the screen shows
-// whether the program wants brackets: it is drawn behind the log. The caller holds writing, for
-// which an answer of the display waits [answerTime] at most.
+// awaitBrackets waits until the screen is up to date and shows whether the program uses brackets,
+// if another party than p has left a paste open. The caller holds writing, for which an answer of
+// the display waits at most [answerTime].
 func (w *writer) awaitBrackets(ctx context.Context, p *party) error {
 	s := w.s
 	s.mu.Lock()
@@ -52,9 +52,8 @@ func (w *writer) awaitBrackets(ctx context.Context, p *party) error {
 	return s.display.sync(ctx, end)
 }
 
-// pasteBrokenLocked reports whether another party than p, who types now, has left a paste open: the
-// keyboard was taken in the middle of it, and its end never comes. A program that still waits for
-// that would take what p types for pasted text.
+// pasteBrokenLocked reports whether another party than p has left a paste open, because it lost the
+// keyboard. The program would treat input of p as pasted text.
 func (w *writer) pasteBrokenLocked(p *party, c *console) bool {
 	s := w.s
 	open := w.paste.console == c && w.paste.key != "" && w.paste.key != p.Key

@@ -14,14 +14,29 @@ func TestTwoWriters(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
 	run(t, alice, "true")
-	do(t, alice, wire.Request{Verb: wire.VerbRun, Text: "stty -echo; while read -r l; do [ \"$l\" = over ] && break; echo \"<$l>\"; done >got; stty echo", TimeoutMS: 2000})
+	do(
+		t,
+		alice,
+		wire.Request{
+			Verb: wire.VerbRun,
+			Text: "stty -echo; while read -r l; do [ \"$l\" = over ] && break; echo \"<$l>\"; " +
+				"done >got; stty echo",
+			TimeoutMS: 2000,
+		},
+	)
 	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob")}, wire.Handler{})
-	line := func(who string, i int) string { return fmt.Sprintf("%s-%03d-%s", who, i, strings.Repeat(who, 300)) }
+	line := func(who string, i int) string {
+		return fmt.Sprintf("%s-%03d-%s", who, i,
+			strings.Repeat(who, 300))
+	}
 	const rounds = 25
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range rounds {
-			_, _ = alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: line("a", i), TimeoutMS: 20})
+			_, _ = alice.Request(
+				t.Context(),
+				wire.Request{Verb: wire.VerbType, Text: line("a", i), TimeoutMS: 20},
+			)
 		}
 	})
 	pasted := 0
@@ -31,7 +46,8 @@ func TestTwoWriters(t *testing.T) {
 				t.Errorf("take: %v", err)
 				return
 			}
-			if err := bob.Input(t.Context(), []byte(line("b", 2*i)+"\r"+line("b", 2*i+1)+"\r")); err != nil {
+			if err := bob.Input(t.Context(), []byte(
+				line("b", 2*i)+"\r"+line("b", 2*i+1)+"\r")); err != nil {
 				t.Errorf("paste: %v", err)
 				return
 			}
@@ -50,7 +66,8 @@ func TestTwoWriters(t *testing.T) {
 	if err := bob.Input(t.Context(), []byte("\x15over\r")); err != nil {
 		t.Fatal(err)
 	}
-	if res := do(t, bob, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}}); res.Phase != wire.PhasePrompt {
+	if res := do(t, bob, wire.Request{Verb: wire.VerbWait,
+		For: []wire.Phase{wire.PhasePrompt}}); res.Phase != wire.PhasePrompt {
 		t.Fatalf("%s", res.Phase)
 	}
 	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
@@ -62,7 +79,8 @@ func TestTwoWriters(t *testing.T) {
 		got = strings.TrimSuffix(got, "\n")
 		var who string
 		var i int
-		if _, err := fmt.Sscanf(got, "<%1s-%03d-", &who, &i); err != nil || got != "<"+line(who, i)+">" {
+		if _, err := fmt.Sscanf(got, "<%1s-%03d-", &who, &i); err != nil ||
+			got != "<"+line(who, i)+">" {
 			t.Errorf("not a whole line: %.60q… (%d bytes)", got, len(got))
 		}
 		if who == "b" {
@@ -74,8 +92,8 @@ func TestTwoWriters(t *testing.T) {
 	}
 }
 
-// TestBrokenPaste takes the keyboard in the middle of a bracketed paste: what the next one types is typed, not pasted. The
-// brackets come as the network cuts them.
+// TestBrokenPaste takes the keyboard in the middle of a bracketed paste: what the next one types is
+// typed, not pasted. The brackets come as the network cuts them.
 func TestBrokenPaste(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -85,7 +103,8 @@ func TestBrokenPaste(t *testing.T) {
 		{"a beginning in two", []string{"\x1b[20", "0~echo pasted by the guest"}},
 		{"byte by byte", strings.Split("\x1b[200~echo", "")},
 		{"an end in two", []string{"\x1b[200~echo pasted", " by the guest\x1b[2", "01~"}},
-		{"an end byte by byte", append([]string{"\x1b[200~echo"}, strings.Split("\x1b[201~", "")...)},
+		{"an end byte by byte", append([]string{"\x1b[200~echo"},
+			strings.Split("\x1b[201~", "")...)},
 		{"half an end", []string{"\x1b[200~echo pasted by the guest\x1b[20"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -93,11 +112,27 @@ func TestBrokenPaste(t *testing.T) {
 			alice := agentClient(t, set)
 			run(t, alice, "true")
 			w := newWatch()
-			guest := dial(t, set, wire.Attach{Session: "main", Party: person("guest"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+			guest := dial(
+				t,
+				set,
+				wire.Attach{
+					Session: "main",
+					Party:   person("guest"),
+					From:    wire.Offset{Word: wire.FromStart},
+				},
+				w.handler(),
+			)
 			owner := *person("owner")
 			owner.Owner = true
 			boss := dial(t, set, wire.Attach{Session: "main", Party: &owner}, wire.Handler{})
-			w.until(t, "bash wants brackets", func(out string, _ []wire.Event) bool { return strings.HasSuffix(out, "\x1b[?2004h$ ") })
+			w.until(
+				t,
+				"bash wants brackets",
+				func(out string, _ []wire.Event) bool {
+					return strings.HasSuffix(out,
+						"\x1b[?2004h$ ")
+				},
+			)
 			for _, piece := range tt.pieces {
 				if err := guest.Input(t.Context(), []byte(piece)); err != nil {
 					t.Fatal(err)

@@ -10,27 +10,30 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// private is private mode as far as the log and the screen are concerned; who has it, the keyboard
-// knows. When it ends, what it left on the screen is erased.
+// private is private mode for the log and the screen. The keyboard knows its party. At its end, its
+// text on the screen is erased.
 type private struct {
 	s      *session
-	before *picture // the screen when it began; nil when that is not known, or its size has changed
+	before *picture // the screen at its begin; nil if unknown or if the size has changed
 }
 
-// picture is what a screen showed.
+// picture is a copy of a screen.
 type picture struct {
 	lines []string
 	alt   bool
 }
 
-// settles is how often the screen may fall behind the log before private mode begins or ends
-// without knowing it.
+// settles limits the attempts to wait for the screen before private mode begins or ends without it.
 const settles = 50
 
-var errPrivate = &wire.Error{Code: wire.CodeDenied, Message: "the screen is private at the moment", Hint: "wait until the person who drives gives the keyboard back"}
+var errPrivate = &wire.Error{
+	Code:    wire.CodeDenied,
+	Message: "the screen is private",
+	Hint:    "wait until the person who holds the keyboard gives it back",
+}
 
-// set begins or ends private mode for p, a person who holds the keyboard or takes a free one for
-// that. The log from where it began is p's alone: nobody else reads it then or later.
+// set begins or ends private mode for p, a person who holds the keyboard or takes a free one. The
+// log of private mode is only for p: no other party reads it then or later.
 func (v *private) set(ctx context.Context, p *party, on bool) error {
 	s := v.s
 	if !on {
@@ -59,7 +62,7 @@ func (v *private) set(ctx context.Context, p *party, on bool) error {
 	return v.settled(ctx, func(current bool) error { return v.hideLocked(p, current) })
 }
 
-// hideLocked begins private mode for p. current says that the screen shows all of the log;
+// hideLocked begins private mode for p. current reports that the screen shows all of the log.
 // display.mu is held.
 func (v *private) hideLocked(p *party, current bool) error {
 	s := v.s
@@ -84,8 +87,8 @@ func (v *private) hideLocked(p *party, current bool) error {
 	return nil
 }
 
-// settled calls f with mu and display.mu held when the screen shows all of the log, or, in a flood
-// of output, at some time: then current is false.
+// settled calls f with mu and display.mu held when the screen shows all of the log. In a flood of
+// output, it calls f anyway, with current false.
 func (v *private) settled(ctx context.Context, f func(current bool) error) error {
 	s := v.s
 	for try := 0; ; try++ {
@@ -108,7 +111,7 @@ func (v *private) settled(ctx context.Context, f func(current bool) error) error
 	}
 }
 
-// coverLocked erases what private mode has left on the screen, and ends it then.
+// coverLocked erases the text of private mode on the screen, and then ends private mode.
 func (v *private) coverLocked() {
 	s := v.s
 	if s.closed {
@@ -124,7 +127,7 @@ func (v *private) coverLocked() {
 			v.unveilLocked(s.display.coverLocked(before))
 			return nil
 		})
-		if err != nil { // the session is being closed
+		if err != nil { // the session is closing
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			v.unveilLocked(nil)
@@ -132,8 +135,8 @@ func (v *private) coverLocked() {
 	})
 }
 
-// unveilLocked makes what comes from here on everybody's again, first of all cover, which erases
-// what private mode has left on every screen that follows the log. With a cover, display.mu is held.
+// unveilLocked makes further output public, beginning with cover, which erases the text of private
+// mode on all screens. With a cover, display.mu is held.
 func (v *private) unveilLocked(cover []byte) {
 	s := v.s
 	if !s.keyboard.Reveal() {
@@ -146,12 +149,12 @@ func (v *private) unveilLocked(cover []byte) {
 	if len(cover) > 0 {
 		s.display.veil = end
 	}
-	s.track.Erased() // whoever has looked at the screen looks again
+	s.track.Erased() // checks of the screen are outdated
 	told := s.stateLocked()
 	s.events.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
 }
 
-// veilLocked takes what tells of the terminal's contents out of a state.
+// veilLocked removes the content of the terminal from a state.
 func (v *private) veilLocked(st *wire.State) {
 	s := v.s
 	if s.keyboard.Private() != nil {
@@ -160,9 +163,8 @@ func (v *private) veilLocked(st *wire.State) {
 	}
 }
 
-// untoldLocked reports whether an event is one that nobody is told of: it is about what was typed
-// in private mode.
-func (v *private) untoldLocked(ev wire.Event) bool {
+// secretLocked reports whether an event is about input of private mode, and is not sent.
+func (v *private) secretLocked(ev wire.Event) bool {
 	s := v.s
 	switch ev.Kind {
 	case wire.EventBegun, wire.EventOver:
@@ -173,7 +175,7 @@ func (v *private) untoldLocked(ev wire.Event) bool {
 	return false
 }
 
-// byLocked is who keeps the session private, or nothing.
+// byLocked returns the party in private mode, or "".
 func (v *private) byLocked() string {
 	s := v.s
 	if p := s.keyboard.Private(); p != nil {
@@ -182,7 +184,7 @@ func (v *private) byLocked() string {
 	return ""
 }
 
-// sees reports whether p may see what the terminal shows.
+// sees reports whether p may see the terminal.
 func (v *private) sees(p *party) bool {
 	s := v.s
 	s.mu.Lock()
@@ -190,7 +192,7 @@ func (v *private) sees(p *party) bool {
 	return s.keyboard.Sees(&p.Party)
 }
 
-// pictureLocked is what the screen shows; d.mu is held.
+// pictureLocked returns a copy of the screen. d.mu is held.
 func (d *display) pictureLocked() *picture {
 	b := &picture{alt: d.screen.Modes().AltScreen}
 	_, rows := d.screen.Size()
@@ -200,9 +202,9 @@ func (d *display) pictureLocked() *picture {
 	return b
 }
 
-// coverLocked returns output that erases the lines which are not as they were before, or everything
-// when that is not known, and leaves cursor and modes of a screen that has not seen the program's
-// output since as ours are. d.mu is held.
+// coverLocked returns output that erases the lines that differ from before, or all lines if before
+// is unknown. It sets cursor and modes to those of this screen, for screens without the private
+// output. d.mu is held.
 func (d *display) coverLocked(before *picture) []byte {
 	d.hushed = d.screen.Notice().Count
 	m, cur := d.screen.Modes(), d.screen.Cursor()
@@ -215,7 +217,8 @@ func (d *display) coverLocked(before *picture) []byte {
 	} else {
 		for y, line := range before.lines {
 			if d.screen.LineText(y) != line {
-				b = append(strconv.AppendInt(append(b, "\x1b["...), int64(y+1), 10), ";1H\x1b[2K"...)
+				b = append(strconv.AppendInt(append(b, "\x1b["...), int64(y+1), 10),
+					";1H\x1b[2K"...)
 			}
 		}
 	}
@@ -250,7 +253,7 @@ func (d *display) coverLocked(before *picture) []byte {
 	return append(b, 'H')
 }
 
-// veiledLocked reports whether the screen shows what is not for everybody; d.mu is held.
+// veiledLocked reports whether the screen shows private output. d.mu is held.
 func (d *display) veiledLocked() bool {
 	return d.fed < d.veil || d.fed > d.s.log.shown()
 }

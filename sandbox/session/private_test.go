@@ -12,12 +12,14 @@ import (
 
 // model is what a screen shows that has seen output alone.
 func model(output string) *screen.Screen {
-	s := screen.New(screen.Options{Cols: wire.DefaultCols, Rows: wire.DefaultRows, Scrollback: 1000})
+	s := screen.New(
+		screen.Options{Cols: wire.DefaultCols, Rows: wire.DefaultRows, Scrollback: 1000},
+	)
 	_, _ = s.Write([]byte(output))
 	return s
 }
 
-// knows reports whether anything that w was told contains text.
+// knows reports whether anything that w received contains text.
 func (w *watch) knows(t *testing.T, text string) bool {
 	t.Helper()
 	w.mu.Lock()
@@ -45,7 +47,7 @@ func setPrivate(t *testing.T, c *wire.Client, on bool) {
 	}
 }
 
-// TestPrivate types secrets in a private stretch and looks for them everywhere else.
+// TestPrivate types secrets in private mode and searches for them everywhere else.
 func TestPrivate(t *testing.T) {
 	for _, tt := range []struct{ name, first, last string }{
 		{"lines", `printf '\033]2;tit''le-se''cret-42\a'; echo se''cret-42`, `X=secret-42`},
@@ -58,9 +60,24 @@ func TestPrivate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			set := newSet(t, "/bin/bash")
 			w, mine := newWatch(), newWatch()
-			alice := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+			alice := dial(
+				t,
+				set,
+				wire.Attach{
+					Session: "main",
+					Create:  true,
+					Party:   agentParty("alice"),
+					From:    wire.Offset{Word: wire.FromStart},
+				},
+				w.handler(),
+			)
 			run(t, alice, "echo pub''lic-1")
-			bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), Quiet: true}, mine.handler())
+			bob := dial(
+				t,
+				set,
+				wire.Attach{Session: "main", Party: person("bob"), Quiet: true},
+				mine.handler(),
+			)
 			setPrivate(t, bob, true)
 			if err := bob.Input(t.Context(), []byte(tt.first+"\r")); err != nil {
 				t.Fatal(err)
@@ -72,32 +89,57 @@ func TestPrivate(t *testing.T) {
 				t.Fatal(err)
 			}
 			mine.until(t, "the last line", func(out string, _ []wire.Event) bool {
-				return strings.HasSuffix(out, "X=secret-42") || strings.HasSuffix(out, "secret-42? ") || strings.Count(out, "secret-42") > 300
+				return strings.HasSuffix(out, "X=secret-42") ||
+					strings.HasSuffix(out, "secret-42? ") ||
+					strings.Count(out, "secret-42") > 300
 			})
 
 			// While it lasts.
-			if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err == nil || !strings.Contains(err.Error(), "private") {
+			if _, err := alice.Request(t.Context(),
+				wire.Request{Verb: wire.VerbScreen}); err == nil ||
+				!strings.Contains(err.Error(), "private") {
 				t.Errorf("the agent's look at the screen: %v", err)
 			}
-			if r, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil || !strings.Contains(r.Screen.Text, "secret-42") {
+			if r, err := bob.Request(t.Context(),
+				wire.Request{Verb: wire.VerbScreen}); err != nil ||
+				!strings.Contains(r.Screen.Text, "secret-42") {
 				t.Errorf("the person's own look: %v", err)
 			}
-			if res := do(t, alice, wire.Request{Verb: wire.VerbWait, TimeoutMS: 100}); strings.Contains(res.Output+res.Prompt, "secret") || res.Foreground != nil {
+			if res := do(t, alice, wire.Request{Verb: wire.VerbWait,
+				TimeoutMS: 100}); strings.Contains(
+				res.Output+res.Prompt,
+				"secret",
+			) ||
+				res.Foreground != nil {
 				t.Errorf("waiting: %+v", res)
 			}
 			late := newWatch()
-			joined := dial(t, set, wire.Attach{Session: "main", Party: person("carl"), From: wire.Offset{Word: wire.FromStart}}, late.handler())
+			joined := dial(
+				t,
+				set,
+				wire.Attach{
+					Session: "main",
+					Party:   person("carl"),
+					From:    wire.Offset{Word: wire.FromStart},
+				},
+				late.handler(),
+			)
 			if a := joined.Attached(); a.Private != "person:bob" || a.State.Prompt != "" {
 				t.Errorf("joined: %+v", a)
 			}
 			late.text(t, "public-1")
 			info := set.List()[0]
-			if info.Private != "person:bob" || info.State.LastLine != "" || info.State.Prompt != "" || info.State.Foreground != nil {
+			if info.Private != "person:bob" || info.State.LastLine != "" ||
+				info.State.Prompt != "" ||
+				info.State.Foreground != nil {
 				t.Errorf("listed: %+v", info)
 			}
 			back := make(chan *wire.Result, 1)
 			go func() {
-				r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbWait, Keyboard: true})
+				r, _ := alice.Request(
+					t.Context(),
+					wire.Request{Verb: wire.VerbWait, Keyboard: true},
+				)
 				back <- r.Result
 			}()
 
@@ -107,14 +149,17 @@ func TestPrivate(t *testing.T) {
 			}
 			w.until(t, "the end of it", over)
 			if strings.Contains(tt.name, "flood") {
-				if r := do(t, alice, wire.Request{Verb: wire.VerbInterrupt}); r.Phase != wire.PhasePrompt {
+				if r := do(t, alice,
+					wire.Request{Verb: wire.VerbInterrupt}); r.Phase != wire.PhasePrompt {
 					t.Fatalf("interrupted: %s", r.Phase)
 				}
 				<-back
 				return // what it prints from then on is everybody's
 			}
 			res := <-back
-			if res.TakenOver == nil || len(res.TakenOver.Commands) > 0 || strings.Contains(res.Output, "secret") || !strings.Contains(res.Output, "[private]") {
+			if res.TakenOver == nil || len(res.TakenOver.Commands) > 0 ||
+				strings.Contains(res.Output, "secret") ||
+				!strings.Contains(res.Output, "[private]") {
 				t.Errorf("what happened: %q, %+v", res.Output, res.TakenOver)
 			}
 			r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
@@ -133,7 +178,8 @@ func TestPrivate(t *testing.T) {
 				m := model(out)
 				seen = m
 				cur := m.Cursor()
-				return m.Text() == sc.Text && cur.X == sc.CursorX && cur.Y == sc.CursorY && m.Modes().AltScreen == sc.AltScreen
+				return m.Text() == sc.Text && cur.X == sc.CursorX && cur.Y == sc.CursorY &&
+					m.Modes().AltScreen == sc.AltScreen
 			})
 			if strings.HasPrefix(tt.name, "on the alt") && !seen.Modes().BracketedPaste {
 				t.Error("a mode that was set in private is not set")
@@ -141,19 +187,32 @@ func TestPrivate(t *testing.T) {
 			if err := bob.Input(t.Context(), []byte("\x15\r")); err != nil { // the line away
 				t.Fatal(err)
 			}
-			if err := bob.Input(t.Context(), []byte("printf '\\033[?1049l'; echo pub''lic-2\r")); err != nil {
+			if err := bob.Input(t.Context(), []byte(
+				"printf '\\033[?1049l'; echo pub''lic-2\r")); err != nil {
 				t.Fatal(err)
 			}
 			w.text(t, "public-2")
-			if r, err = alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil || strings.Contains(r.Screen.Text, "secret") {
+			if r, err = alice.Request(t.Context(),
+				wire.Request{Verb: wire.VerbScreen}); err != nil ||
+				strings.Contains(r.Screen.Text, "secret") {
 				t.Errorf("behind the alternate screen, %v:\n%s", err, r.Screen.Text)
 			}
 			again := newWatch()
-			dial(t, set, wire.Attach{Session: "main", Party: person("dora"), From: wire.Offset{Word: wire.FromStart}}, again.handler())
+			dial(
+				t,
+				set,
+				wire.Attach{
+					Session: "main",
+					Party:   person("dora"),
+					From:    wire.Offset{Word: wire.FromStart},
+				},
+				again.handler(),
+			)
 			again.text(t, "public-2")
-			for name, who := range map[string]*watch{"the agent": w, "who joined meanwhile": late, "who joined later": again} {
+			for name, who := range map[string]*watch{"the agent": w, "who joined meanwhile": late,
+				"who joined later": again} {
 				if who.knows(t, "secret") {
-					t.Errorf("%s has been told the secret: %q", name, who.output)
+					t.Errorf("%s has received the secret: %q", name, who.output)
 				}
 			}
 			missed := uint64(0)
@@ -162,7 +221,8 @@ func TestPrivate(t *testing.T) {
 				if e.Kind == wire.EventPrivate && e.By == "" {
 					missed = e.Missed
 				}
-				if e.Kind == wire.EventLagged && (e.Text != wire.WhyPrivate || missed != 0 || e.Missed == 0) {
+				if e.Kind == wire.EventLagged &&
+					(e.Text != wire.WhyPrivate || missed != 0 || e.Missed == 0) {
 					t.Errorf("lagged: %+v", e)
 				}
 			}
@@ -179,20 +239,31 @@ func TestPrivateIsForThePersonWhoDrives(t *testing.T) {
 	alice := agentClient(t, set)
 	run(t, alice, "true")
 	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob")}, wire.Handler{})
-	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbPrivate, On: true}); err == nil {
+	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbPrivate,
+		On: true}); err == nil {
 		t.Error("an agent is private")
 	}
 	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbPrivate, On: true}); err == nil {
+	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbPrivate,
+		On: true}); err == nil {
 		t.Error("private without the keyboard")
 	}
 	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
 	w := newWatch()
-	dial(t, set, wire.Attach{Session: "main", Party: person("carl"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+	dial(
+		t,
+		set,
+		wire.Attach{
+			Session: "main",
+			Party:   person("carl"),
+			From:    wire.Offset{Word: wire.FromStart},
+		},
+		w.handler(),
+	)
 	for range 3 { // on, off, and again
 		setPrivate(t, bob, true)
 		setPrivate(t, bob, true)
@@ -217,7 +288,7 @@ func TestPrivateIsForThePersonWhoDrives(t *testing.T) {
 	}
 	w.until(t, "its end with the shell", ends(4))
 	if w.knows(t, "secret") {
-		t.Errorf("told: %q", w.output)
+		t.Errorf("received: %q", w.output)
 	}
 	// And that of the session.
 	if res := run(t, bob, "true"); res.Ended != wire.Done {
@@ -232,12 +303,12 @@ func TestPrivateIsForThePersonWhoDrives(t *testing.T) {
 	}
 	w.until(t, "its end with the session", ends(5))
 	if w.knows(t, "secret") {
-		t.Errorf("told: %q", w.output)
+		t.Errorf("received: %q", w.output)
 	}
 }
 
-// Rows that a smaller window cuts off come back with a larger one: those of a private stretch do not, although the size is what it
-// was when the stretch ends.
+// A larger window shows rows that a smaller one hid. Rows of private mode stay hidden, even if the
+// size is the original one at its end.
 func TestPrivateBelowTheWindow(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -246,7 +317,8 @@ func TestPrivateBelowTheWindow(t *testing.T) {
 	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob")}, mine.handler())
 	resize := func(rows int) {
 		t.Helper()
-		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: wire.DefaultCols, Rows: rows}); err != nil {
+		if _, err := bob.Request(t.Context(),
+			wire.Request{Verb: wire.VerbResize, Cols: wire.DefaultCols, Rows: rows}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -260,12 +332,13 @@ func TestPrivateBelowTheWindow(t *testing.T) {
 	setPrivate(t, bob, false)
 	mine.until(t, "the end of it", over)
 	resize(wire.DefaultRows + 10)
-	if r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil || strings.Contains(r.Screen.Text, "secret") {
+	if r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil ||
+		strings.Contains(r.Screen.Text, "secret") {
 		t.Errorf("shown: %+v, %v", r.Screen, err)
 	}
 }
 
-// What an agent runs as soon as a private stretch ends is not a part of it.
+// A command that an agent runs directly after private mode is not private.
 func TestPrivateIsOver(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -278,9 +351,11 @@ func TestPrivateIsOver(t *testing.T) {
 		setPrivate(t, bob, true)
 		res := make(chan *wire.Result, 1)
 		go func() {
-			res <- do(t, alice, wire.Request{Verb: wire.VerbRun, Text: fmt.Sprintf("echo public-%d", i), Hold: true})
+			res <- do(t, alice, wire.Request{Verb: wire.VerbRun,
+				Text: fmt.Sprintf("echo public-%d", i), Hold: true})
 		}()
-		if err := bob.Input(t.Context(), []byte("seq 20000\r")); err != nil { // the screen falls behind
+		// the screen falls behind
+		if err := bob.Input(t.Context(), []byte("seq 20000\r")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbInterrupt}); err != nil {
@@ -289,7 +364,8 @@ func TestPrivateIsOver(t *testing.T) {
 		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
 			t.Fatal(err)
 		}
-		if r := <-res; r.Ended != wire.Done || !strings.Contains(r.Output, fmt.Sprintf("public-%d", i)) {
+		if r := <-res; r.Ended != wire.Done ||
+			!strings.Contains(r.Output, fmt.Sprintf("public-%d", i)) {
 			t.Fatalf("round %d: %+v", i, r)
 		}
 	}

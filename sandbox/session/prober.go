@@ -7,22 +7,22 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/track"
 )
 
-// Prober says what the processes on a terminal are doing, from the system's own facts.
+// Prober reports what the processes of a terminal do, as the system shows it.
 //
-// Probe looks once, taking a few milliseconds at most. An error means that this layer cannot tell (the kernel denies it, there is no
-// /proc, the program belongs to another user); its text is the reason to show. Probe may be called at once for
-// different terminals.
+// Probe inspects the terminal once, in at most a few milliseconds. An error means that there is no
+// process evidence (the kernel denies it, there is no /proc, the program belongs to another user);
+// clients see its text as the reason. Probe is safe for concurrent use with different terminals.
 type Prober interface {
 	Probe(ctx context.Context, tty TTY) (Facts, error)
 }
 
-// TTY is the terminal to look at.
+// TTY is the terminal to inspect.
 type TTY struct {
-	Master     *os.File // the master side; borrowed for the call
+	Master     *os.File // the master side; used only during the call
 	Name       string   // the slave's path, as /dev/pts/3
 	Device     uint64   // the slave's device number (st_rdev)
 	SessionPID int      // the shell: leader of the terminal's session
 }
 
-// Facts is what a Prober saw.
+// Facts is the result of a Prober.
 type Facts = track.Facts

@@ -9,14 +9,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// timedCompany is what every idle Go and Java program looks like: a reader beside a thread in a timed futex.
+// timedCompany is what every idle Go and Java program looks like: a reader beside a thread in a
+// timed futex.
 const timedCompany = `
 import threading
 e = threading.Lock(); e.acquire()
 threading.Thread(target=lambda: e.acquire(timeout=1000), daemon=True).start()
 input()`
 
-// TestPrograms says what a call comes back with for programs that read the keyboard in their different ways.
+// TestPrograms says what a call comes back with for programs that read the keyboard in their
+// different ways.
 func TestPrograms(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for _, tt := range []struct {
@@ -33,7 +35,8 @@ func TestPrograms(t *testing.T) {
 		{"sh", "sh -c 'echo a; read x'", wire.Waiting, wire.WantLine, false},
 		{"python3", "python3 -q", wire.Waiting, wire.WantRaw, false},
 		{"python3", "python3 -c 'input(\"name? \")'", wire.Waiting, "", false},
-		{"python3", "python3 -c 'import getpass; getpass.getpass()'", wire.Waiting, wire.WantPassword, false},
+		{"python3", "python3 -c 'import getpass; getpass.getpass()'", wire.Waiting,
+			wire.WantPassword, false},
 		{"less", "less /etc/services", wire.Waiting, wire.WantPager, false},
 		{"vim", "vim -u NONE -N", wire.Attention, "", true},
 		{"top", "top", wire.Attention, "", true},
@@ -46,8 +49,9 @@ func TestPrograms(t *testing.T) {
 		{"sudo", "sudo -n cat", wire.Waiting, wire.WantLine, false},
 		{"ssh-keygen", "ssh-keygen -t ed25519 -f key", wire.Waiting, wire.WantPassword, false},
 		{"python3", "python3 -c '" + timedCompany + "'", wire.Attention, wire.WantLine, true},
-		{"cat", "cat &", wire.Done, "", false},                         // stopped by SIGTTIN
-		{"sleep", "(sleep 100 &) ; sleep 100 &", wire.Done, "", false}, // what is left in the background delays nothing
+		{"cat", "cat &", wire.Done, "", false}, // stopped by SIGTTIN
+		// what is left in the background delays nothing
+		{"sleep", "(sleep 100 &) ; sleep 100 &", wire.Done, "", false},
 		{"sleep", "sleep 30", wire.Deadline, "", false},
 		{"tail", "tail -f /dev/null", wire.Deadline, "", false},
 	} {
@@ -68,9 +72,25 @@ func TestPrograms(t *testing.T) {
 		}
 		began := time.Now()
 		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command, TimeoutMS: timeout})
-		t.Logf("%s: %s %s after %v, prompt %q, basis %v", tt.command, res.Ended, res.Want, time.Since(began).Round(100*time.Microsecond), res.Prompt, res.Basis)
-		if res.Ended != tt.ended || tt.want != "" && res.Want != tt.want || res.Listens != tt.listens {
-			t.Errorf("%s: ended %s, want %q, listens %v, %+v", tt.command, res.Ended, res.Want, res.Listens, res.Error)
+		t.Logf(
+			"%s: %s %s after %v, prompt %q, basis %v",
+			tt.command,
+			res.Ended,
+			res.Want,
+			time.Since(began).Round(100*time.Microsecond),
+			res.Prompt,
+			res.Basis,
+		)
+		if res.Ended != tt.ended || tt.want != "" && res.Want != tt.want ||
+			res.Listens != tt.listens {
+			t.Errorf(
+				"%s: ended %s, want %q, listens %v, %+v",
+				tt.command,
+				res.Ended,
+				res.Want,
+				res.Listens,
+				res.Error,
+			)
 		}
 		if res := do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Phase != wire.PhasePrompt {
 			t.Fatalf("%s: interrupted: %s, %s, %+v", tt.command, res.Ended, res.Phase, res.Receipt)
@@ -78,7 +98,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestOpaqueSecret asks for a secret in a program that is known to pass the keyboard on, beside a connection.
+// TestOpaqueSecret asks for a secret in a program that is known to pass the keyboard on, beside a
+// connection.
 func TestOpaqueSecret(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	docker := t.TempDir() + "/docker"
@@ -90,10 +111,18 @@ modes[3] &= ~termios.ECHO
 termios.tcsetattr(0, termios.TCSANOW, modes)
 print("Password: ", end="", flush=True)
 select.select([0, socket.create_server(("127.0.0.1", 0))], [], [])'; stty echo`})
-	if res.Ended != wire.Attention || res.Phase != wire.PhaseOpaque || res.Want != wire.WantPassword {
-		t.Errorf("got %s, %s, %q, want that a password may be asked for; output %q", res.Ended, res.Phase, res.Want, res.Output)
+	if res.Ended != wire.Attention || res.Phase != wire.PhaseOpaque ||
+		res.Want != wire.WantPassword {
+		t.Errorf(
+			"got %s, %s, %q, want that a password may be asked for; output %q",
+			res.Ended,
+			res.Phase,
+			res.Want,
+			res.Output,
+		)
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "secret"}); res.Phase != wire.PhasePrompt {
+	if res := do(t, c, wire.Request{Verb: wire.VerbType,
+		Text: "secret"}); res.Phase != wire.PhasePrompt {
 		t.Errorf("got %s, %s", res.Ended, res.Phase)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestRepair leaves a terminal behind in modes in which nobody can work. Only those that the shell's own stty set are meant.
+// TestRepair leaves a terminal behind in modes in which nobody can work. Only those that the
+// shell's own stty set are meant.
 func TestRepair(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	const modes = "stty -a | grep -oE -- '-(icanon|echo|isig|opost)\\b' | tr '\\n' ' '"
@@ -27,16 +28,21 @@ func TestRepair(t *testing.T) {
 		{"without signals", []string{"sh -c 'stty -isig'"}, ""},
 		{"on purpose", []string{"stty -echo"}, "-echo "},
 		{"on purpose, and it stays", []string{"stty -echo", "ls /", "true"}, "-echo "},
-		{"on purpose, in a file", []string{"echo 'stty -echo' >/tmp/repair-$$; . /tmp/repair-$$; rm /tmp/repair-$$"}, "-echo "},
-		{"on purpose, then by a program", []string{"stty -isig; stty isig", "sh -c 'stty -echo'"}, ""},
-		{"on purpose, with set -e, -u and an ERR trap", []string{"set -u; trap 'echo trapped' ERR; set -e", "stty -echo"}, "-echo "},
-		{"with another IFS and without hashing", []string{"IFS=0123456789; set +h", "sh -c 'stty raw'"}, ""},
+		{"on purpose, in a file", []string{"echo 'stty -echo' >/tmp/repair-$$; . /tmp/repair-$$; " +
+			"rm /tmp/repair-$$"}, "-echo "},
+		{"on purpose, then by a program", []string{"stty -isig; stty isig", "sh -c 'stty -echo'"},
+			""},
+		{"on purpose, with set -e, -u and an ERR trap",
+			[]string{"set -u; trap 'echo trapped' ERR; set -e", "stty -echo"}, "-echo "},
+		{"with another IFS and without hashing",
+			[]string{"IFS=0123456789; set +h", "sh -c 'stty raw'"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			c := fresh(t, set)
 			for _, command := range test.by {
-				if res := run(t, c, command); res.Ended != wire.Done || strings.Contains(res.Output, "trapped") {
+				if res := run(t, c, command); res.Ended != wire.Done ||
+					strings.Contains(res.Output, "trapped") {
 					t.Fatalf("%s: %s, %q", command, res.Ended, res.Output)
 				}
 			}
@@ -89,12 +95,15 @@ func TestRepairOthers(t *testing.T) {
 			{"ended well, and one after it", []string{"sh -c 'stty raw -echo'; true"}, ""},
 			{"on purpose", []string{"stty -isig"}, "-isig "},
 			{"on purpose, and it stays", []string{"stty -isig", "ls /", "true"}, "-isig "},
-			{"on purpose, in a file", []string{"echo 'stty -isig' >/tmp/repair-$$; . /tmp/repair-$$; rm /tmp/repair-$$"}, "-isig "},
+			{"on purpose, in a file", []string{"echo 'stty -isig' >/tmp/repair-$$; . " +
+				"/tmp/repair-$$; rm /tmp/repair-$$"}, "-isig "},
 			{"on purpose, in a function", []string{"f() { stty -isig; }", "f"}, "-isig "},
-			{"on purpose, then by a program", []string{"stty -echo; stty echo", "sh -c 'stty -isig'"}, ""},
+			{"on purpose, then by a program",
+				[]string{"stty -echo; stty echo", "sh -c 'stty -isig'"}, ""},
 			{"with set -e and -u", []string{"set -u; set -e", "stty -isig", "ls /"}, "-isig "},
 		} {
-			if built && test.modes == "" && !strings.Contains(test.by[len(test.by)-1], "$$") && !strings.Contains(test.by[0], "exit") {
+			if built && test.modes == "" && !strings.Contains(test.by[len(test.by)-1], "$$") &&
+				!strings.Contains(test.by[0], "exit") {
 				continue // whose stty it was is not known then, and only a failure is repaired
 			}
 			t.Run(name+"/"+test.name, func(t *testing.T) {

@@ -11,12 +11,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// request begins a request on a goroutine of its own. An error ends the stream.
+// request runs a request in a new goroutine. An error ends the stream.
 func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup) error {
 	r, refused := wire.ReadRequest(f.Data)
 	if refused != nil {
 		st.reply(f.ID, wire.Reply{Error: refused})
-		return nil //nolint:nilerr // the reply says it
+		return nil //nolint:nilerr // the reply has the error
 	}
 	if err := st.throttle(ctx); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup)
 		if cancel != nil {
 			cancel(errCancelled)
 		}
-		st.reply(id, wire.Reply{}) // there is nothing to cancel when the answer is on its way
+		st.reply(id, wire.Reply{}) // a request whose reply is being sent cannot be cancelled
 		return nil
 	}
 	rctx, cancel := context.WithCancelCause(ctx)
@@ -43,10 +43,19 @@ func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup)
 	switch {
 	case twice:
 		cancel(nil)
-		return fmt.Errorf("request %d is under way already", id)
+		return fmt.Errorf("request %d is already running", id)
 	case full:
 		cancel(nil)
-		st.reply(id, wire.Reply{Error: &wire.Error{Code: wire.CodeLimitOps, Message: "too many requests are under way on this stream", Hint: "wait for answers"}})
+		st.reply(
+			id,
+			wire.Reply{
+				Error: &wire.Error{
+					Code:    wire.CodeLimitOps,
+					Message: "too many requests on this stream at the same time",
+					Hint:    "wait for replies",
+				},
+			},
+		)
 		return nil
 	}
 	wg.Go(func() {
@@ -67,13 +76,20 @@ func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup)
 	return nil
 }
 
-// handle does what a request asks for. A Result says itself when nothing was done; an error is for what has none.
+// handle runs a request. A call that did not run returns a Result; requests without a Result return
+// an error.
 func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	if r.Party != nil && !st.trusted {
-		return wire.Reply{}, &wire.Error{Code: wire.CodeDenied, Message: "a client cannot say who it is", Hint: "the login does"}
+		return wire.Reply{}, &wire.Error{
+			Code:    wire.CodeDenied,
+			Message: "a client cannot set the party",
+			Hint:    "the login does",
+		}
 	}
 	if p := st.party; p != nil && p.Rights == wire.RightWatch && r.Drives() {
-		return wire.Reply{}, keyboard.WatchOnly(&p.Party) // before anything is done for it, such as starting a shell that has ended
+		return wire.Reply{}, keyboard.WatchOnly(
+			&p.Party,
+		) // before any work for it, such as restarting the shell
 	}
 	if _, err := wire.ParseShowScreen(string(r.Screen)); err != nil {
 		return wire.Reply{}, err
@@ -86,7 +102,11 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	}
 	s, p := st.session, st.party
 	if s == nil {
-		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "request %.40q needs an attachment", r.Verb)
+		return wire.Reply{}, wire.Errorf(
+			wire.CodeUsage,
+			"request %.40q needs an attachment",
+			r.Verb,
+		)
 	}
 	switch r.Verb {
 	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
@@ -133,7 +153,7 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.keyboard.Sees(&p.Party) { // one that began meanwhile
+		if !s.keyboard.Sees(&p.Party) { // private mode began meanwhile
 			return wire.Reply{}, errPrivate
 		}
 		return wire.Reply{Screen: s.display.snapshot()}, nil
@@ -141,7 +161,8 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	return wire.Reply{}, wire.Errorf(wire.CodeUsage, "request %.40q is not known", r.Verb)
 }
 
-// closeSession ends a session with its processes; an empty name is the one of the attachment.
+// closeSession ends a session with its processes. An empty name means the session of the
+// attachment.
 func (st *stream) closeSession(name string) error {
 	s := st.session
 	if name != "" {
@@ -158,7 +179,7 @@ func (st *stream) closeSession(name string) error {
 	return nil
 }
 
-// publicError is err as a stranger may see it, where no session is at hand.
+// publicError returns err as clients may see it, without a session.
 func publicError(set *Set, doing string, err error) *wire.Error {
 	var known *wire.Error
 	switch {
@@ -174,10 +195,10 @@ func publicError(set *Set, doing string, err error) *wire.Error {
 	return set.internal(doing, err)
 }
 
-// enqueue takes an input frame. What a resumed party sends again is left out.
+// enqueue queues an input frame. It drops input that a resumed party sends again.
 func (st *stream) enqueue(ctx context.Context, f wire.Frame) error {
 	if f.Offset > st.expected {
-		return fmt.Errorf("input at %d where %d was due", f.Offset, st.expected)
+		return fmt.Errorf("input at %d instead of %d", f.Offset, st.expected)
 	}
 	data := f.Data
 	skip := st.expected - f.Offset
@@ -197,7 +218,7 @@ func (st *stream) enqueue(ctx context.Context, f wire.Frame) error {
 	return nil
 }
 
-// work gives input to the terminal, in order, and answers each frame.
+// work writes input to the terminal, in order, and acknowledges each frame.
 func (st *stream) work(ctx context.Context) {
 	s, p := st.session, st.party
 	for {
@@ -227,7 +248,7 @@ func (st *stream) work(ctx context.Context) {
 		}
 		refused := len(in.data) - n
 		if ctx.Err() == nil {
-			n = len(in.data) // dealt with, one way or the other
+			n = len(in.data) // handled in any case
 		}
 		s.mu.Lock()
 		p.accepted += uint64(n)
@@ -249,7 +270,7 @@ func (st *stream) work(ctx context.Context) {
 	}
 }
 
-// dropInput makes input that waits in the queue count as refused.
+// dropInput rejects queued input.
 func (st *stream) dropInput() {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// startTime is how long a call waits for a shell that is reading its start-up files.
+	// startTime is how long a call waits for a shell that reads its start-up files.
 	startTime = 30 * time.Second
-	// settleTime is how long one waits for a shell that was at its prompt and has been typed to.
+	// settleTime is how long a call waits for a shell with input at its prompt.
 	settleTime = 200 * time.Millisecond
-	// editorTime is how long one waits for the line editor of a shell at its prompt.
+	// editorTime is how long a call waits for the line editor of a shell at its prompt.
 	editorTime = 2 * time.Second
-	// maxCommand bounds a command; a frame bounds it anyway.
+	// maxCommand limits a command in bytes; it must fit a frame.
 	maxCommand = 900 << 10
 )
 
-// run gives the shell a command and follows it to its end, or to where it waits for input.
+// run runs a command in the shell and waits until it ends or asks for input.
 func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
 	f := s.newCall(r)
 	f.key = p.Key
@@ -51,7 +51,9 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	}
 	ended := f.wait(calls)
 	if ended == wire.Deadline && r.Kill {
-		f.stop(ctx) // the call came back because its time was up; the receipt and the phase say what came of it
+		f.stop(
+			ctx,
+		) // the call reached its timeout; receipt and phase describe the interrupt
 	}
 	if ended == wire.Done && f.c.marked && !f.vouched(s.ctx, f.c, f.before) {
 		f.notes = append(f.notes, wire.NoteAdvisory)
@@ -69,25 +71,40 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	return res
 }
 
-// whyRefusedLocked is the error of a command that the shell has not started. All say that it did
-// not run, but that of one that is lost.
+// whyRefusedLocked returns the error of a command that the shell has not started. Except for a lost
+// command, it did not run.
 func (f *call) whyRefusedLocked() *wire.Error {
 	s, cmd := f.s, f.command
 	switch {
 	case cmd.Unfinished:
-		return &wire.Error{Code: wire.CodeSyntax, Message: "the command is not complete, or not the shell's language: " + s.console.shell + " does not parse it",
-			Hint: "close what it opens"}
+		return &wire.Error{
+			Code: wire.CodeSyntax,
+			Message: "the command is not complete, or not the shell's language: " +
+				s.console.shell + " does not parse it",
+			Hint: "complete the command",
+		}
 	case cmd.Unread:
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell could not read the command, and ran nothing: a command has closed or replaced its descriptor " +
-			strconv.Itoa(marks.CommandFD) + ", disabled a builtin, or left the terminal so that none can open it", Hint: "end the shell with exit: the next run starts a new one"}
+		return &wire.Error{
+			Code: wire.CodeUnavailable,
+			Message: "the shell could not read the command, and ran nothing: a command has " +
+				"closed or replaced its descriptor " +
+				strconv.Itoa(
+					marks.CommandFD,
+				) + ", disabled a builtin, or left the terminal so that none can open it",
+			Hint: "end the shell with exit: the next run starts a new one",
+		}
 	case cmd.Unsure:
-		return wire.LostError(wire.LostPartly, "the shell does not say whether it took the command")
+		return wire.LostError(wire.LostPartly, "the shell did not confirm the command")
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program, or a question of the line editor's, read what was typed",
-		Hint: "run it again, or type it"}
+	return &wire.Error{
+		Code: wire.CodeUnavailable,
+		Message: "the shell did not take the command: another program, or a question of the line " +
+			"editor's, read what was typed",
+		Hint: "run it again, or type it",
+	}
 }
 
-// bound is ctx for as long as a call may take.
+// bound returns ctx with the timeout of a call.
 func bound(ctx context.Context, ms int64) (context.Context, context.CancelFunc) {
 	if d, ok := timeout(ms); ok {
 		return context.WithTimeout(ctx, d)
@@ -95,22 +112,27 @@ func bound(ctx context.Context, ms int64) (context.Context, context.CancelFunc) 
 	return context.WithCancel(ctx)
 }
 
-// prepare does what a run needs before it may type: a shell at its prompt, the keyboard. That the
-// command is whole is checked outside the sandbox for the shells that package syntax knows: a
-// parser would make the guest a tenth larger. They read a command as a file, so one that is not
-// ends in their own error and not at a second prompt. Others check it themselves before they run
-// it, see marks.Refused.
+// prepare meets the conditions of a run: a shell at its prompt, and the keyboard. The daemon checks
+// the syntax for shells that package syntax supports, because a parser would make the guest a tenth
+// larger. Such a shell reads a command as a file, so that an incomplete one is a syntax error and
+// not a second prompt. Other shells check the syntax themselves; see marks.Refused.
 func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func(), err error) {
 	s := f.s
 	switch {
 	case !s.isShell():
-		return nil, &wire.Error{Code: wire.CodeNotPrompt, Message: fmt.Sprintf("session %s runs %s and has no prompt", s.name, s.start.Argv[0]),
-			Hint: "type to it, or run in another session"}
+		return nil, &wire.Error{
+			Code:    wire.CodeNotPrompt,
+			Message: fmt.Sprintf("session %s runs %s and has no prompt", s.name, s.start.Argv[0]),
+			Hint:    "type to it, or run in another session",
+		}
 	case len(r.Text) > maxCommand:
-		return nil, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("a command of %d bytes is over %d", len(r.Text), maxCommand),
-			Hint: "put it into a file and run that"}
+		return nil, &wire.Error{
+			Code:    wire.CodeUsage,
+			Message: fmt.Sprintf("the command has %d bytes, limit %d", len(r.Text), maxCommand),
+			Hint:    "write it to a file and run the file",
+		}
 	case strings.IndexByte(r.Text, 0) >= 0:
-		return nil, &wire.Error{Code: wire.CodeUsage, Message: "a command cannot hold a NUL byte"}
+		return nil, wire.Errorf(wire.CodeUsage, "a command cannot contain a NUL byte")
 	}
 	if err := f.revive(ctx); err != nil {
 		return nil, err
@@ -120,7 +142,11 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 	s.mu.Unlock()
 	if s.byScreen() {
 		if strings.ContainsAny(r.Text, "\r\n") {
-			return nil, &wire.Error{Code: wire.CodeUsage, Message: "this shell takes a command of one line: it is typed to it", Hint: "run the lines one by one"}
+			return nil, &wire.Error{
+				Code:    wire.CodeUsage,
+				Message: "this shell accepts only a command of one line, which is typed",
+				Hint:    "run the lines one by one",
+			}
 		}
 		if err := f.awaitScreenPrompt(ctx); err != nil {
 			return nil, err
@@ -132,14 +158,18 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 		return undo, err
 	}
 	if !c.marked || !c.marks.CommandFD {
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " prints no marks, so the end of a command would be a guess",
-			Hint: "type the command, or run it in a session with bash, zsh, fish or sh"}
+		return nil, &wire.Error{
+			Code: wire.CodeUnavailable,
+			Message: "the shell of session " + s.name +
+				" prints no marks, so the end of a command would be a guess",
+			Hint: "type the command, or run it in a session with bash, zsh, fish or sh",
+		}
 	}
 	if undo, err = f.await(ctx, p, r.Hold); err != nil {
 		return nil, err
 	}
 	err = f.awaitPrompt(ctx, c)
-	if err == nil && !s.shows(c) { // the command was for the shell that has ended
+	if err == nil && !s.shows(c) { // the shell of the command has ended
 		err = deadError(s.name)
 	}
 	if err == nil && c.marks.Key {
@@ -153,29 +183,34 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 	return undo, nil
 }
 
-// shows reports whether the session has the shell on c still, and not a later one.
+// shows reports whether c is still the terminal of the session.
 func (s *session) shows(c *console) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c == s.console
 }
 
-// awaitEditor returns nil when the line editor of a shell that takes commands by a key has come up:
-// the prompt may have been taken for complete before.
+// awaitEditor waits for the line editor of a shell that reads commands by a key: the prompt may be
+// reported before it has started.
 func (f *call) awaitEditor(ctx context.Context, c *console) error {
 	s := f.s
 	ctx, cancel := context.WithTimeout(ctx, editorTime)
 	defer cancel()
-	err := s.until(ctx, func() bool { return c.track.Editing() || s.track.Phase() != wire.PhasePrompt })
+	err := s.until(
+		ctx,
+		func() bool { return c.track.Editing() || s.track.Phase() != wire.PhasePrompt },
+	)
 	if err != nil && !errors.Is(err, errClosed) {
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " has its line editor switched off",
-			Hint: "type the command"}
+		return &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: "the shell of session " + s.name + " has its line editor switched off",
+			Hint:    "type the command",
+		}
 	}
 	return err
 }
 
-// revive starts the shell again if it has ended, and waits until one that has just begun is at its
-// first prompt.
+// revive restarts a shell that has ended, and waits until a new shell is at its first prompt.
 func (f *call) revive(ctx context.Context) error {
 	s := f.s
 	if err := s.set.roomFor(s); err != nil {
@@ -191,7 +226,7 @@ func (f *call) revive(ctx context.Context) error {
 	return f.begun(ctx)
 }
 
-// begun waits until a shell that has just been started is at its first prompt. It starts none.
+// begun waits until a new shell is at its first prompt. It starts none.
 func (f *call) begun(ctx context.Context) error {
 	s := f.s
 	s.mu.Lock()
@@ -205,22 +240,25 @@ func (f *call) begun(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	release := s.waiters.addLocked() // start-up files may ask something
+	release := s.waiters.addLocked() // start-up files may ask for input
 	s.mu.Unlock()
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	err := s.until(ctx, func() bool {
-		return c.track.Counts().Prompted > 0 && s.track.Phase() == wire.PhasePrompt || s.track.Phase() == wire.PhaseWaiting || s.track.Phase() == wire.PhaseDead || c != s.console
+		return c.track.Counts().Prompted > 0 && s.track.Phase() == wire.PhasePrompt ||
+			s.track.Phase() == wire.PhaseWaiting ||
+			s.track.Phase() == wire.PhaseDead ||
+			c != s.console
 	})
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	return nil // what it is instead, whoever asked finds out
+	return nil // the caller checks the state
 }
 
-// awaitPrompt returns nil if the shell is at its prompt, or is about to say so, else an error that
-// names what runs.
+// awaitPrompt waits briefly for the prompt. If the shell is not at it, the error names the running
+// program.
 func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 	s := f.s
 	s.mu.Lock()
@@ -235,7 +273,13 @@ func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 	if typed {
 		settle, cancel := context.WithTimeout(ctx, settleTime)
 		defer cancel()
-		err := s.until(settle, func() bool { return s.track.Phase() != wire.PhaseRunning || c.track.Marked() != wire.PhasePrompt })
+		err := s.until(
+			settle,
+			func() bool {
+				return s.track.Phase() != wire.PhaseRunning ||
+					c.track.Marked() != wire.PhasePrompt
+			},
+		)
 		if errors.Is(err, errClosed) {
 			return err
 		}
@@ -250,7 +294,11 @@ func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 	case wire.PhaseDead:
 		return deadError(s.name)
 	case wire.PhaseContinuation:
-		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell waits for the rest of a command that was typed", Hint: "type the rest, or interrupt"}
+		return &wire.Error{
+			Code:    wire.CodeNotPrompt,
+			Message: "the shell waits for the rest of a command that was typed",
+			Hint:    "type the rest, or interrupt",
+		}
 	}
 	what := f.occupantLocked(facts)
 	e := wire.Errorf(wire.CodeNotPrompt, "%s runs in session %s", what, s.name)
@@ -262,7 +310,7 @@ func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 	return e
 }
 
-// occupantLocked names what is in front of the shell's prompt.
+// occupantLocked returns the name of the foreground program.
 func (f *call) occupantLocked(facts Facts) string {
 	s := f.s
 	switch {
@@ -276,8 +324,8 @@ func (f *call) occupantLocked(facts Facts) string {
 	return "a program"
 }
 
-// handOver types the constant line that makes the shell read the command, and shows the command in
-// place of its echo.
+// handOver types the constant line that makes the shell read the command, and prints the command
+// instead of its echo.
 func (f *call) handOver(ctx context.Context, o *op, p *party, command string) error {
 	s := f.s
 	if err := s.writer.lock(ctx); err != nil {
@@ -287,13 +335,17 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	s.mu.Lock()
 	c := s.console
 	if s.track.Phase() == wire.PhasePrompt && s.keyboard.Free() {
-		_ = s.keyboard.callsLocked(p) // the prompt that prepare waited for has freed it
+		_ = s.keyboard.callsLocked(p) // the prompt in prepare has freed the keyboard
 	}
 	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) {
-		// Somebody was faster between the checks and the lock.
+		// Another party was faster between the checks and the lock.
 		err := s.keyboard.Refusal()
 		if s.keyboard.Holds(&p.Party) || s.keyboard.Free() {
-			err = &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt", Hint: "wait for it"}
+			err = &wire.Error{
+				Code:    wire.CodeNotPrompt,
+				Message: "the shell has left its prompt",
+				Hint:    "wait for it",
+			}
 		}
 		s.mu.Unlock()
 		return err
@@ -311,14 +363,19 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 		return err
 	}
 	f.beginLocked()
-	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op}
+	event := wire.Event{
+		Kind: wire.EventCommand,
+		Text: clipCommand(command),
+		By:   f.command.By,
+		Op:   f.command.Op,
+	}
 	unsent, whose := c.clearLineLocked()
 	if whose != nil {
-		told.ID = whose.ID
+		event.ID = whose.ID
 	}
 	s.log.append(shown(command))
-	// Behind what is shown: whoever prints a command's output as it comes begins at this event.
-	s.events.emitLocked(told)
+	// After the printed command: readers of a command's output begin at this event.
+	s.events.emitLocked(event)
 	c.beginEchoLocked(typed, unsent)
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisMark, s.momentLocked(c)))
 	s.mu.Unlock()
@@ -330,10 +387,10 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.taken != "" {
-		return nil // the call ends with that
+		return nil // the end of the shell ends the call
 	}
 	delete(s.calls, f)
-	c.takeBack() // else a later line or key could run it
+	c.takeBack() // otherwise a later line or key could run it
 	c.track.Withdraw(f.command)
 	if c.echo != nil {
 		s.log.append(c.endEchoLocked().bytes)
@@ -341,7 +398,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	return err
 }
 
-// shown is a command as it stands on the screen behind the prompt, as if it had been typed there.
+// shown returns a command as the screen shows it after a prompt, as if it had been typed.
 func shown(command string) []byte {
 	command = strings.TrimRight(command, "\n")
 	b := make([]byte, 0, len(command)+2)
@@ -349,7 +406,8 @@ func shown(command string) []byte {
 		switch c := command[i]; {
 		case c == '\n':
 			b = append(b, "\r\n"...)
-		case c < 0x20 && c != '\t' || c == 0x7f: // as a terminal echoes a control character, so that it acts on nothing
+		// as a terminal echoes a control character, without its effect
+		case c < 0x20 && c != '\t' || c == 0x7f:
 			b = append(b, '^', c^0x40)
 		default:
 			b = append(b, c)
@@ -358,7 +416,7 @@ func shown(command string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// clipCommand bounds a command's text in an event; the log shows all of it.
+// clipCommand limits the text of a command in an event. The log has all of it.
 func clipCommand(command string) string {
 	const most = 4 << 10
 	if len(command) <= most {

@@ -8,18 +8,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// byScreen reports whether the prompt of the shell is known by the screen alone.
+// byScreen reports whether only the screen shows the prompt of the shell.
 func (s *session) byScreen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.console != nil && s.track.ByScreen()
 }
 
-// maxTail bounds how far back the log is looked at.
+// maxTail limits the searched part of the log, in bytes.
 const maxTail = 4 << 10
 
-// tail is what the log has for everybody from an offset on up to another, about maxTail of it at
-// most. It ends where something is private, or gone.
+// tail returns public bytes of the log between two offsets, at most about maxTail. It ends at
+// private or dropped bytes.
 func (l *log) tail(from, end uint64) []byte {
 	var all []byte
 	for from < end && len(all) < maxTail {
@@ -34,15 +34,14 @@ func (l *log) tail(from, end uint64) []byte {
 	return all
 }
 
-// lineStart is where the line begins that ends at the offset end.
+// lineStart returns the offset of the begin of the line that ends at end.
 func (l *log) lineStart(end uint64) uint64 {
 	from := end - min(end, maxTail)
 	return from + uint64(bytes.LastIndexByte(l.tail(from, end), '\n')+1)
 }
 
-// behindEcho waits for the line that shows a command typed at the offset from, and returns where
-// its output begins: behind that line. A terminal that shows nothing has its output from the
-// beginning.
+// behindEcho waits for the echo of a command typed at offset from, and returns the offset after it,
+// where the output begins. Without an echo, the output begins at from.
 func (f *call) behindEcho(ctx context.Context, from uint64, typed string) uint64 {
 	s := f.s
 	ctx, cancel := context.WithTimeout(ctx, echoTime)
@@ -66,7 +65,7 @@ func (f *call) behindEcho(ctx context.Context, from uint64, typed string) uint64
 	}
 }
 
-// awaitScreenPrompt waits a while for a prompt on the screen: nobody may have looked for it yet.
+// awaitScreenPrompt waits briefly for a prompt on the screen, which may not have been checked yet.
 func (f *call) awaitScreenPrompt(ctx context.Context) error {
 	s := f.s
 	s.mu.Lock()
@@ -87,12 +86,15 @@ func (f *call) awaitScreenPrompt(ctx context.Context) error {
 	case wire.PhaseDead:
 		return deadError(s.name)
 	}
-	return &wire.Error{Code: wire.CodeNotPrompt, Message: "no prompt stands on the screen of session " + s.name,
-		Hint: "wait for it, or say with --prompt, when the host is added, what it looks like"}
+	return &wire.Error{
+		Code:    wire.CodeNotPrompt,
+		Message: "no prompt stands on the screen of session " + s.name,
+		Hint:    "wait for it, or say with --prompt, when the host is added, what it looks like",
+	}
 }
 
-// typeCommand types a command at a prompt that only the screen tells of, and takes what comes next
-// for its output.
+// typeCommand types a command at a prompt that only the screen shows. The following bytes are its
+// output.
 func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string) error {
 	s := f.s
 	if err := s.writer.lock(ctx); err != nil {
@@ -102,13 +104,24 @@ func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string)
 	s.mu.Lock()
 	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) || ctx.Err() != nil {
 		s.mu.Unlock()
-		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt, or somebody took the keyboard", Hint: "wait for it"}
+		return &wire.Error{
+			Code:    wire.CodeNotPrompt,
+			Message: "the shell has left its prompt, or another party took the keyboard",
+			Hint:    "wait for it",
+		}
 	}
 	o.typed = true
 	c := s.console
 	f.beginLocked()
 	_, end := s.log.bounds()
-	s.events.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op})
+	s.events.emitLocked(
+		wire.Event{
+			Kind: wire.EventCommand,
+			Text: clipCommand(command),
+			By:   f.command.By,
+			Op:   f.command.Op,
+		},
+	)
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisScreen, s.momentLocked(c)))
 	s.mu.Unlock()
 	n, err := s.writer.put(ctx, p, c, []byte(command+"\r"), func() { f.command.Typed = true })

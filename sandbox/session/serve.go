@@ -14,42 +14,44 @@ import (
 )
 
 const (
-	maxRequests    = 64      // under way on one stream
-	maxOutgoing    = 256     // answers that wait to be sent, before the stream is read no further
-	maxQueuedInput = 1 << 20 // bytes of input, the same
-	inputCost      = 64      // what a frame of input costs beside its bytes
+	maxRequests    = 64      // running requests of one stream
+	maxOutgoing    = 256     // waiting replies; at the limit, the stream is not read
+	maxQueuedInput = 1 << 20 // waiting input in bytes, likewise
+	inputCost      = 64      // overhead of an input frame in bytes
 )
 
-// stream is one session stream: a goroutine reads it, one writes it, one works off its input, and each request has its
-// own. Its memory is bounded whatever the other side does or does not read.
+// stream is one session stream. It has one goroutine to read it, one to write it, one for its
+// input, and one for each request. Its memory is bounded, whatever the other side reads.
 //
-// mu comes after session.mu where both are held.
+// Lock session.mu before mu.
 type stream struct {
 	set     *Set
 	conn    *wire.Conn
 	trusted bool
-	over    chan struct{} // closed when serve has returned everything that it held
+	over    chan struct{} // closed when serve has released everything
 
-	session *session // set by attach, before the other goroutines begin
+	session *session // set by attach, before the other goroutines start
 	party   *party
 	quiet   bool
-	offset  uint64 // of the writer
-	seq     uint64 // of the writer
-	secret  uint64 // of the writer; the next byte that was printed in private mode
+	offset  uint64 // used by the writer; next log offset
+	seq     uint64 // used by the writer; number of the last event
+	secret  uint64 // used by the writer; offset of the next private byte
 
-	mu       sync.Mutex
-	out      []outgoing // guarded by mu
-	wake     chan struct{}
-	drained  chan struct{}                      // guarded by mu; closed when out or the input got shorter; nil while nobody waits
+	mu   sync.Mutex
+	out  []outgoing // guarded by mu
+	wake chan struct{}
+	// guarded by mu; closed when out or input shrinks; nil if nothing waits
+	drained  chan struct{}
 	requests map[uint32]context.CancelCauseFunc // guarded by mu
 	input    []queuedInput                      // guarded by mu
-	queued   int                                // guarded by mu; bytes in input, with inputCost for each frame
-	more     chan struct{}                      // wakes the goroutine that works off input
-	expected uint64                             // of the reader; the sequence of the next input
+	// guarded by mu; bytes of input, with inputCost for each frame
+	queued   int
+	more     chan struct{} // wakes the goroutine for input
+	expected uint64        // used by the reader; sequence of the next input
 }
 
-// outgoing is an answer. It is sent after the output before off and after the events up to seq, so that everything arrives
-// in the order in which it happened.
+// outgoing is a waiting frame. It is sent after the output before off and the events up to seq, so
+// that everything arrives in order.
 type outgoing struct {
 	frame    wire.Frame
 	off, seq uint64
@@ -62,7 +64,10 @@ type queuedInput struct {
 
 func newStream(set *Set, rw io.ReadWriteCloser, trusted bool) *stream {
 	return &stream{set: set, conn: wire.NewConn(rw), trusted: trusted, over: make(chan struct{}),
-		wake: make(chan struct{}, 1), more: make(chan struct{}, 1), requests: make(map[uint32]context.CancelCauseFunc)}
+		wake: make(
+			chan struct{},
+			1,
+		), more: make(chan struct{}, 1), requests: make(map[uint32]context.CancelCauseFunc)}
 }
 
 // serve runs the stream to its end.
@@ -96,7 +101,7 @@ func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) err
 				cancel(err)
 				return
 			}
-			cancel(io.EOF) // the session was closed, and everything was told
+			cancel(io.EOF) // the session was closed, and everything was sent
 		})
 	}
 	for {
@@ -135,11 +140,12 @@ func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) err
 	}
 }
 
-// reply queues the answer to request id.
+// reply queues the reply to request id.
 func (st *stream) reply(id uint32, r wire.Reply) {
 	data, err := json.Marshal(r)
-	for limit := maxMaxOutput / 2; err == nil && len(data) > wire.MaxFrame-64 && r.Result != nil && limit > 0; limit /= 2 {
-		// JSON made the output longer than a frame.
+	for limit := maxMaxOutput / 2; err == nil && len(data) > wire.MaxFrame-64 && r.Result != nil &&
+		limit > 0; limit /= 2 {
+		// The output as JSON is longer than a frame.
 		cut := *r.Result
 		cut.Output, _ = text.Cut(r.Result.Output, limit)
 		cut.Truncated = true
@@ -150,7 +156,7 @@ func (st *stream) reply(id uint32, r wire.Reply) {
 	}
 	if err != nil || len(data) > wire.MaxFrame-64 {
 		if err == nil {
-			err = fmt.Errorf("%d bytes are over a frame", len(data))
+			err = fmt.Errorf("%d bytes exceed a frame", len(data))
 		}
 		data, _ = json.Marshal(wire.Reply{Error: st.set.internal("reply", err)})
 	}
@@ -161,7 +167,7 @@ func (st *stream) reply(id uint32, r wire.Reply) {
 	st.push(wire.Frame{Type: wire.FrameReply, ID: id, Data: data}, off)
 }
 
-// push queues an answer behind what has been told so far, and with the answer to a request what has happened.
+// push queues a frame after the events so far. A reply also follows the output so far.
 func (st *stream) push(f wire.Frame, off uint64) {
 	o := outgoing{frame: f, off: off}
 	if s := st.session; s != nil {
@@ -182,8 +188,8 @@ func (st *stream) push(f wire.Frame, off uint64) {
 	}
 }
 
-// write is the only goroutine that writes the stream after attached. What there is to tell when it wakes goes out in as few writes
-// as it fits into. It returns nil when the session was closed.
+// write runs in the only goroutine that writes the stream after attached. It sends all pending
+// frames in as few writes as possible. It returns nil if the session was closed.
 func (st *stream) write(ctx context.Context) error {
 	reads := !st.quiet && st.session != nil
 	for {
@@ -202,7 +208,7 @@ func (st *stream) write(ctx context.Context) error {
 		if s := st.session; s != nil {
 			s.mu.Lock()
 			ev, missed, hasEvent = s.events.next(st.seq)
-			end = s.log.shown() // behind the event: what it follows is there
+			end = s.log.shown() // after the event, so that the output before it is included
 			if secret = s.keyboard.Private() != nil && s.keyboard.Sees(&st.party.Party); secret {
 				st.secret = max(st.secret, end)
 			}
@@ -229,7 +235,11 @@ func (st *stream) write(ctx context.Context) error {
 			st.sent()
 		case hasEvent:
 			if missed > 0 {
-				lag := wire.Event{Kind: wire.EventLagged, Offset: st.offset, Text: fmt.Sprintf("%d events are no longer kept", missed)}
+				lag := wire.Event{
+					Kind:   wire.EventLagged,
+					Offset: st.offset,
+					Text:   fmt.Sprintf("%d events are no longer kept", missed),
+				}
 				if err := st.conn.QueueJSON(wire.FrameEvent, 0, lag); err != nil {
 					return err
 				}
@@ -284,7 +294,8 @@ func (st *stream) output(until uint64) error {
 		return st.conn.QueueJSON(wire.FrameEvent, 0, ev)
 	}
 	p = p[:min(uint64(len(p)), until-st.offset)]
-	if err := st.conn.Queue(wire.Frame{Type: wire.FrameOutput, Offset: st.offset, Data: p}); err != nil {
+	if err := st.conn.Queue(wire.Frame{Type: wire.FrameOutput, Offset: st.offset,
+		Data: p}); err != nil {
 		return err
 	}
 	st.offset += uint64(len(p))
@@ -292,7 +303,8 @@ func (st *stream) output(until uint64) error {
 	return nil
 }
 
-// outputSecret sends the next piece of what is printed in private mode to the person who has it, also on a quiet stream.
+// outputSecret sends the next piece of private output to the person in private mode, also on a
+// quiet stream.
 func (st *stream) outputSecret() (sent bool, err error) {
 	p, err := st.session.log.all(st.secret)
 	var lagged *LaggedError
@@ -308,7 +320,7 @@ func (st *stream) outputSecret() (sent bool, err error) {
 	return true, err
 }
 
-// sent takes the answer that was just sent off the queue.
+// sent removes a sent frame from the queue.
 func (st *stream) sent() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -324,7 +336,7 @@ func (st *stream) roomLocked() {
 	}
 }
 
-// throttle waits while the other side does not take its answers, or sends more input than the terminal takes.
+// throttle waits while too many replies or too much input wait.
 func (st *stream) throttle(ctx context.Context) error {
 	for {
 		st.mu.Lock()

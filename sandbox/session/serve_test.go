@@ -79,7 +79,9 @@ func TestAttachFrom(t *testing.T) {
 		{"beyond the end", wire.At(1000), 0, 10, true},
 		{"now, with events", wire.Offset{}, 1, 10, true},
 	} {
-		c := m.dial(wire.Attach{Session: "main", Party: human("bob"), From: tt.from, After: tt.after})
+		c := m.dial(
+			wire.Attach{Session: "main", Party: human("bob"), From: tt.from, After: tt.after},
+		)
 		if got := c.Attached().Offset; got != tt.offset || c.Attached().Created {
 			t.Errorf("%s: offset %d, want %d", tt.name, got, tt.offset)
 		}
@@ -92,7 +94,14 @@ func TestAttachFrom(t *testing.T) {
 		}
 		c.leave()
 	}
-	quiet := m.dial(wire.Attach{Session: "main", Party: human("carl"), From: wire.Offset{Word: wire.FromStart}, Quiet: true})
+	quiet := m.dial(
+		wire.Attach{
+			Session: "main",
+			Party:   human("carl"),
+			From:    wire.Offset{Word: wire.FromStart},
+			Quiet:   true,
+		},
+	)
 	if _, err := quiet.Request(t.Context(), wire.Request{Verb: wire.VerbList}); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +124,8 @@ func TestReaderThatLags(t *testing.T) {
 	for _, f := range []struct {
 		t wire.FrameType
 		v any
-	}{{wire.FrameHello, wire.Hello{Versions: []int{1}}}, {wire.FrameAttach, wire.Attach{Session: "main", Party: watcher("eve")}}} {
+	}{{wire.FrameHello, wire.Hello{Versions: []int{1}}},
+		{wire.FrameAttach, wire.Attach{Session: "main", Party: watcher("eve")}}} {
 		if err := conn.WriteJSON(f.t, 0, f.v); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +181,10 @@ func TestReaderThatLags(t *testing.T) {
 func TestUntrustedStream(t *testing.T) {
 	m := newMemorySet(t, Options{})
 	defer m.close()
-	if _, err := m.try(wire.Attach{Session: "main", Create: true, Party: human("root")}, false); codeOf(err) != wire.CodeDenied {
+	if _, err := m.try(wire.Attach{Session: "main", Create: true, Party: human("root")},
+		false); codeOf(
+		err,
+	) != wire.CodeDenied {
 		t.Errorf("a client that says who it is: %v", err)
 	}
 	c, err := m.try(wire.Attach{Session: "main", Create: true}, false)
@@ -179,10 +192,14 @@ func TestUntrustedStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.leave()
-	if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbTake, Party: human("root")}); codeOf(err) != wire.CodeDenied {
+	if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbTake,
+		Party: human("root")}); codeOf(
+		err,
+	) != wire.CodeDenied {
 		t.Errorf("a request that says who it is from: %v", err)
 	}
-	if r, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil || r.Keyboard != "agent:local" {
+	if r, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil ||
+		r.Keyboard != "agent:local" {
 		t.Errorf("take: %+v, %v", r, err)
 	}
 }
@@ -205,9 +222,12 @@ func TestNames(t *testing.T) {
 		{"fresh", wire.Attach{Session: "build", Fresh: true}, ""},
 		{"generated", wire.Attach{Session: "new", Fresh: true}, ""},
 		{"one too many", wire.Attach{Session: "fourth", Create: true}, wire.CodeLimitSessions},
-		{"a kind that is none", wire.Attach{Session: "main", Party: &wire.Party{Name: "x", Kind: "god", Rights: wire.RightDrive}}, wire.CodeUsage},
-		{"rights that are none", wire.Attach{Session: "main", Party: &wire.Party{Name: "x", Kind: wire.Agent}}, wire.CodeUsage},
-		{"nobody", wire.Attach{Session: "main", Party: &wire.Party{Kind: wire.Agent, Rights: wire.RightDrive}}, wire.CodeUsage},
+		{"a kind that is none", wire.Attach{Session: "main",
+			Party: &wire.Party{Name: "x", Kind: "god", Rights: wire.RightDrive}}, wire.CodeUsage},
+		{"rights that are none", wire.Attach{Session: "main",
+			Party: &wire.Party{Name: "x", Kind: wire.Agent}}, wire.CodeUsage},
+		{"nobody", wire.Attach{Session: "main",
+			Party: &wire.Party{Kind: wire.Agent, Rights: wire.RightDrive}}, wire.CodeUsage},
 	} {
 		if tt.a.Party == nil {
 			tt.a.Party = agent("alice")
@@ -234,7 +254,8 @@ func TestNames(t *testing.T) {
 	}
 	defer c.leave()
 	list := m.List()
-	for late := time.Now().Add(time.Minute); list[2].State.Phase != wire.PhaseDead && time.Now().Before(late); {
+	for late := time.Now().Add(time.Minute); list[2].State.Phase != wire.PhaseDead &&
+		time.Now().Before(late); {
 		time.Sleep(time.Millisecond)
 		list = m.List()
 	}
@@ -246,7 +267,10 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.leave()
-	if _, err := m.try(wire.Attach{Session: list[2].Name, Create: true, Party: agent("alice")}, true); codeOf(err) != wire.CodeLimitSessions {
+	if _, err := m.try(wire.Attach{Session: list[2].Name, Create: true, Party: agent("alice")},
+		true); codeOf(
+		err,
+	) != wire.CodeLimitSessions {
 		t.Errorf("starting a dead one beyond the limit: %v", err)
 	}
 }
@@ -260,7 +284,9 @@ func testClose(t *testing.T) {
 	defer alice.leave()
 	eve := m.dial(wire.Attach{Session: "main", Party: watcher("eve")})
 	defer eve.leave()
-	if _, err := eve.Request(t.Context(), wire.Request{Verb: wire.VerbClose}); codeOf(err) != wire.CodeDenied {
+	if _, err := eve.Request(t.Context(), wire.Request{Verb: wire.VerbClose}); codeOf(
+		err,
+	) != wire.CodeDenied {
 		t.Errorf("a watcher closes: %v", err)
 	}
 	waiting := make(chan *wire.Result, 1)
@@ -269,15 +295,21 @@ func testClose(t *testing.T) {
 		waiting <- r.Result // nil after an error
 	}()
 	synctest.Wait()
-	lobby := m.dial(wire.Attach{})
-	defer lobby.leave()
-	if _, err := lobby.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); codeOf(err) != wire.CodeUsage {
+	control := m.dial(wire.Attach{})
+	defer control.leave()
+	if _, err := control.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); codeOf(
+		err,
+	) != wire.CodeUsage {
 		t.Errorf("take without attachment: %v", err)
 	}
-	if _, err := lobby.Request(t.Context(), wire.Request{Verb: wire.VerbClose, Session: "none"}); codeOf(err) != wire.CodeNotFound {
+	if _, err := control.Request(t.Context(), wire.Request{Verb: wire.VerbClose,
+		Session: "none"}); codeOf(
+		err,
+	) != wire.CodeNotFound {
 		t.Errorf("close of none: %v", err)
 	}
-	if _, err := lobby.Request(t.Context(), wire.Request{Verb: wire.VerbClose, Session: "main"}); err != nil {
+	if _, err := control.Request(t.Context(), wire.Request{Verb: wire.VerbClose,
+		Session: "main"}); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-waiting; r == nil || r.Ended != wire.Dead {
@@ -285,11 +317,13 @@ func testClose(t *testing.T) {
 	}
 	for _, c := range []*side{alice, eve} {
 		<-c.Done()
-		if e := c.events(wire.EventEnded); len(e) != 1 || e[0].State == nil || e[0].State.Reason != "closed" {
-			t.Errorf("told %+v", e)
+		if e := c.events(wire.EventEnded); len(e) != 1 || e[0].State == nil ||
+			e[0].State.Reason != "closed" {
+			t.Errorf("event %+v", e)
 		}
 	}
-	if r, err := lobby.Request(t.Context(), wire.Request{Verb: wire.VerbList}); err != nil || len(r.Sessions) != 0 {
+	if r, err := control.Request(t.Context(), wire.Request{Verb: wire.VerbList}); err != nil ||
+		len(r.Sessions) != 0 {
 		t.Errorf("list: %+v, %v", r.Sessions, err)
 	}
 }
@@ -310,7 +344,8 @@ func TestProgram(t *testing.T) {
 	if err != nil || r.Result.Ended != wire.Dead || *r.Result.ExitCode != 4 {
 		t.Errorf("wait: %+v, %v", r.Result, err)
 	}
-	if got := m.List()[0]; got.State.Phase != wire.PhaseDead || got.Cols != 90 || got.Argv[0] != "htop" {
+	if got := m.List()[0]; got.State.Phase != wire.PhaseDead || got.Cols != 90 ||
+		got.Argv[0] != "htop" {
 		t.Errorf("listed %+v", got)
 	}
 	if err := c.Input(t.Context(), []byte("x")); codeOf(err) != wire.CodeUnavailable {
@@ -326,7 +361,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestInputOnceOnResume sends the same input again, as a client does that does not know how much arrived.
+// TestInputOnceOnResume sends the same input again, as a client does that does not know how much
+// arrived.
 func TestInputOnceOnResume(t *testing.T) {
 	m := newMemorySet(t, Options{})
 	defer m.close()
@@ -340,7 +376,11 @@ func TestInputOnceOnResume(t *testing.T) {
 	go func() { served <- m.Serve(context.Background(), far, true) }()
 	conn := wire.NewConn(near)
 	conn.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: []int{1}})
-	conn.WriteJSON(wire.FrameAttach, 0, wire.Attach{Resume: alice.Attached().Resume, Party: agent("alice")})
+	conn.WriteJSON(
+		wire.FrameAttach,
+		0,
+		wire.Attach{Resume: alice.Attached().Resume, Party: agent("alice")},
+	)
 	conn.Write(wire.Frame{Type: wire.FrameInput, Offset: 0, Data: []byte("abcdef")})
 	for {
 		f, err := conn.Read()
@@ -359,7 +399,8 @@ func TestInputOnceOnResume(t *testing.T) {
 	}
 	// A hole is the client's mistake.
 	conn.Write(wire.Frame{Type: wire.FrameInput, Offset: 100, Data: []byte("x")})
-	if err := <-served; err == nil || !strings.Contains(err.Error(), "input at 100 where 6 was due") {
+	if err := <-served; err == nil ||
+		!strings.Contains(err.Error(), "input at 100 instead of 6") {
 		t.Errorf("served: %v", err)
 	}
 }
@@ -392,7 +433,12 @@ func FuzzServe(f *testing.F) {
 		return b
 	}
 	hello := frame(wire.Frame{Type: wire.FrameHello, Data: []byte(`{"versions":[1]}`)})
-	attach := frame(wire.Frame{Type: wire.FrameAttach, Data: []byte(`{"session":"main","create":true,"from":0}`)})
+	attach := frame(
+		wire.Frame{
+			Type: wire.FrameAttach,
+			Data: []byte(`{"session":"main","create":true,"from":0}`),
+		},
+	)
 	join := func(frames ...[]byte) (b []byte) {
 		for _, fr := range frames {
 			b = append(b, fr...)
@@ -403,9 +449,34 @@ func FuzzServe(f *testing.F) {
 		return frame(wire.Frame{Type: wire.FrameRequest, ID: id, Data: []byte(text)})
 	}
 	f.Add(join(hello, attach, frame(wire.Frame{Type: wire.FrameInput, Data: []byte("ls\n")})))
-	f.Add(join(hello, attach, request(1, `{"verb":"wait","timeout_ms":1}`), request(1, `{"verb":"take"}`)))
-	f.Add(join(hello, attach, request(1, `{"verb":"keys","keys":["Up","^C"],"timeout_ms":1,"op":"00000000000000000000000000000000"}`), request(2, `{"verb":"cancel","cancel":1}`)))
-	f.Add(join(hello, attach, request(1, `{"verb":"resize","cols":5000,"rows":-1}`), request(2, `{"verb":"interrupt"}`), request(3, `{"verb":"close"}`)))
+	f.Add(
+		join(
+			hello,
+			attach,
+			request(1, `{"verb":"wait","timeout_ms":1}`),
+			request(1, `{"verb":"take"}`),
+		),
+	)
+	f.Add(
+		join(
+			hello,
+			attach,
+			request(
+				1,
+				`{"verb":"keys","keys":["Up","^C"],"timeout_ms":1,"op":"00000000000000000000000000000000"}`,
+			),
+			request(2, `{"verb":"cancel","cancel":1}`),
+		),
+	)
+	f.Add(
+		join(
+			hello,
+			attach,
+			request(1, `{"verb":"resize","cols":5000,"rows":-1}`),
+			request(2, `{"verb":"interrupt"}`),
+			request(3, `{"verb":"close"}`),
+		),
+	)
 	f.Add(join(hello, request(9, `{"verb":"list"}`), attach, attach))
 	f.Add(join(hello, frame(wire.Frame{Type: wire.FrameAttach, Data: []byte(`{"resume":"x"}`)})))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1})
@@ -424,7 +495,8 @@ func FuzzServe(f *testing.F) {
 				if err != nil {
 					return
 				}
-				if f.Type == wire.FrameInput || f.Type == wire.FrameRequest || f.Type == wire.FrameAttach {
+				if f.Type == wire.FrameInput || f.Type == wire.FrameRequest ||
+					f.Type == wire.FrameAttach {
 					t.Errorf("the session sends frame type %d", f.Type)
 				}
 			}

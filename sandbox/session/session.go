@@ -1,10 +1,10 @@
-// Package session shares one terminal among an agent and any number of people. It owns the
-// terminal's log by offset, its keyboard, its size and its state, runs commands in its shell, and
-// serves all of that as a stream of frames.
+// Package session shares one terminal among an agent and any number of people. It manages the
+// terminal's log, keyboard, size and state, runs commands in its shell, and serves them as a stream
+// of frames.
 //
-// It lives next to the terminal: in the guest, or in the daemon for a machine that has no guest. It
-// knows nothing of SSH, containers or HTTP; a terminal and the means to look at its processes are
-// given to it ([Terminal], [Prober]).
+// It runs next to the terminal: in the guest, or in the daemon for a host without a guest. It does
+// not depend on SSH, containers or HTTP. The caller passes the terminal and the inspection of its
+// processes ([Terminal], [Prober]).
 package session
 
 import (
@@ -19,53 +19,57 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// errClosed is the cause with which what belongs to a closed session ends.
+// errClosed is the cause of the end of everything in a closed session.
 var errClosed = errors.New("session closed")
 
-// session is one terminal by name. Terminals may come and go on it – a shell that ended is replaced
-// by the next run – while its log goes on.
+// session is one named session. Its terminals may change, because the next run replaces a shell
+// that has ended, while its log continues.
 //
-// Locks: mu before log.mu, display.mu and stream.mu. Nothing that can wait is done under it; what
-// is asked of the terminal are the system calls for its foreground group, its size and its write
-// deadline. What writes to the terminal holds the semaphore of writer, which is taken before mu.
+// Locks: mu before log.mu, display.mu and stream.mu. Nothing blocks under mu; only system calls for
+// the foreground group, the size and the write deadline of the terminal are made. Writers of the
+// terminal hold the semaphore of writer, which is acquired before mu.
 type session struct {
 	set     *Set
 	name    string
-	start   wire.Start // as asked for, with defaults filled in
+	start   wire.Start // as requested, with defaults
 	created time.Time
 
 	log     log
 	display display
 	writer  writer
 
-	starting chan struct{} // semaphore of who starts a terminal
-	ready    chan struct{} // closed when the first start is over
-	startErr *wire.Error   // of the first start; valid after ready
+	starting chan struct{} // semaphore: one goroutine starts a terminal
+	ready    chan struct{} // closed after the first start
+	startErr *wire.Error   // error of the first start; valid after ready
 
-	wg     sync.WaitGroup  // every goroutine of the session
-	ctx    context.Context //nolint:containedctx // the session's own life, which no call bounds
+	wg     sync.WaitGroup  // goroutines of the session
+	ctx    context.Context //nolint:containedctx // ends with the session
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	console  *console       // guarded by mu; the present terminal; nil before the first start
-	past     []*console     // guarded by mu; terminals whose shell ended while other processes still hold them
-	track    *track.Tracker // guarded by mu; what the present terminal does
-	revived  bool           // guarded by mu; an attach started the shell again, and no run has said so yet
-	size     keyboard.Size  // guarded by mu; of the terminal
-	events   events         // guarded by mu
-	wake     chan struct{}  // guarded by mu; closed when anything under mu that somebody waits for has changed
+	mu      sync.Mutex
+	console *console // guarded by mu; the current terminal; nil before the first start
+	// guarded by mu; terminals without a shell that other processes still use
+	past  []*console
+	track *track.Tracker // guarded by mu; state of the current terminal
+	// guarded by mu; an attach restarted the shell, and no run has reported it
+	revived bool
+	size    keyboard.Size // guarded by mu; size of the terminal
+	events  events        // guarded by mu
+	// guarded by mu; closed at changes; nil if nothing waits
+	wake     chan struct{}
 	parties  parties        // guarded by mu
 	keyboard driver         // guarded by mu
 	private  private        // guarded by mu
-	answers  answers        // guarded by mu; to queries
+	answers  answers        // guarded by mu; to terminal queries
 	commands uint64         // guarded by mu; number of the newest run
-	calls    map[*call]bool // guarded by mu; calls under way
-	stopping int            // guarded by mu; interrupts under way
+	calls    map[*call]bool // guarded by mu; running calls
+	stopping int            // guarded by mu; running interrupts
 	ops      ops            // guarded by mu
-	waiters  waiters        // guarded by mu; for whom the prober looks
+	waiters  waiters        // guarded by mu; callers that need the prober
 	closed   bool           // guarded by mu
-	kept     bool           // guarded by mu; stays in the set when it is dead
-	sealed   bool           // guarded by mu; closed in private mode: what its terminals still print is nobody's
+	kept     bool           // guarded by mu; stays in the set after its end
+	// guarded by mu; closed in private mode: drop further output
+	sealed bool
 }
 
 func newSession(set *Set, name string, start wire.Start) *session {
@@ -93,7 +97,7 @@ func newSession(set *Set, name string, start wire.Start) *session {
 	return s
 }
 
-// fireLocked wakes everybody who waits for a change.
+// fireLocked wakes all waiters for a change.
 func (s *session) fireLocked() {
 	if s.wake != nil {
 		close(s.wake)
@@ -109,8 +113,8 @@ func (s *session) changedLocked() <-chan struct{} {
 	return s.wake
 }
 
-// until waits until cond, which is called with mu held, is true. It returns ctx's cause or
-// errClosed when that comes first.
+// until waits until cond, which it calls with mu held, is true. It returns the cause of ctx or
+// errClosed if that is first.
 func (s *session) until(ctx context.Context, cond func() bool) error {
 	for {
 		s.mu.Lock()
@@ -130,10 +134,10 @@ func (s *session) until(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// without reports whether a layer of evidence was switched off for the session.
+// without reports whether a layer of evidence is disabled for the session.
 func (s *session) without(layer wire.Basis) bool { return slices.Contains(s.start.Without, layer) }
 
-// isShell reports whether the session is the sandbox's shell and not a program of its own.
+// isShell reports whether the session runs the sandbox's shell and not a program.
 func (s *session) isShell() bool { return len(s.start.Argv) == 0 }
 
 // aliveLocked reports whether there is a terminal whose process has not ended.
@@ -148,16 +152,16 @@ func (s *session) alive() bool {
 	return !s.closed && s.track.Phase() != wire.PhaseDead
 }
 
-// deadSince returns since when the session is dead, in milliseconds of Unix time; false if it lives
-// or is kept all the same.
+// deadSince returns the end of a dead session in milliseconds of Unix time. dead is false if it is
+// alive or must be kept.
 func (s *session) deadSince() (unixMilli int64, dead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.track.Last().SinceUnix, s.track.Phase() == wire.PhaseDead && !s.kept && !s.closed
 }
 
-// end ends the session: its processes, its streams and its calls. It returns when the processes are
-// gone.
+// end ends the session with its processes, streams and calls. It returns when the processes have
+// ended.
 func (s *session) end(reason string) {
 	s.mu.Lock()
 	if s.closed {
@@ -184,7 +188,7 @@ func (s *session) end(reason string) {
 	s.fireLocked()
 	s.mu.Unlock()
 
-	// Calls see the end before their context ends, so that they return it as a result.
+	// Calls see the dead state before their context ends, and return it as a result.
 	for _, c := range consoles {
 		c.close()
 	}
@@ -193,7 +197,7 @@ func (s *session) end(reason string) {
 	s.wg.Wait()
 }
 
-// info is the session's line in a list: the last known state, without looking.
+// info returns the session for a list, with the last known state.
 func (s *session) info() wire.SessionInfo {
 	end := s.log.shown()
 	alt, last := s.display.glance()
@@ -201,9 +205,19 @@ func (s *session) info() wire.SessionInfo {
 	defer s.mu.Unlock()
 	st := s.stateLocked()
 	st.AltScreen, st.LastLine = alt, last
-	return wire.SessionInfo{Private: s.private.byLocked(), Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows,
-		Parties: s.parties.listLocked(), Argv: s.start.Argv, Created: s.created.UnixMilli(), Offset: end}
+	return wire.SessionInfo{
+		Private:  s.private.byLocked(),
+		Name:     s.name,
+		State:    st,
+		Keyboard: s.keyboard.String(),
+		Cols:     s.size.Cols,
+		Rows:     s.size.Rows,
+		Parties:  s.parties.listLocked(),
+		Argv:     s.start.Argv,
+		Created:  s.created.UnixMilli(),
+		Offset:   end,
+	}
 }
 
-// spawn runs f as a goroutine of the session, which end waits for.
+// spawn runs f in a goroutine that end waits for.
 func (s *session) spawn(f func()) { s.wg.Go(f) }

@@ -15,51 +15,52 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// defaultSessions is the most sessions that live at once where the options do not say.
+// defaultSessions is the default of Options.MaxSessions.
 const defaultSessions = 32
 
-// Options of a Set. Start is required.
+// Options configure a Set. Start is required.
 type Options struct {
 	Start Starter
-	// Shell says which shell a session without a program of its own runs; it is asked at every start, since a sandbox may
-	// install one. Nil leaves the choice, and sessions without marks, to the Starter.
+	// Shell returns the shell of sessions without a program. It is called at every start, because a
+	// sandbox may install a shell. With nil, the Starter chooses a shell, without marks.
 	Shell  func() Shell
-	Prober Prober // nil: states have no process facts
-	// Prompt says whether text before the cursor is the prompt of a shell that prints no marks. Nil: nobody knows.
+	Prober Prober // nil means no process evidence
+	// Prompt reports whether text before the cursor is the prompt of a shell without marks. nil
+	// means unknown.
 	Prompt func(before string) bool
-	// Pause sleeps for less than a millisecond, exactly; nil leaves it to the runtime's timers. It is called by at most one
-	// goroutine for each session that somebody waits for.
+	// Pause sleeps exactly, for less than a millisecond. nil uses the runtime's timers. At most one
+	// goroutine per session calls it.
 	Pause func(time.Duration)
-	// Counters counts what the sandbox's limits did; nil: nobody knows.
+	// Counters returns the counters of the sandbox's limits. nil means unknown.
 	Counters func() Counters
-	Name     string // of the sandbox, for prompts and results; empty: SetName says it later
-	// MaxSessions is the most sessions at once, dead ones not counted; 0 is 32. As many dead ones are kept, with their logs: a new
-	// session takes the place of the one that has been dead longest.
+	Name     string // name of the sandbox, for prompts and results; empty: SetName sets it later
+	// MaxSessions limits the live sessions; 0 means 32. As many dead sessions are kept with their
+	// logs; a new session replaces the one that has been dead longest.
 	MaxSessions int
-	Log         *slog.Logger // nil discards
+	Log         *slog.Logger // nil discards the log
 }
 
-// Counters are how often the limits of a sandbox did something, since it was started.
+// Counters count the effects of a sandbox's limits since its start.
 type Counters struct {
-	OOMKills    int // processes that were killed because there was no memory left
-	PidsRefused int // processes that were not started because there were too many
+	OOMKills    int // processes that were killed because memory ran out
+	PidsRefused int // processes that could not be started because of the limit
 }
 
-// Set is the sessions of one sandbox, by name. Its methods may be called at once.
+// Set has the sessions of one sandbox, by name. Its methods are safe for concurrent use.
 type Set struct {
 	opt    Options
 	log    *slog.Logger
-	ctx    context.Context //nolint:containedctx // the set's own life, which no call bounds
+	ctx    context.Context //nolint:containedctx // ends with Close
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup         // streams
-	name   atomic.Pointer[string] // nil while the sandbox has none
+	name   atomic.Pointer[string] // nil if the sandbox has no name
 
-	mu       sync.Mutex // taken before a session's
+	mu       sync.Mutex // locked before a session's mu
 	sessions map[string]*session
 	closed   bool
 }
 
-// NewSet returns a Set without sessions. Close ends it.
+// NewSet returns a Set without sessions. The caller closes it.
 func NewSet(opt Options) *Set {
 	if opt.MaxSessions == 0 {
 		opt.MaxSessions = defaultSessions
@@ -78,23 +79,25 @@ func NewSet(opt Options) *Set {
 	return s
 }
 
-// SetName gives the sandbox a name if it has none. It reports whether name is what it is called.
+// SetName sets the name of the sandbox if it has none. It reports whether the sandbox has that name
+// now.
 func (s *Set) SetName(name string) bool {
 	return s.name.CompareAndSwap(nil, &name) || *s.name.Load() == name
 }
 
-// title is the sandbox's name, empty while it has none.
-func (s *Set) title() string {
+// sandboxName returns the sandbox's name, or "" if it has none.
+func (s *Set) sandboxName() string {
 	if name := s.name.Load(); name != nil {
 		return *name
 	}
 	return ""
 }
 
-// Serve speaks one session stream on rw until the other side ends it, ctx ends or the stream breaks, and closes rw. A
-// party that was attached keeps its keyboard for a grace of 30 s, in which it can resume; one that leaves for good gives
-// first. Only a trusted stream may say who its parties are; the party of another is an agent named "local". The error is
-// nil when the other side ended in order.
+// Serve serves one session stream on rw until the other side closes it, ctx ends or the stream
+// breaks, and closes rw. An attached party can be resumed for 30 s, and keeps its keyboard
+// meanwhile. A party that leaves finally should give the keyboard back first. Only a trusted stream
+// may set its party; others are an agent named "local". The error is nil if the other side closed
+// the stream.
 func (s *Set) Serve(ctx context.Context, rw io.ReadWriteCloser, trusted bool) error {
 	s.mu.Lock()
 	if s.closed {
@@ -114,18 +117,21 @@ func (s *Set) Serve(ctx context.Context, rw io.ReadWriteCloser, trusted bool) er
 	return err
 }
 
-// List returns the sessions by name, dead ones included, with their last known states: it does not look.
+// List returns all sessions, including dead ones, sorted by name, with their last known states.
 func (s *Set) List() []wire.SessionInfo {
 	infos := []wire.SessionInfo{}
 	for _, one := range s.all() {
 		infos = append(infos, one.info())
 	}
-	sort.Slice(infos, func(i, j int) bool { return infos[i].Name < infos[j].Name }) // see parties.listLocked
+	sort.Slice(
+		infos,
+		func(i, j int) bool { return infos[i].Name < infos[j].Name },
+	) // see parties.listLocked
 	return infos
 }
 
-// Begin starts a session without anybody attached, as the guest does for an image's entrypoint. A name that is taken is
-// an error with code exists. Such a session is kept when it is dead, for as long as the Set.
+// Begin starts a session without an attachment, such as an image's entrypoint. An existing name is
+// an error with code exists. The session is kept after its end, until Close.
 func (s *Set) Begin(ctx context.Context, name string, start wire.Start) error {
 	one, _, err := s.open(ctx, wire.Attach{Session: name, Fresh: true, Start: &start})
 	if err != nil {
@@ -137,8 +143,8 @@ func (s *Set) Begin(ctx context.Context, name string, start wire.Start) error {
 	return nil
 }
 
-// Kill declares a session dead for a reason whose processes have been killed, without waiting to hear of it: a rescue
-// kills everything. The session stays, for the next run to start its shell again.
+// Kill sets a session dead, with a reason, after its processes were killed, for example by a
+// rescue. The session is kept, and the next run restarts its shell.
 func (s *Set) Kill(name, reason string) {
 	one := s.lookup(name)
 	if one == nil {
@@ -152,8 +158,8 @@ func (s *Set) Kill(name, reason string) {
 	}
 }
 
-// Close ends all sessions and streams. It returns when their processes are gone, at the latest when ctx ends: then with
-// ctx's cause, while they are still being ended.
+// Close ends all sessions and streams. It returns when their processes have ended. If ctx ends
+// first, it returns the cause of ctx, and the processes still end.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -180,7 +186,7 @@ func (s *Set) Close(ctx context.Context) error {
 	}
 }
 
-// open returns the session that a means, started if it has to be.
+// open returns the session of a, and starts it if necessary.
 func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bool, err error) {
 	name := a.Session
 	if !a.Fresh || name != wire.NewSession {
@@ -188,7 +194,11 @@ func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bo
 			return nil, false, err
 		}
 		if name == wire.NewSession {
-			return nil, false, &wire.Error{Code: wire.CodeUsage, Message: "session name new asks for a fresh session", Hint: "attach with fresh"}
+			return nil, false, &wire.Error{
+				Code:    wire.CodeUsage,
+				Message: "session name new is reserved for new sessions",
+				Hint:    "attach with fresh",
+			}
 		}
 	}
 	var start wire.Start
@@ -197,7 +207,11 @@ func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bo
 	}
 	for _, layer := range start.Without {
 		if layer != wire.BasisProcess && layer != wire.BasisMark && layer != wire.BasisScreen {
-			return nil, false, wire.Errorf(wire.CodeUsage, "no session can go without the layer %.40q", layer)
+			return nil, false, wire.Errorf(
+				wire.CodeUsage,
+				"no session can go without the layer %.40q",
+				layer,
+			)
 		}
 	}
 	one, created, err = s.reserve(a, name, start)
@@ -247,8 +261,12 @@ func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bo
 	return one, false, nil
 }
 
-// reserve finds the session, or puts a new one that is still to be started under the name.
-func (s *Set) reserve(a wire.Attach, name string, start wire.Start) (one *session, created bool, err error) {
+// reserve returns the session, or adds a new one that must still be started.
+func (s *Set) reserve(
+	a wire.Attach,
+	name string,
+	start wire.Start,
+) (one *session, created bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -262,11 +280,19 @@ func (s *Set) reserve(a wire.Attach, name string, start wire.Start) (one *sessio
 	one, found := s.sessions[name]
 	switch {
 	case found && a.Fresh:
-		return nil, false, &wire.Error{Code: wire.CodeExists, Message: "there is a session " + name + " already", Hint: "attach to it, or choose another name"}
+		return nil, false, &wire.Error{
+			Code:    wire.CodeExists,
+			Message: "session " + name + " already exists",
+			Hint:    "attach to it, or choose another name",
+		}
 	case found:
 		return one, false, nil
 	case !a.Create && !a.Fresh:
-		return nil, false, &wire.Error{Code: wire.CodeNotFound, Message: "no session " + name, Hint: "it starts when it is joined or something is run in it"}
+		return nil, false, &wire.Error{
+			Code:    wire.CodeNotFound,
+			Message: "no session " + name,
+			Hint:    "it starts when it is joined or something is run in it",
+		}
 	case s.liveLocked() >= s.opt.MaxSessions:
 		return nil, false, s.fullError()
 	}
@@ -275,7 +301,7 @@ func (s *Set) reserve(a wire.Attach, name string, start wire.Start) (one *sessio
 	return one, true, nil
 }
 
-// roomFor returns an error if starting a dead session again would make one too many.
+// roomFor returns an error if restarting a dead session would exceed MaxSessions.
 func (s *Set) roomFor(one *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +312,11 @@ func (s *Set) roomFor(one *session) error {
 }
 
 func (s *Set) fullError() *wire.Error {
-	e := wire.Errorf(wire.CodeLimitSessions, "this sandbox has %d sessions, which is the most", s.opt.MaxSessions)
+	e := wire.Errorf(
+		wire.CodeLimitSessions,
+		"this sandbox has %d sessions, which is the most",
+		s.opt.MaxSessions,
+	)
 	e.Hint = "close one"
 	return e
 }
@@ -301,7 +331,7 @@ func (s *Set) liveLocked() int {
 	return n
 }
 
-// longestDead returns the dead session that is to make room for another; nil if there are not too many.
+// longestDead returns the dead session to remove for a new one, or nil if there are not too many.
 func (s *Set) longestDead() *session {
 	var old *session
 	var since int64
@@ -346,7 +376,7 @@ func (s *Set) remove(one *session) {
 	}
 }
 
-// internal is the error that a stranger sees for err: an id to find it by in the log.
+// internal returns the error that clients see for err: an ID to find it in the log.
 func (s *Set) internal(doing string, err error) *wire.Error {
 	var id [4]byte
 	rand.Read(id[:])

@@ -9,7 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestDeadAreForgotten lets more sessions die than may live: those that died first go, and one that Begin started stays.
+// TestDeadAreForgotten lets more sessions die than may live: those that died first go, and one that
+// Begin started stays.
 func TestDeadAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3
@@ -19,12 +20,15 @@ func TestDeadAreForgotten(t *testing.T) {
 			m.last().die(Exit{})
 			<-time.After(time.Second) // of synctest's time: they die one after the other
 		}
-		if err := m.Begin(t.Context(), "entrypoint", wire.Start{Argv: []string{"postgres"}}); err != nil {
+		if err := m.Begin(t.Context(), "entrypoint",
+			wire.Start{Argv: []string{"postgres"}}); err != nil {
 			t.Fatal(err)
 		}
 		die()
 		for i := range 3 * most {
-			c := m.dial(wire.Attach{Session: fmt.Sprint("s", i), Create: true, Party: agent("alice")})
+			c := m.dial(
+				wire.Attach{Session: fmt.Sprint("s", i), Create: true, Party: agent("alice")},
+			)
 			die()
 			c.leave()
 		}
@@ -57,7 +61,8 @@ func TestReviveHasNoRoom(t *testing.T) {
 	})
 }
 
-// TestAskerWithTwoStreams asks for the keyboard on one of an agent's two streams, and closes that one: nobody asks any more.
+// TestAskerWithTwoStreams asks for the keyboard on one of an agent's two streams, and closes that
+// one: nobody asks any more.
 func TestAskerWithTwoStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})

@@ -52,7 +52,11 @@ func (w *watch) handler() wire.Handler {
 	}
 }
 
-func (w *watch) until(t *testing.T, what string, cond func(output string, events []wire.Event) bool) {
+func (w *watch) until(
+	t *testing.T,
+	what string,
+	cond func(output string, events []wire.Event) bool,
+) {
 	t.Helper()
 	late := time.After(time.Minute)
 	for {
@@ -85,19 +89,36 @@ func TestOnce(t *testing.T) {
 	defer cancel()
 	lost := make(chan error, 1)
 	go func() {
-		_, err := first.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 4; echo n is $n", Op: op(1)})
+		_, err := first.Request(
+			ctx,
+			wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 4; echo n is $n", Op: op(1)},
+		)
 		lost <- err
 	}()
 	w := newWatch()
-	watcher := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+	watcher := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}},
+		w.handler(),
+	)
 	w.text(t, "sleep 4")
 	first.Close()
 	if err := <-lost; err == nil {
 		t.Fatal("a reply on a closed stream")
 	}
-	again := dial(t, set, wire.Attach{Resume: first.Attached().Resume, Party: agentParty("alice")}, wire.Handler{})
+	again := dial(
+		t,
+		set,
+		wire.Attach{Resume: first.Attached().Resume, Party: agentParty("alice")},
+		wire.Handler{},
+	)
 	for range 3 {
-		res := do(t, again, wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 4; echo n is $n", Op: op(1)})
+		res := do(
+			t,
+			again,
+			wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 4; echo n is $n", Op: op(1)},
+		)
 		if res.Ended != wire.Done || res.Output != "n is 1\n" {
 			t.Errorf("repeated: %s, %q", res.Ended, res.Output)
 		}
@@ -105,7 +126,8 @@ func TestOnce(t *testing.T) {
 	if res := run(t, again, "echo $n"); res.Output != "1\n" {
 		t.Errorf("it ran %s times", res.Output)
 	}
-	if _, err := again.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "true", Op: "short"}); err == nil {
+	if _, err := again.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "true",
+		Op: "short"}); err == nil {
 		t.Error("an op that is none")
 	}
 	w.text(t, "n is 1\r\n")
@@ -118,36 +140,58 @@ func TestTakenOver(t *testing.T) {
 	run(t, alice, "true")
 	result := make(chan *wire.Result, 1)
 	go func() {
-		r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 4; read x; echo got $x"})
+		r, _ := alice.Request(
+			t.Context(),
+			wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 4; read x; echo got $x"},
+		)
 		result <- r.Result
 	}()
 	w := newWatch()
-	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+	bob := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}},
+		w.handler(),
+	)
 	w.text(t, "begun\r\n")
-	if err := bob.Input(t.Context(), []byte("x")); err == nil || !strings.Contains(err.Error(), "agent:alice holds the keyboard") {
+	if err := bob.Input(t.Context(), []byte("x")); err == nil ||
+		!strings.Contains(err.Error(), "agent:alice holds the keyboard") {
 		t.Errorf("input while the agent has it: %v", err)
 	}
-	if r, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil || r.Keyboard != "person:bob" {
+	if r, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil ||
+		r.Keyboard != "person:bob" {
 		t.Fatalf("take: %+v, %v", r, err)
 	}
 	res := <-result
 	if res.Ended != wire.TakenOver || res.Keyboard != "person:bob" || res.Output != "begun\n" {
 		t.Errorf("the call in flight: %s, %q, %q", res.Ended, res.Keyboard, res.Output)
 	}
-	if res := do(t, alice, wire.Request{Verb: wire.VerbType, Text: "y"}); res.Error == nil || res.Error.Code != wire.CodeKeyboardHeld {
+	if res := do(t, alice, wire.Request{Verb: wire.VerbType, Text: "y"}); res.Error == nil ||
+		res.Error.Code != wire.CodeKeyboardHeld {
 		t.Errorf("type meanwhile: %s, %v", res.Ended, res.Error)
 	}
 	n := 0
-	w.until(t, "the events so far", func(_ string, events []wire.Event) bool { n = prompts(events); return true })
+	w.until(
+		t,
+		"the events so far",
+		func(_ string, events []wire.Event) bool { n = prompts(events); return true },
+	)
 	if err := bob.Input(t.Context(), []byte("hello\r")); err != nil {
 		t.Fatal(err)
 	}
 	w.text(t, "got hello\r\n")
-	w.until(t, "the next prompt", func(_ string, events []wire.Event) bool { return prompts(events) > n })
+	w.until(
+		t,
+		"the next prompt",
+		func(_ string, events []wire.Event) bool { return prompts(events) > n },
+	)
 
 	// With hold, the agent waits until the keyboard is back.
 	go func() {
-		r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo at last", Hold: true})
+		r, _ := alice.Request(
+			t.Context(),
+			wire.Request{Verb: wire.VerbRun, Text: "echo at last", Hold: true},
+		)
 		result <- r.Result
 	}()
 	select {
@@ -158,7 +202,8 @@ func TestTakenOver(t *testing.T) {
 	// One that is cancelled while it waits is not done later.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := alice.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "echo too late", Hold: true}); err == nil {
+	if _, err := alice.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "echo too late",
+		Hold: true}); err == nil {
 		t.Error("did not wait")
 	}
 	// The answer to this comes after the cancellation has been read.
@@ -180,14 +225,20 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
-// TestRunAsThePromptComes hands the keyboard back while the command of the person who had it ends: a prompt frees the
-// keyboard of a call, and the call that has just got it is not the one that ended.
+// TestRunAsThePromptComes hands the keyboard back while the command of the person who had it ends:
+// a prompt frees the keyboard of a call, and the call that has just got it is not the one that
+// ended.
 func TestRunAsThePromptComes(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
 	run(t, alice, "true")
 	w := newWatch()
-	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+	bob := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}},
+		w.handler(),
+	)
 	var done int
 	for i := range 60 {
 		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
@@ -195,11 +246,15 @@ func TestRunAsThePromptComes(t *testing.T) {
 		}
 		result := make(chan *wire.Result, 1)
 		go func() {
-			r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo at last", Hold: true})
+			r, _ := alice.Request(
+				t.Context(),
+				wire.Request{Verb: wire.VerbRun, Text: "echo at last", Hold: true},
+			)
 			result <- r.Result
 		}()
 		begun := fmt.Sprintf("by hand %d", i)
-		if err := bob.Input(t.Context(), []byte("echo by hand $((1*"+strconv.Itoa(i)+"))\r")); err != nil {
+		if err := bob.Input(t.Context(), []byte(
+			"echo by hand $((1*"+strconv.Itoa(i)+"))\r")); err != nil {
 			t.Fatal(err)
 		}
 		w.text(t, begun+"\r\n")
@@ -210,7 +265,8 @@ func TestRunAsThePromptComes(t *testing.T) {
 		switch res := <-result; {
 		case res.Ended == wire.Done && res.Output == "at last\n":
 			done++
-		case res.Error != nil && strings.Contains(res.Error.Message, " runs in session main"): // before its end
+		// before its end
+		case res.Error != nil && strings.Contains(res.Error.Message, " runs in session main"):
 		default:
 			t.Fatalf("round %d: %s, %q, %v", i, res.Ended, res.Output, res.Error)
 		}
@@ -225,7 +281,12 @@ func TestRunAsThePromptComes(t *testing.T) {
 func TestEvents(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	w := newWatch()
-	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+	c := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+		w.handler(),
+	)
 	do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo hi; (exit 3)", Op: op(7)})
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,14 +303,17 @@ func TestEvents(t *testing.T) {
 			got = append(got, "keyboard "+e.Keyboard)
 		}
 	}
-	// Where the command takes its time, the prober says once more, and of what process, that something runs.
+	// Where the command takes its time, the prober says once more, and of what process, that
+	// something runs.
 	got = slices.Compact(got)
-	want := "state prompt, keyboard agent:alice, command echo hi; (exit 3) 7, state running, result 3 done 7, state prompt, keyboard "
+	want := "state prompt, keyboard agent:alice, command echo hi; (exit 3) 7, state running, " +
+		"result 3 done 7, state prompt, keyboard "
 	if s := strings.Join(got, ", "); s != want {
 		t.Errorf("events\n%s\nwant\n%s", s, want)
 	}
 	// The log reads as a terminal would, without the line that was typed and without marks.
-	if s := string(w.output); !regexp.MustCompile(`\$ echo hi; \(exit 3\)\r\n(\x1b\[\?2004l)?hi\r\n(\x1b\[\?2004h)?\$ $`).MatchString(s) {
+	if s := string(w.output); !regexp.MustCompile(`\$ echo hi; \(exit 3\)\r\n(\x1b\[\?2004l)?hi\r\n(\x1b\[\?2004h)?\$ $`).
+		MatchString(s) {
 		t.Errorf("output %q", s)
 	}
 	if s := string(w.output); strings.Contains(s, "7337") || strings.Contains(s, "__sbx") {
@@ -257,7 +321,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestBackgroundOutput runs commands while a job of the same shell prints: none of its output is taken for an echo.
+// TestBackgroundOutput runs commands while a job of the same shell prints: none of its output is
+// taken for an echo.
 func TestBackgroundOutput(t *testing.T) {
 	for _, shell := range []string{"/bin/bash", "/bin/dash", "/usr/bin/zsh"} {
 		t.Run(filepath.Base(shell), func(t *testing.T) { backgroundOutput(t, shell) })
@@ -267,9 +332,21 @@ func TestBackgroundOutput(t *testing.T) {
 func backgroundOutput(t *testing.T, shell string) {
 	set := newSet(t, shell)
 	w := newWatch()
-	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+	c := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+		w.handler(),
+	)
 	const n = 300
-	run(t, c, fmt.Sprintf(`bash -c 'for i in $(seq 1 %d); do echo "<$i>"; sleep 0.003; done; echo "<end>"' &`, n))
+	run(
+		t,
+		c,
+		fmt.Sprintf(
+			`bash -c 'for i in $(seq 1 %d); do echo "<$i>"; sleep 0.003; done; echo "<end>"' &`,
+			n,
+		),
+	)
 	commands := 0
 	for over := false; !over; commands++ {
 		if res := run(t, c, "true"); res.Ended != wire.Done {
@@ -296,19 +373,30 @@ func backgroundOutput(t *testing.T, shell string) {
 		}
 	}
 	if missing > 0 || len(found) != n {
-		t.Errorf("%d of %d lines are missing, %d found, %d commands", missing, n, len(found), commands)
+		t.Errorf(
+			"%d of %d lines are missing, %d found, %d commands",
+			missing,
+			n,
+			len(found),
+			commands,
+		)
 		for i := 1; i <= n; i++ {
-			if before := bytes.Index(w.output, fmt.Appendf(nil, "<%d>\r\n", i-1)); !seen[i] && before >= 0 {
+			if before := bytes.Index(w.output, fmt.Appendf(nil, "<%d>\r\n", i-1)); !seen[i] &&
+				before >= 0 {
 				t.Errorf("for <%d>: %.600q", i, w.output[before:])
 			}
 		}
 	}
 }
 
-// TestQueries lets a program ask the terminal: the session answers, whoever watches.
+// TestQueries sends terminal queries: the session answers them, with any number of watchers.
 func TestQueries(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	res := run(t, c, `stty -echo raw; printf '\033[6n'; IFS= read -r -d R -t 5 a; stty sane; printf '%q\n' "$a"`)
+	res := run(
+		t,
+		c,
+		`stty -echo raw; printf '\033[6n'; IFS= read -r -d R -t 5 a; stty sane; printf '%q\n' "$a"`,
+	)
 	if !regexp.MustCompile(`\[[0-9]+;1`).MatchString(res.Output) {
 		t.Errorf("answer %q (%s)", res.Output, res.Ended)
 	}
@@ -327,18 +415,23 @@ func TestLineTooLong(t *testing.T) {
 	}
 }
 
-// TestLongLineTypedEarly types a long line to a program that takes keys as they come, a moment before it does.
+// TestLongLineTypedEarly types a long line to a program that takes keys as they come, a moment
+// before it does.
 func TestLongLineTypedEarly(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	start := filepath.Join(t.TempDir(), "start")
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, TimeoutMS: 500,
-		Text: "until [ -e " + start + " ]; do sleep 0.01; done; stty raw -echo; head -c 5001 | wc -c; stty sane"})
+		Text: "until [ -e " + start + " ]; do sleep 0.01; done; stty raw -echo; head -c 5001 | " +
+			"wc -c; stty sane"})
 	if res.Ended != wire.Deadline {
 		t.Fatalf("before: %s", res.Ended)
 	}
 	typed := make(chan *wire.Result, 1)
 	go func() {
-		reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: strings.Repeat("x", 5000), TimeoutMS: 60_000})
+		reply, err := c.Request(
+			t.Context(),
+			wire.Request{Verb: wire.VerbType, Text: strings.Repeat("x", 5000), TimeoutMS: 60_000},
+		)
 		if err != nil {
 			t.Error(err)
 		}
@@ -346,7 +439,8 @@ func TestLongLineTypedEarly(t *testing.T) {
 	}()
 	// Most likely the line has come by then; if not, nothing is shown.
 	defer time.AfterFunc(50*time.Millisecond, func() { _ = os.WriteFile(start, nil, 0o600) }).Stop()
-	if res := <-typed; res != nil && (res.Ended != wire.Done || !strings.Contains(res.Output, "5001")) {
+	if res := <-typed; res != nil &&
+		(res.Ended != wire.Done || !strings.Contains(res.Output, "5001")) {
 		t.Errorf("typed: %s %+v, %.200q", res.Ended, res.Error, res.Output)
 	}
 }
@@ -372,7 +466,12 @@ func TestWaitingIsSoon(t *testing.T) {
 func TestPassword(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	w := newWatch()
-	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+	c := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+		w.handler(),
+	)
 	res := run(t, c, `read -s -p "Password: " p; echo; echo ${#p}`)
 	if res.Ended != wire.Waiting || res.Want != wire.WantPassword || res.Prompt != "Password: " {
 		t.Fatalf("%s, %s, %q", res.Ended, res.Want, res.Prompt)
@@ -382,12 +481,17 @@ func TestPassword(t *testing.T) {
 		t.Errorf("%s, %q", res.Ended, res.Output)
 	}
 	if w.knows(t, "hunter2") {
-		t.Error("the password was told")
+		t.Error("the password was reported")
 	}
 
-	// Neither a password nor how long it is stands in an event, whoever types it, in one piece or in many.
+	// No event has a password or its length, for any party, in one piece or in many.
 	run(t, c, `read -s -p "Password: " p; echo; echo ${#p}`)
-	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), Quiet: true}, newWatch().handler())
+	bob := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Party: person("bob"), Quiet: true},
+		newWatch().handler(),
+	)
 	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +505,13 @@ func TestPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until(t, "the inputs", func(_ string, events []wire.Event) bool {
-		return slices.ContainsFunc(events, func(e wire.Event) bool { return e.Kind == wire.EventInput && e.By == "person:bob" && e.Bytes > 0 })
+		return slices.ContainsFunc(
+			events,
+			func(e wire.Event) bool {
+				return e.Kind == wire.EventInput && e.By == "person:bob" &&
+					e.Bytes > 0
+			},
+		)
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -417,116 +527,5 @@ func TestPassword(t *testing.T) {
 	}
 	if hidden["agent:alice"] != 1 || hidden["person:bob"] == 0 {
 		t.Errorf("hidden inputs: %v", hidden)
-	}
-}
-
-// TestNarrow runs in a terminal in which the line that is typed wraps.
-func TestNarrow(t *testing.T) {
-	for _, shell := range shells(t) {
-		for _, cols := range []int{20, 40, 80} {
-			set := newSet(t, shell)
-			w := newWatch()
-			c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice"), Start: &wire.Start{Cols: cols, Rows: 10}}, w.handler())
-			for range 5 {
-				if res := run(t, c, "echo hi"); res.Output != "hi\n" {
-					t.Errorf("%s, %d columns: %q", shell, cols, res.Output)
-				}
-			}
-			w.mu.Lock()
-			prompt := map[bool]string{true: "# ", false: "$ "}[shell != "/bin/bash" && os.Getuid() == 0]
-			plain := regexp.MustCompile(`\x1b\[\?2004[hl]\r?`).ReplaceAllString(string(w.output), "")
-			w.mu.Unlock()
-			if i := strings.Index(plain, "echo hi"); i < 0 || strings.Trim(plain[i:], "\r") != strings.Repeat("echo hi\r\nhi\r\n"+prompt, 5) {
-				t.Errorf("%s, %d columns: log %q", shell, cols, plain)
-			}
-		}
-	}
-}
-
-// TestFullRow has prompts of all widths: with one of them the line that is typed ends with the row, and the line editor goes back
-// to draw its end again.
-func TestFullRow(t *testing.T) {
-	w := newWatch()
-	c := dial(t, newSet(t, "/bin/bash"), wire.Attach{Session: "main", Create: true, Party: agentParty("alice"), Start: &wire.Start{Cols: 20, Rows: 10}}, w.handler())
-	for n := range 20 {
-		if res := run(t, c, "PS1=$PS1+"); res.Output != "" {
-			t.Errorf("behind a prompt of %d: %q", 2+n, res.Output)
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if strings.Contains(string(w.output), "\x1b[A") {
-		t.Errorf("log %q", w.output)
-	}
-}
-
-// TestSlowPrompt has a prompt that takes its time: what is typed meanwhile would be echoed by the terminal and by the shell.
-func TestSlowPrompt(t *testing.T) {
-	set := newSet(t, "/bin/bash")
-	w := newWatch()
-	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
-	run(t, c, `PS1='$(sleep 0.3)> '`)
-	for range 3 {
-		if res := run(t, c, "echo hi"); res.Ended != wire.Done || res.Output != "hi\n" {
-			t.Errorf("%s, %q", res.Ended, res.Output)
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	plain := regexp.MustCompile(`\x1b\[\?2004[hl]\r?`).ReplaceAllString(string(w.output), "")
-	if want := strings.Repeat("> echo hi\r\nhi\r\n", 3) + "> "; !strings.HasSuffix(plain, want) {
-		t.Errorf("log %q, want it to end in %q", plain, want)
-	}
-}
-
-func TestNotice(t *testing.T) {
-	c := agentClient(t, newSet(t, "/bin/bash"))
-	if res := run(t, c, "true"); res.Notice != nil {
-		t.Errorf("notice %q of true", *res.Notice)
-	}
-	res := run(t, c, `printf '\033]9;build done\a'; sleep 0.05`)
-	if res.Notice == nil || *res.Notice != "text build done" {
-		t.Errorf("notice %v", res.Notice)
-	}
-	for _, tt := range []struct{ print, want string }{
-		{`\a\033]0;title\a`, "bell"},
-		{`\033]9;done\a\033]9;4;1;50\a`, "text done"},
-		{`\033]0;title\a`, "title title"},
-	} {
-		res := run(t, c, "printf '"+tt.print+"'; sleep 0.05")
-		got := "none"
-		if res.Notice != nil {
-			got = *res.Notice
-		}
-		if got != tt.want {
-			t.Errorf("printf %s: notice %s, want %s", tt.print, got, tt.want)
-		}
-	}
-}
-
-// TestRunAfterResize runs commands right behind changes of the size, at which the line editor draws its prompt again: the log shows
-// neither a second prompt nor anything of the line that starts a command.
-func TestRunAfterResize(t *testing.T) {
-	set := newSet(t, "/bin/bash")
-	w := newWatch()
-	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
-	run(t, c, "true")
-	const n = 60
-	for i := range n {
-		if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 80 + i%2, Rows: 24}); err != nil {
-			t.Fatal(err)
-		}
-		if res := run(t, c, "echo hi"); res.Ended != wire.Done || res.Output != "hi\n" {
-			t.Errorf("%s, %q, %v", res.Ended, res.Output, res.Error)
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	plain := regexp.MustCompile(`\x1b\[[0-9?]*[a-zA-Z]`).ReplaceAllString(string(w.output), "")
-	if strings.Contains(plain, "sbx") {
-		t.Errorf("the line that starts a command is shown: %q", plain)
-	}
-	if got := len(regexp.MustCompile(`echo hi\r\n\r*hi\r\n`).FindAllString(plain, -1)); got != n {
-		t.Errorf("%d of %d commands are shown as they ran: %q", got, n, plain)
 	}
 }

@@ -32,7 +32,12 @@ func TestShells(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWatch()
-			c := dial(t, newSet(t, path), wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+			c := dial(
+				t,
+				newSet(t, path),
+				wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
+				w.handler(),
+			)
 			for _, tt := range []struct {
 				command, output string
 				code            int
@@ -62,25 +67,40 @@ func TestShells(t *testing.T) {
 				{"stty -a | grep -c -e -icanon -e ' -echo ' -e -opost", "0\n", 1},
 			} {
 				res := run(t, c, tt.command)
-				if res.Ended != wire.Done || tt.output != res.Output && !strings.HasPrefix(tt.output, "*") ||
-					!strings.HasSuffix(res.Output, strings.TrimPrefix(tt.output, "*")) || code(res) != tt.code {
-					t.Errorf("%.60s: %s, %.200q, %d, want %.200q, %d; %+v", tt.command, res.Ended, res.Output, code(res), tt.output, tt.code, res.Error)
+				if res.Ended != wire.Done ||
+					tt.output != res.Output && !strings.HasPrefix(tt.output, "*") ||
+					!strings.HasSuffix(res.Output, strings.TrimPrefix(tt.output, "*")) ||
+					code(res) != tt.code {
+					t.Errorf(
+						"%.60s: %s, %.200q, %d, want %.200q, %d; %+v",
+						tt.command,
+						res.Ended,
+						res.Output,
+						code(res),
+						tt.output,
+						tt.code,
+						res.Error,
+					)
 				}
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			shown := regexp.MustCompile(`\x1b\]0;[^\a]*\a`).ReplaceAll(w.output, nil) // fish makes it the title, too
+			shown := regexp.MustCompile(`\x1b\]0;[^\a]*\a`).
+				ReplaceAll(w.output, nil)
+				// fish makes it the title, too
 			if n := strings.Count(string(shown), "printf x"); n != 1 {
 				t.Errorf("a command is shown %d times: %.2000q", n, w.output)
 			}
-			if strings.Contains(string(w.output), "__sbx") || strings.Contains(string(w.output), "\x1b]7337;") {
+			if strings.Contains(string(w.output), "__sbx") ||
+				strings.Contains(string(w.output), "\x1b]7337;") {
 				t.Errorf("the integration is in the log: %.2000q", w.output)
 			}
 		})
 	}
 }
 
-// TestHereDocuments compares here-documents of many lengths by their checksums, in the shells that have them.
+// TestHereDocuments compares here-documents of many lengths by their checksums, in the shells that
+// have them.
 func TestHereDocuments(t *testing.T) {
 	for name, path := range allShells(t) {
 		if name == "fish" {
@@ -121,17 +141,20 @@ func TestUnfinished(t *testing.T) {
 			run(t, c, "false")
 			for _, command := range commands {
 				res := run(t, c, command)
-				if res.Ended != wire.Refused || res.Error.Code != wire.CodeSyntax || res.Phase != wire.PhasePrompt {
+				if res.Ended != wire.Refused || res.Error.Code != wire.CodeSyntax ||
+					res.Phase != wire.PhasePrompt {
 					t.Errorf("%q: %s, %s, %v", command, res.Ended, res.Phase, res.Error)
 				}
 			}
 			if res := run(t, c, "echo fine"); res.Output != "fine\n" || code(res) != 0 {
 				t.Errorf("afterwards: %s, %q", res.Ended, res.Output)
 			}
-			if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "echo 'unfinished"}); res.Ended != wire.Continuation {
+			if res := do(t, c, wire.Request{Verb: wire.VerbType,
+				Text: "echo 'unfinished"}); res.Ended != wire.Continuation {
 				t.Errorf("typed: %s", res.Ended)
 			}
-			if res := do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Phase != wire.PhasePrompt {
+			if res := do(t, c,
+				wire.Request{Verb: wire.VerbInterrupt}); res.Phase != wire.PhasePrompt {
 				t.Errorf("interrupt: %s, %s", res.Ended, res.Phase)
 			}
 			if res := run(t, c, "echo fine"); res.Output != "fine\n" {
@@ -141,7 +164,7 @@ func TestUnfinished(t *testing.T) {
 	}
 }
 
-// TestShellsEnd ends shells in their several ways; the next command gets a fresh one and is told.
+// TestShellsEnd ends shells in several ways. The next command runs in a new shell, with a note.
 func TestShellsEnd(t *testing.T) {
 	for name, path := range allShells(t) {
 		t.Run(name, func(t *testing.T) {
@@ -151,12 +174,14 @@ func TestShellsEnd(t *testing.T) {
 			ends := []struct {
 				command, signal string
 				code            int
-			}{{"exit", "", 0}, {"exit 3", "", 3}, {"kill -9 " + pid, "KILL", -1}, {"exec ls", "", 0}, {"exec sh -c 'exit 9'", "", 9}}
+			}{{"exit", "", 0}, {"exit 3", "", 3}, {"kill -9 " + pid, "KILL", -1},
+				{"exec ls", "", 0}, {"exec sh -c 'exit 9'", "", 9}}
 			if name != "fish" {
 				ends = append(ends, []struct {
 					command, signal string
 					code            int
-				}{{"set -e; false", "", 1}, {"trap 'exit 6' EXIT; exit 5", "", 6}, {"exit 300", "", 44}}...)
+				}{{"set -e; false", "", 1}, {"trap 'exit 6' EXIT; exit 5", "", 6},
+					{"exit 300", "", 44}}...)
 			}
 			for _, end := range ends {
 				res := run(t, c, end.command)
@@ -168,7 +193,8 @@ func TestShellsEnd(t *testing.T) {
 					t.Errorf("%s: %s, %d, %q", end.command, res.Ended, code(res), signal)
 				}
 				res = run(t, c, "echo again")
-				if res.Ended != wire.Done || res.Output != "again\n" || len(res.Notes) != 1 || res.Notes[0] != "shell_restarted" {
+				if res.Ended != wire.Done || res.Output != "again\n" || len(res.Notes) != 1 ||
+					res.Notes[0] != "shell_restarted" {
 					t.Errorf("after %s: %s, %q, %v", end.command, res.Ended, res.Output, res.Notes)
 				}
 			}
@@ -189,39 +215,57 @@ func TestShellsNest(t *testing.T) {
 				if res.Ended != wire.Waiting {
 					t.Errorf("%s: %s, %q", inner, res.Ended, res.Output)
 				}
-				if res := run(t, c, "echo no"); res.Ended != wire.Refused || res.Error.Code != wire.CodeNotPrompt {
+				if res := run(t, c, "echo no"); res.Ended != wire.Refused ||
+					res.Error.Code != wire.CodeNotPrompt {
 					t.Errorf("run in %s: %s, %v", inner, res.Ended, res.Error)
 				}
-				if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "exit 5"}); res.Ended != wire.Done || code(res) != 5 {
+				if res := do(t, c, wire.Request{Verb: wire.VerbType,
+					Text: "exit 5"}); res.Ended != wire.Done ||
+					code(res) != 5 {
 					t.Errorf("exit of %s: %s, %d, %q", inner, res.Ended, code(res), res.Output)
 				}
 			}
 			// What takes its place prints no marks: it is one more program that waits.
-			if res := run(t, c, "exec bash --norc"); res.Ended != wire.Waiting && res.Ended != wire.Attention {
+			if res := run(t, c, "exec bash --norc"); res.Ended != wire.Waiting &&
+				res.Ended != wire.Attention {
 				t.Errorf("exec bash: %s, %q", res.Ended, res.Output)
 			}
-			if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "exit 4"}); res.Ended != wire.Dead || code(res) != 4 {
+			if res := do(t, c, wire.Request{Verb: wire.VerbType,
+				Text: "exit 4"}); res.Ended != wire.Dead ||
+				code(res) != 4 {
 				t.Errorf("exit of what took its place: %s, %d", res.Ended, code(res))
 			}
 		})
 	}
 }
 
-// TestSharedDescriptor has a program read from the descriptor that it inherits, on and on: no command that is run loses a byte to it.
+// TestSharedDescriptor has a program read from the descriptor that it inherits, on and on: no
+// command that is run loses a byte to it.
 func TestSharedDescriptor(t *testing.T) {
 	for _, name := range []string{"bash", "dash", "zsh"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := fresh(t, newSet(t, "/bin/"+name))
 			// By -u and not by <&: dash takes no number of two digits there.
-			run(t, c, fmt.Sprintf("bash -c 'while :; do read -u %d -N 7 -t 0.001 x; done' >/dev/null 2>&1 & reader=$!", marks.CommandFD))
+			run(
+				t,
+				c,
+				fmt.Sprintf(
+					"bash -c 'while :; do read -u %d -N 7 -t 0.001 x; done' >/dev/null 2>&1 & "+
+						"reader=$!",
+					marks.CommandFD,
+				),
+			)
 			for i := range 30 {
 				want := strings.Repeat("x", i*100)
-				if res := run(t, c, "echo "+want); res.Ended != wire.Done || res.Output != want+"\n" {
+				if res := run(t, c, "echo "+want); res.Ended != wire.Done ||
+					res.Output != want+"\n" {
 					t.Fatalf("%s, %v, %q, want %q", res.Ended, res.Error, res.Output, want)
 				}
 			}
-			if res := run(t, c, "readlink /proc/$reader/fd/"+fmt.Sprint(marks.CommandFD)); res.Ended != wire.Done || code(res) != 0 {
+			if res := run(t, c, "readlink /proc/$reader/fd/"+fmt.Sprint(
+				marks.CommandFD)); res.Ended != wire.Done ||
+				code(res) != 0 {
 				t.Errorf("the program that reads: %s, %d, %q", res.Ended, code(res), res.Output)
 			}
 		})

@@ -8,22 +8,21 @@ import (
 )
 
 const (
-	// showTime is how long a Result waits for a screen that is behind the log, as in a flood of
-	// output.
+	// showTime is how long a Result waits for a screen that is behind the log.
 	showTime = 200 * time.Millisecond
-	// maxShown is the most text of a screen that goes with a Result, which has to fit a frame.
+	// maxShown limits the text of a screen in a Result, which must fit a frame.
 	maxShown = 256 << 10
 )
 
-// awaitScreen waits until the screen shows all that was printed, for showTime at most.
+// awaitScreen waits until the screen is up to date, for at most showTime.
 func (s *session) awaitScreen() {
 	ctx, cancel := context.WithTimeout(s.ctx, showTime)
 	defer cancel()
 	_, end := s.log.bounds()
-	_ = s.display.sync(ctx, end) // else it shows what it does: its offset tells
+	_ = s.display.sync(ctx, end) // on an error, the screen is older, as its offset shows
 }
 
-// addScreen puts the screen into r if that is asked for, and not while somebody keeps it private.
+// addScreen sets r.Screen if the call asks for it, except in private mode.
 func (f *call) addScreen(when wire.ShowScreen, r *wire.Result, alt bool) {
 	s := f.s
 	switch when {
@@ -31,8 +30,10 @@ func (f *call) addScreen(when wire.ShowScreen, r *wire.Result, alt bool) {
 		return
 	case wire.ScreenAlways:
 	default:
-		front := r.Phase == wire.PhaseRunning || r.Phase == wire.PhaseWaiting || r.Phase == wire.PhaseOpaque
-		draws := alt || r.Want == wire.WantPager || r.Want == wire.WantFullscreen || r.Ended == wire.Attention
+		front := r.Phase == wire.PhaseRunning || r.Phase == wire.PhaseWaiting ||
+			r.Phase == wire.PhaseOpaque
+		draws := alt || r.Want == wire.WantPager || r.Want == wire.WantFullscreen ||
+			r.Ended == wire.Attention
 		if !front || !draws {
 			return
 		}

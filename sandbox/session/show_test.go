@@ -21,14 +21,19 @@ func TestResultShowsTheScreen(t *testing.T) {
 		ended         wire.Ended
 		want          string // in the screen; empty is no screen
 	}{
-		{"a program on the alternate screen that waits", drawn + "read -rsn1" + undrawn, "", wire.Waiting, "drawn"},
-		{"one that listens and has come to rest", drawn + "read -rsn1 -t 60" + undrawn, wire.ScreenAuto, wire.Attention, "drawn"},
-		{"one that works until the deadline", drawn + "sleep 60" + undrawn, "", wire.Deadline, "drawn"},
-		{"a listener on the main screen", "echo at work; read -t 60 x", "", wire.Attention, "at work"},
+		{"a program on the alternate screen that waits", drawn + "read -rsn1" + undrawn, "",
+			wire.Waiting, "drawn"},
+		{"one that listens and has come to rest", drawn + "read -rsn1 -t 60" + undrawn,
+			wire.ScreenAuto, wire.Attention, "drawn"},
+		{"one that works until the deadline", drawn + "sleep 60" + undrawn, "", wire.Deadline,
+			"drawn"},
+		{"a listener on the main screen", "echo at work; read -t 60 x", "", wire.Attention,
+			"at work"},
 		{"a question on the main screen", "read -p 'Name? ' x", "", wire.Waiting, ""},
 		{"a program at work", "echo at work; sleep 60", "", wire.Deadline, ""},
 		{"one that is done", "echo done", "", wire.Done, ""},
-		{"one that has left the alternate screen", drawn + "sleep 0.1" + undrawn, "", wire.Done, ""},
+		{"one that has left the alternate screen", drawn + "sleep 0.1" + undrawn, "", wire.Done,
+			""},
 		{"never", drawn + "read -rsn1" + undrawn, wire.ScreenNever, wire.Waiting, ""},
 		{"always", "echo done", wire.ScreenAlways, wire.Done, "done"},
 		{"always, of a question", "read -p 'Name? ' x", wire.ScreenAlways, wire.Waiting, "Name?"},
@@ -38,14 +43,24 @@ func TestResultShowsTheScreen(t *testing.T) {
 			if tt.ended == wire.Deadline {
 				timeout = 1500
 			}
-			res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command, Screen: tt.show, TimeoutMS: timeout})
+			res := do(
+				t,
+				c,
+				wire.Request{
+					Verb:      wire.VerbRun,
+					Text:      tt.command,
+					Screen:    tt.show,
+					TimeoutMS: timeout,
+				},
+			)
 			if res.Ended != tt.ended {
 				t.Fatalf("ended %s, want %s: %+v", res.Ended, tt.ended, res)
 			}
 			switch {
 			case tt.want == "" && res.Screen != nil:
 				t.Errorf("it shows %q", res.Screen.Text)
-			case tt.want != "" && (res.Screen == nil || !strings.Contains(res.Screen.Text, tt.want)):
+			case tt.want != "" && (res.Screen == nil ||
+				!strings.Contains(res.Screen.Text, tt.want)):
 				t.Errorf("it shows %+v, want %q", res.Screen, tt.want)
 			}
 			if res.Ended != wire.Done {
@@ -56,14 +71,17 @@ func TestResultShowsTheScreen(t *testing.T) {
 	}
 }
 
-// A screen has its rows as text, without the blank ones at its end, the cursor and the title, and is the one that the
-// request for the screen answers.
+// A screen has its rows as text, without the blank ones at its end, the cursor and the title, and
+// is the one that the request for the screen answers.
 func TestShownScreen(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: drawn + "read -rsn1"})
 	s := res.Screen
-	if s == nil || s.Text != "\n\n    drawn" || s.CursorX != 1 || s.CursorY != 3 || !s.AltScreen || s.Title != "a title" ||
-		s.Cols != wire.DefaultCols || s.Rows != wire.DefaultRows || s.Offset < res.To {
+	if s == nil || s.Text != "\n\n    drawn" || s.CursorX != 1 || s.CursorY != 3 || !s.AltScreen ||
+		s.Title != "a title" ||
+		s.Cols != wire.DefaultCols ||
+		s.Rows != wire.DefaultRows ||
+		s.Offset < res.To {
 		t.Fatalf("shows %+v", s)
 	}
 	asked, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
@@ -79,10 +97,13 @@ func TestShownScreen(t *testing.T) {
 	if res := do(t, c, wire.Request{Verb: wire.VerbWait}); res.Screen == nil {
 		t.Error("a wait shows nothing")
 	}
-	if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"x"}}); res.Ended != wire.Done || res.Screen != nil {
+	if res := do(t, c, wire.Request{Verb: wire.VerbKeys,
+		Keys: []string{"x"}}); res.Ended != wire.Done ||
+		res.Screen != nil {
 		t.Errorf("back at the prompt: %s, shows %+v", res.Ended, res.Screen)
 	}
-	if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "true", Screen: "often"}); err == nil ||
+	if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "true",
+		Screen: "often"}); err == nil ||
 		!strings.Contains(err.Error(), "never, auto or always") {
 		t.Errorf("a word that is none: %v", err)
 	}
@@ -93,13 +114,19 @@ func TestPrivateScreenIsNotShown(t *testing.T) {
 	alice := agentClient(t, set)
 	run(t, alice, "true")
 	mine := newWatch()
-	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), Quiet: true}, mine.handler())
+	bob := dial(
+		t,
+		set,
+		wire.Attach{Session: "main", Party: person("bob"), Quiet: true},
+		mine.handler(),
+	)
 	setPrivate(t, bob, true)
 	if err := bob.Input(t.Context(), []byte(`printf '\033[?1049hsecret-''42'; read -rsn1`+"\r")); err != nil {
 		t.Fatal(err)
 	}
 	mine.text(t, "secret-42")
-	for _, r := range []wire.Request{{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}}, {Verb: wire.VerbRun, Text: "true"}} {
+	for _, r := range []wire.Request{{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}},
+		{Verb: wire.VerbRun, Text: "true"}} {
 		r.Screen = wire.ScreenAlways
 		res := do(t, alice, r)
 		all, err := json.Marshal(res)
@@ -116,7 +143,8 @@ func TestScreenTooLarge(t *testing.T) {
 		Start: &wire.Start{Cols: wire.MaxCols, Rows: wire.MaxRows}}, wire.Handler{})
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, MaxOutput: -1,
 		Text: `printf '\033[?1049h'; head -c 400000 /dev/zero | tr '\0' x; read -rsn1`})
-	if res.Ended != wire.Waiting || res.Screen != nil || !strings.Contains(strings.Join(res.Notes, " "), wire.NoteNoScreen) {
+	if res.Ended != wire.Waiting || res.Screen != nil ||
+		!strings.Contains(strings.Join(res.Notes, " "), wire.NoteNoScreen) {
 		t.Errorf("%s, screen %v, notes %q", res.Ended, res.Screen != nil, res.Notes)
 	}
 }

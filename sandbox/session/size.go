@@ -5,13 +5,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// clampSize returns the size within the bounds of a terminal.
+// clampSize returns the size within the limits of a terminal.
 func clampSize(cols, rows int) (size keyboard.Size) {
 	size.Cols, size.Rows = wire.ClampSize(uint32(cols), uint32(rows))
 	return size
 }
 
-// resize notes the size that p has, and applies it if p's window gives the terminal its size.
+// resize stores the size of p's window, and applies it if that window determines the size of the
+// terminal.
 func (s *session) resize(p *party, cols, rows int) error {
 	if cols < 1 || rows < 1 {
 		return wire.Errorf(wire.CodeUsage, "size %dx%d is not one of a terminal", cols, rows)
@@ -25,8 +26,7 @@ func (s *session) resize(p *party, cols, rows int) error {
 	return nil
 }
 
-// resizeDead gives a session whose shell has ended the size that a brings along: a starts it again,
-// as it would a new one.
+// resizeDead sets the size of a dead session to that of a, which restarts it.
 func (s *session) resizeDead(a wire.Attach) {
 	if a.Start == nil || a.Start.Cols <= 0 || a.Start.Rows <= 0 {
 		return
@@ -44,18 +44,20 @@ func (s *session) resizeDead(a wire.Attach) {
 	}
 }
 
-// resizeLocked gives the terminal a size. The zero size leaves it as it is.
+// resizeLocked sets the size of the terminal. The zero size changes nothing.
 func (s *session) resizeLocked(size keyboard.Size, by string) {
 	if size == s.size || size == (keyboard.Size{}) {
 		return
 	}
 	s.size = size
-	s.private.before = nil // what a screen cuts off comes back when it grows
+	s.private.before = nil // a screen that grows shows hidden lines again
 	if s.aliveLocked() {
 		if err := s.console.term.Resize(size.Cols, size.Rows); err != nil {
 			s.set.log.Warn("resize terminal", "session", s.name, "error", err)
 		}
 	}
 	s.display.resize(size.Cols, size.Rows)
-	s.events.emitLocked(wire.Event{Kind: wire.EventResize, Cols: size.Cols, Rows: size.Rows, By: by})
+	s.events.emitLocked(
+		wire.Event{Kind: wire.EventResize, Cols: size.Cols, Rows: size.Rows, By: by},
+	)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// stateLocked is the present state, as everybody may know it.
+// stateLocked returns the current state without private content.
 func (s *session) stateLocked() wire.State {
 	st := s.track.State(time.Now())
 	s.private.veilLocked(&st)
@@ -25,7 +25,7 @@ func (s *session) momentLocked(c *console) track.Moment {
 	return m
 }
 
-// reportLocked carries out and reports what an observation of the terminal c changed.
+// reportLocked applies and reports the changes of an observation of the terminal c.
 func (s *session) reportLocked(c *console, n track.News) {
 	if n.GaveUp {
 		c.giveUpLocked()
@@ -34,7 +34,7 @@ func (s *session) reportLocked(c *console, n track.News) {
 		if ev.State != nil {
 			s.private.veilLocked(ev.State)
 		}
-		if ev.Kind == wire.EventBegun && ev.By == "" { // of what was typed
+		if ev.Kind == wire.EventBegun && ev.By == "" { // of a typed command
 			ev.By = s.keyboard.String()
 		}
 		s.events.emitLocked(ev)
@@ -50,7 +50,7 @@ func (s *session) reportLocked(c *console, n track.News) {
 	}
 }
 
-// markedLocked takes a mark of the shell. All output before it is in the log.
+// markedLocked handles a mark of the shell. All output before it is in the log.
 func (c *console) markedLocked(m marks.Mark) {
 	s := c.s
 	if c != s.console || s.track.Phase() == wire.PhaseDead {
@@ -68,7 +68,7 @@ func (c *console) markedLocked(m marks.Mark) {
 		}
 		c.takeBack()
 	case marks.PromptStart:
-		if dir := c.dotDir; dir != "" { // the shell has found its script
+		if dir := c.dotDir; dir != "" { // the shell has read its script
 			c.dotDir = ""
 			s.spawn(func() { c.dropDotDir(dir) })
 		}
@@ -78,7 +78,7 @@ func (c *console) markedLocked(m marks.Mark) {
 		c.editAt, c.promptTo = end, end
 	case marks.PromptAgain:
 		if c.echo != nil {
-			c.echo.dropPrompt() // of the command that is being given, which it stood before
+			c.echo.dropPrompt() // the prompt before the command
 		}
 		if c.editAt != 0 {
 			c.editAt = end
@@ -90,14 +90,14 @@ func (c *console) markedLocked(m marks.Mark) {
 	}
 }
 
-// commandStartsLocked takes what was held back for the mark before a command that runs. It reports
-// whether the mark was the shell's own, which a key begins.
+// commandStartsLocked handles the echo before the mark of a started command. It reports whether a
+// key began the command.
 func (c *console) commandStartsLocked(m marks.Mark, end uint64) (key bool) {
 	c.typist = nil
 	e := c.echo
 	switch {
 	case e != nil && c.marks.Key && !m.Run:
-		// The shell has seen the key. What was printed up to now is others' output.
+		// The shell has received the key. Output up to now is of other programs.
 		c.track.Key()
 		e.dropLine()
 		c.s.log.append(e.bytes)
@@ -117,7 +117,7 @@ func (c *console) commandStartsLocked(m marks.Mark, end uint64) (key bool) {
 }
 
 // echoAgainLocked expects the echo of a command's line at the next prompt, if another line ran
-// before it.
+// first.
 func (c *console) echoAgainLocked() {
 	cmd := c.track.Command()
 	if cmd == nil || cmd.Started || cmd.Ended || cmd.Line == nil {
@@ -129,7 +129,7 @@ func (c *console) echoAgainLocked() {
 	c.beginEchoLocked(cmd.Line, "")
 }
 
-// giveUpLocked sees to it that a command which was not taken will not be.
+// giveUpLocked withdraws a command that the shell has not accepted.
 func (c *console) giveUpLocked() {
 	if c.handoff != nil {
 		c.takeBack()
@@ -139,7 +139,7 @@ func (c *console) giveUpLocked() {
 	}
 }
 
-// tickLaterLocked sees to it that the tracker is asked again when it is due.
+// tickLaterLocked starts a timer for the next tick of the tracker.
 func (c *console) tickLaterLocked() {
 	due := c.track.Due()
 	if due.Equal(c.due) {
@@ -155,7 +155,7 @@ func (c *console) tickLaterLocked() {
 	}
 }
 
-// tick asks the tracker again.
+// tick updates the tracker.
 func (c *console) tick() {
 	s := c.s
 	s.mu.Lock()
@@ -169,8 +169,7 @@ func (c *console) tick() {
 	}
 }
 
-// busy reports whether the shell is known not to read its terminal, or what it printed before it
-// read has not come out of it: this process may have had no processor since.
+// busy reports whether the shell does not read its terminal, or its output is not in the log yet.
 func (c *console) busy() bool {
 	if c.local == nil {
 		return false
@@ -179,7 +178,7 @@ func (c *console) busy() bool {
 	return err == nil && facts.ShellIsForeground && (!facts.Blocked || c.unread())
 }
 
-// front says who has the terminal. That is not known where processes are not looked at.
+// front returns the foreground. It is unknown without process evidence.
 func (c *console) front() track.Front {
 	if c.local == nil || c.s.without(wire.BasisProcess) {
 		return track.Front{}
@@ -188,7 +187,7 @@ func (c *console) front() track.Front {
 	return track.Front{Shell: err == nil && group == c.local.TTY().SessionPID, Known: err == nil}
 }
 
-// frontFor is front, for marks that tell a state by it.
+// frontFor is front, for marks whose state depends on it.
 func (c *console) frontFor(m marks.Mark) track.Front {
 	switch m.Kind {
 	case marks.Refused, marks.PromptEnd, marks.PromptAgain, marks.Continuation:
@@ -197,8 +196,8 @@ func (c *console) frontFor(m marks.Mark) track.Front {
 	return track.Front{}
 }
 
-// died makes the state dead by exit, if c is the present terminal. All its output is in the log, or
-// was waited for long enough.
+// died sets the state dead with exit, if c is the current terminal. Its output is in the log, or
+// the wait for it has timed out.
 func (c *console) died(exit Exit) {
 	s := c.s
 	s.mu.Lock()

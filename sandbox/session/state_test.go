@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestLatePromptEnd takes a prompt for complete whose last mark is late, as on a busy machine, and hands a command over: the
-// mark that comes then is not the end of that command.
+// TestLatePromptEnd takes a prompt for complete whose last mark is late, as on a busy machine, and
+// hands a command over: the mark that comes then is not the end of that command.
 func TestLatePromptEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSession(NewSet(Options{}), "main", wire.Start{})
@@ -40,10 +40,13 @@ func TestLatePromptEnd(t *testing.T) {
 		if cmd.Over || phase() != wire.PhaseRunning {
 			t.Fatalf("after the late end of the prompt: %s, command over: %v", phase(), cmd.Over)
 		}
-		for _, m := range []marks.Mark{{Kind: marks.CommandStart, Run: true}, {Kind: marks.CommandEnd, Exit: 3}, {Kind: marks.PromptStart, Exit: 3}, {Kind: marks.PromptEnd}} {
+		for _, m := range []marks.Mark{{Kind: marks.CommandStart, Run: true},
+			{Kind: marks.CommandEnd, Exit: 3}, {Kind: marks.PromptStart, Exit: 3},
+			{Kind: marks.PromptEnd}} {
 			mark(m)
 		}
-		if !cmd.Started || !cmd.Over || cmd.Exit == nil || *cmd.Exit != 3 || phase() != wire.PhasePrompt {
+		if !cmd.Started || !cmd.Over || cmd.Exit == nil || *cmd.Exit != 3 ||
+			phase() != wire.PhasePrompt {
 			t.Errorf("after its own marks: %s, command %+v", phase(), cmd)
 		}
 	})

@@ -9,7 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestStatements has a program that listens say of itself that it works, or that it asks, against what its output looks like.
+// TestStatements has a program that listens say of itself that it works, or that it asks, against
+// what its output looks like.
 func TestStatements(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	say := func(status string) string { return `printf '\033]7501;state=` + status + `\007'; ` }
@@ -31,7 +32,15 @@ func TestStatements(t *testing.T) {
 		{"worked, and is done", say("working") + say("done") + blinks, 60_000, wire.Attention},
 		{"takes it back", say("working") + say("clear") + still, 60_000, wire.Attention},
 	} {
-		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "bash -c " + "'" + strings.ReplaceAll(tt.command, "'", `'\''`) + "'", TimeoutMS: tt.timeout})
+		res := do(
+			t,
+			c,
+			wire.Request{
+				Verb:      wire.VerbRun,
+				Text:      "bash -c " + "'" + strings.ReplaceAll(tt.command, "'", `'\''`) + "'",
+				TimeoutMS: tt.timeout,
+			},
+		)
 		if res.Ended != tt.ended || res.Phase != wire.PhaseRunning {
 			t.Errorf("%s: ended %s in phase %s, want %s", tt.name, res.Ended, res.Phase, tt.ended)
 		}
@@ -41,8 +50,8 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-// TestTypingIsNoRest types to a program that was at rest, and that answers late while it listens on: it has not come to rest
-// again before that.
+// TestTypingIsNoRest types to a program that was at rest, and that answers late while it listens
+// on: it has not come to rest again before that.
 func TestTypingIsNoRest(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
@@ -58,13 +67,21 @@ while select.select([0], [], [], 60):
     key = os.read(0, 1)
     threading.Timer(0.3, os.write, (1, b"<" + key + b">")).start()
 '`
-	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: program}); res.Ended != wire.Attention {
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun,
+		Text: program}); res.Ended != wire.Attention {
 		t.Fatalf("ended %s in phase %s, want attention", res.Ended, res.Phase)
 	}
 	for _, key := range []string{"a", "b", "c"} {
 		res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{key}})
-		if want := "<" + key + ">"; res.Ended != wire.Attention || !strings.Contains(res.Output, want) {
-			t.Errorf("key %s: ended %s with output %q, want attention with %q", key, res.Ended, res.Output, want)
+		if want := "<" + key + ">"; res.Ended != wire.Attention ||
+			!strings.Contains(res.Output, want) {
+			t.Errorf(
+				"key %s: ended %s with output %q, want attention with %q",
+				key,
+				res.Ended,
+				res.Output,
+				want,
+			)
 		}
 	}
 }

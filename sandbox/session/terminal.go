@@ -10,84 +10,86 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Terminal is a pseudo-terminal with a process on it, seen from the master side. A Session reads it from one goroutine
-// and writes it from another; the other methods may be called at any time, also at once.
+// Terminal is a pseudo-terminal with a process, seen from the master side. A session reads it in
+// one goroutine and writes it in another. The other methods are safe for concurrent use.
 //
-// One whose processes are on this machine is a [Local], too; what another cannot do is left out of interrupts and of a
-// state's basis, and said there.
+// If its processes are on this machine, it is also a [Local]. Otherwise interrupts and states lack
+// the process layer.
 type Terminal interface {
-	// Read returns output. After the last byte it returns an error; Linux says EIO on a master whose slave nobody has
-	// open, which an implementation may pass on. Close makes a blocked Read return.
+	// Read returns output. After the last byte it returns an error, which may be EIO: Linux returns
+	// that for a master whose slave is not open. Close makes a blocked Read return.
 	io.Reader
-	// Write sends input. It may accept a part, with an error, when the write deadline passes while the program does not
-	// read its input.
+	// Write sends input. If the write deadline passes because the program does not read, it returns
+	// an error and the number of accepted bytes.
 	io.Writer
 	SetWriteDeadline(t time.Time) error
 
-	// Resize changes the size; the program is told (SIGWINCH).
+	// Resize changes the size. The program receives SIGWINCH.
 	Resize(cols, rows int) error
 
-	// Wait returns when the process that was started has ended, and how. Every call returns the same. Descendants may live
-	// on and hold the terminal open.
+	// Wait waits for the end of the started process. Every call returns the same. Descendants may
+	// still use the terminal.
 	Wait() Exit
 
-	// Close hangs up: the session's processes get HUP, and those that are left when a short grace has passed are killed.
-	// It returns when they are gone and the descriptors are released. Closing twice is not an error.
+	// Close sends HUP to the session's processes, and kills remaining ones after a short time. It
+	// returns when they have ended and the descriptors are closed. Closing twice is not an error.
 	Close() error
 }
 
 // Exit is how a process ended: by a code, or by a signal.
 type Exit struct {
 	Code   int
-	Signal string // without SIG; then Code does not count
-	Reason string // what is known beside: "rescued", "oom_killed", an error of the terminal
+	Signal string // name without SIG; if set, Code is not used
+	Reason string // reason, such as "rescued", "oom_killed" or an error of the terminal
 }
 
-// A Local is a Terminal whose processes can be found and signalled from here.
+// Local is a Terminal whose processes are on this machine.
 type Local interface {
 	Terminal
-	// TTY names the terminal to a [Prober].
+	// TTY identifies the terminal to a [Prober].
 	TTY() TTY
-	// Front returns the terminal's foreground process group (tcgetpgrp on the master). One system call: it is asked at
-	// every prompt.
+	// Front returns the terminal's foreground process group (tcgetpgrp on the master). It must be
+	// fast, because it is called at every prompt.
 	Front() (group int, err error)
-	// Flush drops input that was written and that no program has read yet: TCIFLUSH on a slave descriptor opened for the
-	// call, because on the master it drops output instead.
+	// Flush drops unread input: TCIFLUSH on a slave descriptor, because on the master it would drop
+	// output.
 	Flush() error
-	// Members returns the process IDs of a process group; empty when it is gone.
+	// Members returns the process IDs of a process group; empty if it has ended.
 	Members(group int) ([]int, error)
-	// Below returns the process IDs of everything that descends from the given processes, these not included.
+	// Below returns the process IDs of all descendants of the given processes.
 	Below(pids []int) ([]int, error)
-	// Tree returns the process IDs of everything that descends from the session, whatever group or session it put itself
-	// into: the shell with its descendants, not the keeper above it.
+	// Tree returns the process IDs of the shell and all its descendants, in any group or session.
+	// It excludes the keeper process above the shell.
 	Tree() ([]int, error)
-	// Signal sends sig to one process of the session. A process that is gone is not an error.
+	// Signal sends sig to one process of the session. A process that has ended is not an error.
 	Signal(pid int, sig syscall.Signal) error
 }
 
-// Parent is a Local that tells whether its shell has started programs: they may have printed what the shell prints.
+// Parent is a Local that reports children of its shell, which could have printed a mark instead of
+// the shell.
 type Parent interface {
 	Local
-	// Children returns a number that has changed when children of the shell have ended, and whether some live.
+	// Children returns a number that changes when children of the shell end, and whether the shell
+	// has live children.
 	Children() (ended uint64, live bool, err error)
 }
 
-// Starter makes the terminal and the process of a session. ctx bounds the call, not the terminal. It does not close
-// start.Files; the caller does when Starter has returned.
+// Starter starts the terminal and the process of a session. ctx bounds the call, not the terminal.
+// The caller closes start.Files after Starter has returned.
 type Starter func(ctx context.Context, start Start) (Terminal, error)
 
-// Start is what a Starter has to start. Size, Term and Dir are as in [wire.Start] but filled in where that has defaults
-// of its own; Dir may be empty: then the Starter's own default counts.
+// Start configures a start. Size and Term are as in [wire.Start], with its defaults applied. An
+// empty Dir means the Starter's default.
 type Start struct {
 	Session string // name, for the environment and for logs
 	wire.Start
-	// Argv of the embedded wire.Start is what to execute, Argv[0] a path or a name to be looked up. It is empty when the
-	// Starter has no [Shell] and starts what it likes.
+	// Argv of the embedded wire.Start is the command; Argv[0] is a path or a name to look up. It is
+	// empty if there is no [Shell] and the Starter chooses one.
 
-	// Env of the embedded wire.Start goes over the environment that the Starter gives to its sessions, later entries over
-	// earlier ones. It holds TERM.
+	// Env of the embedded wire.Start overrides the Starter's environment, and later entries
+	// override earlier ones. It has TERM.
 
-	// Files are to be inherited at the given descriptors, and no others beside 0, 1 and 2.
+	// Files are inherited at their descriptors. No others are, except 0, 1 and 2.
 	Files []File
 }
 
@@ -97,10 +99,12 @@ type File struct {
 	File *os.File
 }
 
-// Shell is the login shell of a sandbox as it is now.
+// Shell is the current login shell of a sandbox.
 type Shell struct {
-	Path  string   // empty when there is none
-	Env   []string // what a session's process gets from the Starter, for shells whose start-up files hang on it
-	FDDir string   // where a process finds its own descriptors: /dev/fd or /proc/self/fd; empty when there is neither
-	Login bool     // start it as a login shell
+	Path string // empty if there is none
+	// the Starter's environment, for shells whose start-up files depend on it
+	Env []string
+	// directory of a process's own descriptors: /dev/fd or /proc/self/fd; empty if there is none
+	FDDir string
+	Login bool // start it as a login shell
 }

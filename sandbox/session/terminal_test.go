@@ -39,7 +39,8 @@ func startPTY(ctx context.Context, start session.Start) (session.Terminal, error
 		return nil, err
 	}
 	defer slave.Close()
-	if err := pty.Setsize(master, &pty.Winsize{Cols: uint16(start.Cols), Rows: uint16(start.Rows)}); err != nil {
+	if err := pty.Setsize(master, &pty.Winsize{Cols: uint16(start.Cols),
+		Rows: uint16(start.Rows)}); err != nil {
 		return nil, err
 	}
 	// pty.Open leaves the master blocking: a read could not be ended.
@@ -51,7 +52,11 @@ func startPTY(ctx context.Context, start session.Start) (session.Terminal, error
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, err
 	}
-	t := &ptyTerminal{master: os.NewFile(uintptr(fd), "master"), name: slave.Name(), done: make(chan struct{})}
+	t := &ptyTerminal{
+		master: os.NewFile(uintptr(fd), "master"),
+		name:   slave.Name(),
+		done:   make(chan struct{}),
+	}
 	if info, err := slave.Stat(); err == nil {
 		t.dev = info.Sys().(*syscall.Stat_t).Rdev
 	}
@@ -90,10 +95,15 @@ func startPTY(ctx context.Context, start session.Start) (session.Terminal, error
 	return t, nil
 }
 
-func (t *ptyTerminal) Read(p []byte) (int, error)            { return t.master.Read(p) }
-func (t *ptyTerminal) Write(p []byte) (int, error)           { return t.master.Write(p) }
-func (t *ptyTerminal) SetWriteDeadline(when time.Time) error { return t.master.SetWriteDeadline(when) }
-func (t *ptyTerminal) Wait() session.Exit                    { <-t.done; return t.exit }
+func (t *ptyTerminal) Read(p []byte) (int, error)  { return t.master.Read(p) }
+func (t *ptyTerminal) Write(p []byte) (int, error) { return t.master.Write(p) }
+
+func (t *ptyTerminal) SetWriteDeadline(
+	when time.Time,
+) error {
+	return t.master.SetWriteDeadline(when)
+}
+func (t *ptyTerminal) Wait() session.Exit { <-t.done; return t.exit }
 
 func (t *ptyTerminal) control(f func(fd int) error) error {
 	conn, err := t.master.SyscallConn()
@@ -109,7 +119,11 @@ func (t *ptyTerminal) control(f func(fd int) error) error {
 
 func (t *ptyTerminal) Resize(cols, rows int) error {
 	return t.control(func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows)})
+		return unix.IoctlSetWinsize(
+			fd,
+			unix.TIOCSWINSZ,
+			&unix.Winsize{Col: uint16(cols), Row: uint16(rows)},
+		)
 	})
 }
 
@@ -251,7 +265,11 @@ func tryDial(t *testing.T, set *session.Set, a wire.Attach, h wire.Handler) (*wi
 // socketpair is a connection with buffers of its own, as a real one.
 func socketpair(t testing.TB) (a, b *os.File) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(
+		unix.AF_UNIX,
+		unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canonical reports whether the terminal whose master this is gathers lines before a program reads them.
+// canonical reports whether the terminal of master is in canonical mode.
 func canonical(master *os.File) bool {
 	return inputModes(master).Lines
 }
 
-// signals reports whether the terminal whose master this is makes a signal of ^C. Else it is a byte like any other.
+// signals reports whether ^C sends a signal in the terminal of master. Otherwise it is a normal
+// byte.
 func signals(master *os.File) (is bool) {
 	withFD(master, func(fd int) {
 		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -24,7 +25,7 @@ func signals(master *os.File) (is bool) {
 	return is
 }
 
-// inputModes returns the mode of the terminal whose master this is.
+// inputModes returns the input modes of the terminal of master.
 func inputModes(master *os.File) (m track.Modes) {
 	withFD(master, func(fd int) {
 		if t, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
@@ -34,8 +35,8 @@ func inputModes(master *os.File) (m track.Modes) {
 	return m
 }
 
-// unread reports whether a master has output that was not read from it. What a program has printed may be on its way, in a
-// buffer that a worker of the kernel empties when it gets to it; polling waits for that worker.
+// unread reports whether a master has unread output. Output may still be in a buffer of the kernel,
+// which a worker empties; polling waits for that worker.
 func unread(master *os.File) (is bool) {
 	withFD(master, func(fd int) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -45,9 +46,10 @@ func unread(master *os.File) (is bool) {
 	return is
 }
 
-// masterReader returns a Read of a master that sets taking before the kernel gives bytes away and leaves it set when it has:
-// on a busy machine a goroutine may wait long between the two for a processor, and what it holds is neither unread nor in the
-// log. It is for descriptors that do not block; of others it reports false.
+// masterReader returns a Read of a master that sets taking before the kernel gives bytes away and
+// leaves it set when it has: on a busy machine a goroutine may wait long between the two for a
+// processor, and what it holds is neither unread nor in the log. It is for descriptors that do not
+// block; of others it reports false.
 func masterReader(master *os.File, taking *atomic.Bool) (read func([]byte) (int, error), ok bool) {
 	conn, err := master.SyscallConn()
 	if err != nil {
@@ -60,7 +62,8 @@ func masterReader(master *os.File, taking *atomic.Bool) (read func([]byte) (int,
 	return func(p []byte) (n int, err error) {
 		cerr := conn.Read(func(fd uintptr) bool {
 			taking.Store(true)
-			for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); n, err = unix.Read(int(fd), p) {
+			for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); n,
+				err = unix.Read(int(fd), p) {
 			}
 			if errors.Is(err, unix.EAGAIN) {
 				taking.Store(false)
@@ -80,7 +83,7 @@ func masterReader(master *os.File, taking *atomic.Bool) (read func([]byte) (int,
 	}, ok
 }
 
-// withFD calls f with the descriptor. Not through Fd, which would make the master block.
+// withFD calls f with the descriptor. It does not use Fd, which would make the master blocking.
 func withFD(master *os.File, f func(fd int)) {
 	conn, err := master.SyscallConn()
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// vouchTime is how long a shell that has told its prompt is given to be seen reading at it. A
-// machine at work may give it no processor for long.
+// vouchTime is how long to wait until a shell that reported its prompt is seen reading. On a busy
+// machine that can take long.
 const vouchTime = time.Second
 
-// offspring is what is known of a shell's children at one moment.
+// offspring is the state of a shell's children at one time.
 type offspring struct {
 	ended uint64
 	live  bool
@@ -27,11 +27,10 @@ func (c *console) offspring() (o offspring) {
 	return o
 }
 
-// vouched reports whether more than marks says that the shell is at its prompt behind a command:
-// that the shell alone has run since before, or that it is seen to read at the prompt, and so has
-// printed all that it prints before. A program that has learnt the shell's secret can print what
-// ends a command; what the shell itself prints behind it then contradicts that, see
-// marks.Parser.Forged.
+// vouched reports whether more than marks shows that the shell is at its prompt after a command:
+// only the shell has run since before, or the shell reads at the prompt and so has printed
+// everything before it. A program that knows the shell's secret can print the end of a command;
+// later marks of the shell contradict it, see marks.Parser.Forged.
 func (f *call) vouched(ctx context.Context, c *console, before offspring) bool {
 	s := f.s
 	if c.local == nil || s.without(wire.BasisProcess) {
@@ -45,10 +44,11 @@ func (f *call) vouched(ctx context.Context, c *console, before offspring) bool {
 		s.mu.Lock()
 		left := c != s.console || s.track.Phase() != wire.PhasePrompt
 		s.mu.Unlock()
-		if err != nil || left || facts.Pending { // the shell goes on with what was typed ahead
+		if err != nil || left || facts.Pending { // the shell continues with type-ahead
 			return false
 		}
-		reads := (facts.Blocked || facts.Listens) && facts.ShellIsForeground && facts.Pid == c.local.TTY().SessionPID
+		reads := (facts.Blocked || facts.Listens) && facts.ShellIsForeground &&
+			facts.Pid == c.local.TTY().SessionPID
 		if reads && !c.unread() {
 			return true
 		}

@@ -2,23 +2,23 @@ package session
 
 import "context"
 
-// waiters are the callers for whom the prober looks. Its fields are guarded by session.mu.
+// waiters counts the callers that need the prober. Its fields are guarded by session.mu.
 type waiters struct {
 	s       *session
 	all     int
-	calm    int           // those who are in no hurry
-	watched bool          // the goroutine that looks is running
-	gone    chan struct{} // closed when all becomes 0
+	calm    int           // monitoring callers, which need it less often
+	watched bool          // the observer is running
+	gone    chan struct{} // closed when all is 0
 }
 
-// addLocked counts a caller for whom the prober looks, until release is called.
+// addLocked counts a caller that needs the prober, until release is called.
 func (w *waiters) addLocked() (release func()) {
 	s := w.s
 	w.all++
 	if w.all == 1 {
 		w.gone = make(chan struct{})
 	}
-	s.fireLocked() // whoever comes anew is not kept waiting by a long rest
+	s.fireLocked() // a new caller ends a long pause
 	if !w.watched && !s.closed {
 		w.watched = true
 		s.spawn(func() { (&observer{s: s, anew: true}).run() })
@@ -33,7 +33,7 @@ func (w *waiters) addLocked() (release func()) {
 	}
 }
 
-// monitor keeps the prober observing until ctx ends, less often than for a call that waits.
+// monitor runs the prober now and then until ctx ends, less often than for a waiting call.
 func (w *waiters) monitor(ctx context.Context) {
 	s := w.s
 	s.mu.Lock()
@@ -47,5 +47,5 @@ func (w *waiters) monitor(ctx context.Context) {
 	release()
 }
 
-// calmLocked reports whether all waiters only monitor the state.
+// calmLocked reports whether all callers only monitor.
 func (w *waiters) calmLocked() bool { return w.all == w.calm }

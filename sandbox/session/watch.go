@@ -10,37 +10,36 @@ import (
 )
 
 const (
-	// pauseMost is the longest rest between looks that has to be exact, pausePiece how long output
-	// may go unnoticed in it.
+	// pauseMost is the longest pause between probes that must be exact. pausePiece is how long
+	// output may be unnoticed in it.
 	pauseMost  = 2 * time.Millisecond
 	pausePiece = 300 * time.Microsecond
 )
 
-// observer looks at the terminal's processes while somebody waits to know. Its fields are its
-// goroutine's own.
+// observer probes the terminal's processes while callers wait. Only its goroutine uses its fields.
 type observer struct {
 	s     *session
 	pace  track.Pace
 	timer *time.Timer
 	last  sighting
-	anew  bool // looks so far do not count
+	anew  bool // earlier probes do not count
 }
 
-// sighting is what the prober saw when it looked last.
+// sighting is the result of the last probe.
 type sighting struct {
 	facts   Facts
 	console *console
 	at      time.Time
 }
 
-// calm reports whether all waiters only monitor the state.
+// calm reports whether all callers only monitor.
 func (o *observer) calm() bool {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
 	return o.s.waiters.calmLocked()
 }
 
-// run looks until nobody waits any more.
+// run probes while callers wait.
 func (o *observer) run() {
 	s := o.s
 	o.timer = time.NewTimer(o.pace.Rest())
@@ -56,7 +55,7 @@ func (o *observer) run() {
 		unwatched := s.waiters.gone
 		var changed <-chan struct{}
 		if o.pace.Long() || s.waiters.calmLocked() {
-			// Input that is not echoed, and a caller who has just come, end a long rest.
+			// Unechoed input and a new caller end a long pause.
 			changed = s.changedLocked()
 		}
 		s.mu.Unlock()
@@ -91,7 +90,7 @@ func (o *observer) run() {
 	}
 }
 
-// How a rest ended.
+// Why a pause ended.
 const (
 	restWhole = iota
 	restOutput
@@ -99,12 +98,11 @@ const (
 	restChanged
 )
 
-// rest waits for d, or until there is output, nobody waits any more, or changed is closed; nil
-// never is.
+// rest waits for d, or until there is output, no caller waits, or changed is closed. changed may be
+// nil.
 //
-// The runtime's timers are a millisecond late in a process that does nothing else: it sleeps in
-// epoll_wait(2), which counts in milliseconds. A short rest is therefore given to Options.Pause, in
-// pieces.
+// The runtime's timers are up to a millisecond late in an idle process, which sleeps in
+// epoll_wait(2) in milliseconds. So a short pause uses Options.Pause, in pieces.
 func (o *observer) rest(d time.Duration, unwatched, output, changed <-chan struct{}) int {
 	if pause := o.s.set.opt.Pause; d <= pauseMost && pause != nil {
 		for until := time.Now().Add(d); ; {
@@ -135,8 +133,8 @@ func (o *observer) rest(d time.Duration, unwatched, output, changed <-chan struc
 	}
 }
 
-// look asks the prober and gives its answer to the tracker. It returns true when it is worth
-// looking again soon, also because the terminal changed meanwhile.
+// look probes the terminal and passes the result to the tracker. It returns true if another probe
+// soon is useful, for example because the terminal changed meanwhile.
 func (o *observer) look() (again bool) {
 	s := o.s
 	_, end := s.log.bounds()
@@ -150,18 +148,25 @@ func (o *observer) look() (again bool) {
 	}
 	facts, err := o.probe(c, end)
 	if _, now := s.log.bounds(); now != end {
-		return true // it printed meanwhile: what was seen is over
+		return true // output arrived meanwhile: the result is outdated
 	}
 	if err == nil && facts.Blocked && c.unread() {
-		return true // what it printed before it blocked is not in the log yet
+		return true // its output before it blocked is not in the log yet
 	}
-	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) || err != nil && silent >= track.SecretTime {
-		// What the answer quotes of the screen has to be what the program has printed.
+	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) ||
+		err != nil && silent >= track.SecretTime {
+		// The quoted screen must include the program's output.
 		if s.display.sync(s.ctx, end) != nil {
 			return false
 		}
 	}
-	l := track.Look{Facts: facts, Err: err, Alt: s.display.modes().AltScreen, Before: s.display.prompt(), Anew: o.anew}
+	l := track.Look{
+		Facts:  facts,
+		Err:    err,
+		Alt:    s.display.modes().AltScreen,
+		Before: s.display.prompt(),
+		Anew:   o.anew,
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +180,7 @@ func (o *observer) look() (again bool) {
 	return again
 }
 
-// seeLocked adds to l what is known of the terminal c, whose log ends at end.
+// seeLocked adds the facts of the terminal c, whose log ends at end, to l.
 func (o *observer) seeLocked(c *console, l *track.Look, end uint64) {
 	s := o.s
 	if c.local != nil {
@@ -192,12 +197,13 @@ func (o *observer) seeLocked(c *console, l *track.Look, end uint64) {
 	}
 }
 
-// probe is session.probe, unless whoever was seen last has not run since. It is cut short by output
-// past end: a program that has just been typed to is taken for blocked at first, and what it prints
-// then does not wait for the second look at what it was.
+// probe is session.probe, unless the last seen process has not run since. Output after end
+// interrupts it: a program with new input looks blocked at first, and its output should not wait
+// for the second probe.
 func (o *observer) probe(c *console, end uint64) (Facts, error) {
 	last := o.last
-	if f := last.facts; f.Still != nil && last.console == c && time.Since(last.at) <= f.Belief() && f.Still() {
+	if f := last.facts; f.Still != nil && last.console == c && time.Since(last.at) <= f.Belief() &&
+		f.Still() {
 		return f, nil
 	}
 	s := o.s
@@ -217,7 +223,7 @@ func (o *observer) probe(c *console, end uint64) (Facts, error) {
 	return facts, err
 }
 
-// probe asks the prober about a terminal.
+// probe probes a terminal.
 func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 	switch {
 	case s.without(wire.BasisProcess):
@@ -231,8 +237,14 @@ func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 }
 
 var (
-	errBlind   = &wire.Error{Code: wire.CodeUnavailable, Message: "the processes of this terminal cannot be seen from here"}
-	errWithout = &wire.Error{Code: wire.CodeUnavailable, Message: "this session was started without a look at its processes"}
+	errBlind = &wire.Error{
+		Code:    wire.CodeUnavailable,
+		Message: "the processes of this terminal cannot be seen from here",
+	}
+	errWithout = &wire.Error{
+		Code:    wire.CodeUnavailable,
+		Message: "this session was started without a look at its processes",
+	}
 )
 
 // unread reports whether the terminal has output that is not in the log yet.

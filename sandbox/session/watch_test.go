@@ -56,7 +56,8 @@ func TestEachCallerConfirms(t *testing.T) {
 			known := s.track.Counts().Verdicts
 			release := s.waiters.addLocked()
 			s.mu.Unlock()
-			if err := s.until(t.Context(), func() bool { return s.track.Counts().Verdicts > known }); err != nil {
+			if err := s.until(t.Context(),
+				func() bool { return s.track.Counts().Verdicts > known }); err != nil {
 				t.Fatal(err)
 			}
 			n := asked.Load() - before

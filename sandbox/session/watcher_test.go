@@ -8,8 +8,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestWatcherVerbs asks for everything as a party that may only watch, while a program runs and when the shell has ended: what would
-// drive the session is answered by denied, and nothing of it reaches the terminal. What looks is answered.
+// TestWatcherVerbs asks for everything as a party that may only watch, while a program runs and
+// when the shell has ended: what would drive the session is answered by denied, and nothing of it
+// reaches the terminal. What looks is answered.
 func TestWatcherVerbs(t *testing.T) {
 	requests := []struct {
 		request wire.Request
@@ -41,31 +42,51 @@ func TestWatcherVerbs(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := newMemorySet(t, Options{})
 					defer m.close()
-					alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
+					alice := m.dial(
+						wire.Attach{Session: "main", Create: true, Party: agent("alice")},
+					)
 					defer alice.leave()
-					bob := m.dial(wire.Attach{Session: "main", Party: &wire.Party{Name: "bob", Kind: kind, Rights: wire.RightWatch}})
+					bob := m.dial(
+						wire.Attach{
+							Session: "main",
+							Party:   &wire.Party{Name: "bob", Kind: kind, Rights: wire.RightWatch},
+						},
+					)
 					defer bob.leave()
 					s, term := m.lookup("main"), m.last()
 					holder := ""
 					switch state {
 					case "held by an agent":
-						if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
+						if _, err := alice.Request(t.Context(),
+							wire.Request{Verb: wire.VerbTake}); err != nil {
 							t.Fatal(err)
 						}
 						holder = "agent:alice"
 					case "dead":
 						term.die(Exit{Code: 3})
-						if err := s.until(t.Context(), func() bool { return s.track.Phase() == wire.PhaseDead }); err != nil {
+						if err := s.until(t.Context(),
+							func() bool { return s.track.Phase() == wire.PhaseDead }); err != nil {
 							t.Fatal(err)
 						}
 					}
 					for _, test := range requests {
 						reply, err := bob.Request(t.Context(), test.request)
-						if got := errors.Is(err, &wire.Error{Code: wire.CodeDenied}); got != test.denied || got && reply.Result != nil {
-							t.Errorf("%+v: got result %+v, error %v; want denied: %v", test.request, reply.Result, err, test.denied)
+						if got := errors.Is(err,
+							&wire.Error{Code: wire.CodeDenied}); got != test.denied ||
+							got && reply.Result != nil {
+							t.Errorf(
+								"%+v: got result %+v, error %v; want denied: %v",
+								test.request,
+								reply.Result,
+								err,
+								test.denied,
+							)
 						}
 					}
-					if err := bob.Input(t.Context(), []byte("y")); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+					if err := bob.Input(t.Context(), []byte("y")); !errors.Is(
+						err,
+						&wire.Error{Code: wire.CodeDenied},
+					) {
 						t.Errorf("input: got error %v, want denied", err)
 					}
 					synctest.Wait()
@@ -76,9 +97,18 @@ func TestWatcherVerbs(t *testing.T) {
 					}
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					if s.keyboard.String() != holder || s.closed || m.last() != term || len(term.sizes) > 0 || s.keyboard.Private() != nil {
-						t.Errorf("a watcher changed the session: keyboard %q, closed %v, started again %v, sizes %v, private %v",
-							s.keyboard.String(), s.closed, m.last() != term, term.sizes, s.keyboard.Private() != nil)
+					if s.keyboard.String() != holder || s.closed || m.last() != term ||
+						len(term.sizes) > 0 ||
+						s.keyboard.Private() != nil {
+						t.Errorf(
+							"a watcher changed the session: keyboard %q, closed %v, started "+
+								"again %v, sizes %v, private %v",
+							s.keyboard.String(),
+							s.closed,
+							m.last() != term,
+							term.sizes,
+							s.keyboard.Private() != nil,
+						)
 					}
 				})
 			})

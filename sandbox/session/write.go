@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	writeTime  = 5 * time.Second // how long a program may not read before its input is refused
-	writeChunk = 4 << 10         // a terminal takes about this much at once
-	maxLineLen = 4095            // of a canonical line, without its newline (termios(3), Canonical and noncanonical mode)
+	writeTime  = 5 * time.Second // how long a program may not read before its input is rejected
+	writeChunk = 4 << 10         // about how much a terminal accepts in one write
+	// maximal canonical line without its newline (termios(3), Canonical and noncanonical mode)
+	maxLineLen = 4095
 )
 
-// write is a write to the terminal under way.
+// write is a running write to the terminal.
 type write struct {
 	key       string        // of the party
-	term      Terminal      // that is written to
+	term      Terminal      // terminal of the write
 	done      chan struct{} // closed when it is over
 	abandoned error         // guarded by session.mu
 }
@@ -35,14 +36,14 @@ var (
 // writer writes input to the terminal, for one party at a time.
 type writer struct {
 	s   *session
-	sem chan struct{} // semaphore of who writes to the terminal
+	sem chan struct{} // semaphore: one party writes to the terminal
 
-	present *write // guarded by session.mu; the write under way; nil when there is none
+	present *write // guarded by session.mu; the running write; nil if there is none
 	paste   paste  // guarded by session.mu
 }
 
-// endLocked makes a write return without the rest of its bytes. Not by the session's terminal: that
-// may be the next one.
+// endLocked makes a write return without the rest of its bytes. It uses the write's own terminal,
+// because the session may have another one.
 func (w *write) endLocked(why error) {
 	if w.abandoned == nil {
 		w.abandoned = why
@@ -50,7 +51,7 @@ func (w *write) endLocked(why error) {
 	_ = w.term.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// lock waits for the right to write to the terminal.
+// lock acquires the semaphore.
 func (w *writer) lock(ctx context.Context) error {
 	s := w.s
 	select {
@@ -70,11 +71,17 @@ func (w *writer) lock(ctx context.Context) error {
 
 func (w *writer) unlock() { <-w.sem }
 
-// put writes bytes of p, who has to hold the keyboard at the moment when they are written, and
-// returns how many the terminal took. They are for the shell on want and no later one; nil is for
-// whichever there is. begin is called with mu held when all is ready for the first byte; it may be
-// nil. From then until put returns no reading of the prober counts. The caller holds writing.
-func (w *writer) put(ctx context.Context, p *party, want *console, data []byte, begin func()) (n int, err error) {
+// put writes bytes of p, who must hold the keyboard, and returns how many the terminal accepted.
+// They are only for the shell on want, or for any shell if want is nil. begin, if not nil, is
+// called with mu held directly before the first byte. Results of the prober do not count from then
+// until put returns. The caller holds writing.
+func (w *writer) put(
+	ctx context.Context,
+	p *party,
+	want *console,
+	data []byte,
+	begin func(),
+) (n int, err error) {
 	s := w.s
 	if err := w.awaitBrackets(ctx, p); err != nil {
 		return 0, err
@@ -95,7 +102,7 @@ func (w *writer) put(ctx context.Context, p *party, want *console, data []byte, 
 	w.present = now
 	c.track.Writes()
 	c.track.Typed()
-	c.track.Was(track.Reader{}) // begin may know better
+	c.track.Was(track.Reader{}) // begin may set another one
 	if begin != nil {
 		begin()
 	}
@@ -123,7 +130,7 @@ func (w *writer) put(ctx context.Context, p *party, want *console, data []byte, 
 	for n < len(data) && err == nil {
 		s.mu.Lock()
 		if err = now.abandoned; err == nil {
-			// Under mu, so that the deadline of somebody who abandons this write comes later.
+			// Under mu, so that a deadline that abandons this write is set later.
 			err = c.term.SetWriteDeadline(time.Now().Add(writeTime))
 		}
 		s.mu.Unlock()
@@ -154,8 +161,8 @@ func (w *writer) put(ctx context.Context, p *party, want *console, data []byte, 
 	return n, w.shortLocked(err)
 }
 
-// hides reports whether the terminal takes lines and shows nothing of them, as programs have it
-// that ask for a password. Of one that is elsewhere that is not known.
+// hides reports whether the terminal is in canonical mode without echo, as for a password. It is
+// unknown for a terminal on another machine.
 func hides(c *console) bool {
 	if c.local == nil {
 		return false
@@ -164,7 +171,7 @@ func hides(c *console) bool {
 	return m.Lines && !m.Echo
 }
 
-// shortLocked is the error for input that was taken in part.
+// shortLocked returns the error of partly accepted input.
 func (w *writer) shortLocked(err error) error {
 	s := w.s
 	switch {
@@ -173,20 +180,28 @@ func (w *writer) shortLocked(err error) error {
 	case errors.Is(err, errDropped):
 		return &wire.Error{Code: wire.CodeLost, Message: "input was " + errDropped.Error()}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the program has not read its input for %s", writeTime),
-			Hint: "interrupt it, or wait until it reads"}
-	case errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrClosed), errors.Is(err, syscall.EIO): // the terminal has ended, which is about to be told
+		return &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: fmt.Sprintf("the program has not read its input for %s", writeTime),
+			Hint:    "interrupt it, or wait until it reads",
+		}
+	case errors.Is(err, io.ErrClosedPipe),
+		errors.Is(err, os.ErrClosed),
+		errors.Is(err, syscall.EIO): // the terminal has ended, which will be reported soon
 		return deadError(s.name)
 	}
 	return err
 }
 
 func deadError(name string) *wire.Error {
-	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + name + " has ended",
-		Hint: "join it or run a command: both start a new shell"}
+	return &wire.Error{
+		Code:    wire.CodeUnavailable,
+		Message: "the shell of session " + name + " has ended",
+		Hint:    "join it or run a command: both start a new shell",
+	}
 }
 
-// takenLocked makes a state that the program is given p for no longer the present one.
+// takenLocked marks the state as outdated by input p.
 func (w *writer) takenLocked(p []byte) {
 	s := w.s
 	for _, ev := range s.track.Input(p, s.display.calls.Load(), s.momentLocked(s.console)).Events {

@@ -8,12 +8,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Channel is an open channel. Its requests may be left waiting without harm to the connection, but
-// have to be received to their end.
+// Channel is an open channel. Its requests may wait without blocking the connection, but must be
+// received to their end.
 type Channel struct {
 	ssh.Channel
-	// Requests are those of the other side, in order, closed after the last one. A window-change
-	// that another follows is left out. More than may wait end the connection.
+	// Requests has the requests of the other side, in order, and is closed after the last one. A
+	// window-change that is followed by another is dropped. Too many waiting requests end the
+	// connection.
 	Requests <-chan *ssh.Request
 	// Closed is closed when the other side has closed the channel, before Requests is.
 	Closed <-chan struct{}
@@ -29,8 +30,9 @@ func newChannel(conn ssh.Conn, channel ssh.Channel, requests <-chan *ssh.Request
 	return &Channel{Channel: channel, Requests: out, Closed: closed}
 }
 
-// Request makes a request and waits for the answer: ok is false when the other side refuses it. Errors
-// are ErrEnded, when the channel ends before, and the cause of ctx; then the answer is lost.
+// Request makes a request and waits for the reply. It returns false if the other side rejects the
+// request. Errors are ErrEnded, if the channel ends first, and the cause of ctx; the reply is then
+// lost.
 func (c *Channel) Request(ctx context.Context, name string, payload []byte) (bool, error) {
 	type answer struct {
 		ok  bool
@@ -54,11 +56,11 @@ func (c *Channel) Request(ctx context.Context, name string, payload []byte) (boo
 	return false, context.Cause(ctx)
 }
 
-// Drain refuses the requests of a channel until the other side has closed it. Until then the
-// library keeps what the other side sent there.
+// Drain rejects the requests of a channel until the other side has closed it. Until then, the
+// library keeps the memory of the channel.
 func (c *Channel) Drain() { ssh.DiscardRequests(c.Requests) }
 
-// hold passes requests on to out, which need not be received from.
+// hold passes requests to out and stores those that are not received yet.
 func hold(out chan<- *ssh.Request, in <-chan *ssh.Request, closed chan<- struct{}, flood func()) {
 	defer close(out)
 	var waiting []*ssh.Request
@@ -66,7 +68,7 @@ func hold(out chan<- *ssh.Request, in <-chan *ssh.Request, closed chan<- struct{
 	for in != nil || len(waiting) > 0 {
 		var to chan<- *ssh.Request
 		var first *ssh.Request
-		var size int // of first, which belongs to its receiver once it is sent
+		var size int // of first, which its receiver owns once it is sent
 		if len(waiting) > 0 {
 			to, first, size = out, waiting[0], sizeOf(waiting[0])
 		}
@@ -77,7 +79,8 @@ func hold(out chan<- *ssh.Request, in <-chan *ssh.Request, closed chan<- struct{
 				close(closed)
 				continue
 			}
-			if last := len(waiting) - 1; last >= 0 && q.Type == wire.RequestWindowChange && waiting[last].Type == q.Type {
+			if last := len(waiting) - 1; last >= 0 && q.Type == wire.RequestWindowChange &&
+				waiting[last].Type == q.Type {
 				_ = waiting[last].Reply(true, nil)
 				backlog.Remove(waiting[last])
 				waiting = waiting[:last]
@@ -96,17 +99,17 @@ func hold(out chan<- *ssh.Request, in <-chan *ssh.Request, closed chan<- struct{
 }
 
 const (
-	// maxRequests is how many requests of a channel, or global ones, may wait. No client wants more.
+	// maxRequests limits the waiting requests of a channel, or global ones. No client needs more.
 	maxRequests = 128
-	// maxRequestBytes is how much they may say together. One may be a command of a quarter of a
-	// MiB, the most that a packet holds; all others have some hundred bytes.
+	// maxRequestBytes limits their total bytes. One may be a command of a quarter of a MiB, the
+	// maximum of a packet; all others have some hundred bytes.
 	maxRequestBytes = 512 << 10
 )
 
-// Backlog counts requests that wait. The zero value counts none.
+// Backlog counts waiting requests. The zero value is empty.
 type Backlog struct{ n, bytes int }
 
-// Add counts q, unless more wait than may.
+// Add counts q, and reports false if the limits are reached.
 func (b *Backlog) Add(q *ssh.Request) bool {
 	if b.n >= maxRequests || b.n > 0 && b.bytes+sizeOf(q) > maxRequestBytes {
 		return false
@@ -116,7 +119,7 @@ func (b *Backlog) Add(q *ssh.Request) bool {
 	return true
 }
 
-// Remove takes back what Add has counted. q is as it was then.
+// Remove uncounts q, which must be unchanged since Add.
 func (b *Backlog) Remove(q *ssh.Request) { b.remove(sizeOf(q)) }
 
 func (b *Backlog) remove(size int) {
@@ -124,5 +127,5 @@ func (b *Backlog) remove(size int) {
 	b.bytes -= size
 }
 
-// sizeOf is how much a request says. Its type may be as long as its payload.
+// sizeOf returns the bytes of a request. Its type may be as long as its payload.
 func sizeOf(q *ssh.Request) int { return len(q.Type) + len(q.Payload) }

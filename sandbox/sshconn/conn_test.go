@@ -92,7 +92,10 @@ func gated(t *testing.T) (server, client *Conn, toServer *gate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err = Client(c, &ssh.ClientConfig{HostKeyCallback: ssh.FixedHostKey(signer.PublicKey())})
+	client, err = Client(
+		c,
+		&ssh.ClientConfig{HostKeyCallback: ssh.FixedHostKey(signer.PublicKey())},
+	)
 	server = <-served
 	if err != nil || server == nil {
 		t.Fatal(err)
@@ -157,13 +160,14 @@ func TestChannelBounds(t *testing.T) {
 		q    ssh.Request
 		over bool
 	}{
-		"many":                 {100, ssh.Request{Type: "x"}, false},
-		"too many":             {300, ssh.Request{Type: "x"}, true},
-		"large":                {2, ssh.Request{Type: "x", Payload: make([]byte, 200_000)}, false},
-		"too large":            {3, ssh.Request{Type: "x", Payload: make([]byte, 200_000)}, true},
-		"too large a type":     {3, ssh.Request{Type: strings.Repeat("x", 200_000)}, true},
-		"many window-changes":  {5000, ssh.Request{Type: "window-change"}, false},
-		"large window-changes": {20, ssh.Request{Type: "window-change", Payload: make([]byte, 200_000)}, false},
+		"many":                {100, ssh.Request{Type: "x"}, false},
+		"too many":            {300, ssh.Request{Type: "x"}, true},
+		"large":               {2, ssh.Request{Type: "x", Payload: make([]byte, 200_000)}, false},
+		"too large":           {3, ssh.Request{Type: "x", Payload: make([]byte, 200_000)}, true},
+		"too large a type":    {3, ssh.Request{Type: strings.Repeat("x", 200_000)}, true},
+		"many window-changes": {5000, ssh.Request{Type: "window-change"}, false},
+		"large window-changes": {20, ssh.Request{Type: "window-change",
+			Payload: make([]byte, 200_000)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, client := pair(t)

@@ -8,19 +8,18 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// ending is a connection for the library to speak SSH on, which keeps it from waiting indefinitely
-// for the answer to what is sent while the connection ends. The library gives up its channels when
-// reading fails, and what is sent after that is lost in two ways: the connection is closed only
-// later, and the first write that fails reports no error (handshakeTransport.writePacket keeps it
-// for the next one). So before the library learns of the end, the connection is closed and that
-// first write is made here.
+// ending is the network connection below the library. It prevents calls that wait indefinitely for
+// a reply while the connection ends. When reading fails, the library closes its channels, but a
+// later request is lost in two ways: the connection is closed only later, and the first failed
+// write reports no error (handshakeTransport.writePacket returns it from the next write). So ending
+// closes the connection and makes that first write before it reports the end to the library.
 type ending struct {
 	net.Conn
 	over chan struct{} // closed when reading has failed
 
 	mu    sync.Mutex
 	ended bool     // guarded by mu
-	login ssh.Conn // guarded by mu; what it carries, once there is a login
+	login ssh.Conn // guarded by mu; the SSH connection on it; nil before the login
 }
 
 func newEnding(c net.Conn) *ending { return &ending{Conn: c, over: make(chan struct{})} }
@@ -47,7 +46,7 @@ func (c *ending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// carries sets what the connection carries, before channels are opened on that.
+// carries sets the SSH connection, before channels are opened on it.
 func (c *ending) carries(login ssh.Conn) {
 	c.mu.Lock()
 	c.login = login
@@ -58,7 +57,7 @@ func (c *ending) carries(login ssh.Conn) {
 	}
 }
 
-// failWrite has the library find out that it cannot write.
+// failWrite makes the library detect that it cannot write.
 func failWrite(login ssh.Conn) {
 	done := make(chan struct{})
 	go func() { // ends with the write, or with the reader that waits here

@@ -8,34 +8,34 @@ import (
 )
 
 const (
-	// channelWindow is how much one side of a channel may send before it is read: the library's
-	// window, which cannot be chosen.
+	// channelWindow is how many bytes one side of a channel may send before they are read: the
+	// library's fixed window.
 	channelWindow = 2 << 20
-	// stuckAfter is how long one write has waited when its channel may be ended for what it keeps
-	// in memory. A slow network makes many writes wait, none of them for this long.
+	// stuckAfter is how long a write must have waited before its channel may be ended to free
+	// memory. On a slow network many writes wait, but none for this long.
 	stuckAfter = 10 * time.Second
-	// takesLittle is how long a write to the other side has waited when Kept counts its channel as full.
+	// takesLittle is how long a write to the other side must have waited before Kept counts its
+	// channel as full.
 	takesLittle = time.Second
-	// packetCost is about what a packet takes on the network beside its data.
+	// packetCost is about the overhead of a packet on the network, in bytes.
 	packetCost = 64
-	// acknowledged is how many bytes that were sent make the other side send one beside its data:
-	// how much more it has room for.
+	// acknowledged is how many sent bytes cause one received byte, for window adjustments.
 	acknowledged = 512
 	// reviewEvery is how many bytes may arrive between two reviews.
 	reviewEvery = 1 << 20
 )
 
-// Meter bounds what one connection keeps in memory: bytes that arrived for a channel and that
-// nobody takes. The library reports nothing about its buffers, so the meter compares what came in
-// by the network with what was read from the channels, since a moment at which no channel waited:
-// then the buffers were empty. Its methods may be called at once.
+// Meter limits the memory of one connection: received bytes of channels that are not read. The
+// library does not report its buffers. So the meter compares bytes received from the network with
+// bytes read from channels, since a time at which no channel waited and the buffers were empty. Its
+// methods are safe for concurrent use.
 type Meter struct {
 	budget int64
 	now    func() time.Time
 
 	received  atomic.Int64 // bytes from the network
 	sent      atomic.Int64 // bytes to it
-	delivered atomic.Int64 // bytes that were read from channels, with what their packets cost
+	delivered atomic.Int64 // bytes read from channels, with the overhead of packets
 	reviewed  atomic.Int64 // received at the last review that Received made
 
 	mu      sync.Mutex
@@ -43,33 +43,34 @@ type Meter struct {
 	waiting map[*Flow]time.Time // guarded by mu; flows in a write, since when
 }
 
-// NewMeter returns a Meter of a connection that may keep so many bytes.
+// NewMeter returns a Meter of a connection that may hold budget bytes.
 func NewMeter(budget int64) *Meter {
 	return &Meter{budget: budget, now: time.Now, waiting: make(map[*Flow]time.Time)}
 }
 
-// AddReceived notes that n bytes came in by the network, and reviews now and then.
+// AddReceived counts n bytes received from the network, and calls Review now and then.
 func (m *Meter) AddReceived(n int) {
 	total := m.received.Add(int64(n))
-	if last := m.reviewed.Load(); total-last >= reviewEvery && m.reviewed.CompareAndSwap(last, total) {
+	if last := m.reviewed.Load(); total-last >= reviewEvery &&
+		m.reviewed.CompareAndSwap(last, total) {
 		m.Review()
 	}
 }
 
-// AddSent notes that n bytes went out by the network.
+// AddSent counts n bytes sent to the network.
 func (m *Meter) AddSent(n int) { m.sent.Add(int64(n)) }
 
-// Received is how many bytes came in by the network.
+// Received returns the number of bytes received from the network.
 func (m *Meter) Received() int64 { return m.received.Load() }
 
-// Kept is about how many bytes the connection keeps in memory: what the other side sent and nobody
-// has read, and what is on its way to channels that the other side does not read.
+// Kept returns about how many bytes the connection holds in memory: unread bytes of the other side,
+// and bytes for channels that the other side does not read.
 func (m *Meter) Kept() int64 {
 	unread := m.received.Load() - m.delivered.Load() - m.sent.Load()/acknowledged
 	return max(0, unread) + m.stuck(takesLittle)*channelWindow
 }
 
-// Source returns r, a channel of the connection without a Flow, with what is read from it noted.
+// Source returns a reader of r, a channel without a Flow, that counts read bytes.
 func (m *Meter) Source(r io.Reader) io.Reader { return metered{r, m} }
 
 type metered struct {
@@ -99,14 +100,14 @@ func (m *Meter) In(end func()) *Flow { return &Flow{meter: m, in: true, end: end
 // Out returns the flow of a channel that goes to the connection. end ends the channel.
 func (m *Meter) Out(end func()) *Flow { return &Flow{meter: m, end: end} }
 
-// Read notes that n bytes were read from the flow's source.
+// Read counts n bytes read from the flow's source.
 func (f *Flow) Read(n int) {
 	if f.in {
 		f.meter.delivered.Add(int64(n) + packetCost)
 	}
 }
 
-// Write writes p to w and notes that it may have to wait.
+// Write writes p to w, and records how long it waits.
 func (f *Flow) Write(w io.Writer, p []byte) (int, error) {
 	m := f.meter
 	m.mu.Lock()
@@ -122,22 +123,23 @@ func (f *Flow) Write(w io.Writer, p []byte) (int, error) {
 	return n, err
 }
 
-// Passed is how many bytes Write has written so far, and whether it is writing more.
+// Passed returns how many bytes Write has written, and whether a Write is running.
 func (f *Flow) Passed() (n int64, writing bool) { return f.passed.Load(), f.writing.Load() }
 
-// Review ends the channel whose write has waited longest if the connection keeps more than it may.
-// It reports whether it ended one.
+// Review ends the channel whose write has waited longest if the connection exceeds its budget. It
+// reports whether it ended one.
 func (m *Meter) Review() bool {
 	worst := m.worst(m.received.Load())
 	if worst == nil {
 		return false
 	}
-	// Not here: this may be the goroutine that reads from the network, and ending a channel writes to it.
+	// In a goroutine: the caller may be the reader of the network, and ending a channel writes to
+	// the network.
 	go worst.end() // ends with the channel's last message
 	return true
 }
 
-// stuck is how many writes to the other side have waited for so long.
+// stuck returns how many writes to the other side have waited that long.
 func (m *Meter) stuck(since time.Duration) (n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,7 +175,7 @@ func (m *Meter) worst(received int64) *Flow {
 	}
 	switch {
 	case in != nil && held-m.empty > m.budget:
-		// What it kept goes with it.
+		// Ending it frees its memory.
 		m.empty += min(channelWindow, held-m.empty)
 		delete(m.waiting, in)
 		return in

@@ -15,7 +15,12 @@ func block(t *testing.T, f *Flow) {
 	release, entered, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = f.Write(writerFunc(func(p []byte) (int, error) { close(entered); <-release; return len(p), nil }), nil)
+		_, _ = f.Write(
+			writerFunc(
+				func(p []byte) (int, error) { close(entered); <-release; return len(p), nil },
+			),
+			nil,
+		)
 	}()
 	<-entered
 	t.Cleanup(func() { close(release); <-done })

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// reliefEvery is the time between two looks at the memory of the process.
+// reliefEvery is the interval of checks of the process's memory.
 const reliefEvery = time.Second
 
-// Holder is a connection that may be ended for what it keeps in memory.
+// Holder is a connection that may be ended to free memory.
 type Holder struct {
-	Principal string // whose it is
+	Principal string // owner of the connection
 	Kept      int64  // bytes, as of Meter.Kept
 	End       func()
 }
 
-// Relieve keeps the memory of the process within limit bytes until ctx ends, by ending connections
-// of those that holders returns. Each connection has a budget of its own, but a principal may make
-// many of them, and what arrives for a channel that is not read yet is in no budget.
+// Relieve keeps the memory of the process within limit bytes until ctx ends. It ends connections of
+// holders. Each connection has its own budget, but a principal may have many connections, and
+// received bytes of unread channels are in no budget.
 func Relieve(ctx context.Context, limit int64, log *slog.Logger, holders func() []Holder) {
 	tick := time.NewTicker(reliefEvery)
 	defer tick.Stop()
@@ -34,29 +34,35 @@ func Relieve(ctx context.Context, limit int64, log *slog.Logger, holders func() 
 		if inUse() <= limit {
 			continue
 		}
-		runtime.GC() // much of it may not be in use any more
+		runtime.GC() // much of it may be garbage
 		excess := inUse() - limit
 		if excess <= 0 {
 			continue
 		}
 		for _, h := range shed(holders(), excess, limit) {
-			log.Warn("connection ended: memory is short and it keeps much of it unread", "principal", h.Principal, "bytes", h.Kept)
+			log.Warn(
+				"connection ended to free memory: it has too much unread data",
+				"principal",
+				h.Principal,
+				"bytes",
+				h.Kept,
+			)
 			h.End()
 		}
 	}
 }
 
-// inUse is how many bytes the objects of this process take.
+// inUse returns the bytes of the objects of this process.
 func inUse() int64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)
 	return int64(sample[0].Value.Uint64())
 }
 
-// shed returns the connections to end, which together keep as much as excess, or as much as there
-// is: first those of the principal whose connections keep most, of these the largest. A connection
-// that keeps less than one channel may is left alone. So are all where they keep less than half of
-// limit together: an upload looks like a connection that nobody reads.
+// shed returns the connections to end, which together hold at least excess bytes if possible. It
+// begins with the principal whose connections hold most, and with the largest of these. It spares
+// connections that hold less than one channel may. It spares all if they hold less than half of
+// limit together, because an upload looks like an unread connection.
 func shed(all []Holder, excess, limit int64) (ended []Holder) {
 	holders, sums := make(map[string][]Holder), make(map[string]int64)
 	var total int64

@@ -9,21 +9,21 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Handler is what one side of a connection does about what the other side sends.
+// Handler handles the requests and channels of the other side.
 type Handler struct {
-	// Request answers a global request. It is called for one at a time, in order (RFC 4254, section
-	// 4), beside Channel, and may wait. Nil refuses all requests, in any number.
+	// Request answers a global request. It is called for one request at a time, in order (RFC 4254,
+	// section 4), concurrently with Channel, and may wait. nil rejects all requests.
 	Request func(*ssh.Request)
-	// Channel takes a channel that the other side opens. It must not wait: while it does, nothing
-	// of the connection is read. Nil refuses all channels.
+	// Channel handles a channel that the other side opens. It must not wait, because nothing is
+	// read from the connection meanwhile. nil rejects all channels.
 	Channel func(*NewChannel)
 }
 
 // NewChannel is a channel that the other side wants to open.
 type NewChannel struct {
 	ssh.NewChannel
-	// NoMore: the other side had said before that it opens no more sessions (no-more-sessions in
-	// OpenSSH's PROTOCOL file).
+	// NoMore reports that the other side has sent no-more-sessions before (OpenSSH's PROTOCOL
+	// file).
 	NoMore bool
 
 	conn    *Conn
@@ -44,20 +44,20 @@ func (n *NewChannel) Accept() (*Channel, error) {
 func (n *NewChannel) Await(ctx context.Context) error { return await(ctx, n.earlier) }
 
 // Refuse rejects the channel from within Handler.Channel. It waits only while maxRequests channels
-// of the connection are being refused: who opens more does not read the answers.
+// of the connection are being rejected: the other side then does not read the replies.
 func (n *NewChannel) Refuse(reason ssh.RejectionReason, why string) {
 	c := n.conn
 	c.answers.refusing <- struct{}{}
 	c.started.Go(func() {
 		defer func() { <-c.answers.refusing }()
-		_ = n.Reject(reason, why) // what ends the connection ends the channel
+		_ = n.Reject(reason, why) // an error means that the connection has ended
 	})
 }
 
-// Serve passes what the other side sends to h until the connection has ended. A request comes
-// before each channel that the other side opened after it, and no channel that it opened before
-// no-more-sessions counts as opened after that. What h began may still be under way when it
-// returns; Settle waits for that.
+// Serve passes requests and channels of the other side to h until the connection has ended. A
+// request is passed before channels that were opened after it. A channel that was opened before
+// no-more-sessions never has NoMore. Functions of h may still run when Serve returns; Settle waits
+// for them.
 func (c *Conn) Serve(h Handler) {
 	request := func(q *ssh.Request) { c.ask(q, h.Request) }
 	if h.Request == nil {
@@ -72,19 +72,25 @@ func (c *Conn) Serve(h Handler) {
 	})
 }
 
-// Settle waits for the request that is being answered and for refusals, after the connection has ended.
+// Settle waits for the running request and for rejections, after the connection has ended.
 func (c *Conn) Settle() { c.started.Wait() }
 
-// take passes on what comes by the two channels until both are closed; neither function may wait.
+// take passes on requests and channels until both Go channels are closed. Neither function may
+// wait.
 //
-// The library reads packets in one goroutine and goes on when it has put what it read into one of
-// the two, each of which keeps some. So what was sent before that which is received here is here,
-// too, or was received before; of what is here in both at once the order is not known. Requests
-// therefore go first. The other side can notice that only by no-more-sessions, which OpenSSH sends
-// right behind the channel that it means to have: that one counts from the first channel on that
-// was not here when it was received.
-func take(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, onRequest func(*ssh.Request), onChannel func(nc ssh.NewChannel, noMore bool)) {
-	noMore, before := false, 0 // how many of the channels to come may have been opened before no-more-sessions
+// The library reads packets in one goroutine, and puts each into one of two buffered Go channels.
+// So everything that was sent before a received item was received before, or is in a buffer. The
+// order of items in both buffers is unknown: requests go first. The other side can detect that only
+// with no-more-sessions, which OpenSSH sends directly after its session channel. So
+// no-more-sessions applies from the first channel that was not in the buffer when it was received.
+func take(
+	channels <-chan ssh.NewChannel,
+	requests <-chan *ssh.Request,
+	onRequest func(*ssh.Request),
+	onChannel func(nc ssh.NewChannel, noMore bool),
+) {
+	// how many of the channels to come may have been opened before no-more-sessions
+	noMore, before := false, 0
 	request := func(q *ssh.Request, here int) {
 		if q.Type == wire.GlobalNoMoreSessions && !noMore {
 			noMore, before = true, here
@@ -104,7 +110,7 @@ func take(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, onReques
 				channels = nil
 				continue
 			}
-			for range len(requests) { // nobody else receives them
+			for range len(requests) { // there is no other receiver
 				request(<-requests, 1+len(channels))
 			}
 			late := noMore && before == 0
@@ -114,23 +120,23 @@ func take(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, onReques
 	}
 }
 
-// answers are the global requests that wait for their answers.
+// answers are the waiting global requests.
 type answers struct {
-	refusing chan struct{} // semaphore of refusals
+	refusing chan struct{} // semaphore of rejections
 
 	mu      sync.Mutex
 	waiting []asked // guarded by mu; the first is being answered
 	backlog Backlog // guarded by mu; of waiting
 }
 
-// asked is a global request that is answered in its turn.
+// asked is a waiting global request.
 type asked struct {
 	*ssh.Request
-	answered chan struct{} // closed when it has been, or never will be
+	answered chan struct{} // closed when it has been answered, or will not be
 }
 
-// ask has answer called for q in its turn. Most connections ask for nothing: the goroutine is there
-// while there is something to answer.
+// ask calls answer for q in its turn. Most connections send no requests: the goroutine runs only
+// while requests wait.
 func (c *Conn) ask(q *ssh.Request, answer func(*ssh.Request)) {
 	a := &c.answers
 	a.mu.Lock()
@@ -150,14 +156,14 @@ func (c *Conn) ask(q *ssh.Request, answer func(*ssh.Request)) {
 	}
 }
 
-// first returns the request that is to be answered, if there is one.
+// first returns the request to answer next, if there is one.
 func (a *answers) first() (*ssh.Request, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.firstLocked()
 }
 
-// next removes the first request, which is answered, and returns the one after it.
+// next removes the first request, which has been answered, and returns the next one.
 func (a *answers) next() (*ssh.Request, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,7 +181,7 @@ func (a *answers) firstLocked() (*ssh.Request, bool) {
 	return a.waiting[0].Request, true
 }
 
-// last returns what is closed when all requests that wait now are answered; nil if none waits.
+// last returns a channel that is closed when all waiting requests are answered; nil if none waits.
 func (a *answers) last() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,8 +191,8 @@ func (a *answers) last() <-chan struct{} {
 	return a.waiting[len(a.waiting)-1].answered
 }
 
-// AwaitAnswer waits until the global request that is being answered on this side has been. The error is the
-// cause of ctx.
+// AwaitAnswer waits until the global request that this side is answering has been answered. The
+// error is the cause of ctx.
 func (c *Conn) AwaitAnswer(ctx context.Context) error {
 	c.answers.mu.Lock()
 	var answered <-chan struct{}
@@ -197,7 +203,7 @@ func (c *Conn) AwaitAnswer(ctx context.Context) error {
 	return await(ctx, answered)
 }
 
-// await waits until c is closed; nil is nothing to wait for.
+// await waits until c is closed. It does not wait if c is nil.
 func await(ctx context.Context, c <-chan struct{}) error {
 	if c == nil || isClosed(c) {
 		return nil

@@ -20,12 +20,15 @@ type opening struct {
 	at int
 }
 
-// The library puts requests and channels into two queues. Whatever is in both when they are received from, each request comes
-// before the channels behind it, and no-more-sessions refuses none of those in front of it.
+// The library puts requests and channels into two queues. Whatever is in both when they are
+// received from, each request comes before the channels behind it, and no-more-sessions refuses
+// none of those in front of it.
 func TestOrder(t *testing.T) {
 	const room = 16 // of the library's queues
-	for _, sent := range []string{"rc", "cr", "rrrc", "rcrcrcrc", "cn", "cnrc", "rcn", "ncn", "ccccn", "rrcrncrc", "nrrrrc",
-		strings.Repeat("r", room) + "c", strings.Repeat("rc", 3*room), strings.Repeat("c", room) + "n" + strings.Repeat("r", 2*room) + "c"} {
+	for _, sent := range []string{"rc", "cr", "rrrc", "rcrcrcrc", "cn", "cnrc", "rcn", "ncn",
+		"ccccn", "rrcrncrc", "nrrrrc",
+		strings.Repeat("r", room) + "c", strings.Repeat("rc", 3*room),
+		strings.Repeat("c", room) + "n" + strings.Repeat("r", 2*room) + "c"} {
 		t.Run(sent, func(t *testing.T) {
 			for range 200 { // which queue is received from first is chance
 				takeInOrder(t, sent, room)
@@ -82,7 +85,12 @@ func TestNoMore(t *testing.T) {
 	received := make(chan bool)
 	var taking sync.WaitGroup
 	taking.Go(func() {
-		take(channels, requests, func(*ssh.Request) { received <- false }, func(_ ssh.NewChannel, noMore bool) { received <- noMore })
+		take(
+			channels,
+			requests,
+			func(*ssh.Request) { received <- false },
+			func(_ ssh.NewChannel, noMore bool) { received <- noMore },
+		)
 	})
 	defer taking.Wait()
 	defer func() { close(channels); close(requests) }()
@@ -119,7 +127,8 @@ func TestAnswers(t *testing.T) {
 			cancel(errTest)
 			early <- nc.Await(ctx)
 			go func() { // ends with the answers
-				if err := nc.Await(t.Context()); err != nil || strings.Join(answered, " ") != "slow yes no" {
+				if err := nc.Await(t.Context()); err != nil ||
+					strings.Join(answered, " ") != "slow yes no" {
 					t.Errorf("a channel behind %q, %v", answered, err)
 				}
 				_ = nc.Reject(ssh.Prohibited, "enough")
@@ -129,7 +138,8 @@ func TestAnswers(t *testing.T) {
 	go func() { // ends with the connection
 		_, _, _ = far.SendRequest("slow", false, nil)
 		_, _, _ = far.SendRequest("yes", false, nil)
-		if ok, payload, err := far.SendRequest("no", true, nil); ok || string(payload) != "no" || err != nil {
+		if ok, payload, err := far.SendRequest("no", true, nil); ok || string(payload) != "no" ||
+			err != nil {
 			t.Errorf("got %v, %q, %v", ok, payload, err)
 		}
 	}()
@@ -155,7 +165,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Who asks for more than may wait, by number or by size, loses the connection.
+// Too many waiting requests, by number or by size, end the connection.
 func TestAnswersAreBounded(t *testing.T) {
 	for name, payload := range map[string][]byte{"many": nil, "large": make([]byte, 200_000)} {
 		t.Run(name, func(t *testing.T) {
@@ -175,14 +185,17 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// What is not handled is refused.
+// Unhandled requests and channels are rejected.
 func TestServeNothing(t *testing.T) {
 	near, far := pair(t)
 	serve(t, near, Handler{})
 	if ok, _, err := far.SendRequest("x", true, nil); ok || err != nil {
 		t.Errorf("got %v, %v", ok, err)
 	}
-	if _, err := far.Open(t.Context(), "session", nil); !errors.As(err, new(*ssh.OpenChannelError)) {
+	if _, err := far.Open(t.Context(), "session", nil); !errors.As(
+		err,
+		new(*ssh.OpenChannelError),
+	) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 }
@@ -195,7 +208,7 @@ type stuck struct {
 
 func (s stuck) Reject(ssh.RejectionReason, string) error { <-s.until; return nil }
 
-// Who opens channel after channel and reads no refusal is not read from any more.
+// A side that opens channels and does not read rejections is not read from any more.
 func TestRefusals(t *testing.T) {
 	until := make(chan struct{})
 	var started atomic.Int32
@@ -205,11 +218,18 @@ func TestRefusals(t *testing.T) {
 	go func() {
 		defer close(flooded)
 		for range 2 * maxRequests {
-			(&NewChannel{NewChannel: stuck{until: until}, conn: c}).Refuse(ssh.ResourceShortage, "too many")
+			(&NewChannel{NewChannel: stuck{until: until}, conn: c}).Refuse(
+				ssh.ResourceShortage,
+				"too many",
+			)
 			started.Add(1)
 		}
 	}()
-	eventually(t, "as many as there is room for", func() bool { return int(started.Load()) == maxRequests })
+	eventually(
+		t,
+		"as many as there is room for",
+		func() bool { return int(started.Load()) == maxRequests },
+	)
 	select {
 	case <-flooded:
 		t.Error("none had to wait")

@@ -10,39 +10,42 @@ import (
 	"time"
 )
 
-// inputChunk is the most input of one frame, so that a paste does not hold up a request behind it.
+// inputChunk is the maximal input of one frame, so that a paste does not delay a request after it.
 const inputChunk = 32 << 10
 
-// Handler receives what a session sends unasked. Its functions are called one at a time, in the order in which things
-// happened, by the goroutine that reads the stream: while one blocks, nothing else arrives. nil functions ignore.
+// Handler receives output and events of a session. The reading goroutine calls its functions one at
+// a time, in order. While one blocks, nothing else is received. A nil function ignores its data.
 type Handler struct {
 	Output func(offset uint64, p []byte) // p is valid during the call
 	Event  func(Event)
 }
 
-// Client is the asking side of a session stream: of an agent towards the gateway, and of the gateway towards a guest.
-// Its methods may be called at once.
+// Client is the requesting side of a session stream: an agent at the gateway, or the gateway at a
+// guest. Its methods are safe for concurrent use.
 type Client struct {
 	conn     *Conn
 	handler  Handler
 	attached Attached
-	done     chan struct{} // closed when the reader ended
+	done     chan struct{} // closed when the reader has ended
 
-	imu  sync.Mutex // serialises Input, so that the sequence is that of the bytes; taken before mu
-	sent uint64     // guarded by imu
+	// serializes Input, so that sequence numbers match the order of bytes; locked before mu
+	imu  sync.Mutex
+	sent uint64 // guarded by imu
 
 	mu       sync.Mutex
 	nextID   uint32                // guarded by mu
-	waiting  map[uint32]chan Reply // guarded by mu; nil once the reader ended
-	accepted uint64                // guarded by mu; input bytes dealt with, accepted or refused
-	refused  *Error                // guarded by mu; of input since the last Input call began
-	progress chan struct{}         // guarded by mu; closed and replaced when accepted grows
-	err      error                 // guarded by mu; why the reader ended
+	waiting  map[uint32]chan Reply // guarded by mu; nil once the reader has ended
+	accepted uint64                // guarded by mu; input bytes that were accepted or rejected
+	// guarded by mu; error of input since the last call of Input began
+	refused  *Error
+	progress chan struct{} // guarded by mu; closed and replaced when accepted grows
+	err      error         // guarded by mu; why the reader ended
 }
 
-// Open speaks the beginning of a session stream on rw: hello both ways, then a. An a that names neither a session nor a
-// party to resume makes no attachment: such a stream can only ask for list and close. ctx bounds Open alone; when it ends
-// rw is closed. A refusal is returned as *Error. The Client owns rw from here on and closes it.
+// Open begins a session stream on rw: it exchanges Hello and attaches as a says. If a has neither
+// Session nor Resume, there is no attachment, and the stream supports only list and close. ctx
+// bounds only Open; if it ends, rw is closed. A rejected attach is an *Error. The Client owns rw
+// and closes it.
 func Open(ctx context.Context, rw io.ReadWriteCloser, a Attach, h Handler) (*Client, error) {
 	c := &Client{conn: NewConn(rw), handler: h, done: make(chan struct{}),
 		waiting: make(map[uint32]chan Reply), progress: make(chan struct{})}
@@ -56,27 +59,30 @@ func Open(ctx context.Context, rw io.ReadWriteCloser, a Attach, h Handler) (*Cli
 	return c, nil
 }
 
-// Attached is the answer to the attach, as it was then.
+// Attached returns the reply to the attach.
 func (c *Client) Attached() Attached { return c.attached }
 
-// Done is closed when the stream has ended; Err then says why.
+// Done returns a channel that is closed when the stream has ended. Err then says why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err returns nil while the stream lives, io.EOF when the other side ended it in order, else what broke it.
+// Err returns nil while the stream is open, io.EOF if the other side closed it, or the error that
+// broke it.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close detaches: the session goes on. It waits until the Handler is no longer called, so a Handler must not call it.
+// Close detaches; the session continues. It waits until the Handler is no longer called, so a
+// Handler must not call it.
 func (c *Client) Close() error {
 	err := c.conn.Close()
 	<-c.done
 	return err
 }
 
-// Leave closes the stream and does not wait for the other side, which may be frozen: its last events may still arrive.
+// Leave closes the stream without waiting for the other side, which may be frozen. The Handler may
+// still receive its last events.
 func (c *Client) Leave() { c.conn.Close() }
 
 func (c *Client) read() {
@@ -121,7 +127,7 @@ func (c *Client) pump() error {
 			reply := c.waiting[f.ID]
 			delete(c.waiting, f.ID)
 			c.mu.Unlock()
-			if reply != nil { // nobody waits for one that was cancelled
+			if reply != nil { // a cancelled request has no waiter
 				reply <- r
 			}
 		case FrameAccepted:
@@ -144,22 +150,31 @@ func (c *Client) pump() error {
 			c.progress = make(chan struct{})
 			c.mu.Unlock()
 		default:
-			return fmt.Errorf("frame type %d is not for a client", f.Type)
+			return fmt.Errorf("frame type %d: not expected by a client", f.Type)
 		}
 	}
 }
 
-// lost is the error of a call that the end of the stream cut off.
+// lost returns the error of a call that the end of the stream interrupted.
 func (c *Client) lost() error {
 	err := c.Err()
 	if err == nil || errors.Is(err, io.EOF) {
-		return &Error{Code: CodeLost, Message: "the session stream ended", Hint: "attach again and repeat the call with the same op"}
+		return &Error{
+			Code:    CodeLost,
+			Message: "the session stream ended",
+			Hint:    "attach again and repeat the call with the same op",
+		}
 	}
-	return &Error{Code: CodeLost, Message: "the session stream ended: " + err.Error(), Hint: "attach again and repeat the call with the same op"}
+	return &Error{
+		Code:    CodeLost,
+		Message: "the session stream ended: " + err.Error(),
+		Hint:    "attach again and repeat the call with the same op",
+	}
 }
 
-// Request asks and waits for the answer. A Reply with an Error is returned together with that error. When ctx ends first
-// the request is cancelled – the program in the terminal is not touched – and ctx's cause is returned.
+// Request sends a request and waits for the reply. A Reply with an Error is returned together with
+// that error. If ctx ends first, the request is cancelled and the cause of ctx is returned; the
+// program in the terminal is not affected.
 func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
 	data, refused := r.frame()
 	if refused != nil {
@@ -176,7 +191,10 @@ func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
 	c.waiting[id] = reply
 	c.mu.Unlock()
 
-	if err := c.within(ctx, func() error { return c.conn.Write(Frame{Type: FrameRequest, ID: id, Data: data}) }); err != nil {
+	if err := c.within(ctx, func() error {
+		return c.conn.Write(
+			Frame{Type: FrameRequest, ID: id, Data: data})
+	}); err != nil {
 		c.forget(id)
 		return Reply{}, fmt.Errorf("request %s: %w", r.Verb, err)
 	}
@@ -191,17 +209,23 @@ func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
 		return got, nil
 	case <-ctx.Done():
 		c.forget(id)
-		// Best effort: if the stream is broken there is nothing left to cancel. Its own reply is not waited for.
-		_ = c.within(ctx, func() error { return c.conn.WriteJSON(FrameRequest, 0, Request{Verb: VerbCancel, Cancel: id}) })
+		// Best effort: a broken stream has nothing to cancel. The reply to the cancel is ignored.
+		_ = c.within(
+			ctx,
+			func() error {
+				return c.conn.WriteJSON(FrameRequest, 0,
+					Request{Verb: VerbCancel, Cancel: id})
+			},
+		)
 		return Reply{}, context.Cause(ctx)
 	}
 }
 
-// writeGrace is how long a frame that is being written may still take when its caller no longer waits.
+// writeGrace is how long the write of a frame may take after its ctx has ended.
 const writeGrace = time.Second
 
-// within calls write, which sends one frame. If the other side does not take it the stream ends writeGrace after ctx: half a
-// frame cannot be taken back.
+// within calls write, which sends one frame. If the other side does not read it, the stream is
+// closed writeGrace after the end of ctx, because half a frame cannot be withdrawn.
 func (c *Client) within(ctx context.Context, write func() error) error {
 	written := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -228,16 +252,18 @@ func (c *Client) forget(id uint32) {
 	delete(c.waiting, id)
 }
 
-// Sent is how many bytes of input the party has sent so far, on this stream and before it was resumed.
+// Sent returns how many bytes of input the party has sent, on this stream and on those that it
+// resumes.
 func (c *Client) Sent() uint64 {
 	c.imu.Lock()
 	defer c.imu.Unlock()
 	return c.sent
 }
 
-// Input sends bytes to the terminal and returns when they were accepted. An *Error says that they, or the rest of them,
-// were refused – another party holds the keyboard – and did not reach the program; how many, its Refused says. After any other error it is unknown how
-// many did; Attached.Accepted of a resumed stream tells.
+// Input sends bytes to the terminal and returns when they are accepted. An *Error means that the
+// last Refused bytes were rejected, for example because another party holds the keyboard, and did
+// not reach the program. After any other error, the number of accepted bytes is unknown;
+// Attached.Accepted of a resumed stream has it.
 func (c *Client) Input(ctx context.Context, p []byte) error {
 	c.imu.Lock()
 	defer c.imu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open returns a Client and the serving side of its stream, past the handshake.
+// open returns a Client and the serving side of its stream, after the handshake.
 func open(t *testing.T, attached Attached, h Handler) (*Client, *Conn) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -67,15 +67,20 @@ func TestClientRequest(t *testing.T) {
 	if err != nil || reply.Result.Output != "yes" {
 		t.Errorf("got %+v, %v", reply, err)
 	}
-	if _, err := c.Request(t.Context(), Request{Verb: VerbRun, Text: "no"}); !errors.Is(err, &Error{Code: CodeKeyboardHeld}) {
+	if _, err := c.Request(t.Context(), Request{Verb: VerbRun, Text: "no"}); !errors.Is(
+		err,
+		&Error{Code: CodeKeyboardHeld},
+	) {
 		t.Errorf("refused: got %v", err)
 	}
 }
 
-// JSON would put U+FFFD in the place of a byte that is not UTF-8, and another command would run: it is refused on both sides.
+// JSON would replace an invalid byte by U+FFFD, and a different command would run: both sides
+// reject it.
 func TestTextIsUTF8(t *testing.T) {
 	c, _ := open(t, Attached{Session: "main"}, Handler{})
-	for _, r := range []Request{{Verb: VerbRun, Text: "echo ü\xff"}, {Verb: VerbKeys, Keys: []string{"Up", "\xfe"}}} {
+	for _, r := range []Request{{Verb: VerbRun, Text: "echo ü\xff"},
+		{Verb: VerbKeys, Keys: []string{"Up", "\xfe"}}} {
 		reply, err := c.Request(t.Context(), r)
 		if !errors.Is(err, &Error{Code: CodeUsage}) || reply.Error == nil {
 			t.Errorf("%s: got %+v, %v", r.Verb, reply, err)
@@ -86,7 +91,8 @@ func TestTextIsUTF8(t *testing.T) {
 			t.Errorf("%q: got %+v, %v", data, r, err)
 		}
 	}
-	if r, err := ReadRequest([]byte(`{"verb":"run","text":"echo ü\ud83d\ude00"}`)); err != nil || r.Text != "echo ü😀" {
+	if r, err := ReadRequest([]byte(`{"verb":"run","text":"echo ü\ud83d\ude00"}`)); err != nil ||
+		r.Text != "echo ü😀" {
 		t.Errorf("got %+v, %v", r, err)
 	}
 }
@@ -110,7 +116,7 @@ func TestClientRequestCancelled(t *testing.T) {
 			t.Errorf("cancels %d, want %d", r.Cancel, id)
 		}
 		cancelled <- r
-		_ = server.WriteJSON(FrameReply, id, Reply{}) // too late: nobody waits, nothing breaks
+		_ = server.WriteJSON(FrameReply, id, Reply{}) // a late reply has no waiter and no effect
 		_ = server.WriteJSON(FrameAccepted, 0, nil)
 	}()
 	if _, err := c.Request(ctx, Request{Verb: VerbRun}); !errors.Is(err, cause) {
@@ -158,7 +164,10 @@ func TestClientOrder(t *testing.T) {
 	if err := c.Err(); !errors.Is(err, io.EOF) {
 		t.Errorf("Err() = %v, want EOF", err)
 	}
-	if _, err := c.Request(t.Context(), Request{Verb: VerbWait}); !errors.Is(err, &Error{Code: CodeLost}) {
+	if _, err := c.Request(t.Context(), Request{Verb: VerbWait}); !errors.Is(
+		err,
+		&Error{Code: CodeLost},
+	) {
 		t.Errorf("after the end: got %v", err)
 	}
 }
@@ -173,7 +182,10 @@ func TestOpenRefused(t *testing.T) {
 			_ = s.WriteJSON(FrameHello, 0, Hello{Versions: []int{Version}})
 			_ = s.WriteJSON(FrameAttached, 0, Attached{Error: Errorf(CodeNotFound, "no session x")})
 		}, &Error{Code: CodeNotFound}},
-		{"another version", func(s *Conn) { _ = s.WriteJSON(FrameHello, 0, Hello{Versions: []int{Version + 1}}) }, &Error{Code: CodeUnavailable}},
+		{"another version", func(s *Conn) {
+			_ = s.WriteJSON(FrameHello, 0,
+				Hello{Versions: []int{Version + 1}})
+		}, &Error{Code: CodeUnavailable}},
 		{"the stream ends", func(s *Conn) { s.Close() }, nil},
 		{"something else", func(s *Conn) { _ = s.WriteJSON(FrameEvent, 0, Event{}) }, nil},
 	} {
@@ -208,7 +220,8 @@ func TestOpenEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestClientNotRead attaches to somebody who then reads nothing: who calls is not held longer than he waits.
+// TestClientNotRead attaches to a server that then reads nothing: a call does not block beyond its
+// ctx.
 func TestClientNotRead(t *testing.T) {
 	for name, call := range map[string]func(context.Context, *Client) error{
 		"request": func(ctx context.Context, c *Client) error {
@@ -225,7 +238,7 @@ func TestClientNotRead(t *testing.T) {
 			if err := call(ctx, c); !errors.Is(err, why) {
 				t.Errorf("got %v, want the reason why nobody waits", err)
 			}
-			<-c.Done() // half a frame cannot be taken back
+			<-c.Done() // half a frame cannot be withdrawn
 		})
 	}
 }

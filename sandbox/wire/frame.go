@@ -12,20 +12,22 @@ import (
 // FrameType is the byte after a frame's length.
 type FrameType byte
 
-// The frames of a session stream. Hello goes first both ways, then attach, answered by attached.
+// Frames of a session stream. Hello is first in both directions, then attach, answered by attached.
 const (
 	FrameHello    FrameType = 1 // Hello
 	FrameAttach   FrameType = 2 // Attach
 	FrameAttached FrameType = 3 // Attached
 	FrameOutput   FrameType = 4 // uint64 offset, bytes
 	FrameInput    FrameType = 5 // uint64 sequence (bytes sent before these), bytes
-	FrameAccepted FrameType = 6 // uint64 input bytes dealt with so far; then nothing, or the Error that refused the last of them
+	// FrameAccepted has a uint64, the input bytes handled so far; then nothing, or the Error that
+	// rejected the last of them.
+	FrameAccepted FrameType = 6
 	FrameRequest  FrameType = 7 // uint32 id, Request
 	FrameReply    FrameType = 8 // uint32 id, Reply
 	FrameEvent    FrameType = 9 // Event
 )
 
-// MaxFrame is the largest frame: its type byte and payload.
+// MaxFrame is the maximal length of a frame: its type byte and payload.
 const MaxFrame = 1 << 20
 
 // Frame is one frame of a session stream.
@@ -33,10 +35,10 @@ type Frame struct {
 	Type   FrameType
 	Offset uint64 // output: offset of Data; input: sequence; accepted: count
 	ID     uint32 // request, reply
-	Data   []byte // output and input: the bytes; else JSON
+	Data   []byte // bytes of output and input; JSON of others
 }
 
-// AppendFrame appends f as it crosses the connection.
+// AppendFrame appends the encoding of f.
 func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	head := 1
 	switch f.Type {
@@ -46,11 +48,11 @@ func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 		head += 4
 	case FrameHello, FrameAttach, FrameAttached, FrameEvent:
 	default:
-		return dst, fmt.Errorf("frame type %d is unknown", f.Type)
+		return dst, fmt.Errorf("unknown frame type %d", f.Type)
 	}
 	n := head + len(f.Data)
 	if n > MaxFrame {
-		return dst, fmt.Errorf("frame of %d bytes is over %d", n, MaxFrame)
+		return dst, fmt.Errorf("frame of %d bytes exceeds %d", n, MaxFrame)
 	}
 	dst = binary.BigEndian.AppendUint32(dst, uint32(n))
 	dst = append(dst, byte(f.Type))
@@ -63,24 +65,25 @@ func AppendFrame(dst []byte, f Frame) ([]byte, error) {
 	return append(dst, f.Data...), nil
 }
 
-// Conn reads and writes frames. One goroutine may read while any number write.
+// Conn reads and writes frames. One goroutine may read while others write.
 type Conn struct {
 	rw io.ReadWriteCloser
 
-	rbuf []byte // of the reader
+	rbuf []byte // buffer of the reader
 
 	wmu  sync.Mutex
-	wbuf []byte // guarded by wmu; what is queued
+	wbuf []byte // guarded by wmu; queued frames
 }
 
 // NewConn returns a Conn on rw, which Close closes.
 func NewConn(rw io.ReadWriteCloser) *Conn { return &Conn{rw: rw} }
 
-// Close closes the connection below; a blocked Read or Write returns.
+// Close closes the underlying connection. A blocked Read or Write returns.
 func (c *Conn) Close() error { return c.rw.Close() }
 
-// Read returns the next frame. Its Data is valid until the next Read. io.EOF means that the peer ended between two
-// frames; a frame that is malformed, too long or of an unknown type is an error, and the stream is over.
+// Read returns the next frame. Its Data is valid until the next Read. io.EOF means that the peer
+// closed the stream between two frames. A frame that is malformed, too long or of an unknown type
+// is an error that ends the stream.
 func (c *Conn) Read() (Frame, error) {
 	var head [5]byte
 	if _, err := io.ReadFull(c.rw, head[:4]); err != nil {
@@ -90,7 +93,7 @@ func (c *Conn) Read() (Frame, error) {
 	if n == 0 || n > MaxFrame {
 		return Frame{}, fmt.Errorf("frame of %d bytes is not between 1 and %d", n, MaxFrame)
 	}
-	// Grow with what arrives: a length alone makes nobody allocate a megabyte.
+	// Grow with the received data: a length alone must not allocate a megabyte.
 	c.rbuf = c.rbuf[:0]
 	for uint32(len(c.rbuf)) < n {
 		step := min(n-uint32(len(c.rbuf)), 64<<10)
@@ -110,34 +113,34 @@ func (c *Conn) Read() (Frame, error) {
 	return ParseFrame(c.rbuf)
 }
 
-// ParseFrame reads the part of a frame after its length. Data aliases b.
+// ParseFrame parses a frame without its length. Data aliases b.
 func ParseFrame(b []byte) (Frame, error) {
 	if len(b) == 0 {
-		return Frame{}, fmt.Errorf("frame is empty")
+		return Frame{}, fmt.Errorf("empty frame")
 	}
 	f := Frame{Type: FrameType(b[0]), Data: b[1:]}
 	switch f.Type {
 	case FrameOutput, FrameInput, FrameAccepted:
 		if len(f.Data) < 8 {
-			return Frame{}, fmt.Errorf("frame type %d is cut short", f.Type)
+			return Frame{}, fmt.Errorf("frame type %d is truncated", f.Type)
 		}
 		f.Offset, f.Data = binary.BigEndian.Uint64(f.Data), f.Data[8:]
 	case FrameRequest, FrameReply:
 		if len(f.Data) < 4 {
-			return Frame{}, fmt.Errorf("frame type %d is cut short", f.Type)
+			return Frame{}, fmt.Errorf("frame type %d is truncated", f.Type)
 		}
 		f.ID, f.Data = binary.BigEndian.Uint32(f.Data), f.Data[4:]
 	case FrameHello, FrameAttach, FrameAttached, FrameEvent:
 	default:
-		return Frame{}, fmt.Errorf("frame type %d is unknown", f.Type)
+		return Frame{}, fmt.Errorf("unknown frame type %d", f.Type)
 	}
 	return f, nil
 }
 
-// batch is how many bytes Queue gathers: as many as one packet of SSH takes.
+// batch is how many bytes Queue collects: those of one SSH packet.
 const batch = 32 << 10
 
-// Write sends f, after what was queued before it, in one write if they are short. f.Data is not kept.
+// Write sends queued frames and f, in one write if they are short. f.Data is not retained.
 func (c *Conn) Write(f Frame) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -147,7 +150,7 @@ func (c *Conn) Write(f Frame) error {
 	return c.flushLocked()
 }
 
-// WriteJSON sends v as the JSON of a frame of type t; id is used by requests and replies.
+// WriteJSON sends a frame of type t with v as JSON. id is used by requests and replies.
 func (c *Conn) WriteJSON(t FrameType, id uint32, v any) error {
 	b, err := plainJSON(v)
 	if err != nil {
@@ -156,7 +159,8 @@ func (c *Conn) WriteJSON(t FrameType, id uint32, v any) error {
 	return c.Write(Frame{Type: t, ID: id, Data: b})
 }
 
-// plainJSON is the JSON of v with <, > and & as they are: a frame has room for a command, not for six times one.
+// plainJSON returns the JSON of v without escapes of <, > and &, which would make a command up to
+// six times longer.
 func plainJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -165,14 +169,14 @@ func plainJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// Queue is Write for one who calls Flush when there is nothing more to send: until then f may wait for what follows it.
+// Queue is Write for callers that call Flush after their last frame. Until then, f may be delayed.
 func (c *Conn) Queue(f Frame) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	return c.queueLocked(f)
 }
 
-// QueueJSON is WriteJSON that queues.
+// QueueJSON is WriteJSON with Queue.
 func (c *Conn) QueueJSON(t FrameType, id uint32, v any) error {
 	b, err := plainJSON(v)
 	if err != nil {
@@ -181,7 +185,7 @@ func (c *Conn) QueueJSON(t FrameType, id uint32, v any) error {
 	return c.Queue(Frame{Type: t, ID: id, Data: b})
 }
 
-// Flush sends what is queued.
+// Flush sends queued frames.
 func (c *Conn) Flush() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -208,7 +212,7 @@ func (c *Conn) flushLocked() error {
 		return nil
 	}
 	c.wbuf = b[:0]
-	if cap(b) > 64<<10 { // an occasional large frame is not kept for ever
+	if cap(b) > 64<<10 { // do not retain the memory of a large frame
 		c.wbuf = nil
 	}
 	_, err := c.rw.Write(b)

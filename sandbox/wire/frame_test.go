@@ -68,7 +68,8 @@ func TestReadRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := NewConn(duplex{bytes.NewReader(c.in), io.Discard}).Read()
-			if err == nil || c.want != nil && !errors.Is(err, c.want) || c.want == nil && errors.Is(err, io.EOF) {
+			if err == nil || c.want != nil && !errors.Is(err, c.want) ||
+				c.want == nil && errors.Is(err, io.EOF) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 		})
@@ -85,7 +86,7 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// A length alone must not make the reader allocate what was announced.
+// A length alone must not make the reader allocate memory.
 func TestReadAllocatesWhatArrives(t *testing.T) {
 	in := binary.BigEndian.AppendUint32(nil, MaxFrame)
 	in = append(in, byte(FrameEvent))
@@ -123,20 +124,23 @@ func FuzzPayloads(f *testing.F) {
 	f.Add(Marshal(PtyReq{Term: "xterm", Cols: 80, Rows: 24}))
 	f.Add(Marshal(DirectTCP{Host: "localhost", Port: 80}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, v := range []any{new(PtyReq), new(WindowChange), new(Env), new(Exec), new(Subsystem), new(Signal), new(ExitStatus), new(ExitSignal),
-			new(DirectTCP), new(DirectUnix), new(ForwardedUnix), new(TCPForward), new(UnixForward)} {
+		for _, v := range []any{new(PtyReq), new(WindowChange), new(Env), new(Exec), new(Subsystem),
+			new(Signal), new(ExitStatus), new(ExitSignal),
+			new(DirectTCP), new(DirectUnix), new(ForwardedUnix), new(TCPForward),
+			new(UnixForward)} {
 			if err := Unmarshal(b, v); err != nil {
 				continue
 			}
 			// Not the same bytes: any boolean but 0 is true (RFC 4251, section 5).
-			if again := Marshal(v); len(again) != len(b) || Unmarshal(again, v) != nil || !bytes.Equal(Marshal(v), again) {
+			if again := Marshal(v); len(again) != len(b) || Unmarshal(again, v) != nil ||
+				!bytes.Equal(Marshal(v), again) {
 				t.Errorf("%T: %x came back as %x", v, b, again)
 			}
 		}
 	})
 }
 
-// writes counts them.
+// writes counts writes.
 type writes struct {
 	bytes.Buffer
 	n int
@@ -153,7 +157,11 @@ func TestQueuedFramesGoOutTogether(t *testing.T) {
 	var want []Frame
 	send := func(send func(Frame) error, size int) {
 		t.Helper()
-		f := Frame{Type: FrameOutput, Offset: uint64(len(want)), Data: bytes.Repeat([]byte{'x'}, size)}
+		f := Frame{
+			Type:   FrameOutput,
+			Offset: uint64(len(want)),
+			Data:   bytes.Repeat([]byte{'x'}, size),
+		}
 		want = append(want, f)
 		if err := send(f); err != nil {
 			t.Fatal(err)

@@ -8,14 +8,14 @@ import (
 	"testing/synctest"
 )
 
-// frozen is a connection whose other side neither answers nor notices that it is closed.
+// frozen is a connection whose other side neither replies nor closes.
 type frozen struct{ resumed chan struct{} }
 
 func (f frozen) Read([]byte) (int, error)    { <-f.resumed; return 0, io.EOF }
 func (f frozen) Write(p []byte) (int, error) { return len(p), nil }
 func (f frozen) Close() error                { return nil }
 
-// Whoever attaches to a guest that is frozen does not wait longer than they said.
+// Attaching to a frozen guest ends with ctx.
 func TestOpenGivesUpOnFrozenGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := frozen{make(chan struct{})}

@@ -9,14 +9,14 @@ import (
 	"slices"
 )
 
-// Hello is the first frame each way. There is nothing to negotiate but the version: a field that one side does not know is
-// ignored by it.
+// Hello is the first frame in each direction. It negotiates the version. Unknown fields are
+// ignored.
 type Hello struct {
-	Versions []int  `json:"versions"`           // that the sender speaks
+	Versions []int  `json:"versions"`           // versions that the sender supports
 	Software string `json:"software,omitempty"` // for logs
 }
 
-// hello is ours.
+// hello returns the Hello of this side.
 func hello() Hello {
 	h := Hello{Software: "sandboxd"}
 	for v := MinVersion; v <= Version; v++ {
@@ -25,16 +25,26 @@ func hello() Hello {
 	return h
 }
 
-// meets returns an error with code unavailable when the other side speaks no version that we do.
+// meets returns an error with code unavailable if the sides have no common version.
 func (h Hello) meets() error {
-	if slices.ContainsFunc(h.Versions, func(v int) bool { return v >= MinVersion && v <= Version }) {
+	if slices.ContainsFunc(
+		h.Versions,
+		func(v int) bool { return v >= MinVersion && v <= Version },
+	) {
 		return nil
 	}
-	return Errorf(CodeUnavailable, "the other side speaks session stream versions %v, not %d to %d", h.Versions, MinVersion, Version)
+	return Errorf(
+		CodeUnavailable,
+		"the other side supports session stream versions %v, not %d to %d",
+		h.Versions,
+		MinVersion,
+		Version,
+	)
 }
 
-// Welcome begins a session stream on the side that serves it: it reads the other side's hello and answers it. The answer is
-// sent also when no version is common to both, so that the other side can say why; then the error has code unavailable.
+// Welcome begins a session stream on the serving side: it reads the Hello of the other side and
+// sends its own. If there is no common version, it still sends its Hello, so that the other side
+// can report that, and returns an error with code unavailable.
 func (c *Conn) Welcome() error {
 	var theirs Hello
 	if err := c.readJSON(FrameHello, &theirs); err != nil {
@@ -46,9 +56,10 @@ func (c *Conn) Welcome() error {
 	return theirs.meets()
 }
 
-// Attach begins a session stream on the side that asks: hello both ways, then a and its answer. An a that names neither a
-// session nor a party to resume is not sent: such a stream can only ask for list and close, and the zero Attached is
-// returned. An answer that is a refusal is returned together with it, as *Error.
+// Attach begins a session stream on the requesting side: it exchanges Hello, sends a and returns
+// the reply. If a has neither Session nor Resume, it is not sent and the zero Attached is returned;
+// such a stream supports only list and close. A rejected attach returns both the reply and its
+// *Error.
 func (c *Conn) Attach(a Attach) (Attached, error) {
 	var at Attached
 	if err := c.WriteJSON(FrameHello, 0, hello()); err != nil {
@@ -56,7 +67,7 @@ func (c *Conn) Attach(a Attach) (Attached, error) {
 	}
 	attach := a.Session != "" || a.Resume != ""
 	if attach {
-		// Sent with hello, not after its answer: attaching costs one round trip.
+		// Send a without waiting for the other Hello: attaching costs one round trip.
 		if err := c.WriteJSON(FrameAttach, 0, a); err != nil {
 			return at, err
 		}
@@ -77,9 +88,9 @@ func (c *Conn) Attach(a Attach) (Attached, error) {
 	return at, nil
 }
 
-// AttachWithin is Attach, which it gives up with ctx's cause when ctx ends. After an error the stream is
-// closed. The other side may be frozen, and Close of a channel does not end a Read before that side has
-// answered: the goroutine that reads ends then, or with the connection.
+// AttachWithin is Attach until ctx ends; then it returns the cause of ctx. After an error the
+// stream is closed. The other side may be frozen: Close of a channel does not end a Read before
+// that side answers. The reading goroutine ends then, or with the connection.
 func (c *Conn) AttachWithin(ctx context.Context, a Attach) (Attached, error) {
 	type answer struct {
 		at  Attached
@@ -102,7 +113,7 @@ func (c *Conn) AttachWithin(ctx context.Context, a Attach) (Attached, error) {
 	}
 }
 
-// unexpected is err for who has asked and was to get an answer.
+// unexpected returns err for a side that waits for a reply: EOF becomes ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -110,14 +121,14 @@ func unexpected(err error) error {
 	return err
 }
 
-// readJSON reads the frame that must come now.
+// readJSON reads the next frame, which must have type t.
 func (c *Conn) readJSON(t FrameType, v any) error {
 	f, err := c.Read()
 	if err != nil {
 		return err
 	}
 	if f.Type != t {
-		return fmt.Errorf("frame type %d where %d was due", f.Type, t)
+		return fmt.Errorf("frame type %d instead of %d", f.Type, t)
 	}
 	if err := json.Unmarshal(f.Data, v); err != nil {
 		return fmt.Errorf("frame type %d: %w", t, err)

@@ -37,7 +37,8 @@ func TestHandshake(t *testing.T) {
 	}{
 		{"by name", Attach{Session: "main"}, Attached{Session: "main", Accepted: 7}, nil},
 		{"resumed", Attach{Resume: "secret"}, Attached{Session: "main", Resumed: true}, nil},
-		{"refused", Attach{Session: "main"}, Attached{Error: Errorf(CodeDenied, "no")}, &Error{Code: CodeDenied}},
+		{"refused", Attach{Session: "main"}, Attached{Error: Errorf(CodeDenied, "no")},
+			&Error{Code: CodeDenied}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			near, far := connected(t)
@@ -48,13 +49,16 @@ func TestHandshake(t *testing.T) {
 				if err == nil {
 					err = far.readJSON(FrameAttach, &got)
 				}
-				if err == nil && (got.Session != c.attach.Session || got.Resume != c.attach.Resume) {
+				if err == nil &&
+					(got.Session != c.attach.Session || got.Resume != c.attach.Resume) {
 					t.Errorf("asked for %+v, want %+v", got, c.attach)
 				}
 				served <- errors.Join(err, far.WriteJSON(FrameAttached, 0, c.answer))
 			}()
 			at, err := near.Attach(c.attach)
-			if !errors.Is(err, c.want) || at.Session != c.answer.Session || at.Resumed != c.answer.Resumed || at.Accepted != c.answer.Accepted {
+			if !errors.Is(err, c.want) || at.Session != c.answer.Session ||
+				at.Resumed != c.answer.Resumed ||
+				at.Accepted != c.answer.Accepted {
 				t.Errorf("got %+v, %v; want %+v, %v", at, err, c.answer, c.want)
 			}
 			if err := <-served; err != nil {
@@ -64,7 +68,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A stream for list and close: no attach is sent, and the next frame is the first request.
+// On a stream for list and close, no attach is sent. The next frame is the first request.
 func TestHandshakeWithoutAttachment(t *testing.T) {
 	near, far := connected(t)
 	served := make(chan error, 1)
@@ -111,14 +115,16 @@ func TestWelcomeRefuses(t *testing.T) {
 			if err == nil || c.want != nil && !errors.Is(err, c.want) {
 				t.Fatalf("got %v, want %v", err, c.want)
 			}
-			// Told our versions, so that they can say why.
-			var told Hello
-			if err := NewConn(duplex{&answer, io.Discard}).readJSON(FrameHello, &told); c.want != nil && (err != nil || len(told.Versions) == 0) {
-				t.Errorf("answered %+v, %v", told, err)
+			// The reply has this side's versions, for the error of the other side.
+			var reply Hello
+			if err := NewConn(duplex{&answer, io.Discard}).readJSON(FrameHello,
+				&reply); c.want != nil &&
+				(err != nil || len(reply.Versions) == 0) {
+				t.Errorf("answered %+v, %v", reply, err)
 			}
 		})
 	}
 	if err := NewConn(duplex{bytes.NewReader(nil), io.Discard}).Welcome(); !errors.Is(err, io.EOF) {
-		t.Errorf("one who only looked: got %v, want EOF", err)
+		t.Errorf("a client that closes immediately: got %v, want EOF", err)
 	}
 }

@@ -1,14 +1,15 @@
 package wire
 
-// What the daemon and a guest on a machine with an SSH server of its own say to each other on an exec channel, before what
-// the channel is for: an order ([Control], answered by [ControlReply], a line of JSON each) or a session stream.
+// Preamble of an exec channel between the daemon and the guest on a host. A command ([Control],
+// answered by [ControlReply], one line of JSON each) or a session stream follows it.
 const (
-	// HostReady is printed by the guest when it is connected to its sessions; whatever came before is of no interest.
+	// HostReady is printed by the guest when it is connected to its sessions. The daemon ignores
+	// earlier output.
 	HostReady = "\nsandboxd-guest ready 1\n"
-	// HostFailed begins the line that is printed instead, with why.
+	// HostFailed is the prefix of the line that the guest prints instead, followed by the error.
 	HostFailed = "\nsandboxd-guest failed: "
-	// HostStart is the line with which the daemon then begins. The guest skips what comes before.
+	// HostStart is the first line of the daemon. The guest ignores earlier input.
 	HostStart = "sandboxd-guest start\n"
-	// HostSessions is the order after which the channel is a session stream.
+	// HostSessions is the command after which the channel is a session stream.
 	HostSessions = "sessions"
 )

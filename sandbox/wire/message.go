@@ -7,7 +7,8 @@ import (
 	"fmt"
 )
 
-// PartyKind is what a party is to the keyboard rules: a person may take it from an agent, never the other way.
+// PartyKind is the kind of a party in the keyboard rules: a person can take the keyboard from an
+// agent, but not vice versa.
 type PartyKind string
 
 const (
@@ -15,7 +16,7 @@ const (
 	Person PartyKind = "person"
 )
 
-// Rights are what a party may do on a session.
+// Rights are the rights of a party on a session.
 type Rights string
 
 const (
@@ -23,16 +24,19 @@ const (
 	RightWatch Rights = "watch"
 )
 
-// Party is who is on a session. The gateway says it on its leg to the guest, from the login; from a client it is refused.
+// Party is an attachment to a session, or the client behind it. The gateway sets it, from the
+// login, in messages to the guest, and rejects it from clients.
 type Party struct {
 	Name   string    `json:"name"` // the principal
 	Kind   PartyKind `json:"kind"`
 	Rights Rights    `json:"rights"`
-	ID     string    `json:"id,omitempty"`    // apart for two parties of one principal; chosen by the gateway
-	Owner  bool      `json:"owner,omitempty"` // owns the sandbox: takes the keyboard from a person who does not
+	// distinguishes parties of one principal; set by the gateway
+	ID string `json:"id,omitempty"`
+	// owns the sandbox; can take the keyboard from a person who does not
+	Owner bool `json:"owner,omitempty"`
 }
 
-// String is how a party is shown: "agent:alice", "person:bob".
+// String returns the party as text: "agent:alice", "person:bob".
 func (p Party) String() string {
 	if p.Name == "" && p.Kind == "" {
 		return ""
@@ -40,19 +44,19 @@ func (p Party) String() string {
 	return string(p.Kind) + ":" + p.Name
 }
 
-// Where an attachment begins to read.
+// Positions at which an attachment begins to read.
 const (
 	FromNow   = "now"
 	FromStart = "start"
 )
 
-// Offset is a place in a log: a number, or one of FromNow and FromStart. Its zero value is FromNow.
+// Offset is a position in a log: a number, FromNow or FromStart. The zero value is FromNow.
 type Offset struct {
-	Word string // FromNow, FromStart, or empty when N counts
+	Word string // FromNow or FromStart; "at" means N; empty means FromNow
 	N    uint64
 }
 
-// At is the offset n.
+// At returns the offset n.
 func At(n uint64) Offset { return Offset{N: n, Word: "at"} }
 
 // MarshalJSON writes a number or a word.
@@ -74,7 +78,12 @@ func (o *Offset) UnmarshalJSON(b []byte) error {
 			return err
 		}
 		if w != FromNow && w != FromStart {
-			return fmt.Errorf("offset %s is neither %q, %q nor a number", quoteShort(w), FromNow, FromStart)
+			return fmt.Errorf(
+				"offset %s is neither %q, %q nor a number",
+				quoteShort(w),
+				FromNow,
+				FromStart,
+			)
 		}
 		*o = Offset{Word: w}
 		return nil
@@ -83,37 +92,45 @@ func (o *Offset) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &o.N)
 }
 
-// Attach opens a stream's one attachment: to a session by name, or again to a party that was cut off, by Resume.
+// Attach opens the attachment of a stream: to a session by name, or with Resume to an earlier,
+// disconnected party.
 type Attach struct {
 	Session string `json:"session,omitempty"`
-	Resume  string `json:"resume,omitempty"` // secret of an earlier Attached: the same party, the same keyboard
-	Create  bool   `json:"create,omitempty"` // start the session when it does not exist
-	Fresh   bool   `json:"fresh,omitempty"`  // start a new session; Session is its name, or NewSession for a generated one
-	From    Offset `json:"from"`             //
-	After   uint64 `json:"after,omitempty"`  // deliver kept events with a Seq above this; 0 with From now: none that were before
-	Quiet   bool   `json:"quiet,omitempty"`  // no output frames: this party reads the log elsewhere
-	Keep    bool   `json:"keep,omitempty"`   // from the gateway only: it records the log, and the terminal waits for it
-	Party   *Party `json:"party,omitempty"`  // from the gateway only
+	// secret of an earlier Attached; resumes that party and its keyboard
+	Resume string `json:"resume,omitempty"`
+	Create bool   `json:"create,omitempty"` // start the session if it does not exist
+	// start a new session; Session is its name, or NewSession for a generated name
+	Fresh bool   `json:"fresh,omitempty"`
+	From  Offset `json:"from"` // position in the log to begin at
+	// deliver stored events with a greater Seq; 0 with From now: no earlier events
+	After uint64 `json:"after,omitempty"`
+	Quiet bool   `json:"quiet,omitempty"` // no output frames: the party reads the log elsewhere
+	// only from the gateway: it records the log, and the terminal waits for it
+	Keep  bool   `json:"keep,omitempty"`
+	Party *Party `json:"party,omitempty"` // only from the gateway
 
-	Start *Start `json:"start,omitempty"` // how to start the session when this call creates it
+	Start *Start `json:"start,omitempty"` // how to start the session, if this call starts it
 }
 
-// Start says how a new session begins. The zero value is the sandbox's login shell at the default size.
+// Start says how to start a session. The zero value is the sandbox's login shell at the default
+// size.
 type Start struct {
-	Argv []string `json:"argv,omitempty"` // a program instead of the shell; such a session has no prompt and ends with it
-	Env  []string `json:"env,omitempty"`  // on top of the sandbox's
-	Dir  string   `json:"dir,omitempty"`  //
-	Term string   `json:"term,omitempty"` // TERM; xterm-256color when empty
-	Cols int      `json:"cols,omitempty"` // 200 when 0
-	Rows int      `json:"rows,omitempty"` // 50 when 0
-	Bare bool     `json:"bare,omitempty"` // no shell integration, no pager-safe environment: a plain terminal
+	// a program instead of the shell; the session has no prompt and ends with it
+	Argv []string `json:"argv,omitempty"`
+	Env  []string `json:"env,omitempty"`  // added to the sandbox's environment
+	Dir  string   `json:"dir,omitempty"`  // working directory; empty means the sandbox's
+	Term string   `json:"term,omitempty"` // TERM; empty means xterm-256color
+	Cols int      `json:"cols,omitempty"` // 0 means 200
+	Rows int      `json:"rows,omitempty"` // 0 means 50
+	// a plain terminal: no shell integration, no environment against pagers
+	Bare bool `json:"bare,omitempty"`
 
-	// Without are layers of evidence that the session's states go without: BasisProcess, BasisMark, BasisScreen. It is for
-	// tests of what the other layers know where those are not to be had.
+	// Without disables layers of evidence: BasisProcess, BasisMark, BasisScreen. It is for tests of
+	// the other layers.
 	Without []Basis `json:"without,omitempty"`
 }
 
-// DefaultCols and DefaultRows are the size of a session that nobody sized.
+// DefaultCols and DefaultRows are the default size of a session.
 const (
 	DefaultCols = 200
 	DefaultRows = 50
@@ -121,24 +138,26 @@ const (
 
 // Attached answers Attach.
 type Attached struct {
-	Session  string  `json:"session"`
-	Resume   string  `json:"resume"`
-	Offset   uint64  `json:"offset"`             // of the first byte that follows
-	Created  bool    `json:"created"`            // this call started the session
-	Resumed  bool    `json:"resumed"`            // the party is one that was attached before
-	Accepted uint64  `json:"accepted,omitempty"` // input bytes of this party taken so far
-	State    State   `json:"state"`
-	Keyboard string  `json:"keyboard"`
-	Cols     int     `json:"cols"`
-	Rows     int     `json:"rows"`
-	Seq      uint64  `json:"seq"`               // of the newest event
-	Private  string  `json:"private,omitempty"` // who has a private stretch
-	Shell    string  `json:"shell,omitempty"`   // program that a run's command is for: bash, dash; empty where there is no shell
-	Parties  []Party `json:"parties,omitempty"`
-	Error    *Error  `json:"error,omitempty"` // the attach failed; the stream ends after this frame
+	Session string `json:"session"`
+	Resume  string `json:"resume"`
+	Offset  uint64 `json:"offset"`  // log offset of the next output byte
+	Created bool   `json:"created"` // this call started the session
+	Resumed bool   `json:"resumed"` // the party is a resumed one
+	// input bytes of this party that were accepted so far
+	Accepted uint64 `json:"accepted,omitempty"`
+	State    State  `json:"state"`
+	Keyboard string `json:"keyboard"`
+	Cols     int    `json:"cols"`
+	Rows     int    `json:"rows"`
+	Seq      uint64 `json:"seq"`               // number of the newest event
+	Private  string `json:"private,omitempty"` // party in private mode; empty means none
+	// shell that runs the commands, such as bash or dash; empty if there is none
+	Shell   string  `json:"shell,omitempty"`
+	Parties []Party `json:"parties,omitempty"`
+	Error   *Error  `json:"error,omitempty"` // the attach failed; the stream ends after this frame
 
-	// Incarnation is a random name of the shell that the session has. A shell that is started in its place has another one, also
-	// after the guest was started again. It is empty from guests that do not say, and for a session that has no shell yet.
+	// Incarnation is the random ID of the session's shell. A new shell has a new ID, also after a
+	// restart of the guest. It is empty from older guests, and for a session without a shell.
 	Incarnation string `json:"incarnation,omitempty"`
 }
 
@@ -146,24 +165,27 @@ type Attached struct {
 type Verb string
 
 const (
-	VerbRun       Verb = "run"       // give the shell a command and follow it to its end
-	VerbType      Verb = "type"      // text to the program, with Enter unless Raw; then as wait
-	VerbKeys      Verb = "keys"      // named keys to the program; then as wait
-	VerbInterrupt Verb = "interrupt" // ^C, then TERM, then KILL to what runs
-	VerbTake      Verb = "take"      // the keyboard
-	VerbGive      Verb = "give"      // the keyboard back, to whoever has asked for it
-	VerbKeep      Verb = "keep"      // the keyboard, although another party has asked for it
-	VerbPrivate   Verb = "private"   // On or off: what the terminal shows is for the driver alone
-	VerbResize    Verb = "resize"    // the terminal, by its driver
-	VerbWait      Verb = "wait"      // for a phase
-	VerbList      Verb = "list"      // sessions; needs no attachment
-	VerbClose     Verb = "close"     // end a session and its processes
-	VerbCancel    Verb = "cancel"    // end request Cancel of this stream; the program is not touched
-	VerbScreen    Verb = "screen"    // the text of the screen
+	VerbRun Verb = "run" // run a command in the shell and wait for its end
+	// VerbType types text to the program, with Enter unless Raw; then as wait.
+	VerbType      Verb = "type"
+	VerbKeys      Verb = "keys"      // send named keys to the program; then as wait
+	VerbInterrupt Verb = "interrupt" // ^C, then TERM, then KILL to the program
+	VerbTake      Verb = "take"      // take the keyboard
+	VerbGive      Verb = "give"      // give the keyboard back, or to the party that asked for it
+	VerbKeep      Verb = "keep"      // keep the keyboard although another party asks for it
+	// VerbPrivate begins (On) or ends private mode: only the keyboard's holder gets output.
+	VerbPrivate Verb = "private"
+	VerbResize  Verb = "resize" // resize the terminal
+	VerbWait    Verb = "wait"   // wait for a phase
+	VerbList    Verb = "list"   // list sessions; needs no attachment
+	VerbClose   Verb = "close"  // end a session and its processes
+	// VerbCancel cancels request Cancel of this stream; the program is not affected.
+	VerbCancel Verb = "cancel"
+	VerbScreen Verb = "screen" // return the screen
 )
 
-// Drives reports whether the request is for parties with the right to drive. Watchers get CodeDenied for it, whatever state the
-// session is in. Giving the keyboard back, and a size of their own, change nothing for a watcher and are no error.
+// Drives reports whether the request needs the right to drive. Watchers get CodeDenied for it in
+// any state of the session. For a watcher, give and resize have no effect and are not errors.
 func (r Request) Drives() bool {
 	switch r.Verb {
 	case VerbRun, VerbType, VerbKeys, VerbInterrupt, VerbTake, VerbKeep, VerbClose:
@@ -174,45 +196,58 @@ func (r Request) Drives() bool {
 	return false
 }
 
-// Request asks for one thing. Fields that a verb does not name are ignored.
+// Request is one request. Fields that do not apply to the verb are ignored.
 type Request struct {
-	Verb      Verb       `json:"verb"`
-	Op        string     `json:"op,omitempty"`         // run, type, keys: 128 bits of hex in lower case; a repeated one gets the first one's result
-	Text      string     `json:"text,omitempty"`       // run: the command; type: the text
-	Raw       bool       `json:"raw,omitempty"`        // type: without Enter
-	Answer    bool       `json:"answer,omitempty"`     // type, keys: only to a program that asks, else refused with not_waiting
-	Keys      []string   `json:"keys,omitempty"`       // keys: ^C, Up, Enter, F1, "a"…
-	TimeoutMS int64      `json:"timeout_ms,omitempty"` // run, type, keys, wait: 0 is 120 s, negative is none
-	Kill      bool       `json:"kill,omitempty"`       // run: interrupt what still runs at the deadline
-	Hold      bool       `json:"hold,omitempty"`       // run, type, keys: wait for a keyboard that a person holds
-	MaxOutput int        `json:"max_output,omitempty"` // bytes of Result.Output; 0 is 32 KiB, negative is all that fits a frame
-	Screen    ShowScreen `json:"screen,omitempty"`     // run, type, keys, wait, interrupt: when Result.Screen is set
-	For       []Phase    `json:"for,omitempty"`        // wait: which phases; none means any but running
-	Keyboard  bool       `json:"keyboard,omitempty"`   // wait: until no other person holds the keyboard; For is not used
-	Ask       bool       `json:"ask,omitempty"`        // take: where it cannot be taken, ask its holder for it
-	On        bool       `json:"on,omitempty"`         // private
-	Cols      int        `json:"cols,omitempty"`       // resize
-	Rows      int        `json:"rows,omitempty"`       // resize
-	Session   string     `json:"session,omitempty"`    // close, from a stream without attachment: which
-	Cancel    uint32     `json:"cancel,omitempty"`     // cancel: the request's id
-	Party     *Party     `json:"party,omitempty"`      // reserved to the gateway
+	Verb Verb `json:"verb"`
+	// run, type, keys: 128 bits in lower-case hex; a repeated Op returns the first result
+	Op   string `json:"op,omitempty"`
+	Text string `json:"text,omitempty"` // run: the command; type: the text
+	Raw  bool   `json:"raw,omitempty"`  // type: without Enter
+	// type, keys: only to a program that asks, else rejected with not_waiting
+	Answer bool     `json:"answer,omitempty"`
+	Keys   []string `json:"keys,omitempty"` // keys: ^C, Up, Enter, F1, "a"…
+	// run, type, keys, wait: 0 means 120 s, negative means none
+	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// run: interrupt the command at the timeout
+	Kill bool `json:"kill,omitempty"`
+	// run, type, keys: wait for a keyboard that a person holds
+	Hold bool `json:"hold,omitempty"`
+	// limit of Result.Output in bytes; 0 means 32 KiB, negative what fits a frame
+	MaxOutput int `json:"max_output,omitempty"`
+	// run, type, keys, wait, interrupt: when Result.Screen is set
+	Screen ShowScreen `json:"screen,omitempty"`
+	// wait: phases to wait for; none means any but running
+	For []Phase `json:"for,omitempty"`
+	// wait: until no other person holds the keyboard; For is not used
+	Keyboard bool `json:"keyboard,omitempty"`
+	// take: if it cannot be taken, ask its holder for it
+	Ask  bool `json:"ask,omitempty"`
+	On   bool `json:"on,omitempty"`   // private
+	Cols int  `json:"cols,omitempty"` // resize
+	Rows int  `json:"rows,omitempty"` // resize
+	// close, on a stream without attachment: session to close
+	Session string `json:"session,omitempty"`
+	Cancel  uint32 `json:"cancel,omitempty"` // cancel: the request's id
+	Party   *Party `json:"party,omitempty"`  // reserved for the gateway
 
-	// Incarnation, with Op, is [Attached.Incarnation] of the shell that the call was first given to. Where the session does not
-	// know the call and has another shell, nothing is done and the call is lost. Empty means any shell.
+	// Incarnation, with Op, is [Attached.Incarnation] at the first attempt of the call. If the
+	// session does not know the call and has another shell, the call does not run and is lost.
+	// Empty means any shell.
 	Incarnation string `json:"incarnation,omitempty"`
 }
 
-// ShowScreen says when a Result has the screen. Its zero value is ScreenAuto.
+// ShowScreen says when Result.Screen is set. The zero value means ScreenAuto.
 type ShowScreen string
 
 const (
-	// ScreenAuto shows it while the program in front uses the alternate screen, is a pager, or listens and has come to rest.
+	// ScreenAuto sets it if the foreground program uses the alternate screen, is a pager, or reads
+	// the keyboard while it works and is idle.
 	ScreenAuto   ShowScreen = "auto"
 	ScreenAlways ShowScreen = "always"
 	ScreenNever  ShowScreen = "never"
 )
 
-// ParseShowScreen returns what a caller wrote; empty is ScreenAuto. The error says what there is.
+// ParseShowScreen parses a ShowScreen; empty means ScreenAuto. The error lists the values.
 func ParseShowScreen(text string) (ShowScreen, error) {
 	switch show := ShowScreen(text); show {
 	case "":
@@ -223,28 +258,29 @@ func ParseShowScreen(text string) (ShowScreen, error) {
 	return "", Errorf(CodeUsage, "screen %.40q: use never, auto or always", text)
 }
 
-// NewOp returns a fresh Request.Op: 128 random bits in hex.
+// NewOp returns a new Request.Op: 128 random bits in hex.
 func NewOp() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails (crypto/rand)
 	return hex.EncodeToString(b[:])
 }
 
-// Reply answers a Request, exactly once.
+// Reply is the reply to a Request. Each Request has exactly one.
 type Reply struct {
 	Result   *Result       `json:"result,omitempty"` // run, type, keys, wait, interrupt
 	Sessions []SessionInfo `json:"sessions,omitempty"`
 	Screen   *Screen       `json:"screen,omitempty"`
 	Keyboard string        `json:"keyboard,omitempty"` // take, give: who holds it now
-	Asked    bool          `json:"asked,omitempty"`    // take: it was not taken, its holder was asked
-	Error    *Error        `json:"error,omitempty"`
+	// take: not taken; the holder was asked for it
+	Asked bool   `json:"asked,omitempty"`
+	Error *Error `json:"error,omitempty"`
 
-	// Incarnation is that of the session's shell when a run, type or keys was answered, as [Attached.Incarnation]: a run may have
-	// started a new one.
+	// Incarnation is the [Attached.Incarnation] after run, type or keys: run may have started a new
+	// shell.
 	Incarnation string `json:"incarnation,omitempty"`
 }
 
-// SessionInfo is a line of list.
+// SessionInfo is one session of a list.
 type SessionInfo struct {
 	Name     string   `json:"name"`
 	State    State    `json:"state"`
@@ -252,15 +288,15 @@ type SessionInfo struct {
 	Cols     int      `json:"cols"`
 	Rows     int      `json:"rows"`
 	Parties  []Party  `json:"parties"`
-	Argv     []string `json:"argv,omitempty"` // of a session that is a program
+	Argv     []string `json:"argv,omitempty"` // program of a session without a shell
 	Created  int64    `json:"created_unix_ms"`
 	Offset   uint64   `json:"offset"`            // length of the log
-	Private  string   `json:"private,omitempty"` // who has a private stretch
+	Private  string   `json:"private,omitempty"` // party in private mode; empty means none
 }
 
 // Screen is what the terminal shows.
 type Screen struct {
-	Text      string `json:"text"` // lines joined by \n, trailing blanks and lines left out
+	Text      string `json:"text"` // lines joined by \n, without trailing blanks and empty lines
 	Cols      int    `json:"cols"`
 	Rows      int    `json:"rows"`
 	CursorX   int    `json:"cursor_x"`
@@ -269,80 +305,107 @@ type Screen struct {
 	AltScreen bool   `json:"alt_screen"`
 	Title     string `json:"title,omitempty"`
 	Offset    uint64 `json:"offset"`
-	Stopped   bool   `json:"stopped,omitempty"` // the sandbox is: this is what the terminal showed last
+	// the sandbox is stopped; this is its last screen
+	Stopped bool `json:"stopped,omitempty"`
 }
 
-// EventKind is what an Event tells.
+// EventKind is the kind of an Event.
 type EventKind string
 
 const (
 	EventState    EventKind = "state"    // State
 	EventKeyboard EventKind = "keyboard" // Keyboard, By
 	EventResize   EventKind = "resize"   // Cols, Rows
-	EventLagged   EventKind = "lagged"   // Missed bytes were skipped; output goes on at Offset; Text says why: WhyPrivate
-	EventEnded    EventKind = "ended"    // the session ended; State says how
-	EventCommand  EventKind = "command"  // a run began: Text, By, Op
-	EventBegun    EventKind = "begun"    // that run's output begins here, behind what shows the command: Op; without Op of a command that By typed
-	EventOver     EventKind = "over"     // and ends here, before the prompt: Op; without, of what was typed: ExitCode
-	EventResult   EventKind = "result"   // that run ended: ExitCode, Op, Why
-	EventInput    EventKind = "input"    // By sent Bytes bytes of input; or some that the terminal did not show: Text is Hidden
-	EventJoin     EventKind = "join"     // By attached
-	EventLeave    EventKind = "leave"    // By detached
-	EventAsk      EventKind = "ask"      // By asks Keyboard, the holder, for it; without By nobody does any longer
-	EventPrivate  EventKind = "private"  // By began a private stretch; without By it is over, and Missed bytes before Offset are its
+	// EventLagged means that Missed bytes were skipped; output continues at Offset; Text says why,
+	// such as WhyPrivate.
+	EventLagged  EventKind = "lagged"
+	EventEnded   EventKind = "ended"   // the session ended; State says why
+	EventCommand EventKind = "command" // a run began: Text, By, Op
+	// EventBegun means that the output of run Op begins here; without Op, that of a command that By
+	// typed.
+	EventBegun EventKind = "begun"
+	// EventOver means that the output of run Op ends here; without Op, that of a typed command:
+	// ExitCode.
+	EventOver   EventKind = "over"
+	EventResult EventKind = "result" // run Op ended: ExitCode, Why
+	// EventInput means that By sent Bytes bytes of input; if the terminal does not echo, Text is
+	// Hidden instead.
+	EventInput EventKind = "input"
+	EventJoin  EventKind = "join"  // By attached
+	EventLeave EventKind = "leave" // By detached
+	// EventAsk means that By asks Keyboard, the holder, for the keyboard; without By the request
+	// ended.
+	EventAsk EventKind = "ask"
+	// EventPrivate means that By began private mode; without By it ended, and hides Missed bytes
+	// before Offset.
+	EventPrivate EventKind = "private"
 )
 
-// Hidden is the Text of an input event in the place of Bytes: a password is not told, and neither is how long it is.
+// Hidden is the Text of an input event without Bytes: the length of a password is not recorded.
 const Hidden = "<hidden>"
 
-// WhyPrivate is the Text of a lagged event for a private stretch.
+// WhyPrivate is the Text of a lagged event for private mode.
 const WhyPrivate = "private"
 
-// Event is a fact about a session at an offset of its log: it comes after byte Offset-1 and before byte Offset.
+// Event is an event of a session at an offset of its log. It is sent after byte Offset-1 and before
+// byte Offset.
 type Event struct {
-	Seq      uint64    `json:"seq"` // counts a session's events from 1; 0 for events of this stream alone
+	// counts a session's events from 1; 0 for events of only this stream
+	Seq      uint64    `json:"seq"`
 	Kind     EventKind `json:"kind"`
 	Offset   uint64    `json:"offset"`
 	TimeUnix int64     `json:"time_unix_ms"`
 	State    *State    `json:"state,omitempty"`
 	By       string    `json:"by,omitempty"` // Party.String
 	Keyboard string    `json:"keyboard,omitempty"`
-	ID       string    `json:"id,omitempty"` // keyboard: Party.ID of the holder; command: of who had typed at the prompt what the shell threw away for it
-	Cols     int       `json:"cols,omitempty"`
-	Rows     int       `json:"rows,omitempty"`
-	Missed   uint64    `json:"missed,omitempty"`
-	Text     string    `json:"text,omitempty"`
-	Op       string    `json:"op,omitempty"`
-	ExitCode *int      `json:"exit_code,omitempty"`
-	Why      Ended     `json:"why,omitempty"`
-	Bytes    int       `json:"bytes,omitempty"`
+	// keyboard: Party.ID of the holder; command: Party.ID of the party whose unsent text at the
+	// prompt the shell discarded
+	ID       string `json:"id,omitempty"`
+	Cols     int    `json:"cols,omitempty"`
+	Rows     int    `json:"rows,omitempty"`
+	Missed   uint64 `json:"missed,omitempty"`
+	Text     string `json:"text,omitempty"`
+	Op       string `json:"op,omitempty"`
+	ExitCode *int   `json:"exit_code,omitempty"`
+	Why      Ended  `json:"why,omitempty"`
+	Bytes    int    `json:"bytes,omitempty"`
 }
 
-// GuestConfig is the one JSON line that the guest reads from its standard input before anything else; the writer then
-// closes. It is the only place where a sandbox meets its keys: not its environment, arguments, labels or files.
+// GuestConfig is the JSON line that the guest first reads from its standard input, which the writer
+// then closes. Keys are passed to a sandbox only here, never by environment, arguments, labels or
+// files.
 type GuestConfig struct {
-	Version    int      `json:"version"`              // Version of the writer
-	HostKey    string   `json:"host_key"`             // the guest's private host key, OpenSSH PEM
-	ClientKey  string   `json:"client_key"`           // the only key that may log in, authorized_keys form
-	Name       string   `json:"name"`                 // of the sandbox, for prompts; empty: it is told later, by Control
-	Socket     string   `json:"socket"`               // path of the unix socket to dial
-	TunSocket  string   `json:"tun_socket,omitempty"` // path of the one on which the network device is passed; empty: none
-	User       string   `json:"user,omitempty"`       // as Spec.User, resolved against the image's /etc/passwd; empty is root
-	Env        []string `json:"env,omitempty"`        // of sessions and commands: the image's, the trust variables, the Spec's
-	Workdir    string   `json:"workdir,omitempty"`    // where sessions begin; empty is the user's home
+	Version int    `json:"version"`  // Version of the writer
+	HostKey string `json:"host_key"` // the guest's private host key, OpenSSH PEM
+	// the only key that can log in, in authorized_keys format
+	ClientKey string `json:"client_key"`
+	// name of the sandbox, for prompts; empty: Control sets it later
+	Name   string `json:"name"`
+	Socket string `json:"socket"` // path of the unix socket to dial
+	// path of the unix socket to pass the network device on; empty: no device
+	TunSocket string `json:"tun_socket,omitempty"`
+	// as Spec.User, resolved in the image's /etc/passwd; empty means root
+	User string `json:"user,omitempty"`
+	// environment of sessions and commands: of the image, for certificates, of the Spec
+	Env []string `json:"env,omitempty"`
+	// working directory of sessions; empty means the user's home
+	Workdir    string   `json:"workdir,omitempty"`
 	Entrypoint []string `json:"entrypoint,omitempty"` // runs as session "entrypoint"
 	StopSignal string   `json:"stop_signal,omitempty"`
-	Sessions   int      `json:"sessions,omitempty"` // most sessions at once; 0 is 32
+	Sessions   int      `json:"sessions,omitempty"` // maximal number of sessions; 0 means 32
 
-	Mounts  []GuestMount `json:"mounts,omitempty"`  // directories of the machine; /work leads to the first one
-	Account string       `json:"account,omitempty"` // name of the account that is made for User, a number, if the image has none
-	Sudo    bool         `json:"sudo,omitempty"`    // the image's sudo asks User for no password
+	// directories of the host machine; /work links to the first
+	Mounts []GuestMount `json:"mounts,omitempty"`
+	// name of the account to create for User, a number, if the image has none
+	Account string `json:"account,omitempty"`
+	Sudo    bool   `json:"sudo,omitempty"` // the image's sudo does not ask User for a password
 }
 
-// GuestMount is a directory of the machine that has to be there before anything runs: the very one that the daemon looked at.
+// GuestMount is a mounted directory. Before anything runs, the guest checks that it is the one that
+// the daemon checked.
 type GuestMount struct {
-	Path   string `json:"path"`             // in the sandbox
-	Source string `json:"source,omitempty"` // of the machine, where it is another; the guest has no use for it
+	Path   string `json:"path"`             // path in the sandbox
+	Source string `json:"source,omitempty"` // path on the machine, if different; unused by the guest
 	Dev    uint64 `json:"dev"`
 	Ino    uint64 `json:"ino"`
 }
@@ -351,16 +414,19 @@ type GuestMount struct {
 type Control struct {
 	Do      string `json:"do"`                 // hello, health, rescue, stop, name, user
 	GraceMS int64  `json:"grace_ms,omitempty"` // stop
-	Reason  string `json:"reason,omitempty"`   // rescue: why sessions are dead by it; empty is rescued
-	Name    string `json:"name,omitempty"`     // name: what a sandbox is called that was booted without one, from now on; once
-	User    string `json:"user,omitempty"`     // user: name or uid, either with :group, that programs of this connection run as
+	// rescue: reason of sessions that it ends; empty means rescued
+	Reason string `json:"reason,omitempty"`
+	// name: sets the name of a sandbox that was booted without one, once
+	Name string `json:"name,omitempty"`
+	// user: name or UID, with an optional :group, to run programs of this connection as
+	User string `json:"user,omitempty"`
 }
 
-// ControlReply answers it.
+// ControlReply is the reply to a Control.
 type ControlReply struct {
 	Version  int    `json:"version"`
 	Software string `json:"software,omitempty"`
 	Health   string `json:"health,omitempty"` // ok, or "broken: why", "limit_pids: why"
-	Killed   int    `json:"killed,omitempty"` // rescue: processes ended
+	Killed   int    `json:"killed,omitempty"` // rescue: number of killed processes
 	Error    *Error `json:"error,omitempty"`
 }

@@ -5,29 +5,37 @@ import (
 	"strings"
 )
 
-// DefaultSession is the session that is meant where none is named.
-const DefaultSession = "main"
+// Names with a meaning of their own.
+const (
+	DefaultSession = "main"     // session of a target that names none
+	NewSession     = "new"      // reserved: starts a new session with a generated name
+	Lobby          = "sandboxd" // reserved user name of the control host, which runs commands
+)
 
-// Lobby is the reserved user name under which the gateway serves its command table.
-const Lobby = "sandboxd"
-
-// NewSession is the reserved session name that asks for a fresh terminal with a generated name.
-const NewSession = "new"
-
-// maxLabel is the longest DNS label (RFC 1035, section 2.3.4).
+// maxLabel is the maximal length of a DNS label (RFC 1035, section 2.3.4).
 const maxLabel = 63
 
-var reserved = map[string]bool{Lobby: true, "root": true, "admin": true, "git": true, NewSession: true}
+var reserved = map[string]bool{
+	Lobby:      true,
+	"root":     true,
+	"admin":    true,
+	"git":      true,
+	NewSession: true,
+}
 
-// Reserved reports whether no sandbox may have this name.
+// Reserved reports whether name is reserved and cannot name a sandbox.
 func Reserved(name string) bool { return reserved[name] }
 
-// ParseLabel checks a sandbox or session name: a DNS label, [a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?. Every name that becomes
-// a path, label, mount or argument went through it. what names the thing in the error.
+// ParseLabel checks a sandbox or session name: a DNS label, [a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?.
+// Every name that becomes a path, label, mount or argument must pass it. what describes the name in
+// the error.
 func ParseLabel(what, s string) (string, error) {
 	bad := func(why string) (string, error) {
-		return "", &Error{Code: CodeUsage, Message: fmt.Sprintf("%s %s: %s", what, quoteShort(s), why),
-			Hint: "use a-z, 0-9 and inner hyphens, at most 63 characters"}
+		return "", &Error{
+			Code:    CodeUsage,
+			Message: fmt.Sprintf("%s %s: %s", what, quoteShort(s), why),
+			Hint:    "use a-z, 0-9 and inner hyphens, at most 63 characters",
+		}
 	}
 	switch {
 	case s == "":
@@ -46,14 +54,18 @@ func ParseLabel(what, s string) (string, error) {
 	return s, nil
 }
 
-// ParseSandbox checks a name that a sandbox may be given: a label that is not reserved.
+// ParseSandbox checks the name of a sandbox: a label that is not reserved.
 func ParseSandbox(s string) (string, error) {
 	name, err := ParseLabel("sandbox name", s)
 	if err != nil {
 		return "", err
 	}
 	if Reserved(name) {
-		return "", &Error{Code: CodeUsage, Message: "sandbox name " + quoteShort(name) + " is reserved", Hint: "choose another name"}
+		return "", &Error{
+			Code:    CodeUsage,
+			Message: "sandbox name " + quoteShort(name) + " is reserved",
+			Hint:    "choose another name",
+		}
 	}
 	return name, nil
 }
@@ -64,7 +76,8 @@ type Target struct {
 	Session string // never empty after ParseTarget
 }
 
-// ParseTarget reads NAME or NAME~SESSION. The reserved name Lobby parses too: the caller routes it.
+// ParseTarget parses NAME or NAME~SESSION. It accepts the user name of the control host,
+// which the caller routes.
 func ParseTarget(s string) (Target, error) {
 	name, session, found := strings.Cut(s, "~")
 	t := Target{Session: DefaultSession}
@@ -80,7 +93,7 @@ func ParseTarget(s string) (Target, error) {
 	return t, nil
 }
 
-// String is the inverse of ParseTarget; the default session is left out.
+// String is the inverse of ParseTarget. It omits the default session.
 func (t Target) String() string {
 	if t.Session == "" || t.Session == DefaultSession {
 		return t.Sandbox
@@ -88,7 +101,7 @@ func (t Target) String() string {
 	return t.Sandbox + "~" + t.Session
 }
 
-// quoteShort quotes a string of a stranger for an error text, bounded.
+// quoteShort quotes an untrusted string for an error, at most 64 bytes of it.
 func quoteShort(s string) string {
 	if len(s) > 64 {
 		return fmt.Sprintf("%+q…", s[:64])

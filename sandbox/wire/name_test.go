@@ -68,7 +68,9 @@ func FuzzParseTarget(f *testing.F) {
 			return
 		}
 		for _, part := range []string{got.Sandbox, got.Session} {
-			if part == "" || len(part) > 63 || strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || part[0] == '-' {
+			if part == "" || len(part) > 63 ||
+				strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" ||
+				part[0] == '-' {
 				t.Fatalf("ParseTarget(%q) let %q through", s, part)
 			}
 		}

@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// ReadRequest reads the request in the data of a [FrameRequest]. What is not JSON, or not UTF-8, is refused with usage: JSON would
-// put U+FFFD in the place of each byte that is not UTF-8, and another command than the client's would run.
+// ReadRequest parses the data of a [FrameRequest]. Invalid JSON and invalid UTF-8 return an error
+// with code usage: JSON decoding would replace invalid bytes by U+FFFD, and a different command
+// would run.
 func ReadRequest(data []byte) (Request, *Error) {
 	if !utf8.Valid(data) {
 		return Request{}, notUTF8("request", string(data))
@@ -19,10 +20,11 @@ func ReadRequest(data []byte) (Request, *Error) {
 	return r, nil
 }
 
-// maxRequest is the most bytes of a request's JSON: a frame has its type and the request's number besides.
+// maxRequest is the maximal length of a request's JSON, within a frame that also has its type and
+// ID.
 const maxRequest = MaxFrame - 64
 
-// frame is the data of a [FrameRequest] with r.
+// frame returns the data of a [FrameRequest] for r.
 func (r Request) frame() ([]byte, *Error) {
 	if refused := r.checkText(); refused != nil {
 		return nil, refused
@@ -32,14 +34,20 @@ func (r Request) frame() ([]byte, *Error) {
 		return nil, Errorf(CodeUsage, "%s: %v", r.Verb, err)
 	}
 	if len(data) > maxRequest {
-		e := Errorf(CodeUsage, "%s: the request has %d bytes, and may have %d at most", r.Verb, len(data), maxRequest)
+		e := Errorf(
+			CodeUsage,
+			"%s: the request has %d bytes, limit %d",
+			r.Verb,
+			len(data),
+			maxRequest,
+		)
 		e.Hint = "copy the text into the sandbox as a file"
 		return nil, e
 	}
 	return data, nil
 }
 
-// checkText refuses text and keys that are not UTF-8, before JSON replaces them.
+// checkText rejects text and keys with invalid UTF-8, which JSON would replace.
 func (r Request) checkText() *Error {
 	for _, s := range append([]string{r.Text}, r.Keys...) {
 		if !utf8.ValidString(s) {
@@ -49,7 +57,7 @@ func (r Request) checkText() *Error {
 	return nil
 }
 
-// notUTF8 is the refusal of s, in which at least one byte is not UTF-8.
+// notUTF8 returns the error for s, which has an invalid byte.
 func notUTF8(what, s string) *Error {
 	at := 0
 	for at < len(s) {
@@ -59,7 +67,16 @@ func notUTF8(what, s string) *Error {
 		}
 		at += n
 	}
-	e := Errorf(CodeUsage, "%s: the text is not valid UTF-8: byte %#02x at offset %d", what, s[at], at)
-	e.Hint = fmt.Sprintf(`write it as an escape for printf or $'...', such as '\%03o'; exec and raw input take any bytes`, s[at])
+	e := Errorf(
+		CodeUsage,
+		"%s: the text is not valid UTF-8: byte %#02x at offset %d",
+		what,
+		s[at],
+		at,
+	)
+	e.Hint = fmt.Sprintf(
+		`write it as an escape for printf or $'...', such as '\%03o'; exec and raw input take any bytes`,
+		s[at],
+	)
 	return e
 }

@@ -5,43 +5,53 @@ import (
 	"slices"
 )
 
-// Ended says why a call came back.
+// Ended is the reason why a call returned.
 type Ended string
 
 const (
-	Done         Ended = "done"         // the shell is at its prompt again; ExitCode is set
-	Waiting      Ended = "waiting"      // a program waits for input
-	Attention    Ended = "attention"    // a listening program has come to rest
-	Deadline     Ended = "deadline"     // still running when the caller's time was up
-	TakenOver    Ended = "taken_over"   // a person took the keyboard
-	Interrupted  Ended = "interrupted"  // ended by an interrupt that the caller or another party asked for
+	Done      Ended = "done"       // the shell is at its prompt again; ExitCode is set
+	Waiting   Ended = "waiting"    // a program waits for input
+	Attention Ended = "attention"  // a program that reads keys while it works is idle
+	Deadline  Ended = "deadline"   // still running at the timeout
+	TakenOver Ended = "taken_over" // a person took the keyboard
+	// Interrupted means that an interrupt of any party ended the command.
+	Interrupted  Ended = "interrupted"
 	Dead         Ended = "dead"         // the shell ended
 	Continuation Ended = "continuation" // typed text left the shell at PS2
-	Refused      Ended = "refused"      // nothing was done, for certain; Error says why
-	Matched      Ended = "matched"      // of a wait for a pattern: it was printed
-	Returned     Ended = "returned"     // of a wait for the keyboard: no person holds it
-	Lost         Ended = "lost"         // it was begun, or may have been, and how it ended is not known; Error.Reason says why
+	Refused      Ended = "refused"      // the call did not run; Error says why
+	Matched      Ended = "matched"      // the pattern of a wait was printed
+	Returned     Ended = "returned"     // no person holds the keyboard that the call waited for
+	// Lost means that the call ran or may have run, and its outcome is unknown; Error.Reason says
+	// why.
+	Lost Ended = "lost"
 )
 
-// Why a call was lost: [Error.Reason] of an error with code lost, and one of Result.Notes.
+// Reasons why a call was lost. [Error.Reason] of an error with code lost has one, and Result.Notes
+// repeats it.
 const (
-	LostStopped   = "sandbox_stopped"     // somebody stopped the sandbox
-	LostKilled    = "sandbox_killed"      // its processes were killed from outside
-	LostMemory    = "oom_killed"          // the kernel killed it: it had no memory left
-	LostEngine    = "engine_restarted"    // the container engine ended, and its containers with it
-	LostHost      = "host_unreachable"    // the connection to the host broke
-	LostGuest     = "guest_died"          // the guest that had the call has ended; another one may answer
-	LostRemoved   = "sandbox_removed"     //
-	LostPaused    = "sandbox_paused"      // what was begun goes on when the sandbox is resumed
-	LostShell     = "shell_ended"         // the shell that the call was first given to has ended
-	LostForgotten = "result_forgotten"    // the session remembers that the call was made, and no longer its result
-	LostRecord    = "record_failed"       // its output could not be recorded, as the sandbox demands
-	LostGateway   = "gateway_unreachable" // the connection to the daemon broke
-	LostDetached  = "detached"            // the party that made the call was disconnected
-	LostPartly    = "partly_done"         // some of it was typed, or the shell does not say whether it took the command
+	LostStopped = "sandbox_stopped"  // the sandbox was stopped
+	LostKilled  = "sandbox_killed"   // its processes were killed from outside
+	LostMemory  = "oom_killed"       // the kernel killed its processes because memory ran out
+	LostEngine  = "engine_restarted" // the container engine ended, and its containers with it
+	LostHost    = "host_unreachable" // the connection to the host broke
+	// LostGuest means that the guest that ran the call has ended; another one may answer.
+	LostGuest   = "guest_died"
+	LostRemoved = "sandbox_removed" // the sandbox was removed
+	// LostPaused means that the sandbox was paused; the command continues when it is resumed.
+	LostPaused = "sandbox_paused"
+	// LostShell means that the call was repeated, and the shell of its first attempt has ended.
+	LostShell = "shell_ended"
+	// LostForgotten means that the call was repeated, and its result is no longer stored.
+	LostForgotten = "result_forgotten"
+	// LostRecord means that the sandbox requires a recording, and the output could not be recorded.
+	LostRecord   = "record_failed"
+	LostGateway  = "gateway_unreachable" // the connection to the daemon broke
+	LostDetached = "detached"            // the party that made the call was disconnected
+	// LostPartly means that part of the text was typed, or the shell did not confirm the command.
+	LostPartly = "partly_done"
 )
 
-// Phase is what a session is doing.
+// Phase is what a session does.
 type Phase string
 
 const (
@@ -53,7 +63,7 @@ const (
 	PhaseDead         Phase = "dead"
 )
 
-// Want is the kind of input that a waiting program wants.
+// Want is the kind of input that a program waits for.
 type Want string
 
 const (
@@ -81,46 +91,51 @@ type Process struct {
 	Argv []string `json:"argv"`
 }
 
-// State is what a session is doing, why we say so, and since which offset of its log.
+// State is what a session does, with the evidence, since an offset of its log.
 type State struct {
-	Phase      Phase    `json:"phase"`
-	Want       Want     `json:"want,omitempty"`       // when waiting
-	ExitCode   *int     `json:"exit_code"`            // of the last command when at prompt; of the shell when dead
-	Signal     string   `json:"signal,omitempty"`     // of the shell when dead, without SIG
-	Reason     string   `json:"reason,omitempty"`     // why dead, or why a layer could not tell
+	Phase Phase `json:"phase"`
+	Want  Want  `json:"want,omitempty"` // when waiting
+	// of the last command at the prompt, or of the dead shell
+	ExitCode *int   `json:"exit_code"`
+	Signal   string `json:"signal,omitempty"` // of the shell when dead, without SIG
+	// why the shell is dead, or why a layer has no evidence
+	Reason     string   `json:"reason,omitempty"`
 	Cwd        string   `json:"cwd,omitempty"`        // of the shell
 	Foreground *Process `json:"foreground,omitempty"` //
 	Prompt     string   `json:"prompt,omitempty"`     // text before the cursor, when waiting
-	Listens    bool     `json:"listens,omitempty"`    // a program reads the keyboard beside its work
-	Attention  string   `json:"attention,omitempty"`  // likely or no, for one that listens
-	QuietMS    int64    `json:"quiet_ms,omitempty"`   // age of the last byte of output
-	Basis      []Basis  `json:"basis"`                // layers that agree, strongest first
-	Disputed   []Basis  `json:"disputed,omitempty"`   // layers that do not
-	Offset     uint64   `json:"offset"`               // where in the log it became true
-	SinceUnix  int64    `json:"since_unix_ms"`        // when, in milliseconds of Unix time
-	LastLine   string   `json:"last_line,omitempty"`  // last line of text on the screen, bounded
-	AltScreen  bool     `json:"alt_screen,omitempty"` //
+	// a program reads the keyboard while it works
+	Listens   bool    `json:"listens,omitempty"`
+	Attention string  `json:"attention,omitempty"`  // likely or no, with Listens
+	QuietMS   int64   `json:"quiet_ms,omitempty"`   // milliseconds since the last byte of output
+	Basis     []Basis `json:"basis"`                // layers that support it, strongest first
+	Disputed  []Basis `json:"disputed,omitempty"`   // layers that contradict it
+	Offset    uint64  `json:"offset"`               // offset in the log at its begin
+	SinceUnix int64   `json:"since_unix_ms"`        // its begin, in milliseconds of Unix time
+	LastLine  string  `json:"last_line,omitempty"`  // last line of text on the screen, bounded
+	AltScreen bool    `json:"alt_screen,omitempty"` //
 }
 
-// NoteAdvisory is the note of a Result whose exit code only a mark of the shell vouches for: nothing else shows that the shell printed
-// it, and not a program that has read the mark's secret.
+// NoteAdvisory is the note of a Result whose exit code only a mark supports: a program that has
+// read the secret of marks could have printed it instead of the shell.
 const NoteAdvisory = "advisory"
 
-// Result is what one call did and what the terminal does now. Its fields are the same in Go, JSON and every door.
+// Result reports what a call did and what the terminal does now. Its fields are the same in Go,
+// JSON and every API.
 type Result struct {
-	Sandbox    string   `json:"sandbox"`
-	Session    string   `json:"session"`
-	Ended      Ended    `json:"ended"`
-	Phase      Phase    `json:"phase"`
-	Want       Want     `json:"want,omitempty"`
-	Prompt     string   `json:"prompt"`
-	ExitCode   *int     `json:"exit_code"`
-	Signal     *string  `json:"signal"`
-	Listens    bool     `json:"listens"`
-	Attention  string   `json:"attention"` // likely or no
-	QuietMS    int64    `json:"quiet_ms"`
-	Notice     *string  `json:"notice"`
-	Output     string   `json:"output"`    // as a person would read it, head and tail where it was too long
+	Sandbox   string  `json:"sandbox"`
+	Session   string  `json:"session"`
+	Ended     Ended   `json:"ended"`
+	Phase     Phase   `json:"phase"`
+	Want      Want    `json:"want,omitempty"`
+	Prompt    string  `json:"prompt"`
+	ExitCode  *int    `json:"exit_code"`
+	Signal    *string `json:"signal"`
+	Listens   bool    `json:"listens"`
+	Attention string  `json:"attention"` // likely or no
+	QuietMS   int64   `json:"quiet_ms"`
+	Notice    *string `json:"notice"`
+	// rendered text; head and tail if it is too long
+	Output     string   `json:"output"`
 	Truncated  bool     `json:"truncated"` //
 	From       uint64   `json:"from"`      // the call's bytes in the log: [From, To)
 	To         uint64   `json:"to"`
@@ -130,94 +145,109 @@ type Result struct {
 	Disputed   []Basis  `json:"disputed"`
 	ElapsedMS  int64    `json:"elapsed_ms"`
 	Keyboard   string   `json:"keyboard"` // holder, as Party.String, or empty
-	Notes      []string `json:"notes"`    // what else there is to know: the Note constants, the Lost reasons, advisory, or why a shell died: rescued, disk_full
-	Denied     []Denial `json:"denied"`
-	Receipt    *Receipt `json:"receipt"`
-	Error      *Error   `json:"error"`
+	// Notes are further facts: Note constants, Lost constants, and reasons why a shell ended, such
+	// as rescued and disk_full.
+	Notes   []string `json:"notes"`
+	Denied  []Denial `json:"denied"`
+	Receipt *Receipt `json:"receipt"`
+	Error   *Error   `json:"error"`
 
-	// Screen is what the terminal shows, where Request.Screen asks for it.
+	// Screen is what the terminal shows, if Request.Screen asks for it.
 	Screen *Screen `json:"screen"`
 
-	// TakenOver says who took the keyboard when: of a call that ended by it, of one that was refused because of it, and of a
-	// wait for the keyboard.
+	// TakenOver says who took the keyboard, and when. It is set if that ended the call or was the
+	// reason to reject it, and in a wait for the keyboard.
 	TakenOver *Handover `json:"taken_over"`
 }
 
-// Notes of a Result. One with a detail has it behind a colon and a space.
+// Values of Result.Notes. Some have a detail after a colon and a space.
 const (
-	NoteShellRestarted = "shell_restarted"   // the shell had ended: this is a fresh one
-	NoteTruncated      = "output_truncated"  // Output is not all that was printed
-	NoteDenied         = "denied_truncated"  // Denied has the newest connections only
-	NoteRest           = "output_rest"       // the command that prints the rest
-	NoteUnreadable     = "record_unreadable" // all of the output was wanted, and why it cannot be read
-	NoteNoScreen       = "screen_omitted"    // the screen was too large to go with the Result
-	NoteBackgroundJobs = "background_jobs"   // jobs in the background may have printed some of Output
-	NoteOOMKilled      = "oom_killed"        // meanwhile, in the sandbox; or of what a shell died
-	NoteLimitPids      = "limit_pids"        // meanwhile, in the sandbox
+	NoteShellRestarted = "shell_restarted"  // the shell had ended; the call ran in a new one
+	NoteTruncated      = "output_truncated" // Output is incomplete
+	NoteDenied         = "denied_truncated" // Denied is incomplete: it has the newest connections
+	NoteRest           = "output_rest"      // the detail is a command that prints the rest
+	// NoteUnreadable means that Output is incomplete; the detail says why the log cannot be read.
+	NoteUnreadable = "record_unreadable"
+	NoteNoScreen   = "screen_omitted" // the screen is too large for a Result
+	// NoteBackgroundJobs means that background jobs may have printed part of Output.
+	NoteBackgroundJobs = "background_jobs"
+	NoteOOMKilled      = "oom_killed" // during the call, in the sandbox; or why a shell ended
+	NoteLimitPids      = "limit_pids" // during the call, in the sandbox
 )
 
-// Handover is a stretch of a session in which people had the keyboard, since an agent last had it.
+// Handover is the period in which people held the keyboard, since an agent last held it.
 type Handover struct {
-	By       string  `json:"by"`              // who took it; of several who had it in turn, all, by ", "
-	Offset   uint64  `json:"offset"`          // from where in the log
-	Until    uint64  `json:"until,omitempty"` // up to where; 0 while it goes on
-	Commands []Typed `json:"commands"`        // what they gave the shell to do, as far as its marks tell
+	// who held it, joined by ", "
+	By     string `json:"by"`
+	Offset uint64 `json:"offset"`          // log offset of its begin
+	Until  uint64 `json:"until,omitempty"` // log offset of its end; 0 means that it lasts
+	// commands that they typed, as far as the shell's marks report them
+	Commands []Typed `json:"commands"`
 }
 
-// Typed is a command that somebody typed at a prompt.
+// Typed is a command that a person typed at a prompt.
 type Typed struct {
 	By       string `json:"by"`
-	Command  string `json:"command"` // as it stood on the screen
+	Command  string `json:"command"` // text on the screen
 	ExitCode *int   `json:"exit_code"`
 }
 
-// Denial is a connection that the sandbox's network policy refused.
+// Denial is a connection that the sandbox's network policy blocked.
 type Denial struct {
-	Host  string `json:"host"`
-	Port  int    `json:"port"`
-	Why   string `json:"why"`
-	Allow string `json:"allow,omitempty"` // what to allow so that it is not refused, for whoever may; empty where nothing helps
+	Host string `json:"host"`
+	Port int    `json:"port"`
+	Why  string `json:"why"`
+	// value to allow so that it is not blocked; empty if no value helps
+	Allow string `json:"allow,omitempty"`
 }
 
-// Receipt lists what an interrupt did.
+// Receipt reports what an interrupt did.
 type Receipt struct {
-	Steps    []string `json:"steps"`    // what was sent, in order: "^C", "TERM", "KILL"
-	Signaled []int    `json:"signaled"` // by TERM or KILL; process IDs, as seen inside the sandbox
-	Died     []int    `json:"died"`
-	Left     []int    `json:"left"` // alive: of those, and of what the program had started in sessions of their own
+	Steps []string `json:"steps"` // what was sent, in order, such as "^C", "TERM", "KILL"
+	// processes that received TERM or KILL; IDs inside the sandbox
+	Signaled []int `json:"signaled"`
+	Died     []int `json:"died"`
+	// running processes: of Signaled, and of those that the program started in new sessions
+	Left []int `json:"left"`
 }
 
-// Code names what went wrong. These words and no others appear in Go, JSON, CLI and docs.
+// Code is the kind of an error. Go, JSON, the CLI and the docs use the same codes.
 type Code string
 
 const (
-	CodeNotFound       Code = "not_found"      // no such sandbox or session for this caller
-	CodeNotPrompt      Code = "not_prompt"     // the shell is not at its prompt
-	CodeNotWaiting     Code = "not_waiting"    // an answer was given, and nobody asks
-	CodeSyntax         Code = "syntax"         // the command is not complete shell syntax
-	CodeKeyboardHeld   Code = "keyboard_held"  // another party holds the keyboard
-	CodeLineTooLong    Code = "line_too_long"  // a line longer than the terminal takes
-	CodeLost           Code = "lost"           // the connection or the sandbox is gone, and what was under way with it
-	CodeDenied         Code = "denied"         // the caller may not
-	CodeUnavailable    Code = "unavailable"    // asked for and not to be had here
-	CodeUsage          Code = "usage"          // the call itself is wrong
-	CodeExists         Code = "exists"         // the name is taken
-	CodeInternal       Code = "internal"       // a fault of ours; the message carries an id to find in the log
-	CodeLimitSessions  Code = "limit_sessions" //
+	CodeNotFound     Code = "not_found"     // no such sandbox or session for this caller
+	CodeNotPrompt    Code = "not_prompt"    // the shell is not at its prompt
+	CodeNotWaiting   Code = "not_waiting"   // an answer was sent, but no program asks
+	CodeSyntax       Code = "syntax"        // the command is incomplete shell syntax
+	CodeKeyboardHeld Code = "keyboard_held" // another party holds the keyboard
+	CodeLineTooLong  Code = "line_too_long" // the line is longer than the terminal accepts
+	// CodeLost means that the connection or the sandbox is gone, so the outcome of the call is
+	// unknown.
+	CodeLost        Code = "lost"
+	CodeDenied      Code = "denied"      // the caller is not allowed to
+	CodeUnavailable Code = "unavailable" // not possible here, or not now
+	CodeUsage       Code = "usage"       // the arguments of the call are wrong
+	CodeExists      Code = "exists"      // the name is in use
+	// CodeInternal means that the daemon failed; the message has an ID to find in its log.
+	CodeInternal       Code = "internal"
+	CodeLimitSessions  Code = "limit_sessions"
 	CodeLimitSandboxes Code = "limit_sandboxes"
-	CodeLimitQuota     Code = "limit_quota" // what the sandboxes of one owner may have together
+	CodeLimitQuota     Code = "limit_quota" // the sandboxes of one owner have reached a quota
 	CodeLimitPids      Code = "limit_pids"
-	CodeLimitPtys      Code = "limit_ptys" // pseudo-terminals: of the sandbox, or of its machine
-	CodeLimitOps       Code = "limit_ops"  // too many operations under way on one session
+	// CodeLimitPtys means that no pseudo-terminal is left in the sandbox or on its machine.
+	CodeLimitPtys Code = "limit_ptys"
+	CodeLimitOps  Code = "limit_ops" // too many calls on one session at the same time
 )
 
-// Error is an error that a stranger may see: a code to branch on, what happened, and what to do.
+// Error is an error that clients may see: a code to branch on, what happened, and what to do.
 type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
-	Reason  string `json:"reason,omitempty"`  // of code lost: why, one of LostStopped and the others
-	Refused int    `json:"refused,omitempty"` // of input: bytes that the terminal did not take
+	// with CodeLost: a Lost constant
+	Reason string `json:"reason,omitempty"`
+	// of input: number of bytes that the terminal did not take
+	Refused int `json:"refused,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -228,27 +258,47 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code && t.Message == ""
 }
 
-// LostError is the error of a call that was begun, or may have been, and whose end is not known.
+// LostError returns the error of a call that ran or may have run, and whose outcome is unknown.
 func LostError(reason, message string) *Error {
 	e := &Error{Code: CodeLost, Message: message, Reason: reason}
-	e.Hint = "it may have run: look at what it does before you repeat it"
+	e.Hint = "it may have run: check its effects before you repeat it"
 	return e
 }
 
-// LostResult is the Result of a call that was lost on session t, without output.
+// LostResult returns the Result, without output, of a call that was lost on session t.
 func LostResult(t Target, why *Error) *Result {
-	r := &Result{Sandbox: t.Sandbox, Session: t.Session, Ended: Lost, Phase: PhaseOpaque, Attention: "no", Error: why,
-		Basis: []Basis{}, Disputed: []Basis{}, Notes: []string{}, Denied: []Denial{}}
+	r := &Result{
+		Sandbox:   t.Sandbox,
+		Session:   t.Session,
+		Ended:     Lost,
+		Phase:     PhaseOpaque,
+		Attention: "no",
+		Error:     why,
+		Basis:     []Basis{},
+		Disputed:  []Basis{},
+		Notes:     []string{},
+		Denied:    []Denial{},
+	}
 	if why.Reason != "" {
 		r.Notes = append(r.Notes, why.Reason)
 	}
 	return r
 }
 
-// RefusedResult is the Result of a call that was not made on session t, because of why.
+// RefusedResult returns the Result of a call on session t that was rejected with the error why.
 func RefusedResult(t Target, why *Error) *Result {
-	return &Result{Sandbox: t.Sandbox, Session: t.Session, Ended: Refused, Phase: PhaseOpaque, Attention: "no", Error: why,
-		Basis: []Basis{}, Disputed: []Basis{}, Notes: []string{}, Denied: []Denial{}}
+	return &Result{
+		Sandbox:   t.Sandbox,
+		Session:   t.Session,
+		Ended:     Refused,
+		Phase:     PhaseOpaque,
+		Attention: "no",
+		Error:     why,
+		Basis:     []Basis{},
+		Disputed:  []Basis{},
+		Notes:     []string{},
+		Denied:    []Denial{},
+	}
 }
 
 // Errorf returns an *Error with a formatted message.
@@ -256,7 +306,7 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Exit codes of the command line besides a command's own.
+// Exit codes of the command line, in addition to those of commands.
 const (
 	ExitUsage     = 2
 	ExitWaiting   = 123 // waiting, attention, continuation
@@ -266,41 +316,52 @@ const (
 	ExitTransport = 255
 )
 
-// MaxWhole is the most of a log, in bytes, that is rendered for one Result.
+// MaxWhole is the maximal part of a log, in bytes, that is rendered for one Result.
 const MaxWhole = 64 << 20
 
-// maxFramed is the most output that a Result has which came in a frame.
+// maxFramed is the maximal output, in bytes, of a Result in a frame.
 const maxFramed = 960 << 10
 
-// Lacks reports whether r has less of its output than a caller wanted, by Request.MaxOutput: what did not fit the frame
-// in which it came is in the log, from From up to To.
+// Lacks reports whether r has less output than a caller asked for with Request.MaxOutput, because
+// it did not fit the frame. The log has all of it, from From to To.
 func (r *Result) Lacks(maxOutput int) bool {
-	return r.Truncated && maxOutput != 0 && (maxOutput < 0 || maxOutput > maxFramed || len(r.Output) < maxOutput/2)
+	return r.Truncated && maxOutput != 0 &&
+		(maxOutput < 0 || maxOutput > maxFramed || len(r.Output) < maxOutput/2)
 }
 
-// Complete makes output what r has, which was rendered of the log from From up to to, cut says with its middle left out.
-// missing says why some of it could not be read; nil is that all could be.
+// Complete sets the output of r to text that was rendered from the log from From to to. cut reports
+// that its middle is omitted. missing says why a part could not be read; nil means that all was
+// read.
 func (r *Result) Complete(output string, cut bool, to uint64, missing error) {
 	r.Output, r.Truncated = output, cut || to < r.To || missing != nil
-	r.Notes = slices.DeleteFunc(slices.Clone(r.Notes), func(note string) bool { return note == NoteTruncated })
+	r.Notes = slices.DeleteFunc(
+		slices.Clone(r.Notes),
+		func(note string) bool { return note == NoteTruncated },
+	)
 	if r.Truncated {
 		r.Notes = append(r.Notes, NoteTruncated)
 	}
 	if to < r.To {
 		t := Target{Sandbox: r.Sandbox, Session: r.Session}
-		r.Notes = append(r.Notes, fmt.Sprintf("%s: sandboxd log %s --from %d --to %d", NoteRest, t, to, r.To))
+		r.Notes = append(
+			r.Notes,
+			fmt.Sprintf("%s: sandboxd log %s --from %d --to %d", NoteRest, t, to, r.To),
+		)
 	}
 	if missing != nil {
 		r.Unreadable(missing)
 	}
 }
 
-// Unreadable notes that more of the output was wanted, and why it could not be read.
+// Unreadable adds a note that the rest of the output could not be read, and why.
 func (r *Result) Unreadable(why error) {
-	r.Notes = append(slices.Clip(r.Notes), fmt.Sprintf("%s: bytes %d to %d of the log: %v", NoteUnreadable, r.From, r.To, why))
+	r.Notes = append(
+		slices.Clip(r.Notes),
+		fmt.Sprintf("%s: bytes %d to %d of the log: %v", NoteUnreadable, r.From, r.To, why),
+	)
 }
 
-// ExitStatus is the exit code that a command line tool ends with for r.
+// ExitStatus returns the exit code of a command line tool for r.
 func (r *Result) ExitStatus() int {
 	switch r.Ended {
 	case Done, Dead:
@@ -310,7 +371,8 @@ func (r *Result) ExitStatus() int {
 		if r.Signal != nil {
 			return 128 + SignalNumber(*r.Signal)
 		}
-		if r.Ended == Done { // where only the screen tells of the prompt: it is over, and how is not known
+		// on tier screen, the exit code of a command is unknown
+		if r.Ended == Done {
 			return 0
 		}
 		return ExitFailed
@@ -326,15 +388,45 @@ func (r *Result) ExitStatus() int {
 	return ExitFailed
 }
 
-// signalNumbers are Linux's numbers for the signals of RFC 4254, section 6.10, and the others in common use.
-var signalNumbers = map[string]int{"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9,
-	"USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "CHLD": 17, "CONT": 18, "STOP": 19, "TSTP": 20,
-	"TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24, "XFSZ": 25, "VTALRM": 26, "PROF": 27, "WINCH": 28, "IO": 29, "PWR": 30, "SYS": 31}
+// signalNumbers are Linux's numbers of the signals of RFC 4254, section 6.10, and of other common
+// signals.
+var signalNumbers = map[string]int{
+	"HUP":    1,
+	"INT":    2,
+	"QUIT":   3,
+	"ILL":    4,
+	"TRAP":   5,
+	"ABRT":   6,
+	"BUS":    7,
+	"FPE":    8,
+	"KILL":   9,
+	"USR1":   10,
+	"SEGV":   11,
+	"USR2":   12,
+	"PIPE":   13,
+	"ALRM":   14,
+	"TERM":   15,
+	"CHLD":   17,
+	"CONT":   18,
+	"STOP":   19,
+	"TSTP":   20,
+	"TTIN":   21,
+	"TTOU":   22,
+	"URG":    23,
+	"XCPU":   24,
+	"XFSZ":   25,
+	"VTALRM": 26,
+	"PROF":   27,
+	"WINCH":  28,
+	"IO":     29,
+	"PWR":    30,
+	"SYS":    31,
+}
 
 // SignalNumber returns Linux's number for a signal name without SIG, 0 if unknown.
 func SignalNumber(name string) int { return signalNumbers[name] }
 
-// SignalName returns the name without SIG, or the number in digits if it has none here.
+// SignalName returns the name without SIG, or the number in digits if it is unknown.
 func SignalName(number int) string {
 	for name, n := range signalNumbers {
 		if n == number {

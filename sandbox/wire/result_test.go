@@ -51,7 +51,8 @@ func TestOffsetJSON(t *testing.T) {
 			t.Errorf("%v: got %s, %v; want %s", c.o, got, err, c.text)
 		}
 		var back Offset
-		if err := json.Unmarshal(got, &back); err != nil || back.N != c.o.N || (back.Word == "at") != (c.o.Word == "at") {
+		if err := json.Unmarshal(got, &back); err != nil || back.N != c.o.N ||
+			(back.Word == "at") != (c.o.Word == "at") {
 			t.Errorf("%s came back as %v, %v", got, back, err)
 		}
 	}

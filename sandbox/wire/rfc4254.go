@@ -2,7 +2,8 @@ package wire
 
 import "golang.org/x/crypto/ssh"
 
-// Channel types, channel requests and global requests that a relay has to know (RFC 4254; OpenSSH's PROTOCOL file).
+// Channel types, channel requests and global requests that a relay handles (RFC 4254; OpenSSH's
+// PROTOCOL file).
 const (
 	ChannelSession          = "session"                        // RFC 4254, section 6.1
 	ChannelDirectTCP        = "direct-tcpip"                   // section 7.2
@@ -33,7 +34,7 @@ const (
 	GlobalHostKeysProve     = "hostkeys-prove-00@openssh.com"
 	GlobalNoMoreSessions    = "no-more-sessions@openssh.com"
 	SubsystemSFTP           = "sftp"
-	SubsystemMCP            = "mcp" // of the gateway
+	SubsystemMCP            = "mcp" // served by the gateway
 )
 
 // PtyReq is the payload of pty-req.
@@ -100,14 +101,14 @@ type TCPForwardReply struct{ Port uint32 }
 // UnixForward is the payload of streamlocal-forward@openssh.com and its cancel.
 type UnixForward struct{ Path string }
 
-// MaxCols and MaxRows bound a terminal, whatever a client asks for.
+// MaxCols and MaxRows are the maximal size of a terminal.
 const (
 	MaxCols = 1000
 	MaxRows = 500
 )
 
-// ClampSize bounds a size from a client to 1..MaxCols × 1..MaxRows. 0×0, which clients without a terminal send, becomes
-// the classic 80×24.
+// ClampSize limits a size from a client to 1..MaxCols × 1..MaxRows. 0 columns become 80, 0 rows 24:
+// clients without a terminal send 0×0.
 func ClampSize(cols, rows uint32) (int, int) {
 	if cols == 0 {
 		cols = 80
@@ -118,7 +119,7 @@ func ClampSize(cols, rows uint32) (int, int) {
 	return int(min(cols, MaxCols)), int(min(rows, MaxRows))
 }
 
-// Unmarshal parses an RFC 4254 payload into one of the structs above; payload comes from a stranger.
+// Unmarshal parses an untrusted RFC 4254 payload into one of the structs above.
 func Unmarshal(payload []byte, v any) error { return ssh.Unmarshal(payload, v) }
 
 // Marshal is the inverse of Unmarshal.

@@ -1,24 +1,27 @@
 package wire
 
-// The network device of a sandbox whose packets the daemon carries. The guest makes it, with these addresses, and passes its
-// descriptor to the daemon (SCM_RIGHTS, unix(7)) beside one byte, on a connection that it then holds for as long as it lives. The device is IFF_TUN, IFF_NO_PI and IFF_VNET_HDR with a header of ten bytes.
+// The network device of a sandbox whose packets the daemon carries. The guest creates it with these
+// addresses. It passes the file descriptor with one byte to the daemon (SCM_RIGHTS, unix(7)), on a
+// connection that it keeps open. The device has the flags IFF_TUN, IFF_NO_PI and IFF_VNET_HDR, with
+// a header of ten bytes.
 const (
 	TunName = "tun0"
 	TunMTU  = 1500
 )
 
-// Its addresses, in network order.
+// Addresses of the device, in network byte order.
 var (
 	TunGuest = [4]byte{100, 64, 0, 2} // the sandbox's own address
-	TunDNS   = [4]byte{100, 64, 0, 1} // where it finds names
+	TunDNS   = [4]byte{100, 64, 0, 1} // the DNS server
 	TunMask  = [4]byte{255, 255, 255, 252}
 )
 
-// ProxyAddress is where, inside, programs of a sandbox that has no such device find a proxy, HTTP and SOCKS5 alike: the daemon listens there by
-// tcpip-forward on a connection of its own.
+// ProxyAddress is the address of an HTTP and SOCKS5 proxy in sandboxes without the device. The
+// daemon listens there with tcpip-forward on a separate connection.
 const ProxyAddress = "127.0.0.1:3128"
 
-// ProxyEnv are the variables that tell programs of it. Some heed the upper case, some the lower, node only with one of its own.
+// ProxyEnv returns the environment variables for the proxy. Programs read upper or lower case
+// names, and node needs another variable.
 func ProxyEnv() []string {
 	var env []string
 	for _, name := range []string{"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"} {

@@ -1,7 +1,8 @@
-// Package corpus is what must be true of a terminal and of what a caller is told of it, as cases of package conformance:
-// most of them once went wrong in some product. They are data; Func cases are Go, and say so.
+// Package corpus has the cases of package conformance: what a terminal must do, and how its state
+// must be reported. Most cases are known failures of some product. Cases are data, except those
+// with a Func, which are Go code.
 //
-// It knows nothing of how the cases are run.
+// The package does not run the cases.
 package corpus
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent/conformance/programs"
 )
 
-// Packages are the Debian packages of programs that have another name.
+// Packages has the Debian packages of programs whose package has another name.
 var Packages = map[string]string{
 	"node":        "nodejs",
 	"man":         "man-db",
@@ -33,7 +34,7 @@ var Packages = map[string]string{
 	"setsid":      "util-linux",
 }
 
-// All is the corpus, group by group.
+// All returns all cases, group by group.
 func All() []conformance.Case {
 	var all []conformance.Case
 	for _, group := range []struct {
@@ -64,7 +65,7 @@ func All() []conformance.Case {
 	return all
 }
 
-// Groups are the names of the groups of cases, in their order.
+// Groups returns the names of the groups, in order.
 func Groups(cases []conformance.Case) []string {
 	var names []string
 	for _, c := range cases {
@@ -75,7 +76,7 @@ func Groups(cases []conformance.Case) []string {
 	return names
 }
 
-// What most steps want.
+// Common expectations of steps.
 
 func code(n int) *int               { return &n }
 func is(s string) *string           { return &s }
@@ -83,80 +84,89 @@ func yes() *bool                    { b := true; return &b }
 func no() *bool                     { b := false; return &b }
 func repeat(n int, s string) string { return strings.Repeat(s, n) }
 
-// text is what a text must be: exactly that.
+// text expects exactly this text.
 func text(s string) *conformance.Text { return &conformance.Text{Is: is(s)} }
 
-// has is what a text must hold.
+// has expects a text that contains all parts.
 func has(parts ...string) *conformance.Text { return &conformance.Text{Has: parts} }
 
-// run is a command that ends with 0.
+// run runs a command that must exit with 0.
 func run(command string) conformance.Step {
 	return conformance.Step{Do: conformance.Run, Text: command, Want: done(0)}
 }
 
-// runs is a command with what is wanted of it.
+// runs runs a command with an expected result.
 func runs(command string, w conformance.Want) conformance.Step {
 	return conformance.Step{Do: conformance.Run, Text: command, Want: w}
 }
 
-// types is a line that is typed.
+// types types a line.
 func types(line string, w conformance.Want) conformance.Step {
 	return conformance.Step{Do: conformance.Type, Text: line, Want: w}
 }
 
-// keys are pressed.
+// keys presses keys.
 func keys(w conformance.Want, names ...string) conformance.Step {
 	return conformance.Step{Do: conformance.Keys, Keys: names, Want: w}
 }
 
-// exec is a command without a terminal that ends with 0 and prints exactly that.
+// exec runs a command without a terminal that must exit with 0 and print exactly this output.
 func exec(command, stdout string) conformance.Step {
-	return conformance.Step{Do: conformance.Exec, Text: command, Want: conformance.Want{ExitCode: code(0), Output: text(stdout)}}
+	return conformance.Step{Do: conformance.Exec, Text: command,
+		Want: conformance.Want{ExitCode: code(0), Output: text(stdout)}}
 }
 
-// interrupts stops what runs and wants the prompt back.
+// interrupts interrupts the program and expects the prompt.
 func interrupts() conformance.Step {
-	return conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Ended: []agent.Ended{agent.EndedInterrupted}, Phase: []agent.Phase{agent.PhasePrompt}}}
+	return conformance.Step{Do: conformance.Interrupt,
+		Want: conformance.Want{Ended: []agent.Ended{agent.EndedInterrupted},
+			Phase: []agent.Phase{agent.PhasePrompt}}}
 }
 
-// done is the end of a command.
+// done expects the end of a command with this exit code.
 func done(exit int) conformance.Want {
-	return conformance.Want{Ended: []agent.Ended{agent.EndedDone}, Phase: []agent.Phase{agent.PhasePrompt}, ExitCode: code(exit)}
+	return conformance.Want{Ended: []agent.Ended{agent.EndedDone},
+		Phase: []agent.Phase{agent.PhasePrompt}, ExitCode: code(exit)}
 }
 
-// prints is the end of a command with 0 that printed exactly that.
+// prints expects the end of a command with 0 and exactly this output.
 func prints(output string) conformance.Want {
 	w := done(0)
 	w.Output = text(output)
 	return w
 }
 
-// asks is a program that waits for input of that kind. prompt is part of the text before the cursor.
+// asks expects a program that waits for this kind of input. prompt is a part of the text before the
+// cursor.
 func asks(want agent.Want, prompt string) conformance.Want {
-	w := conformance.Want{Ended: []agent.Ended{agent.EndedWaiting}, Phase: []agent.Phase{agent.PhaseWaiting}, Want: []agent.Want{want}, Listens: no()}
+	w := conformance.Want{Ended: []agent.Ended{agent.EndedWaiting},
+		Phase: []agent.Phase{agent.PhaseWaiting}, Want: []agent.Want{want}, Listens: no()}
 	if prompt != "" {
 		w.Prompt = has(prompt)
 	}
 	return w
 }
 
-// rests is a program that listens beside its work and has come to rest.
+// rests expects a program that reads the keyboard while it works and is idle.
 func rests() conformance.Want {
-	return conformance.Want{Ended: []agent.Ended{agent.EndedAttention}, Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes(), Attention: "likely"}
+	return conformance.Want{Ended: []agent.Ended{agent.EndedAttention},
+		Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes(), Attention: "likely"}
 }
 
-// dies is the end of the shell.
+// dies expects the end of the shell.
 func dies(exit int) conformance.Want {
-	return conformance.Want{Ended: []agent.Ended{agent.EndedDead}, Phase: []agent.Phase{agent.PhaseDead}, ExitCode: code(exit)}
+	return conformance.Want{Ended: []agent.Ended{agent.EndedDead},
+		Phase: []agent.Phase{agent.PhaseDead}, ExitCode: code(exit)}
 }
 
-// works is a command that runs on and waits for nothing, for ms milliseconds.
+// works expects a command that runs for ms milliseconds without waiting for input.
 func works(command string, ms int64) conformance.Step {
-	return conformance.Step{Do: conformance.Run, Text: command, TimeoutMS: ms, Want: conformance.Want{Ended: ends(agent.EndedDeadline),
-		Phase: []agent.Phase{agent.PhaseRunning}, Attention: "no"}}
+	return conformance.Step{Do: conformance.Run, Text: command, TimeoutMS: ms,
+		Want: conformance.Want{Ended: ends(agent.EndedDeadline),
+			Phase: []agent.Phase{agent.PhaseRunning}, Attention: "no"}}
 }
 
-// shows is w with that on the screen that comes with the answer. Without any, no screen comes.
+// shows returns w with the expected screen of the result. Without parts, it expects no screen.
 func shows(w conformance.Want, on ...string) conformance.Want {
 	w.Screen = has(on...)
 	if len(on) == 0 {
@@ -168,7 +178,7 @@ func shows(w conformance.Want, on ...string) conformance.Want {
 func steps(all ...conformance.Step) []conformance.Step { return all }
 func ends(how ...agent.Ended) []agent.Ended            { return how }
 
-// with is w with something more.
+// with returns a changed w.
 func with(w conformance.Want, more func(w *conformance.Want)) conformance.Want {
 	if w.Output != nil {
 		o := *w.Output
@@ -178,22 +188,23 @@ func with(w conformance.Want, more func(w *conformance.Want)) conformance.Want {
 	return w
 }
 
-// outputHas adds what the output must hold.
+// outputHas returns w with parts that the output must contain.
 func outputHas(parts ...string) func(w *conformance.Want) {
 	return func(w *conformance.Want) { w.Output = has(parts...) }
 }
 
-// contains is the end of a command with 0 whose output holds parts.
+// contains expects the end of a command with 0 whose output contains parts.
 func contains(parts ...string) conformance.Want { return with(done(0), outputHas(parts...)) }
 
-// prompted is the prompt, after a command that ended so.
+// prompted expects the prompt after a command with this exit code.
 func prompted(exit int) conformance.Want {
 	return conformance.Want{Phase: []agent.Phase{agent.PhasePrompt}, ExitCode: code(exit)}
 }
 
-// stopped is the prompt after ^C, whatever the program made of it.
+// stopped expects the prompt after ^C, with any exit code.
 func stopped() conformance.Want {
-	return conformance.Want{Ended: ends(agent.EndedDone, agent.EndedInterrupted), Phase: []agent.Phase{agent.PhasePrompt}}
+	return conformance.Want{Ended: ends(agent.EndedDone, agent.EndedInterrupted),
+		Phase: []agent.Phase{agent.PhasePrompt}}
 }
 
 // wait waits for the prompt.
@@ -201,19 +212,20 @@ func wait(w conformance.Want) conformance.Step {
 	return conformance.Step{Do: conformance.Wait, For: []agent.Phase{agent.PhasePrompt}, Want: w}
 }
 
-// rawText is typed without Enter.
+// rawText types text without Enter.
 func rawText(s string, w conformance.Want) conformance.Step {
 	return conformance.Step{Do: conformance.Raw, Text: s, Want: w}
 }
 
-// asksAny is asks with one of several kinds of input.
+// asksAny is asks with several accepted kinds of input.
 func asksAny(prompt string, want ...agent.Want) conformance.Want {
 	w := asks("", prompt)
 	w.Want = want
 	return w
 }
 
-// attends is a full-screen program in whose turn it is not: its user is asked, whether it reads or polls the terminal.
+// attends expects a full-screen program that is idle, whether it reads or polls the terminal.
 func attends(program string) conformance.Want {
-	return conformance.Want{Ended: ends(agent.EndedAttention, agent.EndedWaiting), Foreground: program}
+	return conformance.Want{Ended: ends(agent.EndedAttention, agent.EndedWaiting),
+		Foreground: program}
 }

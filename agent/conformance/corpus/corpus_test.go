@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestCases holds what another program that reads the corpus relies on.
+// TestCases checks the properties that other readers of the corpus rely on.
 func TestCases(t *testing.T) {
 	name := regexp.MustCompile(`^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$`)
 	seen := make(map[string]bool)

@@ -9,10 +9,11 @@ import (
 	"github.com/sandboxd/sandboxd/agent/conformance"
 )
 
-// Why cases cannot hold where a layer is missing.
+// Reasons why cases cannot pass without a layer.
 const (
-	endByMark     = "without marks the end of a command and its status are unknown"
-	handedByMark  = "without marks a command is typed, and the line editor, history and PS2 change it"
+	endByMark    = "without marks the end of a command and its status are unknown"
+	handedByMark = "without marks a command is typed, and the line editor, history and PS2 " +
+		"change it"
 	outputByMark  = "without marks the begin and end of a command's output are unknown"
 	aboutMarks    = "the case tests marks, and there are none"
 	quietUnknown  = "without process facts each quiet program is reported as one that may ask"
@@ -20,20 +21,21 @@ const (
 	listenUnknown = "without process facts the reader of the keyboard is unknown"
 )
 
-// cannotBlind is for a case that cannot hold where there are no process facts.
+// cannotBlind is for a case that cannot pass without process evidence.
 func cannotBlind(why string) map[conformance.Tier]string {
 	return map[conformance.Tier]string{conformance.NoProcess: why, conformance.Neither: why}
 }
 
-// cannotTyped is for a case that cannot hold where commands are typed.
+// cannotTyped is for a case that cannot pass if commands are typed.
 func cannotTyped(why string) map[conformance.Tier]string {
 	return map[conformance.Tier]string{conformance.NoMarks: why, conformance.Neither: why}
 }
 
-// unmarked are groups whose cases rest on marks, but for those that need no session.
-var unmarked = map[string]string{"commands": handedByMark, "prompts": aboutMarks, "exit": endByMark, "output": outputByMark, "transport": endByMark}
+// unmarked has the groups whose cases need marks, unless they need no session.
+var unmarked = map[string]string{"commands": handedByMark, "prompts": aboutMarks, "exit": endByMark,
+	"output": outputByMark, "transport": endByMark}
 
-// tiered says of a case what becomes of it on each tier: what weaker layers have to answer, or why they cannot.
+// tiered adds to a case the expected results on weaker tiers, or why it cannot pass there.
 func tiered(c conformance.Case) conformance.Case {
 	cannot := make(map[conformance.Tier]string)
 	for _, t := range conformance.Tiers {
@@ -49,7 +51,8 @@ func tiered(c conformance.Case) conformance.Case {
 
 // sessionless reports whether a case needs no session.
 func sessionless(c conformance.Case) bool {
-	return c.Do == nil && !slices.ContainsFunc(c.Steps, func(s conformance.Step) bool { return s.Do != conformance.Exec })
+	return c.Do == nil && !slices.ContainsFunc(c.Steps,
+		func(s conformance.Step) bool { return s.Do != conformance.Exec })
 }
 
 func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []conformance.Step {
@@ -72,7 +75,7 @@ func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []c
 			}
 			weak := weaker(w, t)
 			if said {
-				weak.Want = w.Want // the case knows what is told there
+				weak.Want = w.Want // the case sets it explicitly
 			}
 			all[i].Without[t] = weak
 		}
@@ -80,25 +83,30 @@ func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []c
 	return all
 }
 
-// weaker is what a tier has to answer in place of w.
+// weaker returns the expected result on a tier that replaces w.
 func weaker(w conformance.Want, t conformance.Tier) conformance.Want {
 	w.Ended, w.Phase = slices.Clone(w.Ended), slices.Clone(w.Phase)
-	if t != conformance.NoMarks { // no process facts: who waits and who listens is a guess, told as such, and later
-		asks := slices.Contains(w.Ended, agent.EndedWaiting) || slices.Contains(w.Ended, agent.EndedAttention)
+	// without process evidence, waiting and listening are guesses, reported as such and later
+	if t != conformance.NoMarks {
+		asks := slices.Contains(w.Ended, agent.EndedWaiting) ||
+			slices.Contains(w.Ended, agent.EndedAttention)
 		if asks {
 			w.Ended = append(w.Ended, agent.EndedAttention)
 			w.LatestMS = 0
 		}
-		if slices.Contains(w.Phase, agent.PhaseWaiting) || asks && slices.Contains(w.Phase, agent.PhaseRunning) {
+		if slices.Contains(w.Phase, agent.PhaseWaiting) || asks &&
+			slices.Contains(w.Phase, agent.PhaseRunning) {
 			w.Phase = append(w.Phase, agent.PhaseOpaque)
 		}
-		if !slices.Equal(w.Want, []agent.Want{agent.WantPassword}) { // that, the terminal's own modes say
+		// password input shows in the terminal's modes
+		if !slices.Equal(w.Want, []agent.Want{agent.WantPassword}) {
 			w.Want = nil
 		}
 		w.Listens, w.Foreground = nil, ""
 	}
-	if !t.Marks() { // a shell at its prompt is a program that waits
-		if slices.Contains(w.Ended, agent.EndedDone) || slices.Contains(w.Ended, agent.EndedInterrupted) {
+	if !t.Marks() { // a shell at its prompt is reported as a program that waits
+		if slices.Contains(w.Ended, agent.EndedDone) ||
+			slices.Contains(w.Ended, agent.EndedInterrupted) {
 			w.Ended = append(w.Ended, agent.EndedWaiting)
 			if t == conformance.Neither {
 				w.Ended, w.LatestMS = append(w.Ended, agent.EndedAttention), 0
@@ -118,7 +126,7 @@ func weaker(w conformance.Want, t conformance.Tier) conformance.Want {
 	return w
 }
 
-// within is what a text must hold that stands between the echo of a command and a prompt.
+// within returns the expectation for a text between the echo of a command and a prompt.
 func within(t *conformance.Text) *conformance.Text {
 	if t == nil || t.Matches != "" {
 		return nil

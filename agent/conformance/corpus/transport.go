@@ -12,25 +12,37 @@ import (
 	"github.com/sandboxd/sandboxd/agent/conformance"
 )
 
-// transport is about connections: order, numbers, and what breaks them.
+// transport has cases about connections: order, limits and failures.
 func transport() []conformance.Case {
 	return []conformance.Case{
 		{Name: "exit-last", About: "the exit status never comes before the last byte", Steps: steps(
-			conformance.Step{Do: conformance.Exec, Text: "head -c 100000 /dev/zero | tr '\\0' z; exit 3", Times: 100, Want: conformance.Want{
-				ExitCode: code(3), Output: &conformance.Text{SHA256: sum(repeat(100_000, "z"))}}})},
+			conformance.Step{Do: conformance.Exec,
+				Text: "head -c 100000 /dev/zero | tr '\\0' z; exit 3", Times: 100,
+				Want: conformance.Want{
+					ExitCode: code(3), Output: &conformance.Text{SHA256: sum(
+						repeat(100_000, "z"))}}})},
 		{Name: "stderr-whole", About: "standard error is whole, too", Steps: steps(
-			conformance.Step{Do: conformance.Exec, Text: "head -c 100000 /dev/zero | tr '\\0' z >&2; echo out", Times: 20, Want: conformance.Want{
-				ExitCode: code(0), Output: text("out\n"), Stderr: &conformance.Text{SHA256: sum(repeat(100_000, "z"))}}})},
-		{Name: "channels", About: "four hundred commands on one connection, thirty-two at once, as many as may be", Func: "channels", Do: channels},
-		{Name: "sessions", About: "32 sessions at once, and a typed refusal of the one too many", Func: "sessions", Do: sessions},
-		{Name: "stalled-reader", About: "one who does not read what a program prints holds nobody else up", Func: "stalledReader", Do: stalledReader},
-		{Name: "cut-run", About: "a connection that ends during a command: the command goes on, and its result is there for who comes back", Func: "cutRun", Do: cutRun},
-		{Name: "cut-waiting", About: "a connection that ends at a question: the question is there for who comes back, and is answered once", Func: "cutWaiting", Do: cutWaiting},
-		{Name: "resume-offset", About: "who comes back reads on at the offset where they were", Func: "resumeOffset", Do: resumeOffset},
+			conformance.Step{Do: conformance.Exec,
+				Text: "head -c 100000 /dev/zero | tr '\\0' z >&2; echo out", Times: 20,
+				Want: conformance.Want{
+					ExitCode: code(0), Output: text("out\n"),
+					Stderr: &conformance.Text{SHA256: sum(repeat(100_000, "z"))}}})},
+		{Name: "channels", About: "four hundred commands on one connection, thirty-two at once, " +
+			"as many as may be", Func: "channels", Do: channels},
+		{Name: "sessions", About: "32 sessions at once, and a typed refusal of the one too many",
+			Func: "sessions", Do: sessions},
+		{Name: "stalled-reader", About: "a client that does not read output does not block others",
+			Func: "stalledReader", Do: stalledReader},
+		{Name: "cut-run", About: "a connection that ends during a command: the command " +
+			"continues, and its result is available after a reconnect", Func: "cutRun", Do: cutRun},
+		{Name: "cut-waiting", About: "a connection that ends at a question: the question remains " +
+			"after a reconnect, and is answered once", Func: "cutWaiting", Do: cutWaiting},
+		{Name: "resume-offset", About: "after a reconnect, reading continues at the same offset",
+			Func: "resumeOffset", Do: resumeOffset},
 	}
 }
 
-// channels runs commands at once, each with its own answer.
+// channels runs commands concurrently and checks each output.
 func channels(ctx context.Context, w conformance.World) error {
 	const n, atOnce = 400, 32
 	errs := make([]error, n)
@@ -41,9 +53,11 @@ func channels(ctx context.Context, w conformance.World) error {
 			room <- struct{}{}
 			defer func() { <-room }()
 			var out strings.Builder
-			exit, err := w.Client.Exec(ctx, agent.Cmd{Command: fmt.Sprintf("echo %d; exit %d", i, i%100), Stdout: &out})
+			exit, err := w.Client.Exec(ctx, agent.Cmd{Command: fmt.Sprintf("echo %d; exit %d", i,
+				i%100), Stdout: &out})
 			if err == nil && (exit.Code != i%100 || out.String() != fmt.Sprintf("%d\n", i)) {
-				err = fmt.Errorf("command %d ended with %d and printed %q", i, exit.Code, out.String())
+				err = fmt.Errorf("command %d ended with %d and printed %q", i, exit.Code,
+					out.String())
 			}
 			errs[i] = err
 		})
@@ -52,7 +66,7 @@ func channels(ctx context.Context, w conformance.World) error {
 	return errors.Join(errs...)
 }
 
-// sessions opens sessions until one is refused.
+// sessions starts sessions until one is rejected.
 func sessions(ctx context.Context, w conformance.World) (err error) {
 	const most = 32
 	if w.Dial == nil {
@@ -87,14 +101,15 @@ func sessions(ctx context.Context, w conformance.World) (err error) {
 		if err != nil {
 			return err
 		}
-		if want := fmt.Sprintf("session %d\n", len(open)); res.Ended != agent.EndedDone || res.Output != want {
+		if want := fmt.Sprintf("session %d\n", len(open)); res.Ended != agent.EndedDone ||
+			res.Output != want {
 			return fmt.Errorf("session %d: %s, output %q", len(open), res.Ended, res.Output)
 		}
 	}
 	return fmt.Errorf("%d sessions and no end", len(open))
 }
 
-// stalledReader has a command print to somebody who does not read, beside one who works.
+// stalledReader prints to a client that does not read, while another client works.
 func stalledReader(ctx context.Context, w conformance.World) error {
 	flood, stop := context.WithCancel(ctx)
 	stalled := &stall{begun: make(chan struct{}), over: flood.Done()}
@@ -131,7 +146,7 @@ func stalledReader(ctx context.Context, w conformance.World) error {
 	return sh.End(ctx)
 }
 
-// stall is a writer that blocks until over.
+// stall is a writer that blocks until over is closed.
 type stall struct {
 	once  sync.Once
 	begun chan struct{}
@@ -144,7 +159,7 @@ func (s *stall) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expectRun runs a command that ends with a status.
+// expectRun runs a command and checks its exit code.
 func expectRun(ctx context.Context, sh *agent.Shell, command string, status int) error {
 	res, err := sh.Run(ctx, command)
 	if err != nil {
@@ -153,17 +168,19 @@ func expectRun(ctx context.Context, sh *agent.Shell, command string, status int)
 	return ended(res, status)
 }
 
-// ended checks that a call found the prompt, after a status.
+// ended checks that a call returned at the prompt with an exit code.
 func ended(res agent.Result, status int) error {
 	if res.Ended != agent.EndedDone || res.ExitCode == nil || *res.ExitCode != status {
-		return fmt.Errorf("the call ended %s and not with status %d; output %q", res.Ended, status, res.Output)
+		return fmt.Errorf("the call ended %s and not with status %d; output %q", res.Ended, status,
+			res.Output)
 	}
 	return nil
 }
 
-// cut starts a session on a connection of its own, does first there, ends the connection without a word, and does then on a
-// new one, as the same party.
-func cut(ctx context.Context, w conformance.World, first func(sh *agent.Shell) error, then func(sh *agent.Shell) error) error {
+// cut starts a session on a separate connection and calls first. It breaks the connection, resumes
+// the attachment on a new one, and calls then.
+func cut(ctx context.Context, w conformance.World, first func(sh *agent.Shell) error,
+	then func(sh *agent.Shell) error) error {
 	if w.Dial == nil {
 		return errors.New("there is no second connection to be had")
 	}
@@ -196,7 +213,8 @@ func cut(ctx context.Context, w conformance.World, first func(sh *agent.Shell) e
 }
 
 func cutRun(ctx context.Context, w conformance.World) error {
-	call := agent.Call{Command: "echo be''gun; sleep 1; echo once >>/tmp/conformance-once; wc -l </tmp/conformance-once; rm /tmp/conformance-once; (exit 6)", Op: agent.NewOp()}
+	call := agent.Call{Command: "echo be''gun; sleep 1; echo once >>/tmp/conformance-once; wc -l " +
+		"</tmp/conformance-once; rm /tmp/conformance-once; (exit 6)", Op: agent.NewOp()}
 	return cut(ctx, w, func(sh *agent.Shell) error {
 		go func() { _, _ = sh.Do(ctx, call) }() // cut off with its connection
 		_, err := sh.Expect(ctx, agent.Text("begun\r\n"))
@@ -219,7 +237,8 @@ func cutRun(ctx context.Context, w conformance.World) error {
 func cutWaiting(ctx context.Context, w conformance.World) error {
 	return cut(ctx, w, func(sh *agent.Shell) error {
 		res, err := sh.Run(ctx, `read -p 'who? ' x; echo "hello $x"; (exit 2)`)
-		if err == nil && res.Ended != agent.EndedWaiting && (w.Tier != conformance.NoProcess || res.Ended != agent.EndedAttention) {
+		if err == nil && res.Ended != agent.EndedWaiting &&
+			(w.Tier != conformance.NoProcess || res.Ended != agent.EndedAttention) {
 			err = fmt.Errorf("the question ended %s", res.Ended)
 		}
 		return err
@@ -228,7 +247,9 @@ func cutWaiting(ctx context.Context, w conformance.World) error {
 		if err != nil {
 			return err
 		}
-		if res.Phase != agent.PhaseWaiting && (w.Tier != conformance.NoProcess || res.Phase != agent.PhaseOpaque) || !strings.Contains(res.Prompt, "who? ") {
+		if res.Phase != agent.PhaseWaiting &&
+			(w.Tier != conformance.NoProcess || res.Phase != agent.PhaseOpaque) ||
+			!strings.Contains(res.Prompt, "who? ") {
 			return fmt.Errorf("the question is %s at %q", res.Phase, res.Prompt)
 		}
 		if res, err = sh.Type(ctx, "Ada"); err != nil {
@@ -261,7 +282,8 @@ func resumeOffset(ctx context.Context, w conformance.World) error {
 	if err != nil {
 		return err
 	}
-	again, err := w.Client.Attach(ctx, agent.ShellOptions{Session: name, NoNew: true, From: agent.At(res.From + uint64(len("first\r\n")))})
+	again, err := w.Client.Attach(ctx, agent.ShellOptions{Session: name, NoNew: true,
+		From: agent.At(res.From + uint64(len("first\r\n")))})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 # Agent programs from npm, and the model server that they talk to. What they need is below one directory; nothing of the
 # user's own configuration is read or written.
 #
-#	sh agents.sh set-up NAME   install NAME if it is not there yet, give it a fresh home, and start a model server
+#	sh agents.sh setup NAME    install NAME if it is missing, give it a new home, and start a model server
 #	sh agents.sh run NAME      run it, in place of the shell
 #	sh agents.sh stop          end the model server
 set -eu
@@ -51,7 +51,7 @@ stop() {
 }
 
 case $1 in
-set-up)
+setup)
 	once "$here/node" pip_install "$node"
 	PATH=$wheel/bin:$PATH
 	once "$here/npm-$2" npm_install "$package"

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sandboxOf is a client of a sandbox in memory.
+// sandboxOf returns a client of a sandbox in memory.
 func sandboxOf(t *testing.T) *agent.Client {
 	t.Helper()
 	client, err := agenttest.New(t).Dial(t.Context(), agenttest.Box)

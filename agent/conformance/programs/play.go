@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// workTime is how long model.mjs answers, thinks, and lets a tool run.
+	// workTime is how long model.mjs replies, thinks, and runs a tool.
 	workTime = 6 * time.Second
 
-	// restTime is how long a program may be quiet before its caller is told that it has come to rest. A second is promised;
-	// the rest is for machines that have a lot to do.
+	// restTime is how long a program may be quiet before attention must be reported. The documented
+	// time is a second; the rest allows for loaded machines.
 	restTime = 3 * time.Second
 
-	// callTime bounds one call: the work, and all that a program does around it.
+	// callTime bounds one call: workTime and the program's own work.
 	callTime = 45 * time.Second
 
-	// startTime bounds the start of a program, lookEvery is how often its screen is looked at meanwhile.
+	// startTime bounds the start of a program. lookEvery is the interval of checks of its screen.
 	startTime = 2 * time.Minute
 	lookEvery = 100 * time.Millisecond
 )
@@ -32,7 +32,8 @@ func idle(ctx context.Context, w conformance.World, p program) error {
 	if err != nil {
 		return err
 	}
-	// The start says nothing of how soon it was known: nobody waited for it. What is typed does, and is not sent.
+	// Typing without Enter measures how soon attention is reported. The start cannot, because no
+	// call waits for it.
 	return errors.Join(write(ctx, sh, "hello"), end(ctx, sh))
 }
 
@@ -57,14 +58,15 @@ func tool(ctx context.Context, w conformance.World, p program) error {
 	if err != nil {
 		return err
 	}
-	// Leave is what all of them have chosen when they ask.
+	// All programs preselect the answer that allows the command.
 	if err := enter(ctx, sh, "after leave to run the tool", workTime, "finished."); err != nil {
 		return errors.Join(err, end(ctx, sh))
 	}
 	return end(ctx, sh)
 }
 
-// start runs the program in a session of its own until it takes the first task, which must not go unnoticed.
+// start runs the program in a new session until it accepts the first task. The session must report
+// that.
 func start(ctx context.Context, w conformance.World, p program) (*agent.Shell, error) {
 	sh, err := w.Attach(ctx, w.Client)
 	if err != nil {
@@ -77,13 +79,18 @@ func start(ctx context.Context, w conformance.World, p program) (*agent.Shell, e
 }
 
 func ready(ctx context.Context, w conformance.World, sh *agent.Shell, p program) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, errors.New("the program does not start"))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		startTime,
+		errors.New("the program did not start"),
+	)
 	defer cancel()
 	call := agent.Call{Command: p.command, Timeout: callTime}
 	if !w.Tier.Marks() {
 		call = agent.Call{Text: p.command, Timeout: callTime}
 	}
-	// A program may rest while it starts; what counts is that it is known to rest when it is ready.
+	// A program may be idle during its start. The check is that it is reported as idle when it is
+	// ready.
 	if _, err := sh.Do(ctx, call); err != nil {
 		return err
 	}
@@ -97,7 +104,8 @@ func ready(ctx context.Context, w conformance.World, sh *agent.Shell, p program)
 	return rests(ctx, sh, res, "at its prompt", p.ready, startTime)
 }
 
-// works gives the program a task that takes workTime, after which text is on its screen and it wants attention.
+// works gives the program a task that takes workTime. Then text must be on its screen, and
+// attention must be likely.
 func works(ctx context.Context, w conformance.World, p program, task, text string) error {
 	sh, err := start(ctx, w, p)
 	if err != nil {
@@ -110,7 +118,7 @@ func works(ctx context.Context, w conformance.World, p program, task, text strin
 	return errors.Join(err, end(ctx, sh))
 }
 
-// asked gives the program a task for which it has to ask.
+// asked gives the program a task for which it must ask for permission.
 func asked(ctx context.Context, w conformance.World, p program) (*agent.Shell, error) {
 	sh, err := start(ctx, w, p)
 	if err != nil {
@@ -126,7 +134,7 @@ func asked(ctx context.Context, w conformance.World, p program) (*agent.Shell, e
 	return sh, nil
 }
 
-// write types a task. Enter comes by itself, since it would be text in what the program takes for a paste.
+// write types a task without Enter: programs would treat the whole as a paste, with Enter as text.
 func write(ctx context.Context, sh *agent.Shell, task string) error {
 	res, err := sh.Do(ctx, agent.Call{Text: task, Raw: true, Timeout: callTime})
 	if err != nil {
@@ -135,13 +143,17 @@ func write(ctx context.Context, sh *agent.Shell, task string) error {
 	if err := rests(ctx, sh, res, "with "+task+" typed", "", restTime); err != nil {
 		return err
 	}
-	// A program that has only just started may be slow to read it.
-	ctx, cancel := context.WithTimeoutCause(ctx, callTime, fmt.Errorf("%s is not on the screen", task))
+	// A program that has just started may read it slowly.
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		callTime,
+		fmt.Errorf("%s is not on the screen", task),
+	)
 	defer cancel()
 	return shows(ctx, sh, task)
 }
 
-// shows returns when text is on the screen.
+// shows waits until text is on the screen.
 func shows(ctx context.Context, sh *agent.Shell, text string) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -161,22 +173,40 @@ func shows(ctx context.Context, sh *agent.Shell, text string) error {
 	}
 }
 
-// enter presses Enter. The call must come back when text is on the screen, and it takes at least that long.
-func enter(ctx context.Context, sh *agent.Shell, when string, atLeast time.Duration, text string) error {
+// enter presses Enter. The call must return when text is on the screen, and not before atLeast.
+func enter(
+	ctx context.Context,
+	sh *agent.Shell,
+	when string,
+	atLeast time.Duration,
+	text string,
+) error {
 	began := time.Now()
 	res, err := sh.Do(ctx, agent.Call{Keys: []string{"Enter"}, Timeout: callTime})
 	if err != nil {
 		return err
 	}
 	if took := time.Since(began); took < atLeast {
-		return fmt.Errorf("%s: came back after %v, as %s, in the middle of the work%s", when, took.Round(time.Millisecond), said(res), shown(ctx, sh))
+		return fmt.Errorf(
+			"%s: returned after %v, as %s, in the middle of the work%s",
+			when,
+			took.Round(time.Millisecond),
+			said(res),
+			shown(ctx, sh),
+		)
 	}
 	return rests(ctx, sh, res, when, text, restTime)
 }
 
-// rests checks that a call came back because the program has come to rest, with that text on its screen, and not later than
-// within after its last output.
-func rests(ctx context.Context, sh *agent.Shell, res agent.Result, when, text string, within time.Duration) error {
+// rests checks that a call returned because the program is idle, with text on its screen, and at
+// most within after its last output.
+func rests(
+	ctx context.Context,
+	sh *agent.Shell,
+	res agent.Result,
+	when, text string,
+	within time.Duration,
+) error {
 	screen, err := sh.Screen(ctx)
 	if err != nil {
 		return err
@@ -184,7 +214,8 @@ func rests(ctx context.Context, sh *agent.Shell, res agent.Result, when, text st
 	quiet := time.Duration(res.QuietMS) * time.Millisecond
 	var wrong string
 	switch {
-	case res.Ended != agent.EndedAttention || res.Phase != agent.PhaseRunning || !res.Listens || res.Attention != "likely":
+	case res.Ended != agent.EndedAttention || res.Phase != agent.PhaseRunning || !res.Listens ||
+		res.Attention != "likely":
 		wrong = "want attention of a running program that listens"
 	case quiet > within:
 		wrong = fmt.Sprintf("only when it had been quiet for %v", quiet)
@@ -196,16 +227,22 @@ func rests(ctx context.Context, sh *agent.Shell, res agent.Result, when, text st
 	return fmt.Errorf("%s: got %s, %s; its screen: %q", when, said(res), wrong, tail(screen.Text))
 }
 
-// said is what matters of a Result.
+// said formats the main fields of a Result.
 func said(res agent.Result) string {
 	s := fmt.Sprintf("%s, phase %s", res.Ended, res.Phase)
 	if res.Error != nil {
 		return s + ": " + res.Error.Message
 	}
-	return s + fmt.Sprintf(", listens %t, attention %s, quiet for %d ms, basis %v", res.Listens, res.Attention, res.QuietMS, res.Basis)
+	return s + fmt.Sprintf(
+		", listens %t, attention %s, quiet for %d ms, basis %v",
+		res.Listens,
+		res.Attention,
+		res.QuietMS,
+		res.Basis,
+	)
 }
 
-// shown adds the screen to an error.
+// shown returns the screen as details of an error.
 func shown(ctx context.Context, sh *agent.Shell) string {
 	screen, err := sh.Screen(ctx)
 	if err != nil {
@@ -214,7 +251,7 @@ func shown(ctx context.Context, sh *agent.Shell) string {
 	return fmt.Sprintf("; its screen: %q", tail(screen.Text))
 }
 
-// tail is the end of what a screen shows, without the empty space.
+// tail returns the last lines of a screen that are not empty.
 func tail(screen string) string {
 	var lines []string
 	for line := range strings.Lines(screen) {

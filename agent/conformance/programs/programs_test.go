@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent/conformance"
 )
 
-// standIn is a program that does what the real ones do, in bash: it listens all the time, writes what is typed, works after
-// Enter and shows what it has to show. WORK, ANSWER and REST are its parts.
+// standIn is a bash program that behaves like the real ones: it reads the keyboard all the time,
+// echoes typed text, works after Enter and prints an answer. WORK, ANSWER and REST are its parts.
 const standIn = `
 stty raw -echo
 printf 'ready> '
@@ -21,13 +21,18 @@ printf ' ANSWER'
 while REST; do :; done
 `
 
-// standing is a stand-in with these parts.
-func standing(work, answer, rest string) program {
+// standInFor returns a stand-in with these parts.
+func standInFor(work, answer, rest string) program {
 	script := strings.NewReplacer("WORK", work, "ANSWER", answer, "REST", rest).Replace(standIn)
-	return program{title: "stand-in", ready: "ready>", asks: "may I?", command: "bash -c '" + strings.ReplaceAll(script, "'", `'\''`) + "'"}
+	return program{
+		title:   "stand-in",
+		ready:   "ready>",
+		asks:    "may I?",
+		command: "bash -c '" + strings.ReplaceAll(script, "'", `'\''`) + "'",
+	}
 }
 
-// TestSituations plays situations with programs that are as they must be, and with others.
+// TestSituations runs situations with programs that behave as expected, and with others.
 func TestSituations(t *testing.T) {
 	w := conformance.World{Client: sandboxOf(t), Tier: conformance.Full}
 	const (
@@ -43,12 +48,13 @@ func TestSituations(t *testing.T) {
 		program   program
 		wrong     string // in the error; empty when it must hold
 	}{
-		{"idle", "idle", standing(nothing, "", listens), ""},
-		{"works", "answering", standing(spins, "word23", listens), ""},
-		{"pauses at work", "answering", standing(pauses, "word23", listens), "in the middle of the work"},
-		{"waits", "asking", standing(nothing, "may I?", waits), "got waiting"},
-		{"asks", "asking", standing(nothing, "may I?", listens), ""},
-		{"does not ask", "asking", standing(nothing, "done", listens), `without "may I?"`},
+		{"idle", "idle", standInFor(nothing, "", listens), ""},
+		{"works", "answering", standInFor(spins, "word23", listens), ""},
+		{"pauses at work", "answering", standInFor(pauses, "word23", listens),
+			"in the middle of the work"},
+		{"waits", "asking", standInFor(nothing, "may I?", waits), "got waiting"},
+		{"asks", "asking", standInFor(nothing, "may I?", listens), ""},
+		{"does not ask", "asking", standInFor(nothing, "done", listens), `without "may I?"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, s := range situations {
@@ -56,7 +62,8 @@ func TestSituations(t *testing.T) {
 					continue
 				}
 				err := s.play(t.Context(), w, tt.program)
-				if tt.wrong == "" && err != nil || tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+				if tt.wrong == "" && err != nil ||
+					tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
 					t.Errorf("%v, want %q", err, tt.wrong)
 				}
 			}
@@ -64,16 +71,18 @@ func TestSituations(t *testing.T) {
 	}
 }
 
-// TestFiles holds what the files of the cases rely on.
+// TestFiles checks the files of the cases.
 func TestFiles(t *testing.T) {
-	for name, text := range map[string]string{"agents.sh": script, "claude.json": claudeConfig, "codex.toml": codexConfig} {
+	for name, text := range map[string]string{"agents.sh": script, "claude.json": claudeConfig,
+		"codex.toml": codexConfig} {
 		if !strings.Contains(text, filepath.Clean(dir)) {
 			t.Errorf("%s does not name %s", name, dir)
 		}
 	}
-	for name, text := range map[string]string{"claude.json": claudeConfig, "gemini.json": geminiConfig} {
+	for name, text := range map[string]string{"claude.json": claudeConfig,
+		"gemini.json": geminiConfig} {
 		if !json.Valid([]byte(text)) {
-			t.Errorf("%s is no JSON", name)
+			t.Errorf("%s is not JSON", name)
 		}
 	}
 	sh := exec.Command("sh", "-n")

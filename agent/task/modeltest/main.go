@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// Main is a program around a Server, for scripts: model [-no-tools] STEPS URLFILE. It reads steps from the first file, serves them at an
-// address of this machine, writes that into the second one, and ends with 0 when it gets INT or TERM. Requests are printed, one a line.
+// Main runs a Server as a program, for scripts: model [-no-tools] STEPS URLFILE. It reads steps
+// from STEPS, serves them on a local address and writes the URL to URLFILE. It prints each request
+// on a line, and exits with 0 on INT or TERM.
 func Main() int {
 	args, s := os.Args[1:], New()
 	if len(args) > 0 && args[0] == "-no-tools" {
@@ -45,17 +46,21 @@ func (s *Server) listen(steps, urlFile string, out io.Writer) error {
 		return err
 	}
 	defer l.Close()
-	// Renamed into place: whoever sees it reads all of it.
-	if err := os.WriteFile(urlFile+".new", []byte("http://"+l.Addr().String()+"/v1"), 0o644); err != nil {
+	// Rename the file, so that a reader never sees a part of it.
+	if err := os.WriteFile(urlFile+".new", []byte("http://"+l.Addr().String()+"/v1"),
+		0o644); err != nil {
 		return err
 	}
 	if err := os.Rename(urlFile+".new", urlFile); err != nil {
 		return err
 	}
-	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(out, r.Method, r.URL.Path)
-		s.ServeHTTP(w, r)
-	})}
+	server := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintln(out, r.Method, r.URL.Path)
+			s.ServeHTTP(w, r)
+		}),
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { server.Close() })()

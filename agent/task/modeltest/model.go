@@ -1,5 +1,6 @@
-// Package modeltest is a language model that answers by a script, as a server that speaks OpenAI's Chat Completions: for tests of what
-// asks models. It streams as real servers do, tool calls in pieces, and has the faults that real ones have.
+// Package modeltest is a scripted language model behind OpenAI's Chat Completions API, for tests of
+// code that uses models. It streams as real servers do, splits tool calls, and can simulate their
+// faults.
 package modeltest
 
 import (
@@ -15,58 +16,61 @@ import (
 	"time"
 )
 
-// Step is one answer. Its zero value says nothing at all.
+// Step is one reply. The zero value is an empty reply.
 type Step struct {
 	Text    string `json:"text,omitempty"`
 	Calls   []Call `json:"calls,omitempty"`
 	Refusal string `json:"refusal,omitempty"`
-	Finish  string `json:"finish,omitempty"` // finish_reason; empty is what goes with the rest
-	Tokens  int    `json:"tokens,omitempty"` // of usage; 0 sends none
+	Finish  string `json:"finish,omitempty"` // finish_reason; empty means the one that fits
+	Tokens  int    `json:"tokens,omitempty"` // in usage; 0 sends none
 	Parts   bool   `json:"parts,omitempty"`  // content as a list of parts
-	Plain   bool   `json:"plain,omitempty"`  // no stream, even if one was asked for
+	Plain   bool   `json:"plain,omitempty"`  // no stream, even if the request asks for one
 
-	Expect string `json:"expect,omitempty"` // regular expression for the last message of the request; else the answer is status 418
+	// Expect is a regular expression for the last message of the request. If it does not match, the
+	// reply is status 418.
+	Expect string `json:"expect,omitempty"`
 
 	Status int               `json:"status,omitempty"` // with Raw as the body
 	Header map[string]string `json:"header,omitempty"`
-	Raw    string            `json:"raw,omitempty"` // the body as it is
+	Raw    string            `json:"raw,omitempty"` // exact body
 	Fault  Fault             `json:"fault,omitempty"`
-	Times  int               `json:"times,omitempty"` // how often this step is the answer; 0 is once, −1 for ever
+	// Times is how often the step is used. 0 means once, −1 always.
+	Times int `json:"times,omitempty"`
 }
 
-// Call is one call of a tool. Arguments are sent as they are, JSON or not.
+// Call is one call of a tool. Arguments are sent as they are, even if they are not JSON.
 type Call struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"`
 }
 
-// Fault is what goes wrong with an answer.
+// Fault is a fault of a reply.
 type Fault string
 
-// What goes wrong.
+// Faults of a reply.
 const (
-	Hang    Fault = "hang"    // not a byte, until the client leaves
-	Stall   Fault = "stall"   // the beginning, and then nothing until the client leaves
-	Drip    Fault = "drip"    // a sign of life every few milliseconds, for ever
-	Endless Fault = "endless" // words without an end
+	Hang    Fault = "hang"    // no byte, until the client disconnects
+	Stall   Fault = "stall"   // a part of the reply, then nothing until the client disconnects
+	Drip    Fault = "drip"    // a keepalive every few milliseconds, without end
+	Endless Fault = "endless" // text without end
 	Cut     Fault = "cut"     // the connection breaks in the middle
 	Short   Fault = "short"   // the stream ends properly in its middle
 )
 
-// Server answers by a script. It is an http.Handler.
+// Server is a scripted server. It implements http.Handler.
 type Server struct {
-	NoTools bool // requests with tools are refused, as by servers of models without
+	NoTools bool // reject requests with tools, like servers of models without tools
 
 	mu    sync.Mutex
-	steps []Step           // guarded by mu; those left
+	steps []Step           // guarded by mu; remaining steps
 	seen  []map[string]any // guarded by mu; bodies of requests
-	auth  []string         // guarded by mu; their Authorization
+	auth  []string         // guarded by mu; Authorization of requests
 }
 
-// New returns a Server that answers with steps, in their order.
+// New returns a Server that replies with steps, in order.
 func New(steps ...Step) *Server { return &Server{steps: steps} }
 
-// Read reads steps, a JSON object a line. Empty lines and those that begin with # are left out.
+// Read reads steps, one JSON object per line. It skips empty lines and lines that begin with #.
 func Read(r io.Reader) ([]Step, error) {
 	var all []Step
 	lines := bufio.NewScanner(r)
@@ -87,14 +91,14 @@ func Read(r io.Reader) ([]Step, error) {
 	return all, lines.Err()
 }
 
-// Requests are the bodies of the requests so far, and what they had for Authorization.
+// Requests returns the bodies and the Authorization headers of the requests so far.
 func (s *Server) Requests() (bodies []map[string]any, authorization []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]map[string]any(nil), s.seen...), append([]string(nil), s.auth...)
 }
 
-// Left is how many steps nobody has asked for.
+// Left returns the number of unused steps.
 func (s *Server) Left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,13 +112,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		return
 	case strings.HasSuffix(r.URL.Path, "/models") && r.Method == http.MethodGet:
-		answer(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]string{"id": "scripted", "object": "model"}}})
+		answer(
+			w,
+			http.StatusOK,
+			map[string]any{
+				"object": "list",
+				"data":   []any{map[string]string{"id": "scripted", "object": "model"}},
+			},
+		)
 		return
 	case !strings.HasSuffix(r.URL.Path, "/chat/completions") || r.Method != http.MethodPost:
 		fail(w, http.StatusNotFound, "no such page")
 		return
-	case json.Unmarshal(text, &body) != nil || body["model"] == "" || !conversation(body["messages"]):
-		fail(w, http.StatusBadRequest, "this is no request for a chat completion")
+	case json.Unmarshal(text, &body) != nil || body["model"] == "" ||
+		!conversation(body["messages"]):
+		fail(w, http.StatusBadRequest, "invalid request for a chat completion")
 		return
 	}
 	s.mu.Lock()
@@ -139,7 +151,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	if step.Expect != "" {
 		if last := lastContent(body); !regexp.MustCompile(step.Expect).MatchString(last) {
-			fail(w, http.StatusTeapot, fmt.Sprintf("the last message does not match %q: %s", step.Expect, last))
+			fail(
+				w,
+				http.StatusTeapot,
+				fmt.Sprintf("the last message does not match %q: %s", step.Expect, last),
+			)
 			return
 		}
 	}
@@ -147,8 +163,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	step.answer(w, r, streamed && !step.Plain)
 }
 
-// conversation reports whether messages are as the servers that look want them: every tool call has its answer behind it, and each
-// answer a call.
+// conversation reports whether messages are valid for strict servers: every tool call is followed
+// by its result, and every result has a call.
 func conversation(messages any) bool {
 	list, _ := messages.([]any)
 	open := make(map[any]bool)
@@ -193,11 +209,15 @@ func lastContent(body map[string]any) string {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // to a client that may be gone
+	_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 }
 
 func fail(w http.ResponseWriter, status int, message string) {
-	answer(w, status, map[string]any{"error": map[string]string{"message": message, "type": "scripted"}})
+	answer(
+		w,
+		status,
+		map[string]any{"error": map[string]string{"message": message, "type": "scripted"}},
+	)
 }
 
 func (s Step) answer(w http.ResponseWriter, r *http.Request, streamed bool) {
@@ -212,7 +232,7 @@ func (s Step) answer(w http.ResponseWriter, r *http.Request, streamed bool) {
 		if s.Status != 0 {
 			w.WriteHeader(s.Status)
 		}
-		_, _ = io.WriteString(w, s.Raw) // as above
+		_, _ = io.WriteString(w, s.Raw) // likewise
 		return
 	case !streamed:
 		answer(w, http.StatusOK, s.whole())
@@ -241,12 +261,18 @@ func (s Step) answer(w http.ResponseWriter, r *http.Request, streamed bool) {
 	}
 	event(chunk(map[string]any{}, s.finish()))
 	if s.Tokens > 0 {
-		event(map[string]any{"object": "chat.completion.chunk", "choices": []any{}, "usage": map[string]int{"total_tokens": s.Tokens}})
+		event(
+			map[string]any{
+				"object":  "chat.completion.chunk",
+				"choices": []any{},
+				"usage":   map[string]int{"total_tokens": s.Tokens},
+			},
+		)
 	}
 	send("data: [DONE]\n\n")
 }
 
-// misbehave does what Fault says in the middle of a stream, and reports whether the stream goes on.
+// misbehave causes the Fault in the middle of a stream, and reports whether the stream continues.
 func (s Step) misbehave(r *http.Request, send func(string) bool, event func(any) bool) bool {
 	switch s.Fault {
 	case Stall:
@@ -280,7 +306,7 @@ func chunk(delta map[string]any, finish any) map[string]any {
 		"choices": []any{map[string]any{"index": 0, "delta": delta, "finish_reason": finish}}}
 }
 
-// pieces are the deltas of a stream.
+// pieces returns the deltas of a stream.
 func (s Step) pieces() []map[string]any {
 	var all []map[string]any
 	for text := range split(s.Text) {
@@ -290,16 +316,30 @@ func (s Step) pieces() []map[string]any {
 		all = append(all, map[string]any{"refusal": s.Refusal})
 	}
 	for i, c := range s.Calls {
-		all = append(all, map[string]any{"tool_calls": []any{map[string]any{"index": i, "id": fmt.Sprintf("call-%d", i), "type": "function",
-			"function": map[string]any{"name": c.Name, "arguments": ""}}}})
+		all = append(
+			all,
+			map[string]any{
+				"tool_calls": []any{
+					map[string]any{"index": i, "id": fmt.Sprintf("call-%d", i), "type": "function",
+						"function": map[string]any{"name": c.Name, "arguments": ""}},
+				},
+			},
+		)
 		for text := range split(c.Arguments) {
-			all = append(all, map[string]any{"tool_calls": []any{map[string]any{"index": i, "function": map[string]any{"arguments": text}}}})
+			all = append(
+				all,
+				map[string]any{
+					"tool_calls": []any{
+						map[string]any{"index": i, "function": map[string]any{"arguments": text}},
+					},
+				},
+			)
 		}
 	}
 	return all
 }
 
-// split yields s in pieces of some characters, long ones in fewer.
+// split yields s in pieces of at least 7 characters, at most about 50 pieces of a long s.
 func split(s string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		size := max(7, len(s)/50)
@@ -331,7 +371,7 @@ func (s Step) finish() string {
 	return "stop"
 }
 
-// whole is the answer in one object.
+// whole returns the reply as one object.
 func (s Step) whole() map[string]any {
 	m := map[string]any{"role": "assistant", "content": s.content(s.Text)}
 	if s.Refusal != "" {
@@ -339,12 +379,24 @@ func (s Step) whole() map[string]any {
 	}
 	var calls []any
 	for i, c := range s.Calls {
-		calls = append(calls, map[string]any{"id": fmt.Sprintf("call-%d", i), "type": "function", "function": map[string]any{"name": c.Name, "arguments": c.Arguments}})
+		calls = append(
+			calls,
+			map[string]any{
+				"id":       fmt.Sprintf("call-%d", i),
+				"type":     "function",
+				"function": map[string]any{"name": c.Name, "arguments": c.Arguments},
+			},
+		)
 	}
 	if calls != nil {
 		m["tool_calls"] = calls
 	}
-	all := map[string]any{"id": "x", "object": "chat.completion", "model": "scripted", "choices": []any{map[string]any{"index": 0, "message": m, "finish_reason": s.finish()}}}
+	all := map[string]any{
+		"id":      "x",
+		"object":  "chat.completion",
+		"model":   "scripted",
+		"choices": []any{map[string]any{"index": 0, "message": m, "finish_reason": s.finish()}},
+	}
 	if s.Tokens > 0 {
 		all["usage"] = map[string]int{"total_tokens": s.Tokens}
 	}

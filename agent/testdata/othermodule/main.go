@@ -14,7 +14,8 @@ import (
 
 func main() {
 	ctx := context.Background()
-	g, err := agent.DialGateway(ctx, os.Args[1], agent.Options{Identity: os.Args[2], KnownHosts: os.Args[3:]})
+	g, err := agent.DialGateway(ctx, os.Args[1],
+		agent.Options{Identity: os.Args[2], KnownHosts: os.Args[3:]})
 	check(err)
 	defer g.Close()
 	sb, err := g.Create(ctx, agent.Spec{Limits: sandbox.Limits{PIDs: 200}})
