@@ -67,12 +67,12 @@ func TestDialErrors(t *testing.T) {
 		says      string
 	}{
 		{"no name", "ssh://" + world.addr, o, usageError, "names no sandbox"},
-		{"empty", "", o, usageError, "names no host"},
-		{"no host", "ssh://demo@", o, usageError, "names no host"},
+		{"empty", "", o, usageError, "the host is missing"},
+		{"no host", "ssh://demo@", o, usageError, "the host is missing"},
 		{"scheme", "http://demo@" + world.addr, o, usageError, "scheme"},
 		{"password", "ssh://demo:secret@" + world.addr, o, usageError, "password"},
 		{"host that is an option", "ssh://demo@-oProxyCommand=x:1", o, usageError, ""},
-		{"bad port", "ssh://demo@localhost:x", o, usageError, "does not parse"},
+		{"bad port", "ssh://demo@localhost:x", o, usageError, "not a valid URI"},
 		{"bad name", "ssh://De_mo@" + world.addr, o, usageError, "not a name"},
 		{"bad session", "ssh://demo~-@" + world.addr, o, usageError, "session name"},
 		{"reserved name", "ssh://root@" + world.addr, o, usageError, "reserved"},

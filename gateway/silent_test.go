@@ -85,7 +85,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			w.Eventually("the state is known", func() bool {
 				return w.State(d, "demo") == tt.state
 			})
-			if err := w.Memory.Thaw(instanceOf(info)); err != nil {
+			if err := w.Memory.Unfreeze(instanceOf(info)); err != nil {
 				t.Fatal(err)
 			}
 			w.Eventually("it runs again", func() bool {
@@ -134,7 +134,7 @@ func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	case res := <-answered:
 		t.Errorf("cut off: %+v", res)
 	case <-busy.C:
-		if err := w.Memory.Thaw(instanceOf(info)); err != nil {
+		if err := w.Memory.Unfreeze(instanceOf(info)); err != nil {
 			t.Fatal(err)
 		}
 		if res := <-answered; res.Ended != wire.Done {

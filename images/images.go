@@ -1,7 +1,7 @@
-// Package images holds the recipes of the images that sandboxd brings along, and builds them
-// into a Docker engine when one is missing. It runs the same scripts as scripts/setup, from a
-// copy inside the binary, so that an installed sandboxd needs no source tree. It knows nothing
-// of sandboxes: images of other origins are the engine's to pull.
+// Package images contains the recipes of sandboxd's own images, and builds a missing one into a
+// Docker engine. It runs the same scripts as scripts/setup, from a copy inside the binary, so that
+// an installed sandboxd needs no source tree. It knows nothing of sandboxes; the engine pulls all
+// other images.
 package images
 
 import (
@@ -25,21 +25,22 @@ import (
 // Default is the image of a sandbox whose spec names none.
 const Default = "sandboxd/base:latest"
 
-// Python is the image with a Jupyter kernel; what is made for documents and media beside it is sandboxd/python-full.
+// Python is the image with a Jupyter kernel; sandboxd/python-full also has packages for documents
+// and media.
 const Python = "sandboxd/python:latest"
 
-// ErrUnknown says that a reference is none of ours: there is no recipe to build it from.
+// ErrUnknown means that sandboxd has no recipe for the reference.
 var ErrUnknown = errors.New("no recipe for this image")
 
 //go:embed base busybox empty layer python python-full
 var recipes embed.FS
 
-// Build runs the recipe of ref and leaves the image in the engine that the docker command talks
-// to, under ref. What the build prints goes to out as it comes. An image that is up to date is
-// not built again. Ending ctx ends the build with all that it started.
+// Build runs the recipe of ref, and tags the image as ref in the engine of the docker command. It
+// copies the output of the build to out. It does not build an up-to-date image again. The end of
+// ctx ends the build and its processes.
 //
-// It needs the docker command, and either mmdebstrap or an engine that may pull Debian's image;
-// its errors say what is missing. ErrUnknown is returned for an image that is not ours.
+// It needs the docker command, and either mmdebstrap or an engine that may pull Debian's image; its
+// errors say what is missing. It returns ErrUnknown for an image without a recipe.
 func Build(ctx context.Context, ref string, out io.Writer) error {
 	name, err := recipe(ref)
 	if err != nil {
@@ -47,7 +48,7 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 	}
 	for _, tool := range []string{"bash", "docker"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("building image %s: the %s command is missing; install it, or name an image that the engine can pull", ref, tool)
+			return fmt.Errorf("building image %s: the %s command is missing; install it, or use an image that the engine can pull", ref, tool)
 		}
 	}
 
@@ -64,8 +65,8 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, name, "build"))
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = tail, tail
-	// The whole group is told at once: bash waits for the program it runs before it obeys.
-	// It is not killed outright, because mmdebstrap has mounts to undo.
+	// Signal the whole group at once: bash waits for the program that it runs before it obeys. Do
+	// not kill it: mmdebstrap has mounts to undo.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
@@ -78,14 +79,14 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 	return nil
 }
 
-// Has reports whether ref is an image of ours, which Build makes.
+// Has reports whether Build can make ref.
 func Has(ref string) bool {
 	_, err := recipe(ref)
 	return err == nil
 }
 
-// recipe returns the folder of the recipe that makes ref: sandboxd/NAME without a tag, with latest, or with the tag that
-// belongs to the recipe at hand. Its error wraps ErrUnknown.
+// recipe returns the folder of the recipe for ref: sandboxd/NAME without a tag, with latest, or
+// with the tag of the current recipe. Its error wraps ErrUnknown.
 func recipe(ref string) (string, error) {
 	name, ours := strings.CutPrefix(ref, "sandboxd/")
 	name, tag, tagged := strings.Cut(name, ":")
@@ -105,13 +106,13 @@ func recipe(ref string) (string, error) {
 // base/build reads them.
 var baseRecipe = []string{"base/build", "base/Dockerfile", "base/packages", "base/dpkg.cfg", "base/pip.conf"}
 
-// checksum returns the SHA-256 of the named recipe files, one after the other, in hexadecimal.
+// checksum returns the SHA-256 of the concatenated recipe files, in hexadecimal.
 func checksum(names ...string) string {
 	sum := sha256.New()
 	for _, name := range names {
 		data, err := recipes.ReadFile(name)
 		if err != nil {
-			// Embedded files are there or the program does not compile; a test reads each.
+			// All files are embedded; a test reads each.
 			panic(err)
 		}
 		sum.Write(data)
@@ -119,18 +120,18 @@ func checksum(names ...string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// extract writes all recipes to dir: some begin with the image of another one.
+// extract writes all recipes to dir: some use the image of another one.
 func extract(dir string) error {
 	return os.CopyFS(dir, recipes)
 }
 
-// lastLines passes everything on to w and remembers the end of it for an error message.
+// lastLines passes text on to w and keeps its last lines for an error message.
 type lastLines struct {
 	w   io.Writer
 	end []byte
 }
 
-// Write never fails on account of w: a reader who went away does not break the build.
+// Write ignores errors of w: a reader that has gone does not break the build.
 func (l *lastLines) Write(p []byte) (int, error) {
 	_, _ = l.w.Write(p)
 	const most = 512

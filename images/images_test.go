@@ -44,7 +44,7 @@ func TestRecipe(t *testing.T) {
 	}
 }
 
-// The two recipes of the base image are equal in what they install, configure and declare.
+// Both recipes of the base image install, configure and declare the same.
 func TestBaseRecipesAgree(t *testing.T) {
 	script, dockerfile := read(t, "base/build"), read(t, "base/Dockerfile")
 
@@ -68,7 +68,7 @@ func TestBaseRecipesAgree(t *testing.T) {
 		t.Errorf("Dockerfile starts from %s, build makes %s", got, want)
 	}
 
-	// ENV and CMD, in the form of the Dockerfile.
+	// ENV and CMD, in the syntax of the Dockerfile.
 	declared := func(text, pattern string) []string {
 		var lines []string
 		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -83,7 +83,7 @@ func TestBaseRecipesAgree(t *testing.T) {
 		t.Errorf("Dockerfile declares %q, build declares %q", got, want)
 	}
 
-	// Files that both put into the image.
+	// Files that both recipes copy into the image.
 	for _, file := range []string{"dpkg.cfg", "pip.conf"} {
 		target := find(t, dockerfile, `(?m)^COPY `+regexp.QuoteMeta(file)+` (/\S+)$`)
 		if !strings.Contains(script, `$1`+target+`"`) && !strings.Contains(script, target+"'") {
@@ -113,7 +113,7 @@ func TestBasePackagesHoldWhatAgentsExpect(t *testing.T) {
 	}
 }
 
-// The script and this package must agree on what the recipe is: the tag names it.
+// The script and this package use the same files of the recipe for the checksum in the tag.
 func TestBaseScriptChecksumsTheWholeRecipe(t *testing.T) {
 	var names []string
 	for _, name := range strings.Fields(find(t, read(t, "base/build"), `(?m)^recipe=\$\(cat (.*) \| sha256sum\)$`)) {
@@ -133,7 +133,7 @@ func TestBaseScriptChecksumsTheWholeRecipe(t *testing.T) {
 	}
 }
 
-// Recipes work wherever the machine's own mirrors and registries are.
+// Recipes work with any mirror and registry of the machine.
 func TestRecipesNameNoHost(t *testing.T) {
 	err := fs.WalkDir(recipes, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -175,12 +175,12 @@ func TestBuildReportsAnEngineThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A build that is given up ends, with the program that its shell waits for.
+// An abandoned build ends, with the program that its shell waits for.
 func TestBuildEndsWithItsContext(t *testing.T) {
 	requireTools(t, "bash", "sleep")
 	bin := t.TempDir()
 	started := filepath.Join(bin, "started")
-	// An engine that has no image and never finishes importing one.
+	// An engine that has no image and never completes an import.
 	fake := "#!/bin/bash\n[[ $1 == import ]] || exit 1\n: >" + started + "\necho the engine is asked >&2\nexec sleep 60\n"
 	if err := os.WriteFile(filepath.Join(bin, "docker"), []byte(fake), 0o755); err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestBuildEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// cancelOnWrite ends a context at the first thing that the build prints.
+// cancelOnWrite ends a context at the first output of the build.
 type cancelOnWrite struct {
 	cancel context.CancelCauseFunc
 	reason error
@@ -214,7 +214,8 @@ func (c cancelOnWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// An engine imports what came of an archive that broke off. That is not the default image, and no later build takes it for one.
+// An engine also imports a truncated archive. The result is not the default image, and no later
+// build uses it.
 func TestBuildThatBreaksOffLeavesNoImage(t *testing.T) {
 	requireTools(t, "bash", "dpkg")
 	bin := t.TempDir()
@@ -261,7 +262,7 @@ func TestBuildEmptyImage(t *testing.T) {
 	}
 }
 
-// The base image holds the programs that people and SSH clients call, not only the packages.
+// The base image has the programs that users and SSH clients call, not only the packages.
 func TestBaseImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a container")
@@ -271,7 +272,7 @@ func TestBaseImage(t *testing.T) {
 	if err := Build(t.Context(), Default, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	// One container for all questions; its answer is a line per failed one.
+	// One container for all checks; it prints a line for each failed one.
 	const questions = `
 		for p in bash ps killall curl wget git less vim nano python python3 pip sudo tar gzip xz rsync ssh scp sftp ip file unzip; do
 			command -v $p >/dev/null || echo "no $p"
@@ -325,7 +326,7 @@ func packageNames(t *testing.T) []string {
 	return names
 }
 
-// requireTools skips the test where a program is missing, or fails it where all must be there.
+// requireTools skips the test if a program is missing, or fails it where skips are not allowed.
 func requireTools(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Images that are made from another one of ours install what their list says, and say what they are made from in one place.
+// Images on top of another of our images install the packages of their list, and name the image
+// below in one place.
 func TestLayeredRecipes(t *testing.T) {
 	for name, below := range map[string]string{"python": "base", "python-full": "python"} {
 		dockerfile, list := read(t, name+"/Dockerfile"), read(t, name+"/packages")
@@ -36,7 +37,8 @@ func TestLayeredRecipes(t *testing.T) {
 	}
 }
 
-// What the label of a layered image is made of holds every file of its recipe, and the image below.
+// The checksum in the label of a layered image covers every file of its recipe, and the image
+// below.
 func TestLayerChecksumsTheWholeRecipe(t *testing.T) {
 	script := read(t, "layer")
 	if got := find(t, script, `\(cat (.*) && label "sandboxd/\$below:latest"\)`); got != "../layer ./*" {
@@ -44,7 +46,7 @@ func TestLayerChecksumsTheWholeRecipe(t *testing.T) {
 	}
 }
 
-// The recipe that is built into the program makes the image that the folder of sources makes.
+// The embedded recipe makes the same image as the source folder.
 func TestPythonImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a container")

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors that callers branch on. Backends wrap them with what they were doing to what.
+// Errors that callers branch on. Backends wrap them with the action and its target.
 var (
 	ErrGone        = errors.New("no such instance")
 	ErrStopped     = errors.New("not running")
@@ -18,7 +18,7 @@ var (
 // LeftError is an error of Destroy that a retry cannot fix: the daemon can no longer reach what is
 // left.
 type LeftError struct {
-	Where string // the machine
+	Where string // machine on which something is left
 	Hint  string // how to remove it, in one sentence; may be empty
 	Err   error  // why
 }
@@ -43,9 +43,9 @@ func (e *BootError) Unwrap() error { return e.Err }
 
 // StepError is a failed step of a Dockerfile or of a setup.
 type StepError struct {
-	Step   string // where it is written, and how it begins
+	Step   string // its file and line, and the beginning of its text
 	Code   int    // exit code; 0 if it did not run
-	Output string // the last lines of its output, or why it did not run; safe to show
+	Output string // the last lines of its output, or why it did not run; safe to display
 }
 
 func (e *StepError) Error() string {

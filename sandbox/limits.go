@@ -17,23 +17,23 @@ type Limits struct {
 	Shm      int64   `json:"shm"`      // bytes of /dev/shm
 	NoFile   int64   `json:"nofile"`   // open files of a process; the default is at most the engine's
 	Disk     int64   `json:"disk"`     // bytes that its files occupy beyond those of its image
-	Sessions int64   `json:"sessions"` // at once
+	Sessions int64   `json:"sessions"` // concurrent sessions
 
 	// Connections bounds concurrent connections of a network that the daemon carries.
 	Connections int64 `json:"connections"`
 
-	// Swap is how many bytes beyond Memory may be swapped out, on a machine that has swap. Zero
-	// means none: the kernel kills a process that goes beyond Memory.
+	// Swap is how many bytes beyond Memory may be swapped out, on a machine with swap. Zero means
+	// none: the kernel kills a process that exceeds Memory.
 	Swap int64 `json:"swap,omitempty"`
 }
 
-// DefaultLimits are the limits of a sandbox that asks for none.
+// DefaultLimits are the limits of a sandbox whose Spec sets none.
 var DefaultLimits = Limits{
 	Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 65536, Disk: 10 << 30,
 	Sessions: 32, Connections: 1024,
 }
 
-// A Limit is one field of Limits, by the name that flags, configuration keys and messages use.
+// A Limit is one field of Limits, with the name that flags, configuration keys and messages use.
 type Limit struct {
 	Name string
 	Help string // what it bounds, in a few words
@@ -44,7 +44,7 @@ type Limit struct {
 }
 
 // AllLimits are the fields of Limits, in the order of display. The bounds are wide: they catch
-// typing errors. What a machine really has is checked by its backend.
+// typing errors. The backend checks what its machine really has.
 var AllLimits = []Limit{
 	{"memory", "memory limit, including swap and /dev/shm, such as 512m", true, 16 << 20, maxBytes,
 		func(l *Limits) any { return &l.Memory }},
@@ -82,7 +82,7 @@ func (d Limit) Set(l *Limits, text string) error {
 	default:
 		n, err := strconv.ParseFloat(text, 64)
 		if _, whole := d.of(l).(*int64); err != nil || whole && n != math.Trunc(n) {
-			return fmt.Errorf("%q is not such a number; %s", text, d.allowed())
+			return fmt.Errorf("%q is not a valid number; %s", text, d.allowed())
 		}
 		value = n
 	}
@@ -150,13 +150,13 @@ func (l Limits) Check() error {
 			l.Swap, FormatSize(maxBytes))
 	}
 	if l.Memory > 0 && l.Shm > l.Memory {
-		return fmt.Errorf("shm: %s of /dev/shm is more than all of its memory, %s",
+		return fmt.Errorf("shm: %s of /dev/shm is more than the memory limit, %s",
 			FormatSize(l.Shm), FormatSize(l.Memory))
 	}
 	return nil
 }
 
-// Beyond returns the first limit of l that is above the same limit of most. Zero is above nothing.
+// Beyond returns the first limit of l that exceeds the same limit of most. Zero exceeds nothing.
 func (l Limits) Beyond(most Limits) (over Limit, ok bool) {
 	for _, d := range AllLimits {
 		if d.value(l) > d.value(most) {
@@ -177,7 +177,7 @@ func (d Limit) value(l Limits) float64 {
 	return 0
 }
 
-// Or returns l with the fields of other where l has zero.
+// Or returns l, with zero fields replaced by those of other.
 func (l Limits) Or(other Limits) Limits {
 	return Limits{
 		Memory:      cmp.Or(l.Memory, other.Memory),
@@ -208,7 +208,7 @@ func ParseSize(s string) (int64, error) {
 	return n << shift, nil
 }
 
-// FormatSize returns n bytes as ParseSize reads them, exactly.
+// FormatSize formats n bytes exactly, in the syntax of ParseSize.
 func FormatSize(n int64) string {
 	suffix := ""
 	for _, next := range []string{"k", "m", "g", "t"} {

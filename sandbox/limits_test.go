@@ -33,7 +33,7 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// Whatever is no limit is refused, and the error says what may be there instead.
+// Set rejects invalid values, and its error states the allowed ones.
 func TestLimitSet(t *testing.T) {
 	for _, d := range AllLimits {
 		var least, most Limits
@@ -103,7 +103,7 @@ func TestLimitsCheck(t *testing.T) {
 		{"none", Limits{}, ""},
 		{"negative memory", Limits{Memory: -1}, "memory: -1 is out of bounds; it may be 16m to 1024t"},
 		{"negative cpus", Limits{CPUs: -1}, "cpus: -1 is out of bounds"},
-		{"shm beyond memory", Limits{Memory: 32 << 20, Shm: 64 << 20}, "shm: 64m of /dev/shm is more than all of its memory, 32m"},
+		{"shm beyond memory", Limits{Memory: 32 << 20, Shm: 64 << 20}, "shm: 64m of /dev/shm is more than the memory limit, 32m"},
 		{"few sessions", Limits{Sessions: -5}, "sessions: -5 is out of bounds; it may be 1 to 256"},
 	} {
 		err := tt.limits.Check()

@@ -1,10 +1,10 @@
-// Package sandbox is the contract between the daemon and its backends: the specification that a
-// sandbox is made from, the instance that a backend returns, and the interfaces of a backend.
-// Import it to write a backend, or to create sandboxes from Go. It knows no backend, no gateway
-// and no terminal.
+// Package sandbox is the contract between the daemon and its backends: the specification of a
+// sandbox, the instance that a backend returns, and the interfaces of a backend. Import it to write
+// a backend, or to create sandboxes from Go. It does not know any backend, the gateway or
+// terminals.
 //
-// A backend gives a peer: bytes on which an SSH server answers, and what is needed to log in.
-// Commands, files, forwarding and terminals are SSH, and therefore not here.
+// A backend returns a peer: a connection to an SSH server, and the credentials to log in to it.
+// Commands, files, forwarding and terminals use SSH, and are therefore not part of this package.
 package sandbox
 
 import (
@@ -18,11 +18,11 @@ type Spec struct {
 	// ID is chosen by the daemon and stored before Boot. It becomes a label, a directory and,
 	// without Name, the host name. It is a DNS label of at most 32 characters. Required.
 	ID string
-	// Name is what people call the sandbox. Prompts show it, and it is the host name if it is a
-	// DNS label; it never becomes a path, label or mount. A guest that was booted without a name
-	// takes one by an order, once (wire.Control).
+	// Name is the user's name for the sandbox. Prompts show it, and it is the host name if it is a
+	// DNS label. It never becomes a path, label or mount. A guest that was booted without a name
+	// accepts one later, once (wire.Control).
 	Name string
-	// Owner is the principal whose images the sandbox may be made from.
+	// Owner is the principal whose images the sandbox may use.
 	Owner string
 
 	Image      string     // image reference; empty means DefaultImage
@@ -35,18 +35,18 @@ type Spec struct {
 	Entrypoint Entrypoint // whether the image's ENTRYPOINT and CMD run as a session
 	Trust      Trust      // whose certificate authorities programs inside trust
 	Isolation  string     // runtime by name ("runc"); empty means the engine's default
-	Options    []string   // NAME=VALUE by the engine's names; others than it may have are errors
+	Options    []string   // NAME=VALUE by the engine's names; unsupported options are errors
 
 	// Mounts are directories of the machine, each at the same absolute path inside. If one is
 	// writable and User is empty, sessions run as the owner of the first such directory, and Sudo
-	// is implied unless that is root.
+	// is implied unless the owner is root.
 	Mounts  []Mount
 	Workdir string // where commands begin; empty means the first of Mounts, else the image's WORKDIR
 
 	Host Host // the machine, for the backend that boots none
 
-	// Progress, if set, receives what Boot is doing, a line at a time, when that takes long. It is
-	// not stored.
+	// Progress, if set, receives progress of slow steps of Boot, a line at a time. It is not
+	// stored.
 	Progress func(line string) `json:"-"`
 }
 
@@ -99,25 +99,25 @@ const (
 	EntrypointOff     Entrypoint = "off" // does not run
 )
 
-// Trust is whose certificate authorities the programs of a sandbox are told to trust.
+// Trust selects the certificate authorities that the programs of a sandbox trust.
 type Trust string
 
 const (
-	// TrustHost is the host's bundle, mounted read-only and named in the usual variables. The
+	// TrustHost is the host's bundle, mounted read-only and set in the usual variables. The
 	// default.
 	TrustHost  Trust = "host"
 	TrustImage Trust = "image" // the image's own
 )
 
 // Instance is plain data: what a backend returned and can dial again after a restart of the daemon.
-// It names credentials and never holds them.
+// It names credentials and never contains them.
 type Instance struct {
 	Backend string `json:"backend"` // name of the backend that made it
 	ID      string `json:"id"`      // Spec.ID
 	Ref     string `json:"ref"`     // the backend's own identifier, such as a container ID
-	Image   string `json:"image"`   // the image that was asked for
-	Digest  string `json:"digest"`  // what that was at the time
-	// Revision is what else it was made with; see Finder.Revision.
+	Image   string `json:"image"`   // the image that the Spec named
+	Digest  string `json:"digest"`  // the digest of that image at the time
+	// Revision identifies the other inputs that it was made with; see Finder.Revision.
 	Revision string    `json:"revision,omitempty"`
 	Created  time.Time `json:"created"`
 	User     string    `json:"user"`    // the user that sessions run as
@@ -127,14 +127,15 @@ type Instance struct {
 	Via    Via     `json:"via,omitempty"`
 	Limits Limits  `json:"limits"`           // as applied, no zero fields
 	Mounts []Mount `json:"mounts,omitempty"` // directories of the machine
-	// DiskQuota reports that the storage enforces Limits.Disk, which cannot change then.
-	DiskQuota bool     `json:"disk_quota,omitempty"`
-	Notes     []string `json:"notes,omitempty"` // what a person should know about it, for describe
-	Host      Host     `json:"host,omitzero"`   // the machine, if the backend boots none
+	// DiskQuota reports that the storage enforces Limits.Disk, which then cannot change.
+	DiskQuota bool `json:"disk_quota,omitempty"`
+	// Facts that users should know about it, for describe.
+	Notes []string `json:"notes,omitempty"`
+	Host  Host     `json:"host,omitzero"` // the machine, if the backend boots none
 }
 
-// Host is a machine that answers SSH already, and how to log in to it. It names credentials and
-// never holds them.
+// Host is a machine that already answers SSH, and how to log in to it. It names credentials and
+// never contains them.
 type Host struct {
 	URI string `json:"uri"` // ssh://[user@]host[:port], or an alias of ssh_config
 	// Identity is the one private key file to use; empty means those of ssh_config and the agent.
@@ -143,9 +144,9 @@ type Host struct {
 	PasswordFile string `json:"password_file,omitempty"`
 	// Accept is the fingerprint (SHA256:…) of a host key that no known_hosts file has.
 	Accept string `json:"accept,omitempty"`
-	// Keys is the accepted key, in authorized_keys format: the only one from then on.
+	// Keys is the accepted key, in authorized_keys format: from then on the only one.
 	Keys []string `json:"keys,omitempty"`
-	// Tier is guest, marks or screen: at most that; empty means the best available.
+	// Tier is the best tier to use: guest, marks or screen. Empty means the best available.
 	Tier string `json:"tier,omitempty"`
 	// Prompt is a regular expression of the prompt, for tier screen.
 	Prompt string `json:"prompt,omitempty"`

@@ -1,5 +1,6 @@
-// Command sandboxd-guest runs inside every sandbox as its PID 1: the SSH server, the sessions, and nothing of the image
-// around it. It is built static, and takes its keys from standard input.
+// Command sandboxd-guest runs inside every sandbox as PID 1: it is the SSH server and runs the
+// sessions. It needs no file of the image. It is built static, and reads its keys from standard
+// input.
 package main
 
 import (

@@ -232,7 +232,7 @@ func TestR6StateIsMissing(t *testing.T) {
 			tt.damage()
 			if tt.refused != "" {
 				if err := m.tryStart(); err == nil || !strings.Contains(err.Error(), tt.refused) ||
-					!strings.Contains(err.Error(), "found again by their labels") {
+					!strings.Contains(err.Error(), "finds sandboxes by their labels") {
 					t.Errorf("a daemon on it: %v, want a refusal with a way out", err)
 				}
 				tt.mend()

@@ -42,8 +42,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// check fails the test unless err has that code, names key, and is about images as images says. No
-// code is no error.
+// check fails the test unless err has that code, names key, and wraps ErrImages if images is set.
+// An empty code means no error.
 func check(t *testing.T, err error, code wire.Code, key string, images bool) {
 	t.Helper()
 	e, _ := errors.AsType[*wire.Error](err)
@@ -57,7 +57,7 @@ func check(t *testing.T, err error, code wire.Code, key string, images bool) {
 	}
 }
 
-// What is stopped takes no more disk when it is started, and no sandbox that exists counts twice.
+// A stopped sandbox takes no further disk when it starts, and no existing sandbox counts twice.
 func TestStart(t *testing.T) {
 	q, total := Quota{Memory: 2 * gib, Disk: 1}, Total{Sandboxes: 2, Running: 2}
 	own := sandbox.Limits{Memory: gib, Disk: gib}
@@ -98,7 +98,7 @@ func TestDiskFloor(t *testing.T) {
 	check(t, CopyTo(gib+1, 3*gib, 2*gib), wire.CodeUnavailable, DiskFull, false)
 }
 
-// A sandbox that was started above its limit may write a little, to be tidied up; any other is
+// A sandbox that was started above its limit may write a little, to be cleaned up; any other is
 // stopped above its limit.
 func TestGaugeAbove(t *testing.T) {
 	files := sandbox.MaxFiles(gib)
@@ -121,13 +121,13 @@ func TestGaugeAbove(t *testing.T) {
 	}
 }
 
-// A sandbox is measured when it may have written, not more often than measuring may cost, and at
-// once near its limit.
+// A sandbox is measured if it may have written, within the permitted cost, and immediately near its
+// limit.
 func TestGaugeDue(t *testing.T) {
 	start := time.Unix(1000, 0)
 	g := &Gauge{}
 	if !g.Due(start, 10*gib, gib, false) || !g.Worked(start, 10*gib, time.Second) {
-		t.Error("one that was never measured is not due")
+		t.Error("a sandbox without a measurement is not due")
 	}
 	g.Used.Bytes = gib / 2
 	g.Measured(start, 10*gib, time.Second)
@@ -151,14 +151,14 @@ func TestGaugeDue(t *testing.T) {
 		}
 	}
 	if now := start.Add(time.Minute); g.Worked(now, 10*gib, time.Second+diskWorked/2) || g.Due(now.Add(time.Second), 10*gib, gib, false) {
-		t.Error("one that did not work is measured")
+		t.Error("an idle sandbox is measured")
 	}
 	if !g.Worked(start.Add(2*time.Minute), 10*gib, 2*time.Second) {
-		t.Error("one that worked is not measured")
+		t.Error("a busy sandbox is not measured")
 	}
 }
 
-// Usage only grows towards a denial: whoever is denied with less is denied with more.
+// More usage never turns a denial into an admission.
 func FuzzCreate(f *testing.F) {
 	f.Add(uint8(1), int64(gib), int64(gib), int64(gib), uint16(1000), uint8(3), uint8(2))
 	f.Fuzz(func(t *testing.T, sandboxes uint8, memory, disk, kept int64, milli uint16, exist, running uint8) {
@@ -178,7 +178,7 @@ func FuzzCreate(f *testing.F) {
 	})
 }
 
-// Cores have at most three decimals, and what is counted none.
+// Cores have at most three decimals; counts have none.
 func TestCoresText(t *testing.T) {
 	for n, want := range map[float64]string{0: "0", 0.5: "0.5", 0.1 + 0.2: "0.3", 1.125: "1.125", 10000: "10000", 123456: "123456"} {
 		if got := Cores(n); got != want {

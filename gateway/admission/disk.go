@@ -11,38 +11,42 @@ import (
 // DiskFull is the name of the limit of disk in notes, reasons and events.
 const DiskFull = "disk_full"
 
-// Where the storage does not hold the limit of disk, the files of a sandbox are measured, and one
-// above its limit is stopped. A sandbox is not measured while nothing suggests that it wrote: the
-// free space of the disk and its processor time are asked for first, and cost next to nothing.
+// If the storage does not enforce the disk limit, the daemon measures the files of a sandbox, and
+// stops one above its limit. It does not measure while nothing suggests a write: it first checks
+// the free space of the disk and the sandbox's processor time, which costs next to nothing.
 const (
-	diskStep   = 64 << 20         // bytes that went since a sandbox was measured, upon which it is measured again
-	diskAge    = 30 * time.Second // after which it is measured again in any case, if it worked
-	diskPace   = 20               // times as long as measuring took until the next time, unless the limit may be near
-	diskWorked = time.Millisecond // of processor time, less than which nobody writes with
-	diskRoomy  = 64 << 20         // bytes that a sandbox which was started above its limit may write, to be tidied up
-	diskFew    = 1000             // likewise, files
+	// Loss of free space since the last measurement that causes another.
+	diskStep = 64 << 20
+	// Age of the last measurement that causes another, if the sandbox has worked.
+	diskAge = 30 * time.Second
+	// Pause after a measurement as a multiple of its duration, unless the limit may be near.
+	diskPace   = 20
+	diskWorked = time.Millisecond // processor time below which nothing is written
+	// Bytes that a sandbox which was started above its limit may write, to be cleaned up.
+	diskRoomy = 64 << 20
+	diskFew   = 1000 // likewise, files
 
-	// Growth is how many bytes count as writing when the disk is nearly full.
+	// Growth is how much lost free space counts as a write when the disk is nearly full.
 	Growth = 1 << 20
 )
 
-// Gauge is what is known of the disk of one sandbox since it was started.
+// Gauge is the known disk usage of one sandbox since its start.
 type Gauge struct {
 	Since time.Time         // when it was started
-	First sandbox.DiskUsage // what there was by then, if that was above its limit
-	Used  sandbox.DiskUsage // as measured last
+	First sandbox.DiskUsage // usage at the start, if that was above its limit
+	Used  sandbox.DiskUsage // last measurement
 
-	room int64         // free bytes of the disk when it was measured last
-	cpu  time.Duration // what it had worked by then
-	at   time.Time     // when it was looked at last; zero before that
-	next time.Time     // until when it is left alone
+	room int64         // free bytes of the disk at the last measurement
+	cpu  time.Duration // processor time by then
+	at   time.Time     // time of the last check; zero before the first
+	next time.Time     // no check before this time
 }
 
-// Fresh reports whether it has not been looked at yet.
+// Fresh reports whether there was no check yet.
 func (g *Gauge) Fresh() bool { return g.at.IsZero() }
 
-// Due reports whether it is to be looked at now: the disk has room free bytes, and its limit is
-// limit bytes. pressed says that the disk is nearly full, and fills.
+// Due reports whether to check now. The disk has room free bytes, and the sandbox's limit is limit
+// bytes. pressed says that the disk is nearly full, and still filling.
 func (g *Gauge) Due(now time.Time, room, limit int64, pressed bool) bool {
 	if g.Fresh() {
 		return true
@@ -52,8 +56,8 @@ func (g *Gauge) Due(now time.Time, room, limit int64, pressed bool) bool {
 	return urgent || !now.Before(g.next) && (went >= diskStep || now.Sub(g.at) >= diskAge)
 }
 
-// Worked takes the processor time that it has used and reports whether it may have written since it
-// was measured. If not, that counts as a look.
+// Worked takes the sandbox's processor time and reports whether it may have written since the last
+// measurement. If not, that counts as a check.
 func (g *Gauge) Worked(now time.Time, room int64, cpu time.Duration) bool {
 	if !g.Fresh() && cpu > 0 && cpu-g.cpu < diskWorked {
 		g.at, g.room = now, room
@@ -63,13 +67,13 @@ func (g *Gauge) Worked(now time.Time, room int64, cpu time.Duration) bool {
 	return true
 }
 
-// Measured notes that measuring began at now and took so long.
+// Measured records a measurement that began at now and took so long.
 func (g *Gauge) Measured(now time.Time, room int64, took time.Duration) {
 	g.at, g.room, g.next = now, room, now.Add(took*(1+diskPace))
 }
 
-// Allowed is what may be there before the sandbox is stopped: it may have been started to be tidied
-// up.
+// Allowed returns the usage above which the sandbox is stopped: it may have been started to be
+// cleaned up.
 func (g *Gauge) Allowed(limit int64) sandbox.DiskUsage {
 	most := sandbox.DiskUsage{Bytes: limit, Files: sandbox.MaxFiles(limit)}
 	if g.First.Bytes > limit {
@@ -81,7 +85,7 @@ func (g *Gauge) Allowed(limit int64) sandbox.DiskUsage {
 	return most
 }
 
-// Above says in which way there is too much; it is empty if there is not.
+// Above returns which limit is exceeded, or "".
 func (g *Gauge) Above(limit int64) string {
 	most := g.Allowed(limit)
 	switch {
@@ -93,36 +97,36 @@ func (g *Gauge) Above(limit int64) string {
 	return ""
 }
 
-// Run says why nothing is made or started on a disk with room free bytes of which floor are to stay
-// free; nil if it may.
+// Run returns why nothing may be made or started on a disk with room free bytes, of which floor
+// must stay free; nil if it may.
 func Run(room, floor int64) error {
 	if room >= floor {
 		return nil
 	}
 	e := wire.Errorf(wire.CodeUnavailable, "%s: this machine has only %s of disk left, and disk.min_free is %s", DiskFull, Size(room), Size(floor))
-	e.Hint = "make room, such as by sandboxd rm or docker image prune, or lower disk.min_free"
+	e.Hint = "free disk space, for example with sandboxd rm or docker image prune, or lower disk.min_free"
 	return e
 }
 
-// Copy says why no image of weight bytes is made of a sandbox with that limit of disk; nil if it
-// may. 0 is no limit.
+// Copy returns why a sandbox with that disk limit may not be copied into an image of weight bytes;
+// nil if it may. 0 is no limit.
 func Copy(weight, limit int64) error {
 	if limit == 0 || weight <= limit {
 		return nil
 	}
 	e := wire.Errorf(wire.CodeUnavailable, "%s: an image of its files would have %s, and its limit is %s", DiskFull, Size(weight), Size(limit))
-	e.Hint = "remove files in it; those with holes count as if they were full"
+	e.Hint = "remove files in the sandbox; holes in files count, too"
 	return e
 }
 
-// CopyTo says why no image of weight bytes is made on a disk with room free bytes of which floor
-// are to stay free.
+// CopyTo returns why no image of weight bytes may be made on a disk with room free bytes, of which
+// floor must stay free.
 func CopyTo(weight, room, floor int64) error {
 	if room-weight >= floor {
 		return nil
 	}
 	e := wire.Errorf(wire.CodeUnavailable, "%s: an image of its files would have %s, this machine has %s of disk left, and disk.min_free is %s",
 		DiskFull, Size(weight), Size(room), Size(floor))
-	e.Hint = "make room, such as by sandboxd rm or docker image prune"
+	e.Hint = "free disk space, for example with sandboxd rm or docker image prune"
 	return e
 }

@@ -10,7 +10,8 @@ type Session struct {
 	Sandbox, Owner, ID string // the sandbox's name, owner and ID
 	Name               string
 	Brief              Brief
-	Need               func() Need // completes Brief, without the sandbox; draws the screen for its last line
+	// Completes Brief, without a request to the sandbox; draws the screen for its last line.
+	Need func() Need
 }
 
 func (s Session) need() Need {
@@ -19,17 +20,17 @@ func (s Session) need() Need {
 	return n
 }
 
-// Source lists the sessions that live and that principal may see; of all principals if it is empty.
+// Source lists the live sessions that principal may see; those of all principals if it is empty.
 type Source func(principal string) []Session
 
-// Board counts changes of what sessions need, and who watches. Its methods may be called at once,
-// with any lock held: its own is taken last.
+// Board counts changes of sessions' needs, and watchers. Its methods may be called concurrently,
+// with any lock held: its own lock is taken last.
 type Board struct {
 	source Source
 
 	mu      sync.Mutex
 	changes uint64         // guarded by mu
-	wake    chan struct{}  // guarded by mu; closed at the next change; nil while nobody waits
+	wake    chan struct{}  // guarded by mu; closed at the next change; nil while nothing waits
 	watches map[string]int // guarded by mu; number by principal; the empty principal watches all sessions
 	turned  chan struct{}  // guarded by mu; closed and replaced when the answer of Watched may change
 	closed  error          // guarded by mu; why watches end; nil while the board is open
@@ -48,7 +49,7 @@ func (b *Board) Close(cause error) {
 	b.Change()
 }
 
-// Change says that sandboxes, sessions or what they need may have changed.
+// Change records that sandboxes, sessions or their needs may have changed.
 func (b *Board) Change() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,7 +60,7 @@ func (b *Board) Change() {
 	}
 }
 
-// Reshare says that other principals may see a sandbox than before.
+// Reshare records that the principals who may see a sandbox have changed.
 func (b *Board) Reshare() {
 	b.Change()
 	b.mu.Lock()
@@ -67,8 +68,8 @@ func (b *Board) Reshare() {
 	b.turnLocked()
 }
 
-// Watched reports whether one of the principals watches, or somebody who watches all sessions.
-// turned is closed when the answer may have changed.
+// Watched reports whether one of the principals watches, or a watch of all sessions is open. turned
+// is closed when the answer may have changed.
 func (b *Board) Watched(principals []string) (watched bool, turned <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,8 +77,8 @@ func (b *Board) Watched(principals []string) (watched bool, turned <-chan struct
 	return watches("") || slices.ContainsFunc(principals, watches), b.turned
 }
 
-// List returns what the sessions that principal may see need, by sandbox and session. sandbox is
-// the name of one, or empty for all. A session that nobody watches may have begun to ask unnoticed.
+// List returns the needs of the sessions that principal may see, by sandbox and session. sandbox is
+// a name, or empty for all. It may miss that an unwatched session has just begun to ask.
 func (b *Board) List(principal, sandbox string) []Need {
 	all := []Need{}
 	for _, s := range b.source(principal) {
@@ -89,7 +90,7 @@ func (b *Board) List(principal, sandbox string) []Need {
 	return all
 }
 
-// since returns the number of changes. wait is closed at the next one if there was none since then;
+// since returns the number of changes. wait is closed at the next change if there was none since n;
 // else it is nil. err is the cause of Close.
 func (b *Board) since(then uint64) (now uint64, wait <-chan struct{}, err error) {
 	b.mu.Lock()

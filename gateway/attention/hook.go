@@ -24,7 +24,7 @@ import (
 // nothing.
 type HookOptions struct {
 	Exec []string // program and arguments, run for each change with a Notice on standard input; not run through a shell
-	Env  []string // of that program, on top of the daemon's
+	Env  []string // added to the daemon's environment
 	URL  string   // receives each Notice by POST
 
 	Timeout time.Duration // of one call; 0 is 10 s
@@ -43,7 +43,7 @@ const (
 	hookTimeout = 10 * time.Second
 	hookRetry   = time.Second
 	hookTries   = 4   // of a POST
-	hookLanes   = 4   // calls at once; those of one session run one after the other
+	hookLanes   = 4   // concurrent calls; those of one session run one after the other
 	hookWaiting = 256 // notices that wait in a lane
 )
 
@@ -51,16 +51,16 @@ const (
 type HookCounts struct {
 	Delivered uint64 // a notice counts once for the program and once for the URL
 	Failed    uint64 // given up
-	Dropped   uint64 // never tried: the hook was too slow
+	Dropped   uint64 // not tried: the hook was too slow
 }
 
-// Hook calls the program and the URL of HookOptions. Sessions never wait for it.
+// Hook calls the program and the URL of HookOptions. It never delays a session.
 type Hook struct {
 	board   *Board
 	log     *slog.Logger
 	options HookOptions
 	client  *http.Client
-	lanes   [hookLanes]chan Notice // nil where nothing is called
+	lanes   [hookLanes]chan Notice // nil if nothing is called
 
 	delivered, failed, dropped atomic.Uint64
 }
@@ -81,7 +81,7 @@ func NewHook(o HookOptions, board *Board, log *slog.Logger) *Hook {
 		h.lanes[i] = make(chan Notice, hookWaiting)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is one
-	// A redirect would take the notice where nobody configured it to go.
+	// A redirect could send the notice to a place that is not configured.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	h.client = &http.Client{Transport: transport, CheckRedirect: stay}
 	return h
@@ -94,8 +94,8 @@ func (h *Hook) Counts() HookCounts {
 	return HookCounts{h.delivered.Load(), h.failed.Load(), h.dropped.Load()}
 }
 
-// Run follows all sessions until ctx or the board ends. Sessions that need something at the start
-// are reported anew.
+// Run follows all sessions until ctx or the board ends. It reports anew the sessions that need
+// something at the start.
 func (h *Hook) Run(ctx context.Context) {
 	if !h.wanted() {
 		return
@@ -139,7 +139,7 @@ func (h *Hook) Run(ctx context.Context) {
 	}
 }
 
-// add puts a notice into its session's lane, or drops it where that is full.
+// add puts a notice into its session's lane, or drops it if that is full.
 func (h *Hook) add(session string, n Notice) {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(session)) // never fails
@@ -169,16 +169,16 @@ func (h *Hook) count(ctx context.Context, to string, n Notice, err error) {
 	switch {
 	case err == nil:
 		h.delivered.Add(1)
-	case ctx.Err() == nil: // else the daemon ends
+	case ctx.Err() == nil: // else the daemon is ending
 		h.log.Error("hook failed", "hook", to, "session", n.Target().String(), "needs", n.Needs,
 			"err", text.Line(err.Error(), 400), "failed", h.failed.Add(1))
 	}
 }
 
-// exec runs the program with the notice. The environment holds checked names alone; text of the
-// session is on standard input only.
+// exec runs the program with the notice. The environment contains only checked names; text of the
+// session is only on standard input.
 func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.options.Timeout, fmt.Errorf("it ran for %v", h.options.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, h.options.Timeout, fmt.Errorf("it ran longer than %v", h.options.Timeout))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, h.options.Exec[0], h.options.Exec[1:]...)
 	cmd.Stdin = bytes.NewReader(body)
@@ -187,14 +187,14 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 	cmd.Env = append(append(os.Environ(), h.options.Env...), "SANDBOXD_HOOK_SANDBOX="+n.Sandbox, "SANDBOXD_HOOK_SESSION="+n.Session,
 		"SANDBOXD_HOOK_NEEDS="+string(n.Needs), "SANDBOXD_HOOK_WANT="+string(n.Want), "SANDBOXD_HOOK_WAS="+string(n.Was),
 		"SANDBOXD_HOOK_OWNER="+n.Owner)
-	// A process group of its own: what the program started ends with it.
+	// In its own process group, so that processes that the program started end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it ended well; something that it left running has its output
+		err = nil // it ended well; a process that it left running holds its output
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
@@ -241,15 +241,16 @@ func (h *Hook) postOnce(ctx context.Context, body []byte) (again bool, err error
 	req.Header.Set("User-Agent", "sandboxd")
 	resp, err := h.client.Do(req)
 	if err != nil {
-		return true, err // it names the method and the URL
+		return true, err // it includes the method and the URL
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	// So that the connection can be reused.
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	switch {
 	case resp.StatusCode/100 == 2:
 		return false, nil
 	case resp.StatusCode/100 == 5, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout:
 		again = true
 	}
-	return again, errors.New("post: the answer is " + resp.Status)
+	return again, errors.New("post: status " + resp.Status)
 }

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A notice that the hook cannot take is dropped and counted, and Run ends all the same.
+// A notice that does not fit is dropped and counted, and Run still ends.
 func TestHookDropsWhatItCannotTake(t *testing.T) {
 	board := NewBoard(func(string) []Session { return nil })
 	h := NewHook(HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}, board, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); h.Run(ctx) }()
-	for range hookWaiting + 2 { // one is being delivered, the lane is full, one is too many
+	for range hookWaiting + 2 { // one is being delivered, the lane is full, one does not fit
 		h.add("demo~main", Notice{Need: Need{Sandbox: "demo", Session: "main", Needs: Answer}})
 	}
 	if n := h.Counts().Dropped; n < 1 {
@@ -24,7 +24,7 @@ func TestHookDropsWhatItCannotTake(t *testing.T) {
 	<-done
 }
 
-// A sandbox that has the name of one that was removed comes after it.
+// A new sandbox with the name of a removed one comes after it.
 func TestSortPutsWhatIsGoneFirst(t *testing.T) {
 	all := []Need{{Sandbox: "demo", Session: "main", id: "new"}, {Sandbox: "demo", Session: "main", id: "old", Gone: true},
 		{Sandbox: "a", Session: "x"}}

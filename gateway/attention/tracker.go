@@ -14,25 +14,25 @@ type Brief struct {
 	Keyboard string
 }
 
-// Tracker follows what one session needs. It is pure: it has no clock and no lock. The zero value
+// Tracker follows the need of one session. It is pure: it has no clock and no lock. The zero value
 // has observed nothing.
 type Tracker struct {
 	Brief
-	Since time.Time // when Needs became that; zero before the first Observe
+	Since time.Time // time of the last change of Needs; zero before the first Observe
 }
 
-// Evidence is what a Tracker judges a session by.
+// Evidence is the input of a Tracker.
 type Evidence struct {
 	Session  string // its name
 	Argv     []string
 	Begun    int64 // milliseconds of Unix time
 	State    wire.State
 	Keyboard string
-	Blocked  bool // a connection of what runs was blocked
+	Blocked  bool // a connection of its processes was blocked
 }
 
-// Observe takes the evidence as it is now and reports whether there is something to report. The
-// guest's clock is not trusted: Since is never before the session began, and never in the future.
+// Observe takes the current evidence and reports whether there is a change to report. It does not
+// trust the guest's clock: Since is never before the session began, and never in the future.
 func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	brief := Brief{Needs: of(e.Session, e.Argv, e.State), Phase: e.State.Phase, Keyboard: e.Keyboard}
 	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
@@ -55,8 +55,8 @@ func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	return true
 }
 
-// of is what a session needs by its state alone. A program that a session runs in place of a shell,
-// such as an image's entrypoint, may end as it likes.
+// of returns the need of a session, from its state only. A program that runs in place of a shell,
+// such as an image's entrypoint, may end with any status.
 func of(session string, argv []string, st wire.State) Kind {
 	switch {
 	case st.Phase == wire.PhaseWaiting, st.Phase == wire.PhaseContinuation:

@@ -35,8 +35,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Evidence may come from a hostile guest: Since stays between the session's beginning and now, and
-// evidence that does not change is reported once.
+// A hostile guest may send any evidence: Since stays between the session's beginning and now, and
+// unchanged evidence is reported once.
 func FuzzTracker(f *testing.F) {
 	f.Add("main", int64(1000), int64(2000), "waiting", "line", "alice", false, "running", int64(1<<62))
 	f.Add("entrypoint", int64(0), int64(-5), "dead", "password", "", true, "prompt", int64(0))

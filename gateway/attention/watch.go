@@ -7,12 +7,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// pace is the least time between two returns of Wait. What comes and goes in between is not
+// pace is the minimum time between two returns of Wait. Changes that are undone in between are not
 // reported.
 const pace = 100 * time.Millisecond
 
-// Watch follows what sessions need. While it is open, the guests of the sandboxes that it follows
-// monitor sessions that nobody waits for, too. It is not safe for concurrent use.
+// Watch follows the needs of sessions. While it is open, the guests of its sandboxes monitor also
+// sessions for which no call waits. It is not safe for concurrent use.
 type Watch struct {
 	board     *Board
 	principal string // empty follows all sessions
@@ -29,7 +29,7 @@ type report struct {
 }
 
 // Watch follows the sessions that principal may see; all sessions if it is empty. The caller closes
-// it.
+// the result.
 func (b *Board) Watch(principal string) *Watch {
 	b.count(principal, 1)
 	return &Watch{board: b, principal: principal, reported: make(map[key]report)}
@@ -38,8 +38,8 @@ func (b *Board) Watch(principal string) *Watch {
 // Close ends the watch.
 func (w *Watch) Close() { w.board.count(w.principal, -1) }
 
-// Wait returns once sandboxes, sessions or what they need may have changed since it last returned,
-// the first time at once. It returns at most ten times a second. Its error is the cause of ctx or
+// Wait returns once sandboxes, sessions or their needs may have changed since its last return, the
+// first time immediately. It returns at most ten times a second. Its error is the cause of ctx or
 // of the board's end.
 func (w *Watch) Wait(ctx context.Context) error {
 	if rest := pace - time.Since(w.last); !w.last.IsZero() && rest > 0 {
@@ -70,9 +70,9 @@ func (w *Watch) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Next waits until what sessions need has changed since the last call and returns the changes, by
-// sandbox and session; the first time all sessions. A session whose sandbox is no longer shared is
-// reported as gone. A change of want, phase or keyboard counts, one of the last line does not.
+// Next waits for changes of needs since the last call and returns them, by sandbox and session; the
+// first time it returns all sessions. It reports a session whose sandbox is no longer shared as
+// gone. A change of want, phase or keyboard counts; one of the last line does not.
 func (w *Watch) Next(ctx context.Context) ([]Need, error) {
 	for {
 		if err := w.Wait(ctx); err != nil {
@@ -84,7 +84,7 @@ func (w *Watch) Next(ctx context.Context) ([]Need, error) {
 	}
 }
 
-// changed compares the sessions that there are with those that were reported.
+// changed compares the current sessions with those that were reported.
 func (w *Watch) changed() []Need {
 	var changed []Need
 	now := make(map[key]report, len(w.reported))

@@ -8,7 +8,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A watch reports each session first, then what changed, and a session that ended as gone.
+// A watch reports each session first, then changes, and an ended session as gone.
 func TestWatchReportsChanges(t *testing.T) {
 	var sessions []Session
 	board := NewBoard(func(string) []Session { return sessions })
@@ -33,7 +33,7 @@ func TestWatchReportsChanges(t *testing.T) {
 	}
 }
 
-// A watch ends with the board, and does not miss the end.
+// A watch ends with the board, also if the board ends first.
 func TestWatchEndsWithTheBoard(t *testing.T) {
 	board := NewBoard(func(string) []Session { return nil })
 	w := board.Watch("alice")
@@ -53,12 +53,12 @@ func TestWatchEndsWithTheBoard(t *testing.T) {
 	}
 }
 
-// Only the principals that watch are watched, and whoever waits for a change of that is woken.
+// Watched is true only for principals with a watch, and a wait for its change returns.
 func TestWatched(t *testing.T) {
 	board := NewBoard(func(string) []Session { return nil })
 	watched, turned := board.Watched([]string{"alice"})
 	if watched {
-		t.Error("watched by nobody")
+		t.Error("not watched")
 	}
 	w := board.Watch("bob")
 	<-turned

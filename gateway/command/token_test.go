@@ -100,7 +100,7 @@ func TestTokenOfKeyThatIsGone(t *testing.T) {
 	for _, args := range [][]string{{"token", "new"}, {"page"}} {
 		code, out, stderr := run("SHA256:gone", args...)
 		if code == 0 || out != "" || !strings.Contains(stderr,
-			"no token is made: the key is gone") {
+			"token denied: the key is gone") {
 			t.Errorf("%v: exit %d, %q, %q", args, code, out, stderr)
 		}
 	}

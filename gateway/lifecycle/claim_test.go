@@ -73,7 +73,7 @@ func TestClaimIsCutShort(t *testing.T) {
 				before := w.members()
 				for range w.registry.Boots() {
 					// No refill: what is there afterwards is what the claim left.
-					w.registry.Pooled().SomebodyWaits()
+					w.registry.Pooled().Waiting()
 				}
 				ended := make(chan struct{})
 				go func() {

@@ -210,7 +210,7 @@ func (c *creation) create(ctx context.Context, progress func(string)) (err error
 	defer c.unlock()
 	f := c.get()
 	if !f.isPooled() {
-		defer reg.pooled.SomebodyWaits()()
+		defer reg.pooled.Waiting()()
 	}
 	undo := func() {
 		c.setGone()

@@ -178,7 +178,7 @@ func TestBuildOfDirectory(t *testing.T) {
 		{"context beside", alice, lifecycle.Build{Dockerfile: app, Context: root + "/away"},
 			"path escapes from parent"},
 		{"nothing there", alice, lifecycle.Build{Dockerfile: app + "/none"}, "no such file"},
-		{"elsewhere", alice, lifecycle.Build{Dockerfile: "/etc"}, "is not for sandboxes"},
+		{"elsewhere", alice, lifecycle.Build{Dockerfile: "/etc"}, "is not allowed for sandboxes"},
 		{"an argument", alice, lifecycle.Build{Dockerfile: app, Args: []string{"=x"}},
 			"must be K=V"},
 		{"a step", alice, lifecycle.Build{Dockerfile: root + "/bad"},

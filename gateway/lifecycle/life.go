@@ -96,7 +96,7 @@ func (sb *Sandbox) halt(ctx context.Context, f Record, why string) error {
 	}
 	sb.guest.hold(false)
 	sb.guest.disconnect(errors.New("stopped"))
-	defer reg.pooled.Kick() // there may be room for another pooled sandbox
+	defer reg.pooled.Check() // there may be room for another pooled sandbox
 	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Stopped, why })
 }
 

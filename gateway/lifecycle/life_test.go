@@ -391,7 +391,7 @@ func (p pausing) Pause(_ context.Context, inst sandbox.Instance) error {
 	return p.Freeze(inst, sandbox.Status{Running: true, Paused: true})
 }
 
-func (p pausing) Resume(_ context.Context, inst sandbox.Instance) error { return p.Thaw(inst) }
+func (p pausing) Resume(_ context.Context, inst sandbox.Instance) error { return p.Unfreeze(inst) }
 
 // The event of an act names the principal that asked for it, also where the act is a side effect.
 func TestEventsNameTheCaller(t *testing.T) {

@@ -142,7 +142,7 @@ func New(o Options) (*Registry, error) {
 	var err error
 	if reg.accounts, err = newAccounts(accountOptions{quota: o.Quota, total: o.Total,
 		minFree: o.MinFree, admin: o.Owner, backends: o.Backends, log: o.Log,
-		starts: func() { reg.pooled.Kick() }}, reg.roster, o.Connections); err != nil {
+		starts: func() { reg.pooled.Check() }}, reg.roster, o.Connections); err != nil {
 		return nil, err
 	}
 	if err := reg.options.mayAllow(o.Owner, sandbox.NetworkFiltered, o.Allow); err != nil {
@@ -300,7 +300,7 @@ func (reg *Registry) register(sb *Sandbox) {
 func (reg *Registry) unregister(sb *Sandbox) {
 	reg.roster.remove(sb)
 	reg.board.Change()
-	reg.pooled.Kick() // there may be room for another pooled sandbox
+	reg.pooled.Check() // there may be room for another pooled sandbox
 }
 
 // Find returns the sandbox called name, of any owner; nil if there is none. Pooled sandboxes and

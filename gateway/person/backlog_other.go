@@ -4,5 +4,5 @@ package person
 
 import "syscall"
 
-// LimitBacklog does nothing: only Linux is known to let so much wait for a client that does not take it.
+// LimitBacklog does nothing: only Linux is known to buffer so much for a slow client.
 func LimitBacklog(syscall.RawConn) {}

@@ -2,28 +2,29 @@ package person
 
 import "time"
 
-// The repaints of a person's terminal: a few at once, so that an echo does not wait for the last one's turn, and in no second more than
-// thirty, and one for each key that they press.
+// The rate of repaints of a person's terminal. A few may follow immediately, so that an echo need
+// not wait for its turn; at most thirty a second, and one for each pressed key.
 const (
-	paintTime  = time.Second / 26 // for each, on the average
-	paintBurst = 4                // that may come at once
-	lookTime   = paintTime / 16   // for finding that there is nothing to paint, which happens before and after each echo
+	paintTime  = time.Second / 26 // average for each
+	paintBurst = 4                // how many may follow immediately
+	// For a check that finds nothing to paint, which occurs before and after each echo.
+	lookTime = paintTime / 16
 )
 
-// echoTime is what the echo of a key takes: a repaint, and the looks before and after it.
+// echoTime is the cost of a key's echo: a repaint, and the checks before and after it.
 const echoTime = paintTime + 2*lookTime
 
-// pace says when something may be done next that may take so much time and no more. The zero value has not done anything yet.
+// pace limits actions by their cost in time. The zero value has no past action.
 type pace struct {
-	due time.Time // of the next one if each had come in its turn
+	due time.Time // when all past actions are paid for
 }
 
-// wait returns how long it is from now until the next one may be done.
+// wait returns how long from now the next action has to wait.
 func (p *pace) wait(now time.Time) time.Duration {
 	return max(p.due.Add(-(paintBurst-1)*paintTime).Sub(now), 0)
 }
 
-// spend counts one that was done now and takes cost.
+// spend counts an action at time now with a cost.
 func (p *pace) spend(now time.Time, cost time.Duration) {
 	if p.due.Before(now) {
 		p.due = now
@@ -31,5 +32,5 @@ func (p *pace) spend(now time.Time, cost time.Duration) {
 	p.due = p.due.Add(cost)
 }
 
-// earn gives back what the echo of a key takes. What would be more than a burst is lost with the next spend.
+// earn returns the cost of a key's echo. The next spend drops what exceeds a burst.
 func (p *pace) earn() { p.due = p.due.Add(-echoTime) }

@@ -10,7 +10,7 @@ func TestPace(t *testing.T) {
 	var p pace
 	var done []time.Time
 	now := start
-	for range 200 { // somebody who always has something to do
+	for range 200 { // always with something to do
 		now = now.Add(p.wait(now))
 		p.spend(now, paintTime)
 		done = append(done, now)
@@ -32,7 +32,8 @@ func TestPace(t *testing.T) {
 	if got, want := done[len(done)-1].Sub(start), time.Duration(len(done)-paintBurst)*paintTime; got != want {
 		t.Errorf("all take %v, want %v", got, want)
 	}
-	// Looking costs little, but not nothing: a program that prints without changing the screen is not looked at without end.
+	// Checks cost little, but not nothing: a program that prints without changing the screen is not
+	// checked without end.
 	looks := 0
 	for p, now := (pace{}), start; now.Sub(start) < time.Second; looks++ {
 		now = now.Add(p.wait(now))
@@ -41,7 +42,7 @@ func TestPace(t *testing.T) {
 	if looks < 100 || looks > 1000 {
 		t.Errorf("%d looks within a second", looks)
 	}
-	// Who types is shown each key at once, but gets no more for it than that.
+	// Each typed key is shown immediately, but earns no more than that.
 	typing, keyed := pace{}, start
 	for i := range 1000 {
 		keyed = keyed.Add(time.Millisecond)
@@ -53,7 +54,7 @@ func TestPace(t *testing.T) {
 		typing.spend(keyed, paintTime)
 		typing.spend(keyed, lookTime)
 	}
-	for range 100 { // that nothing is drawn for
+	for range 100 { // keys without an echo
 		typing.earn()
 	}
 	for range paintBurst {
@@ -62,7 +63,7 @@ func TestPace(t *testing.T) {
 	if wait := typing.wait(keyed); wait != paintTime {
 		t.Errorf("after a burst without an echo the next one waits %v, want %v", wait, paintTime)
 	}
-	// Rest gives back no more than a burst.
+	// A pause earns no more than a burst.
 	now = now.Add(time.Hour)
 	for i := range paintBurst {
 		if wait := p.wait(now); wait > 0 {

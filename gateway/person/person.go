@@ -1,6 +1,7 @@
-// Package person is a person at a terminal in a shared session, whatever door they came by: what they see is drawn by our renderer, what
-// they type takes a free keyboard, the prefix and the door's own buttons do the rest, and the status line says who types. It knows sessions
-// and terminals, and neither SSH nor HTTP.
+// Package person connects a person at a terminal to a shared session, for any frontend: it draws
+// the screen with our renderer, passes on typed input and takes a free keyboard for it, carries out
+// commands of the prefix key and of the frontend's buttons, and shows in the status line who types.
+// It knows sessions and terminals, and neither SSH nor HTTP.
 package person
 
 import (
@@ -21,106 +22,115 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what a door says of a person.
+// Options are a frontend's settings of a person.
 type Options struct {
-	Out        io.Writer               // their terminal. It gets whole frames, in order, one at a time; an error comes with the end of Read, too
+	// Their terminal. It gets whole frames, in order, one at a time; Read ends, too, after an
+	// error.
+	Out        io.Writer
 	Cols, Rows int                     // of their window, with the row of the status line
-	Prefix     byte                    // of their commands, as view.Keys has it
-	Public     func(error) *wire.Error // what they may see of an error
+	Prefix     byte                    // prefix key, as for view.Keys
+	Public     func(error) *wire.Error // the part of an error that they may see
 
-	// Read passes on what they do, by Type, Press, Resize and Leave, until ctx ends. Run starts it and does not wait for it: it may have to
-	// wait for a client to close.
+	// Read passes on their actions, with Type, Press, Resize and Leave, until ctx ends. Run starts
+	// it and does not wait for it: it may have to wait for a client to close.
 	Read func(ctx context.Context, p *Person)
-	// Stands is told how things are for them, before each picture of the screen, where a door shows that in a way of its own. nil is not told.
-	Stands func(Standing)
+	// Report gets the state before a repaint when it has changed, for a frontend with its own
+	// display of it. It may be nil.
+	Report func(State)
 }
 
-// Standing is what a door's own buttons depend on.
-type Standing struct {
+// State is what a frontend's own buttons depend on.
+type State struct {
 	Target   wire.Target
 	Keyboard string // the holder, or empty
-	Asking   string // who asks for it, or empty
-	Private  string // who has a private stretch, or empty
-	Holds    bool   // they have the keyboard themselves
-	Asked    bool   // they have asked for it and have no answer yet
+	Asking   string // who asks for the keyboard, or empty
+	Private  string // who is in private mode, or empty
+	Holds    bool   // this person has the keyboard
+	Asked    bool   // this person has asked for it and has no answer yet
 	MayDrive bool
-	Owner    bool   // may take it from anybody
+	Owner    bool   // may take it from anyone
 	Line     string // the status line
 }
 
-// Person is somebody in a session. Make one with New, join with its JoinOptions, then Run. The other methods may be called at once, from when
-// Run has called Read.
+// Person is a person in a session. Make one with New, join with its JoinOptions, then Run. The
+// other methods may be called concurrently, once Run has called Read.
 //
-// One goroutine paints, one reads what they type; a third, which asks the session for what they want, is there only while they want
-// something, and a moment longer. Of a thousand people who only watch that is what they cost.
+// One goroutine paints and one reads input. A third sends requests to the session, only while there
+// are any and for a short time after. So a person who only watches costs two goroutines, which
+// matters with a thousand of them.
 type Person struct {
 	o     Options
 	at    *attach.Attachment
-	wake  chan struct{} // there may be something new to draw
+	wake  chan struct{} // there may be changes to paint
 	leave context.CancelCauseFunc
 	jobs  *jobs
 
-	prefix byte   // of their commands, as view.Keys has it
-	lost   uint64 // of the goroutine that works; the paste of which a piece could not be taken
+	prefix byte   // their prefix key, as for view.Keys
+	lost   uint64 // used by the worker; the paste of which a piece was dropped
 
-	untaken   int       // of the goroutine that works; bytes that were not taken lately
-	untakenAt time.Time // of the goroutine that works; when that was
-	why       string    // of the goroutine that works; and why
+	untaken   int       // used by the worker; bytes that were dropped recently
+	untakenAt time.Time // used by the worker; when
+	why       string    // used by the worker; why
 
-	renderer *view.Renderer // of the painter
-	stood    Standing       // of the painter: what the door was told last
-	turn     pace           // of the painter
-	keyed    atomic.Bool    // they have pressed a key since the painter waited last
-	filled   time.Time      // of the painter: when it last sent a windowful of lines to the terminal's scrollback, or more
+	renderer *view.Renderer // used by the painter
+	reported State          // used by the painter: last state in Report
+	turn     pace           // used by the painter
+	keyed    atomic.Bool    // they have pressed a key since the painter's last wait
+	// Used by the painter: when it last sent at least a windowful of lines to the terminal's
+	// scrollback.
+	filled time.Time
 
 	kmu    sync.Mutex // taken before mu
 	keys   view.Keys  // guarded by kmu
-	pieces int        // guarded by kmu; how many of input came
+	pieces int        // guarded by kmu; number of received pieces of input
 
 	mu         sync.Mutex
-	cols, rows int          // guarded by mu; of their window
-	resized    bool         // guarded by mu; since the last picture, perhaps to the size it had
-	notice     string       // guarded by mu; shown in the status line
-	cut        bool         // guarded by mu; the notice says how much of what they typed was dropped
-	about      *about       // guarded by mu; nil unless the notice is about who has the keyboard
-	until      time.Time    // guarded by mu; when the notice goes
-	fade       *time.Timer  // guarded by mu; wakes the painter then
-	modes      screen.Modes // guarded by mu; of the program, while they drive
-	notes      notes        // guarded by mu
+	cols, rows int    // guarded by mu; of their window
+	resized    bool   // guarded by mu; since the last repaint, possibly to the same size
+	notice     string // guarded by mu; shown in the status line
+	cut        bool   // guarded by mu; the notice says how much of their input was dropped
+	// Guarded by mu; nil unless the notice is about the holder of the keyboard.
+	about *about
+	until time.Time    // guarded by mu; when the notice ends
+	fade  *time.Timer  // guarded by mu; then wakes the painter
+	modes screen.Modes // guarded by mu; of the program, while they have the keyboard
+	notes notes        // guarded by mu
 }
 
 // Times of a person's terminal.
 const (
 	NoticeTime = 5 * time.Second       // of a notice in the status line
-	FlushTime  = 50 * time.Millisecond // until a lone ESC is a key
-	fillTime   = time.Second           // between two times that many lines go to the scrollback: in a flood nobody reads them there
+	FlushTime  = 50 * time.Millisecond // until a lone ESC counts as a key
+	// Between batches of lines for the scrollback: in a flood they cannot be read.
+	fillTime = time.Second
 )
 
-// New makes a person who is not in a session yet.
+// New makes a person who has not joined a session yet.
 func New(o Options) *Person {
 	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
 		renderer: view.NewRenderer(o.Cols, o.Rows)}
 }
 
-// JoinOptions are those with which they join: of their window's size, and told of changes.
+// JoinOptions returns the options to join with: the size of their window, and a call on changes.
 func (p *Person) JoinOptions() attach.JoinOptions {
 	cols, rows := p.renderer.Area()
 	return attach.JoinOptions{Cols: cols, Rows: rows, Changed: p.changed}
 }
 
-// Welcome shows what there is to say to somebody who comes in, with the way to more.
+// Welcome shows a message to a person who joins, with the key for help.
 func (p *Person) Welcome(what string) { p.Say(Words(what, p.key("?", "help"))[1:]) }
 
-// Run shows the session until it ends or the person leaves, gives their terminal back, and returns their exit status and the last words. The
-// painter takes asides meanwhile, so that a door which has such a channel needs no goroutine for it: nil is none. A channel that is closed
-// says that they have gone.
+// Run shows the session until it ends or the person leaves, restores their terminal, and returns
+// the exit status and the farewell. Meanwhile the painter calls do for each value of asides, so
+// that a frontend needs no goroutine for them; asides may be nil. A closed channel means that the
+// client is gone.
 func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-chan A, do func(A)) (int, string) {
 	p.at = at
 	ctx, p.leave = context.WithCancelCause(ctx)
 	defer p.leave(nil)
 	p.jobs = newJobs(func(j job) { p.do(ctx, j) })
 	p.keys.Prefix = p.prefix
-	// Not waited for: it ends when the client closes its end, which comes after the farewell.
+	// Not waited for: it ends when the client closes its end, after the farewell.
 	go p.o.Read(ctx, p)
 
 	cause := draw(ctx, p, asides, do)
@@ -130,7 +140,7 @@ func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-
 	return p.ended(cause)
 }
 
-// Leave ends the stay. The cause is ErrDetached where they want to.
+// Leave ends the visit. The cause is ErrDetached if the person wants to leave.
 func (p *Person) Leave(cause error) { p.leave(cause) }
 
 // Causes of an end.
@@ -139,7 +149,7 @@ var (
 	ErrGone     = errors.New("the client is gone")
 )
 
-// ended is what a person is told at the end, by its cause.
+// ended returns the exit status and the farewell for a cause.
 func (p *Person) ended(cause error) (int, string) {
 	target := p.at.Target()
 	switch {
@@ -155,12 +165,12 @@ func (p *Person) ended(cause error) (int, string) {
 		status := ExitOf(p.at.Live().State())
 		return status, fmt.Sprintf("%s ended with exit status %d", Full(target), status)
 	case errors.Is(cause, context.Canceled):
-		return wire.ExitTransport, "the gateway is stopping; " + Full(target) + " goes on"
+		return wire.ExitTransport, "the gateway is stopping; " + Full(target) + " continues"
 	}
 	return wire.ExitTransport, "detached from " + Full(target) + ": " + plain(p.o.Public(cause).Message)
 }
 
-// Full is a target with its session also where that is the default one.
+// Full returns a target with its session, even if that is the default one.
 func Full(t wire.Target) string { return t.Sandbox + "~" + t.Session }
 
 // changed wakes the painter.
@@ -171,15 +181,16 @@ func (p *Person) changed() {
 	}
 }
 
-// draw paints, as often as pace lets it, until the attachment or ctx ends: it returns why. While the terminal does not take what was
-// painted nothing is painted; what comes then is the screen of that moment.
+// draw paints, as often as pace allows, until the attachment or ctx ends, and returns why. While
+// the terminal does not accept a frame nothing is painted; the next frame is the screen at that
+// time.
 func draw[A any](ctx context.Context, p *Person, asides <-chan A, do func(A)) error {
 	r := p.renderer
 	if _, err := p.o.Out.Write(r.Enter()); err != nil {
 		return ErrGone
 	}
 	for {
-		over := p.at.Over() // before the last look: the last thing that a session printed is worth seeing
+		over := p.at.Over() // before the last repaint, which shows the last output of the session
 		left := ctx.Err() != nil
 		cost := lookTime
 		if p.paint(r, p.news(), over == nil && !left) {
@@ -197,7 +208,8 @@ func draw[A any](ctx context.Context, p *Person, asides <-chan A, do func(A)) er
 	}
 }
 
-// rest waits until there is something to paint and it is time for that. With held, lines wait for their time.
+// rest waits until there is something to paint and pace allows it. With held, lines wait for
+// fillTime.
 func rest[A any](ctx context.Context, p *Person, held bool, asides <-chan A, do func(A)) {
 	var due <-chan time.Time
 	if held {
@@ -230,9 +242,9 @@ func rest[A any](ctx context.Context, p *Person, held bool, asides <-chan A, do 
 	}
 }
 
-// paint writes what is new when things stand like that, and reports whether there was anything. With hold, the lines of a flood wait until
-// fillTime has passed since the last that went to the scrollback.
-func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
+// paint writes the changes for the state now, and reports whether there were any. With hold, the
+// lines of a flood wait until fillTime has passed since the last ones for the scrollback.
+func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 	pushed := r.Pushed()
 	hold = hold && time.Since(p.filled) < fillTime
 	p.mu.Lock()
@@ -242,7 +254,8 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 		notice, p.notice = "", ""
 	}
 	p.mu.Unlock()
-	if resized { // also to the size it had: a window that was smaller for a moment has moved its lines
+	// Also to the same size: a window that was smaller for a moment has moved its lines.
+	if resized {
 		r.Resize(cols, rows)
 	}
 	var out []byte
@@ -260,14 +273,14 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 			modes = sc.Modes()
 		}
 		p.wantModes(modes)
-		// The bytes are the renderer's own; they last until the next Draw.
+		// The bytes belong to the renderer; they are valid until the next Draw.
 		out = r.Draw(view.Frame{Screen: sc, Status: status, Brief: brief, Driver: now.holds, Hold: hold})
 	})
 	if err != nil {
-		status, brief := p.status(stand{}, notice, "")
+		status, brief := p.status(situation{}, notice, "")
 		out = r.Draw(view.Frame{Status: status, Brief: brief})
 	} else {
-		p.tell(now, line) // a door may wait for its client here: the screen is others', too
+		p.report(now, line) // outside the lock of the screen: a frontend may block on its client
 	}
 	if _, rows := r.Area(); r.Pushed()-pushed > uint64(rows) {
 		p.filled = time.Now()
@@ -278,17 +291,17 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 	return len(out) > 0
 }
 
-// tell tells the door how things stand.
-func (p *Person) tell(s stand, line string) {
-	if p.o.Stands == nil {
+// report passes the state to the frontend if it has changed.
+func (p *Person) report(s situation, line string) {
+	if p.o.Report == nil {
 		return
 	}
 	self := p.at.Party()
-	now := Standing{Target: p.at.Target(), Keyboard: s.Keyboard, Asking: s.Asking, Private: s.Private, Holds: s.holds, Asked: p.hasAsked(),
+	now := State{Target: p.at.Target(), Keyboard: s.Keyboard, Asking: s.Asking, Private: s.Private, Holds: s.holds, Asked: p.hasAsked(),
 		MayDrive: self.Rights != wire.RightWatch, Owner: self.Owner, Line: strings.TrimSpace(line)}
-	if now != p.stood {
-		p.stood = now
-		p.o.Stands(now)
+	if now != p.reported {
+		p.reported = now
+		p.o.Report(now)
 	}
 }
 
@@ -298,28 +311,29 @@ func (p *Person) wantModes(m screen.Modes) {
 	p.modes = m
 }
 
-// wantedModes are the modes that the program asked for, if they drive.
+// wantedModes returns the modes that the program asked for, while they have the keyboard.
 func (p *Person) wantedModes() screen.Modes {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.modes
 }
 
-// Say shows a notice for a while.
+// Say shows a notice for NoticeTime.
 func (p *Person) Say(notice string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sayLocked(notice)
 }
 
-// about is who had the keyboard when a notice was given that speaks of that.
+// about is the holder of the keyboard when a notice about that was given.
 type about struct {
-	holder string // by the notice
-	known  string // here, which may have been behind
-	mine   bool   // it says that they have it themselves
+	holder string // according to the notice
+	known  string // known here, possibly out of date
+	mine   bool   // the notice says that this person has it
 }
 
-// sayOf shows a notice that is about holder having the keyboard, or nobody if that is empty. It goes when another has it.
+// sayOf shows a notice about holder having the keyboard, or no one if holder is empty. It ends when
+// the holder changes.
 func (p *Person) sayOf(holder, notice string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,12 +342,12 @@ func (p *Person) sayOf(holder, notice string) {
 
 func (p *Person) sayOfLocked(holder, notice string) {
 	p.sayLocked(notice)
-	s := p.stand()
+	s := p.situation()
 	p.about = &about{holder: holder, known: s.Keyboard, mine: s.holds}
 }
 
-// dropOldLocked takes a notice away that things, as they stand in s, have overtaken.
-func (p *Person) dropOldLocked(s stand) {
+// dropOldLocked removes a notice that s contradicts.
+func (p *Person) dropOldLocked(s situation) {
 	if a := p.about; a != nil && (s.holds && !a.mine || s.Keyboard != "" && s.Keyboard != a.holder && s.Keyboard != a.known) {
 		p.notice, p.about = "", nil
 	}
@@ -349,7 +363,7 @@ func (p *Person) sayLocked(notice string) {
 	p.changed()
 }
 
-// ExitOf is the exit status of an attachment whose session has ended as state says.
+// ExitOf returns the exit status of an attachment whose session has ended in state.
 func ExitOf(state wire.State) int {
 	switch {
 	case state.Phase != wire.PhaseDead:
@@ -362,5 +376,5 @@ func ExitOf(state wire.State) int {
 	return wire.ExitTransport
 }
 
-// plain is a text of a sandbox as it may be passed on to people: short, and printable.
+// plain returns text of a sandbox in a form that is safe to show: short, and printable.
 func plain(s string) string { return text.Line(s, 256) }

@@ -11,7 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// key is how a command of the prefix is written, such as "^]t take". Without a prefix there are only the commands of the lobby.
+// key formats a command of the prefix key, such as "^]t take". Without a prefix key only commands
+// of the control host exist.
 func (p *Person) key(letter, does string) string {
 	prefix := view.PrefixName(p.prefix)
 	if prefix == "" {
@@ -20,7 +21,7 @@ func (p *Person) key(letter, does string) string {
 	return prefix + letter + " " + does
 }
 
-// help lists what the prefix does.
+// help lists the commands of the prefix key.
 func (p *Person) help() string {
 	prefix := view.PrefixName(p.prefix)
 	if prefix == "" {
@@ -30,26 +31,26 @@ func (p *Person) help() string {
 		prefix+prefix+" sends "+prefix), " ")
 }
 
-// stand is what the status line says something of.
-type stand struct {
+// situation is what the status line describes.
+type situation struct {
 	live.Situation
 	holds bool
 }
 
-// stand is how things are now.
-func (p *Person) stand() stand {
-	return stand{Situation: p.at.Situation(), holds: p.at.Holds()}
+// situation returns the current situation.
+func (p *Person) situation() situation {
+	return situation{Situation: p.at.Situation(), holds: p.at.Holds()}
 }
 
-// status is the status line: where, who types, what one is oneself, and what to do about it. clipped is what else there is to
-// say, or empty. brief are its shorter forms: who types outlives everything else.
-func (p *Person) status(s stand, notice, clipped string) (line string, brief []string) {
+// status returns the status line: where, who types, this person's role, and what they can do.
+// clipped is a further remark, or empty. brief are shorter forms, which keep who types the longest.
+func (p *Person) status(s situation, notice, clipped string) (line string, brief []string) {
 	where := Full(p.at.Target())
 	var private string
 	if s.Private != "" {
 		private = "PRIVATE"
 	}
-	if notice != "" { // the news; the rest can wait
+	if notice != "" { // the notice first; the rest can wait
 		return Words(where, private, notice), []string{Words(private, notice), Words(notice)}
 	}
 	self := p.at.Party()
@@ -93,8 +94,8 @@ func (p *Person) status(s stand, notice, clipped string) (line string, brief []s
 		Words(where, private, typing, you, key), Words(where, private, who, key), Words(private, who, key), Words(private, who)}
 }
 
-// waits says that somebody has to answer.
-func waits(s stand) string {
+// waits says that a program waits for an answer.
+func waits(s situation) string {
 	switch {
 	case s.holds || s.State.Phase != wire.PhaseWaiting:
 		return ""
@@ -104,39 +105,40 @@ func waits(s stand) string {
 	return "waits for an answer"
 }
 
-// stops says that the sandbox does not outlive their leaving for long.
-func stops(s stand) string {
+// stops says that the sandbox stops soon after they leave.
+func stops(s situation) string {
 	if s.Idle == 0 {
 		return ""
 	}
 	return "idle: stops " + gateway.Span(s.Idle) + " after you leave"
 }
 
-// Words are those that there are, as a status line.
+// Words joins the non-empty parts to a status line.
 func Words(all ...string) string {
 	return " " + strings.Join(slices.DeleteFunc(all, func(w string) bool { return w == "" }), "   ")
 }
 
-// notes are what a person has been told of, or knows from having done it.
+// notes are what a person already knows, from notices or from their own actions.
 type notes struct {
 	held    bool   // they had the keyboard
 	gave    bool   // they gave it back
 	asked   bool   // they have asked for it
-	private string // who had a private stretch
-	undone  uint64 // the newest command that took the place of their line
-	denials uint64 // the newest connection that was refused
+	private string // who was in private mode
+	undone  uint64 // the newest command that replaced their line
+	denials uint64 // the newest connection that was blocked
 }
 
-// news tells what has happened to a person's keyboard and screen without their doing, and returns how things are now.
-func (p *Person) news() stand {
+// news shows what has happened to a person's keyboard and screen without their doing, and returns
+// the current situation.
+func (p *Person) news() situation {
 	self := p.at.Party().String()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.stand()
+	s := p.situation()
 	was := p.notes
 	now := notes{held: s.holds, gave: was.gave && !s.holds, asked: was.asked && s.unanswered(self), private: s.Private}
 	if was.held && !s.holds && s.Keyboard == self {
-		now.held = true // who has it is not known here yet
+		now.held = true // the holder is not known here yet
 	}
 	by, undone := p.at.Undone()
 	now.undone, now.denials = undone, s.Denials
@@ -152,24 +154,25 @@ func (p *Person) news() stand {
 	case was.held && !now.held && !was.gave && s.Keyboard != "" && !(p.cut && p.notice != ""):
 		p.sayOfLocked(s.Keyboard, Words(s.Keyboard+" took the keyboard", p.key("t", "take"))[1:])
 	case s.Private != "" && was.private == "" && !s.holds:
-		p.sayLocked(s.Private + " began a private stretch: what you see is from before")
+		p.sayLocked(s.Private + " started private mode: your screen is from before")
 	case was.denials != s.Denials && s.Denied != "":
-		p.sayLocked("network refused " + plain(s.Denied))
+		p.sayLocked("network blocked " + plain(s.Denied))
 	}
 	return s
 }
 
-// unanswered reports whether self, who has asked for the keyboard, has no answer yet. That they hold it may be heard of here before it is
-// known which of their terminals does.
-func (s stand) unanswered(self string) bool {
+// unanswered reports whether self, who has asked for the keyboard, has no answer yet. The news that
+// self holds it may arrive before the news which of their terminals does.
+func (s situation) unanswered(self string) bool {
 	return !s.holds && (s.Asking == self || s.Keyboard == self)
 }
 
-// asked notes that they have asked the holder for the keyboard, and says how that stands: the answer may have come already.
+// asked records that they have asked the holder for the keyboard, and shows the answer if it has
+// already come.
 func (p *Person) asked(holder string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.stand()
+	s := p.situation()
 	p.notes.asked = s.unanswered(p.at.Party().String())
 	switch {
 	case p.notes.asked:
@@ -188,7 +191,7 @@ func (p *Person) hasAsked() bool {
 	return p.notes.asked
 }
 
-// did notes something that they have done.
+// did records an action of theirs.
 func (p *Person) did(change func(*notes)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Type does what a piece of input asks for, unless they have left.
+// Type carries out a piece of input, unless they have left.
 func (p *Person) Type(ctx context.Context, b []byte) {
 	p.kmu.Lock()
 	defer p.kmu.Unlock()
@@ -43,19 +43,20 @@ func (p *Person) pressAll(ctx context.Context, events []view.KeyEvent) {
 	}
 }
 
-// Resize follows the size of the person's window. The session has that size only while they drive.
+// Resize follows the size of the person's window. The session gets that size only while they have
+// the keyboard.
 func (p *Person) Resize(cols, rows int) {
 	p.mu.Lock()
 	p.cols, p.rows, p.resized = cols, rows, true
 	p.mu.Unlock()
 	p.changed()
-	p.jobs.add(job{cols: cols, rows: max(rows-1, 1)}) // the lowest row is the status line's
+	p.jobs.add(job{cols: cols, rows: max(rows-1, 1)}) // the last row is the status line
 }
 
-// Press does what a command of the prefix does: any kind but Input.
+// Press carries out a command of the prefix key: any kind but Input.
 func (p *Person) Press(kind view.KeyKind) { p.press(view.KeyEvent{Kind: kind}) }
 
-// press does what one key asks for.
+// press carries out one key.
 func (p *Person) press(e view.KeyEvent) {
 	switch e.Kind {
 	case view.Detach:
@@ -86,31 +87,31 @@ func (p *Person) press(e view.KeyEvent) {
 	}
 }
 
-// job is something that the session has to be asked for, in the order in which the person wanted it.
+// job is a request to the session. Jobs are done in the order of the person's actions.
 type job struct {
 	input      []byte
-	paste      uint64       // of which input is a piece, as view.KeyEvent has it
+	paste      uint64       // of which input is a piece, as in view.KeyEvent
 	command    view.KeyKind // without input: Take, Give, Keep or Private
 	cols, rows int          // without input: a new size, if not 0
 }
 
-// maxTyped is how much input may wait for a program that reads nothing.
+// maxTyped bounds the input that waits for a program that does not read.
 const maxTyped = 1 << 20
 
-// linger is how long a worker that has done everything stays: who types goes on typing, and a new one costs each key the growing of its
-// stack.
+// linger is how long an idle worker stays: typing continues, and for each key a new worker would
+// have to grow its stack.
 const linger = 10 * time.Second
 
-// jobs is a queue between a person, who must never wait, and a session, that may.
+// jobs is a queue between a person, who must never wait, and a session, which may block.
 type jobs struct {
 	do     func(job)      // one at a time
-	worker sync.WaitGroup // which is there while there is something to do, and for linger
-	more   chan struct{}  // wakes it
+	worker sync.WaitGroup // runs while there are jobs, and for linger
+	more   chan struct{}  // wakes the worker
 
 	mu      sync.Mutex
 	queue   []job // guarded by mu
 	typed   int   // guarded by mu; bytes of input in it
-	working bool  // guarded by mu; there is a worker
+	working bool  // guarded by mu; the worker runs
 	closed  bool  // guarded by mu
 }
 
@@ -125,7 +126,7 @@ func (q *jobs) add(j job) bool {
 	case q.closed, q.typed+len(j.input) > maxTyped, last > 1024:
 		return false
 	case last >= 0 && j.cols > 0 && q.queue[last].cols > 0:
-		q.queue[last] = j // a window that is dragged: the last size counts
+		q.queue[last] = j // of a window that is being resized, only the last size counts
 	case last >= 0 && len(j.input) > 0 && len(q.queue[last].input) > 0 && j.paste == q.queue[last].paste:
 		q.queue[last].input = append(q.queue[last].input, j.input...)
 	default:
@@ -147,7 +148,7 @@ func (q *jobs) wake() {
 	}
 }
 
-// work does what there is to do, in order.
+// work does the jobs in order.
 func (q *jobs) work() {
 	idle := time.NewTimer(linger)
 	defer idle.Stop()
@@ -170,7 +171,7 @@ func (q *jobs) work() {
 	}
 }
 
-// rest waits for something to do. False means that there was nothing for so long that the worker goes.
+// rest waits for a job. False means that there was none for so long that the worker ends.
 func (q *jobs) rest(idle *time.Timer) bool {
 	idle.Reset(linger)
 	select {
@@ -184,7 +185,7 @@ func (q *jobs) rest(idle *time.Timer) bool {
 	return q.working
 }
 
-// close drops what is not begun and waits for what is.
+// close drops waiting jobs and waits for the current one.
 func (q *jobs) close() {
 	q.mu.Lock()
 	q.queue, q.closed = nil, true
@@ -193,7 +194,7 @@ func (q *jobs) close() {
 	q.worker.Wait()
 }
 
-// do asks the session for what the person wants.
+// do sends a job to the session.
 func (p *Person) do(ctx context.Context, j job) {
 	var err error
 	switch {
@@ -213,7 +214,7 @@ func (p *Person) do(ctx context.Context, j job) {
 	}
 }
 
-// input passes j's bytes on, and says how many were not taken. what is what becomes of them then.
+// input passes j's bytes on, and shows how many were dropped; what is what the bytes were.
 func (p *Person) input(ctx context.Context, j job, what string) bool {
 	err := p.at.Input(ctx, j.input)
 	if err == nil {
@@ -236,10 +237,11 @@ func (p *Person) input(ctx context.Context, j job, what string) bool {
 	return false
 }
 
-// manyBytes is from how many bytes that were not taken on it is said how many: it is no longer a key or two.
+// manyBytes is the number of dropped bytes from which a notice gives the number: it is more than a
+// few keys.
 const manyBytes = 32
 
-// notTaken counts n bytes that were not taken. What was long ago is another matter.
+// notTaken counts n dropped bytes. Drops from long ago no longer count.
 func (p *Person) notTaken(n int) {
 	if time.Since(p.untakenAt) > NoticeTime {
 		p.untaken = 0
@@ -247,7 +249,8 @@ func (p *Person) notTaken(n int) {
 	p.untaken, p.untakenAt = p.untaken+n, time.Now()
 }
 
-// cutOff says how much was not taken. No news of who has the keyboard takes the place of that: it says so itself.
+// cutOff shows how much was dropped. News of the keyboard's holder do not replace this notice,
+// which names the holder.
 func (p *Person) cutOff(what, why string) {
 	p.why = why
 	if what == "" {
@@ -259,7 +262,7 @@ func (p *Person) cutOff(what, why string) {
 	p.cut = true
 }
 
-// command does what a command of the prefix asks for.
+// command carries out a command of the prefix key.
 func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 	switch kind {
 	case view.Take:
@@ -304,8 +307,8 @@ func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 	return nil
 }
 
-// pasted passes on a piece of a paste. One that cannot be taken takes those that follow with it: a paste is never typed from its
-// middle on.
+// pasted passes on a piece of a paste. If a piece is dropped so are the later ones: a paste never
+// continues after a hole.
 func (p *Person) pasted(ctx context.Context, j job) {
 	const what = "the paste"
 	if j.paste == p.lost {
@@ -318,7 +321,7 @@ func (p *Person) pasted(ctx context.Context, j job) {
 	}
 }
 
-// refused says why something was not done.
+// refused shows why an action failed.
 func (p *Person) refused(ctx context.Context, err error) {
 	var shown *wire.Error
 	switch {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// One worker does what a person wants, in order, and stays for as long as they go on.
+// One worker does a person's jobs, in order, and stays while more follow.
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var did []string
@@ -32,7 +32,7 @@ func TestJobs(t *testing.T) {
 		<-time.After(linger)
 		synctest.Wait()
 		if works() {
-			t.Error("the worker stays for ever")
+			t.Error("the worker never ends")
 		}
 		q.add(job{input: []byte("d")})
 		q.add(job{input: []byte("e")}) // while d is done

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Canvas draws what a session printed on a person's terminal, at most thirty times a second, by the renderer that draws
-// live sessions: no sequence of the record reaches the terminal.
+// Canvas draws a session's output on a person's terminal, at most thirty times a second, with the
+// renderer of live sessions: no escape sequence of the record reaches the terminal.
 type Canvas struct {
 	to       io.Writer
 	resized  <-chan wire.WindowChange
@@ -21,12 +21,12 @@ type Canvas struct {
 	held     bool           // guarded by mu; nothing is drawn
 	renderer *view.Renderer // guarded by mu
 	drawn    time.Time      // guarded by mu
-	later    *time.Timer    // guarded by mu; draws what came too soon after the last time
+	later    *time.Timer    // guarded by mu; draws output that came too soon after the last frame
 	err      error          // guarded by mu; of to
 }
 
-// NewCanvas takes a person's terminal, of a window of windowCols by windowRows, for a record whose own had cols by rows. resized tells of
-// the window's changes.
+// NewCanvas uses a person's terminal, with a window of windowCols by windowRows, for a record of
+// cols by rows. resized receives the window's changes.
 func NewCanvas(to io.Writer, cols, rows, windowCols, windowRows int, resized <-chan wire.WindowChange) *Canvas {
 	c := &Canvas{to: to, resized: resized, screen: newCanvasScreen(cols, rows), status: " replay   ^C ends",
 		renderer: view.NewRenderer(windowCols, windowRows)}
@@ -44,7 +44,7 @@ const (
 	frameTime   = time.Second / 30 // between two repaints
 )
 
-// Write feeds the screen and draws it, now or within a thirtieth of a second.
+// Write feeds the screen and draws it, immediately or within a thirtieth of a second.
 func (c *Canvas) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *Canvas) Write(p []byte) (int, error) {
 	return len(p), c.soonLocked()
 }
 
-// soonLocked draws now, or within a thirtieth of a second of the last time.
+// soonLocked draws immediately, or within a thirtieth of a second of the last frame.
 func (c *Canvas) soonLocked() error {
 	if c.held {
 		return nil
@@ -76,17 +76,17 @@ func (c *Canvas) soonLocked() error {
 	return c.err
 }
 
-// Status is the line below what is played.
+// Status sets the line below the screen.
 func (c *Canvas) Status(line string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.status != line {
 		c.status = line
-		_ = c.soonLocked() // the next Write says so
+		_ = c.soonLocked() // the next Write returns the error
 	}
 }
 
-// Jump begins anew with the screen of a snapshot, or with an empty one of a size, and holds.
+// Jump restarts with the screen of a snapshot, or with an empty one of a size, and holds.
 func (c *Canvas) Jump(snapshot []byte, cols, rows int) error {
 	s := newCanvasScreen(cols, rows)
 	if snapshot != nil {
@@ -101,14 +101,14 @@ func (c *Canvas) Jump(snapshot []byte, cols, rows int) error {
 	return nil
 }
 
-// Hold keeps what is written from being drawn until Show.
+// Hold delays drawing until Show.
 func (c *Canvas) Hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held = true
 }
 
-// Show draws what was held back.
+// Show draws what Hold has delayed.
 func (c *Canvas) Show() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,21 +118,21 @@ func (c *Canvas) Show() error {
 	return c.err
 }
 
-// Snapshot is the screen for Jump.
+// Snapshot returns the screen for Jump.
 func (c *Canvas) Snapshot() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.screen.Snapshot()
 }
 
-// Resize is a change of the recorded terminal's size.
+// Resize changes the recorded terminal's size.
 func (c *Canvas) Resize(cols, rows int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.screen.Resize(cols, rows)
 }
 
-// Window is a change of the person's window, where NewCanvas was not given a channel for it.
+// Window changes the size of the person's window, if NewCanvas got no channel for it.
 func (c *Canvas) Window(cols, rows int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *Canvas) Window(cols, rows int) {
 	}
 }
 
-// Close draws the end and gives the terminal back.
+// Close draws the last frame and restores the terminal.
 func (c *Canvas) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package player plays the record of a session, as it happened or faster: its text, or what its terminal showed, drawn by the renderer that
-// draws live sessions. It knows records and terminals, and no door.
+// Package player plays the record of a session in real time or faster: its text, or its terminal,
+// drawn by the renderer of live sessions. It knows records and terminals, and neither SSH nor HTTP.
 package player
 
 import (
@@ -11,31 +11,32 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/record"
 )
 
-// Screen is a terminal on which a record is played: raw bytes go in, safe ones come out. A Canvas is one.
+// Screen is a terminal that plays a record: it takes raw bytes and shows safe ones. A Canvas is
+// one.
 type Screen interface {
 	io.Writer
 	Resize(cols, rows int)
-	// Status is the line below. It is drawn with what is written next, or by itself in time.
+	// Status sets the line below. It is drawn with the next output, or soon by itself.
 	Status(line string)
-	// Jump begins anew with the screen of a snapshot, or, without one, with an empty one of that size, and holds. It fails,
-	// and changes nothing, when the snapshot is none.
+	// Jump restarts with the screen of a snapshot, or without one with an empty screen of that
+	// size, and holds. It fails, and changes nothing, if the snapshot is invalid.
 	Jump(snapshot []byte, cols, rows int) error
-	// Hold keeps what is written from being drawn until Show draws it at once.
+	// Hold delays drawing until Show, which draws immediately.
 	Hold()
 	Show() error
-	// Snapshot is the screen for Jump.
+	// Snapshot returns the screen for Jump.
 	Snapshot() []byte
 	Close() error
 }
 
-// Options say how a record is played.
+// Options say how to play a record.
 type Options struct {
-	Speed float64       // how many times as fast; 0 is without pauses
+	Speed float64       // factor; 0 is without pauses
 	Idle  time.Duration // the longest pause, before Speed
 	End   uint64        // where it ends; 0 is the end of the record
-	Stay  bool          // at the end it waits for orders, paused
-	Keys  string        // what to press for what, for the status line; empty where a door says so in its own way
-	// Shown is told where the player is, after every step. nil is not told.
+	Stay  bool          // at the end it pauses and waits for orders
+	Keys  string        // help on keys for the status line; empty if the frontend has its own
+	// Shown gets the player's place after every step. It may be nil.
 	Shown func(Place)
 }
 
@@ -44,19 +45,21 @@ type Place struct {
 	At, Long time.Duration // since the record's beginning; the whole record
 	Paused   bool
 	Speed    float64
-	Command  int // the one that is shown, counted from 1; 0 is before the first
+	Command  int // the current one, counted from 1; 0 is before the first
 	Commands int
 }
 
-// Order is what somebody wants of a player: a key, one of space (pause), + - (speed), left right (or , and .: 5 s), [ ] (commands), q (end);
-// seek, with a time since the beginning; or speed, with a number.
+// Order is an instruction for a player. Do is a key, one of space (pause), + - (speed), left right
+// (or , and .: 5 s), [ ] (commands), q (end); or seek, with a time since the beginning; or speed,
+// with a number.
 type Order struct {
 	Key   string
 	At    time.Duration
 	Speed float64
 }
 
-// Keys are the keys of Order in what a terminal sent: characters, and the arrows to the sides. Others are left out.
+// Keys returns the keys of Order in terminal input: characters, and the left and right arrows. It
+// skips others.
 func Keys(typed []byte) (keys []string) {
 	for p := typed; len(p) > 0; {
 		key, n := string(p[:1]), 1
@@ -77,21 +80,21 @@ type Player struct {
 	to       io.Writer
 	screen   Screen    // nil for text
 	at, end  uint64    // at is what it has shown
-	sought   time.Time // that a jump asked for, if any
+	sought   time.Time // target of a jump, if any
 	speed    float64
 	paused   bool
 	commands []record.Command
-	every    uint64 // how far apart keyframes are
+	every    uint64 // distance of keyframes
 }
 
-// New plays r on a screen. Both stay the caller's to close.
+// New plays r on a screen. The caller closes both.
 func New(r *record.Reader, on Screen, o Options) *Player {
 	p := newPlayer(r, on, o)
 	p.screen, p.commands = on, r.Commands()
 	return p
 }
 
-// NewText plays r as raw bytes, from an offset on, with words where some are missing.
+// NewText plays r as raw bytes from an offset on, with a text in place of missing bytes.
 func NewText(r *record.Reader, to io.Writer, from uint64, o Options) *Player {
 	p := newPlayer(r, to, o)
 	p.at = from
@@ -106,11 +109,11 @@ func newPlayer(r *record.Reader, to io.Writer, o Options) *Player {
 	return p
 }
 
-// skip is how far a key goes back or forth.
+// skip is how far a key moves forward or back.
 const skip = 5 * time.Second
 
-// Play goes on from where it is to the end, with the record's pauses, none longer than Idle, divided by the speed, and does what it is told
-// meanwhile. It returns ctx's cause when that ends it.
+// Play plays from the current place to the end and carries out orders meanwhile. It waits for the
+// record's pauses, at most Idle each, divided by the speed. It returns ctx's cause if ctx ends it.
 func (p *Player) Play(ctx context.Context, orders <-chan Order) error {
 	now := p.now()
 	for p.at < p.end || p.paused || p.o.Stay { // at the end a paused player waits for orders
@@ -146,7 +149,7 @@ func (p *Player) Play(ctx context.Context, orders <-chan Order) error {
 	return nil
 }
 
-// tell says where it is.
+// tell reports the current place.
 func (p *Player) tell() {
 	if p.screen == nil {
 		return
@@ -158,7 +161,8 @@ func (p *Player) tell() {
 	}
 }
 
-// now is the time of the record at the place that is shown: within a pause the one that was asked for.
+// now returns the record's time at the current place: the target of a jump if that is within a
+// pause.
 func (p *Player) now() time.Time {
 	if at := p.printed(); !p.sought.After(at) {
 		return at
@@ -169,7 +173,7 @@ func (p *Player) now() time.Time {
 	return p.sought
 }
 
-// printed is when the last of what is shown was printed.
+// printed returns when the last shown output was printed.
 func (p *Player) printed() time.Time {
 	if p.at == 0 {
 		return time.UnixMilli(p.r.Begin().TimeUnix)
@@ -177,7 +181,7 @@ func (p *Player) printed() time.Time {
 	return p.r.Time(p.at - 1)
 }
 
-// rest waits, for ever while it is paused, and returns the order that ended that.
+// rest waits for a pause, or indefinitely while paused, and returns the order that ended the wait.
 func (p *Player) rest(ctx context.Context, pause time.Duration, orders <-chan Order) (Order, error) {
 	if pause == 0 && !p.paused {
 		select {
@@ -203,12 +207,12 @@ func (p *Player) rest(ctx context.Context, pause time.Duration, orders <-chan Or
 	}
 }
 
-// do does what an order says.
+// do carries out an order.
 func (p *Player) do(ctx context.Context, o Order) error {
 	switch o.Key {
 	case " ":
 		if p.paused = !p.paused; !p.paused && p.at >= p.end {
-			return p.Seek(ctx, 0) // from the beginning: there is nothing more
+			return p.Seek(ctx, 0) // from the beginning: this is the end
 		}
 	case "+", "=":
 		p.speed = min(max(2*p.speed, 1), 64)
@@ -224,7 +228,7 @@ func (p *Player) do(ctx context.Context, o Order) error {
 	case ",", "left":
 		to := p.r.At(p.printed().Add(-skip))
 		if to >= p.at && p.at > 0 {
-			to = p.r.At(p.printed().Add(-time.Millisecond)) // nothing was printed for so long
+			to = p.r.At(p.printed().Add(-time.Millisecond)) // nothing was printed for that long
 		}
 		return p.Seek(ctx, to)
 	case ".", "right":
@@ -240,7 +244,7 @@ func (p *Player) do(ctx context.Context, o Order) error {
 	return nil
 }
 
-// nextCommand is where the command after the place that is shown begins, or the one before.
+// nextCommand returns where the next command after the current place begins, or the previous one.
 func (p *Player) nextCommand(after bool) uint64 {
 	to := uint64(0)
 	for _, c := range p.commands {
@@ -257,12 +261,13 @@ func (p *Player) nextCommand(after bool) uint64 {
 	return to
 }
 
-// Seek shows what the terminal showed when the log was to bytes long. It begins at the last keyframe before.
+// Seek shows the terminal as it was when the log was to bytes long. It begins at the last keyframe
+// before.
 func (p *Player) Seek(ctx context.Context, to uint64) error {
 	return p.seek(ctx, to, time.Time{})
 }
 
-// seek is Seek to a time at which nothing has to have been printed.
+// seek is Seek to a time, possibly one without output.
 func (p *Player) seek(ctx context.Context, to uint64, at time.Time) error {
 	p.sought = at
 	to = min(to, p.r.End())
@@ -288,8 +293,8 @@ func (p *Player) seek(ctx context.Context, to uint64, at time.Time) error {
 	return p.screen.Show()
 }
 
-// feed shows bytes up to offset to, with the sizes that the terminal had. keep, if set, is called at every place that should
-// have a keyframe and is passed.
+// feed shows bytes up to offset to, with the sizes of the terminal. It calls keep, if set, at every
+// place where a keyframe is due.
 func (p *Player) feed(ctx context.Context, to uint64, keep func(at uint64)) error {
 	for p.at < to {
 		stop := to
@@ -315,14 +320,14 @@ func (p *Player) feed(ctx context.Context, to uint64, keep func(at uint64)) erro
 	return nil
 }
 
-// missing says in text what is not there. A screen shows what comes after it.
+// missing prints a text in place of missing bytes. A screen shows only what follows.
 func (p *Player) missing(g *record.GapError) {
 	if p.screen == nil {
 		fmt.Fprintf(p.to, "\r\n%s\r\n", record.Missing(g))
 	}
 }
 
-// place is what is shown now.
+// place returns the current place.
 func (p *Player) place() Place {
 	begin := time.UnixMilli(p.r.Begin().TimeUnix)
 	n := 0
@@ -332,7 +337,7 @@ func (p *Player) place() Place {
 	return Place{At: p.now().Sub(begin), Long: p.r.Last().Sub(begin), Paused: p.paused, Speed: p.speed, Command: n, Commands: len(p.commands)}
 }
 
-// status is the line below what is played.
+// status returns the line below the screen.
 func (p *Player) status(at Place) string {
 	how := fmt.Sprintf("%gx", at.Speed)
 	switch {

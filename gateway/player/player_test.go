@@ -53,7 +53,7 @@ func (m *model) shown() string {
 	return b.String()
 }
 
-// noise is output that leaves a screen in every kind of state.
+// noise returns output that leaves a screen in all kinds of states.
 func noise(r *rand.Rand, n int) []byte {
 	var b []byte
 	for len(b) < n {
@@ -84,7 +84,7 @@ func noise(r *rand.Rand, n int) []byte {
 	return b[:n]
 }
 
-// noisy is a record of size bytes of noise, with changes of size and holes.
+// noisy makes a record of size bytes of noise, with changes of size and gaps.
 func noisy(t testing.TB, seed uint64, size int) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "main")
@@ -135,8 +135,8 @@ func openPlayer(t testing.TB, dir string) (*Player, *model) {
 	return New(r, m, Options{}), m
 }
 
-// What is shown at a place does not depend on how one came there: by playing, by jumps in any order, with keyframes that
-// are there, missing or damaged.
+// A place shows the same whether it was reached by playing or by jumps in any order, with keyframes
+// that are present, missing or damaged.
 func TestSeekShowsWhatPlayingShows(t *testing.T) {
 	const every, size = 128 << 10, 1 << 20
 	for seed := range uint64(4) {
@@ -196,8 +196,9 @@ func TestSeekShowsWhatPlayingShows(t *testing.T) {
 	}
 }
 
-// hour is the record of an hour of work: output every 15 ms, as finely as records tell time, of size bytes together, and a
-// command each ten seconds. Every piece says the time at which it came on the last line of the screen.
+// hour makes the record of an hour of work: output every 15 ms, the resolution of records, of size
+// bytes in total, and a command every ten seconds. Every piece prints its time on the last line of
+// the screen.
 func hour(t testing.TB, size int) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "main")
@@ -224,7 +225,8 @@ func hour(t testing.TB, size int) (dir string) {
 	at := 0
 	for i := range pieces {
 		now := hourBegan.Add(time.Duration(i+1) * hourStep).UnixMilli()
-		last := fmt.Sprintf("\x1bc\x1b[24;1H%d\x1b[H", i+1) // a reset, so that it stands there whatever came before
+		// A reset, so that the line is there whatever came before.
+		last := fmt.Sprintf("\x1bc\x1b[24;1H%d\x1b[H", i+1)
 		n := max(0, (i+1)*(size/pieces)-at-len(last))
 		from := i * 997 % (len(text) - n)
 		fmt.Fprint(out, string(text[from:from+n]), last)
@@ -247,16 +249,16 @@ var hourBegan = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 const hourStep = 15 * time.Millisecond
 
-// A jump in a long record shows the moment that was asked for, reads what lies behind the last keyframe and no more, and
-// finds commands.
+// A jump in a long record shows the target, reads only what follows the last keyframe, and finds
+// commands.
 func TestSeekInAnHour(t *testing.T) {
-	dir := hour(t, 0) // as little as says what time it is
+	dir := hour(t, 0) // only the times
 	p, m := openPlayer(t, dir)
 	p.every = 512 << 10
 	if n, d := len(p.commands), p.r.Last().Sub(hourBegan); n != 361 || d != time.Hour {
 		t.Fatalf("%d commands in %v", n, d)
 	}
-	if err := p.Seek(t.Context(), p.r.End()); err != nil { // what a daemon does while it records
+	if err := p.Seek(t.Context(), p.r.End()); err != nil { // as a daemon does while it records
 		t.Fatal(err)
 	}
 	for _, from := range []string{"59m59s", "30m", "12m30s", "45m0.015s", "15ms", "1h"} {
@@ -280,7 +282,7 @@ func TestSeekInAnHour(t *testing.T) {
 	}
 }
 
-// BenchmarkSeek is a jump in the record of an hour, of 240 MB and a quarter of a million events.
+// BenchmarkSeek jumps in the record of an hour, of 240 MB and a quarter of a million events.
 func BenchmarkSeek(b *testing.B) {
 	dir := hour(b, 240_000_000)
 	p, _ := openPlayer(b, dir)
@@ -314,7 +316,8 @@ func BenchmarkSeek(b *testing.B) {
 	})
 }
 
-// A jump into a pause stands where it was asked for; keys go from what is shown, and playing goes on with what comes next.
+// A jump into a pause stays at its target; keys count from what is shown, and playing continues
+// with the next output.
 func TestSeekIntoPause(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	dir := filepath.Join(t.TempDir(), "main")

@@ -14,7 +14,7 @@ var (
 
 func every[T any](T) bool { return true }
 
-// A member is given once, to whom it is for, and replaced a moment later.
+// A member is given once, to a permitted owner, and replaced a moment later.
 func TestTake(t *testing.T) {
 	p := New[int, string]()
 	p.Add(plain, 2)
@@ -34,7 +34,7 @@ func TestTake(t *testing.T) {
 		t.Errorf("alice gets %d, %v", m, ok)
 	}
 	if _, ok := p.Take(plain.Key, "bob", now, func(int) bool { return false }); ok {
-		t.Error("one that is not ready is given")
+		t.Error("a member that is not ready is given")
 	}
 	got := map[int]bool{}
 	for range 2 {
@@ -44,15 +44,15 @@ func TestTake(t *testing.T) {
 	if m, ok := p.Take(plain.Key, "bob", now, every[int]); ok || !got[1] || !got[2] {
 		t.Errorf("given %v, and then %d", got, m)
 	}
-	if _, due, wait := p.Due(now, 9, "", 4); due || wait != settleTime {
+	if _, due, wait := p.Due(now, 9, "", 4); due || wait != refillDelay {
 		t.Errorf("right after a claim: due %v, wait %v", due, wait)
 	}
-	if k, due, _ := p.Due(now.Add(settleTime), 9, "", 4); !due || !k.is(plain) {
+	if k, due, _ := p.Due(now.Add(refillDelay), 9, "", 4); !due || !k.is(plain) {
 		t.Errorf("later: %+v, due %v", k, due)
 	}
 }
 
-// Boots that fail are repeated ever more slowly, and the reason is shown until one succeeds.
+// Failed boots are repeated with growing delays, and their error is shown until one succeeds.
 func TestBootsThatFail(t *testing.T) {
 	p := New[int, string]()
 	p.Add(plain, 1)
@@ -74,12 +74,12 @@ func TestBootsThatFail(t *testing.T) {
 		t.Errorf("%d failures before it", failed)
 	}
 	if _, due, _ := p.Due(at, 9, "", 4); !due || p.Info(every[int])[0].Trouble != "" {
-		t.Error("one that succeeded leaves trouble behind")
+		t.Error("a successful boot leaves trouble behind")
 	}
 }
 
-// What people ask for comes first: beyond room all are surplus, and nothing is booted while people
-// wait for half of the slots.
+// Requested sandboxes have priority: members beyond room are surplus, and nothing is booted while
+// requests wait for half of the slots.
 func TestRoom(t *testing.T) {
 	p := New[int, string]()
 	p.Add(plain, 3)
@@ -94,10 +94,10 @@ func TestRoom(t *testing.T) {
 	}
 	p.Drop(1)
 	if _, due, _ := p.Due(now, 2, "total.running", 4); due || p.Info(every[int])[0].Trouble == "" {
-		t.Error("more than there is room for is due, or nobody is told")
+		t.Error("a member beyond the room is due, or Info has no trouble")
 	}
-	done := p.SomebodyWaits()
-	two := p.SomebodyWaits()
+	done := p.Waiting()
+	two := p.Waiting()
 	if _, due, _ := p.Due(now, 9, "", 4); due {
 		t.Error("it is due while people wait")
 	}
@@ -116,8 +116,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What is kept for a use goes when its time is over, when fewer are wanted, and when it is to be
-// made otherwise.
+// Members for a use are removed when its time ends, when fewer are wanted, and when they are to be
+// made differently.
 func TestKeep(t *testing.T) {
 	p := New[int, string]()
 	p.Keep(used, 2, now.Add(time.Minute))
@@ -146,8 +146,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// In whatever order things happen, nobody gets a member twice, and there are never more than were
-// asked for.
+// For any order of calls, no member is given twice, and there are never more members than intended.
 func FuzzPool(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0, 0, 1, 1, 4, 5, 6})
 	f.Fuzz(func(t *testing.T, script []byte) {

@@ -22,21 +22,23 @@ const (
 	Asciicast3 = 3
 )
 
-// Fidelity is what an export lost, in its header under the key "sandboxd": asciicast holds text, a terminal prints bytes.
+// Fidelity says what an export lost. It is in the header under the key "sandboxd": asciicast holds
+// text, but a terminal prints bytes.
 type Fidelity struct {
-	Lossy    bool   `json:"lossy"`             // the bytes cannot be had back from this file
-	Replaced uint64 `json:"replaced_bytes"`    // not UTF-8, shown as U+FFFD
+	// The original bytes cannot be restored from this file.
+	Lossy    bool   `json:"lossy"`
+	Replaced uint64 `json:"replaced_bytes"`    // not UTF-8, replaced by U+FFFD
 	Missing  uint64 `json:"missing_bytes"`     // not in the record
 	Stopped  string `json:"stopped,omitempty"` // why recording ended before the session
 }
 
-// Export writes the record to w as an asciicast of the given version. Bytes that are not UTF-8 are replaced; the header
-// says so.
+// Export writes the record to w as an asciicast of the given version. It replaces bytes that are
+// not UTF-8; the header says so.
 func (r *Reader) Export(w io.Writer, version int) error {
 	if version != Asciicast2 && version != Asciicast3 {
-		return fmt.Errorf("asciicast version %d is neither 2 nor 3", version)
+		return fmt.Errorf("asciicast version %d: must be 2 or 3", version)
 	}
-	// The header comes first and tells what the rest is like.
+	// The header comes first and describes the rest.
 	f := Fidelity{Missing: r.index.gapTotal, Stopped: r.index.stopped}
 	if err := r.text(func(int64, []byte) error { return nil }, &f.Replaced); err != nil {
 		return err
@@ -95,7 +97,7 @@ func (r *Reader) play(c *cast) error {
 	return t.finish(func(p []byte) error { return c.event(c.last, "o", string(p)) })
 }
 
-// text calls f with all text, in pieces, and counts the bytes that were replaced.
+// text calls f with all text, in pieces, and counts the replaced bytes.
 func (r *Reader) text(f func(unix int64, p []byte) error, replaced *uint64) error {
 	t := texts{r: r}
 	for _, m := range r.index.marks {
@@ -112,14 +114,14 @@ func (r *Reader) text(f func(unix int64, p []byte) error, replaced *uint64) erro
 type texts struct {
 	r        *Reader
 	at       uint64
-	tail     []byte // begin of a character
+	tail     []byte // beginning of a character
 	replaced uint64
 	buf      []byte
 }
 
 const piece = 64 << 10
 
-// upTo reads on to offset end. f's argument is valid during the call.
+// upTo reads up to offset end. f's argument is valid during the call.
 func (t *texts) upTo(end uint64, f func(p []byte) error) error {
 	if t.buf == nil {
 		t.buf = make([]byte, piece)
@@ -130,7 +132,7 @@ func (t *texts) upTo(end uint64, f func(p []byte) error) error {
 		var gap *GapError
 		switch {
 		case errors.As(err, &gap):
-			// What comes after a gap does not complete what came before.
+			// Bytes after a gap do not complete a character from before it.
 			if err := t.finish(f); err != nil {
 				return err
 			}
@@ -153,7 +155,7 @@ func (t *texts) upTo(end uint64, f func(p []byte) error) error {
 	return nil
 }
 
-// finish returns what began as a character and never became one.
+// finish returns the bytes of an incomplete character.
 func (t *texts) finish(f func(p []byte) error) error {
 	if len(t.tail) == 0 {
 		return nil
@@ -163,7 +165,7 @@ func (t *texts) finish(f func(p []byte) error) error {
 	return f(t.valid(tail))
 }
 
-// valid replaces the bytes that are not UTF-8, each by one U+FFFD, as a terminal would show them.
+// valid replaces each byte that is not UTF-8 with U+FFFD, as a terminal shows it.
 func (t *texts) valid(p []byte) []byte {
 	if utf8.Valid(p) {
 		return p
@@ -180,7 +182,7 @@ func (t *texts) valid(p []byte) []byte {
 	return out.Bytes()
 }
 
-// unfinished is how many bytes at the end of p begin a character that goes on behind it.
+// unfinished returns how many bytes at the end of p begin an incomplete character.
 func unfinished(p []byte) int {
 	for n := 1; n <= min(utf8.UTFMax-1, len(p)); n++ {
 		if utf8.RuneStart(p[len(p)-n]) {
@@ -232,8 +234,8 @@ func (c *cast) header(begin wire.Event, f Fidelity) error {
 	return c.line(h)
 }
 
-// event writes one event. Version 2 counts time from the beginning, version 3 from the event before. Time never runs
-// backwards here, whatever the clock did.
+// event writes one event. Version 2 counts time from the beginning, version 3 from the previous
+// event. Time never runs backwards here, even if the clock did.
 func (c *cast) event(unix int64, code, data string) error {
 	unix = max(unix, c.last)
 	since := unix - c.start
@@ -247,7 +249,8 @@ func (c *cast) event(unix int64, code, data string) error {
 	return c.line([]any{json.Number(strconv.FormatFloat(time.Duration(since*int64(time.Millisecond)).Seconds(), 'f', 3, 64)), code, data})
 }
 
-// label is text of ours or of a command, for a title or a marker: without what a terminal would obey.
+// label returns text for a title or a marker, from us or a command, without what acts on a
+// terminal.
 func label(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -257,7 +260,8 @@ func label(s string) string {
 	}, s)
 }
 
-// line writes one line. Characters that mean something in HTML are escaped: a file of JSON ends up in pages.
+// line writes one line. It escapes characters that HTML interprets: JSON files may be embedded in
+// pages.
 func (c *cast) line(v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -43,7 +43,7 @@ func openCast(t *testing.T, events, log string) *Reader {
 }
 
 func TestExport(t *testing.T) {
-	// The ü is split between two events; \xff is no UTF-8.
+	// The ü is split between two events; \xff is not UTF-8.
 	r := openCast(t, castEvents, "a\r\n\xc3\xbc\xff<b")
 	for version, want := range map[int]string{
 		2: `{"version":2,"width":80,"height":24,"timestamp":1700000000,"title":"demo~main","env":{"TERM":"xterm-256color"},"sandboxd":{"lossy":true,"replaced_bytes":1,"missing_bytes":5}}
@@ -75,7 +75,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// A command or a title that wants to act on a terminal or a page is text.
+// Commands and titles that try to act on a terminal or a page are plain text.
 func TestHostileTitles(t *testing.T) {
 	const evil = `<script>alert(1)</script>\u001b]0;x\u0007\u009b31m&`
 	events := `{"kind":"begin","time_unix_ms":1700000000000,"cols":80,"rows":24,"text":"` + evil + `"}
@@ -93,7 +93,7 @@ func TestHostileTitles(t *testing.T) {
 	}
 }
 
-// The real asciinema plays what we export, byte for byte where it is UTF-8.
+// The real asciinema plays our exports, byte for byte where they are UTF-8.
 func TestAsciinemaPlaysTheExport(t *testing.T) {
 	if _, err := exec.LookPath("asciinema"); err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
@@ -107,7 +107,7 @@ func TestAsciinemaPlaysTheExport(t *testing.T) {
 	var log string
 	for range 2000 {
 		p := words[r.IntN(len(words))]
-		n := r.IntN(len(p) + 1) // characters come in two pieces, with events between them
+		n := r.IntN(len(p) + 1) // some characters are split, with events in between
 		appendAll(t, w, uint64(len(log)), p[:n])
 		if r.IntN(10) == 0 {
 			if err := w.Event(wire.Event{Kind: wire.EventResize, Cols: 80 + r.IntN(9), Rows: 24}); err != nil {
@@ -133,7 +133,7 @@ func TestAsciinemaPlaysTheExport(t *testing.T) {
 	if err := errors.Join(rec.Export(f, Asciicast2), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	// It wants a terminal, if only to read keys from.
+	// It requires a terminal, if only to read keys.
 	master, tty, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestAsciinemaPlaysTheExport(t *testing.T) {
 	if string(got) != log {
 		t.Errorf("asciinema prints %d bytes that are not the %d of the log", len(got), len(log))
 	}
-	// Version 3 differs in how time is told, and holds the same output.
+	// Version 3 writes times differently, and contains the same output.
 	var v3 bytes.Buffer
 	if err := rec.Export(&v3, Asciicast3); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestAsciinemaPlaysTheExport(t *testing.T) {
 	}
 }
 
-// FuzzExport: whatever bytes a terminal printed, every line is JSON, and what is valid UTF-8 comes back as it was.
+// FuzzExport: for any bytes of a terminal, every line is JSON, and valid UTF-8 is preserved.
 func FuzzExport(f *testing.F) {
 	f.Add([]byte("a\xc3"), []byte("\xbcb"))
 	f.Add([]byte("\xf0\x9f"), []byte("\x98"))

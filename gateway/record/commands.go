@@ -6,24 +6,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Command is one command of a session: one that was run, or one that somebody typed at the shell's prompt.
+// Command is one command of a session: one that was run, or typed at the shell's prompt.
 type Command struct {
-	Op      string     // of a run; empty of what was typed
-	By      string     // who gave it, as wire.Party.String
-	Text    string     // of a run; empty of what was typed, and in a private stretch
-	Line    [2]uint64  // where the log shows it, behind the prompt
+	Op      string     // of a run; empty if typed
+	By      string     // who ran or typed it, as wire.Party.String
+	Text    string     // of a run; empty if typed, and in private mode
+	Line    [2]uint64  // where the log shows it, after the prompt
 	From    uint64     // its output is [From, To)
 	To      uint64     // the end of the log while it runs
 	Started int64      // milliseconds of Unix time
 	Ended   int64      // 0 while it runs
-	Why     wire.Ended // how a run ended; done of what was typed; empty while it runs
+	Why     wire.Ended // how a run ended; done if typed; empty while it runs
 	Exit    *int
 }
 
 // Typed reports whether the command was typed and not run.
 func (c *Command) Typed() bool { return c.Op == "" && c.Text == "" }
 
-// Commands are the commands of the record, in the order in which they began.
+// Commands returns the commands of the record, in order of their start.
 func (r *Reader) Commands() []Command {
 	all := slices.Clone(r.index.commands)
 	for i := range all {
@@ -34,10 +34,10 @@ func (r *Reader) Commands() []Command {
 	return all
 }
 
-// command notes what an event says about commands. Those of a guest may say anything.
+// command records what an event says about commands. A guest may send any event.
 func (x *index) command(e wire.Event) {
 	line := [2]uint64{min(x.prompt, e.Offset), e.Offset}
-	open := func() *Command { // the newest, while it is not over: a shell does one after the other
+	open := func() *Command { // the newest, unless it is over: a shell runs one after the other
 		if n := len(x.commands); n > 0 && x.commands[n-1].Ended == 0 {
 			return &x.commands[n-1]
 		}

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// Copy writes bytes [at, end) of a record. missing, if set, is told of stretches that are not there.
+// Copy writes bytes [at, end) of a record. It calls missing, if set, for each missing range.
 func Copy(ctx context.Context, w io.Writer, r *Reader, at, end uint64, missing func(*GapError)) error {
 	buf := make([]byte, 64<<10)
 	for at < end && ctx.Err() == nil {
@@ -35,7 +35,7 @@ func Copy(ctx context.Context, w io.Writer, r *Reader, at, end uint64, missing f
 	return context.Cause(ctx)
 }
 
-// Missing is how a stretch that is not there is shown.
+// Missing returns the text that stands for a missing range.
 func Missing(g *GapError) string {
 	if g.Why == WhyPrivate {
 		return fmt.Sprintf("[private: %d bytes]", g.To-g.From)

@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// index is what the events of a record say about its log.
+// index is the content of a record's events, about its log.
 type index struct {
 	begin    wire.Event
 	marks    []timed
@@ -22,26 +22,27 @@ type index struct {
 	end      uint64
 	seq      uint64
 	stopped  string
-	ended    *wire.Event // the session's shell; nil if something came after it
+	ended    *wire.Event // end of the session's shell; nil if an event followed
 	finish   *wire.Event
 	last     int64 // TimeUnix of the newest event
-	whole    int64 // bytes of whole lines
-	torn     bool  // something follows the last whole line
-	damaged  int   // whole lines that are not events
+	whole    int64 // size of complete lines in bytes
+	torn     bool  // text follows the last complete line
+	damaged  int   // complete lines that are not events
 	gapTotal uint64
-	private  bool // a private stretch has begun and is not over
+	private  bool // private mode has begun and not ended
 	commands []Command
-	prompt   uint64 // where the shell came to its newest prompt
+	prompt   uint64 // offset of the shell's newest prompt
 	typist   string // who typed last
 }
 
-// timed is an offset and when the log had reached it.
+// timed is an offset, and when the log reached it.
 type timed struct {
 	offset uint64
 	unix   int64 // milliseconds
 }
 
-// readIndex reads all events. Lines that are none are counted and left out; only a read error is an error.
+// readIndex reads all events. It counts and skips lines that are not events; only a read error is
+// an error.
 func readIndex(r io.Reader) (*index, error) {
 	x := &index{}
 	err := scan(r, func(line []byte, size int64, whole bool) bool {
@@ -61,8 +62,8 @@ func readIndex(r io.Reader) (*index, error) {
 	return x, err
 }
 
-// parseLine reads a line of events.ndjson. Most are the notes of output, in the form in which they were written: those take
-// no JSON parser, and a long record opens in a tenth of the time.
+// parseLine parses a line of events.ndjson. Most lines are output events in the form in which they
+// were written. They need no JSON parser, so a long record opens ten times as fast.
 func parseLine(line []byte) (e wire.Event, ok bool) {
 	if rest, is := bytes.CutPrefix(line, []byte(outputLine)); is {
 		off, rest, is := digits(rest)
@@ -91,8 +92,9 @@ func digits(p []byte) (n uint64, rest []byte, ok bool) {
 	return n, p[i:], i > 0 && (i == 1 || p[0] != '0')
 }
 
-// scan calls f with each line, without its newline, and with the line's size in the file, until f returns false. The last
-// one may not be whole. A line that is too long to be an event comes as an empty one.
+// scan calls f with each line, without its newline, and with the line's size in the file, until f
+// returns false. The last one may be incomplete. A line that is too long for an event is passed as
+// an empty one.
 func scan(r io.Reader, f func(line []byte, size int64, whole bool) bool) error {
 	br := bufio.NewReaderSize(r, 64<<10)
 	var line []byte
@@ -122,7 +124,7 @@ func scan(r io.Reader, f func(line []byte, size int64, whole bool) bool) error {
 	}
 }
 
-// skipLine reads to the end of the line and returns how many bytes that took.
+// skipLine reads to the end of the line and returns the number of bytes.
 func skipLine(br *bufio.Reader) (int64, error) {
 	var n int64
 	for {
@@ -184,7 +186,8 @@ func (x *index) add(e wire.Event) {
 	}
 }
 
-// addGap adds what of g is not in a gap yet. Gaps come in order but for those that recovery found.
+// addGap adds the part of g that is not in a gap yet. Gaps come in order, except those that
+// recovery found.
 func (x *index) addGap(g GapError) {
 	if g.From >= g.To {
 		return
@@ -219,9 +222,9 @@ func (x *index) addGap(g GapError) {
 	})
 }
 
-// settle compares the events with a log of size bytes, last written at mtime, and returns the events that say what the
-// others do not: bytes that nobody timed, and bytes that are lost.
-func (x *index) settle(size int64, mtime time.Time) []wire.Event {
+// reconcile compares the events with a log of size bytes, last written at mtime. It returns the
+// missing events: for bytes without a time, and for lost bytes.
+func (x *index) reconcile(size int64, mtime time.Time) []wire.Event {
 	var found []wire.Event
 	if x.begin.Kind == "" {
 		x.begin = wire.Event{Kind: Begin, TimeUnix: mtime.UnixMilli(), Cols: wire.DefaultCols, Rows: wire.DefaultRows}
@@ -252,7 +255,7 @@ func (x *index) settle(size int64, mtime time.Time) []wire.Event {
 // sizes are in order of offset.
 type sizes []Size
 
-// maxSizes is how many are remembered: a guest that resizes without end pushes its own past out.
+// maxSizes bounds the stored sizes: a guest that resizes without end displaces only its own.
 const maxSizes = 10_000
 
 func (s *sizes) add(off uint64, cols, rows int) {
@@ -271,7 +274,7 @@ func clamp(cols, rows int) (int, int) {
 	return wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0)))
 }
 
-// marshalLine is e as a line of events.ndjson.
+// marshalLine returns e as a line of events.ndjson.
 func marshalLine(e wire.Event) ([]byte, error) {
 	var v any = e
 	if e.Kind == Private {

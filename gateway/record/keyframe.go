@@ -14,12 +14,12 @@ import (
 	"sync"
 )
 
-// KeyframesFile holds snapshots of the screen at some offsets of the log, so that a player which jumps has not to show all
-// that comes before. They can be made again from the log, so nothing is lost with the file, and nothing rests on it: an
-// entry that is damaged, or that the player does not know, is as one that is not there.
+// KeyframesFile holds snapshots of the screen at some offsets of the log, so that a jump of a
+// player need not show everything before. They can be made again from the log, and nothing depends
+// on the file: an invalid entry, or one of an unknown version, is ignored.
 const KeyframesFile = "keyframes"
 
-// KeyframeEvery is how far apart keyframes are: a jump shows at most so many bytes before it is there.
+// KeyframeEvery is the distance of keyframes: a jump shows at most this many bytes first.
 const KeyframeEvery = 4 << 20
 
 // An entry of the file is this header, in big endian, and a snapshot, compressed by flate.
@@ -40,8 +40,8 @@ const (
 	maxKeyframe        = 8 << 20 // of a snapshot: a screen has 1000 by 500 cells at most
 )
 
-// keyframes guard the files of that name, each those of some directories: they are written by whoever has shown that much of a
-// record, and one that is slow to read holds up few others.
+// keyframes lock the files of that name, each lock for some directories. Every player writes them,
+// and a slow one delays few others.
 var keyframes [64]sync.Mutex
 
 func lockKeyframes(dir string) *sync.Mutex {
@@ -57,7 +57,8 @@ type keyframe struct {
 	sum    uint32
 }
 
-// scanKeyframes lists the entries of a file up to the first that is none, and where that is.
+// scanKeyframes lists the entries of a file up to the first invalid one, and returns the end of the
+// last valid one.
 func scanKeyframes(f *os.File) (all []keyframe, end int64) {
 	info, err := f.Stat()
 	if err != nil {
@@ -75,13 +76,13 @@ func scanKeyframes(f *os.File) (all []keyframe, end int64) {
 	}
 }
 
-// Keyframe returns the last snapshot that was kept for an offset of at most off, and its offset; ok is false when there is
-// none.
+// Keyframe returns the last snapshot for an offset of at most off, and its offset; ok is false if
+// there is none.
 func (r *Reader) Keyframe(off uint64) (snapshot []byte, at uint64, ok bool) {
 	return keyframeIn(r.dir, off)
 }
 
-// Keyframe is Reader.Keyframe.
+// Keyframe is like Reader.Keyframe.
 func (w *Writer) Keyframe(off uint64) (snapshot []byte, at uint64, ok bool) {
 	return keyframeIn(w.dir, off)
 }
@@ -112,7 +113,7 @@ func (k keyframe) read(f *os.File) ([]byte, error) {
 		return nil, err
 	}
 	if keyframeSum(k.offset, packed) != k.sum {
-		return nil, errors.New("the sum is wrong")
+		return nil, errors.New("the checksum is wrong")
 	}
 	return io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), maxKeyframe))
 }
@@ -121,20 +122,20 @@ func keyframeSum(off uint64, packed []byte) uint32 {
 	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, off), castagnoli), castagnoli, packed)
 }
 
-// AddKeyframe keeps a snapshot of the screen that the bytes before offset off make, in a record that has at least those. It
-// replaces one that was kept for the same offset.
+// AddKeyframe stores a snapshot of the screen after the bytes before offset off, which the record
+// must have. It replaces one for the same offset.
 func (r *Reader) AddKeyframe(off uint64, snapshot []byte) error {
 	return addKeyframe(r.dir, off, snapshot)
 }
 
-// AddKeyframe is Reader.AddKeyframe.
+// AddKeyframe is like Reader.AddKeyframe.
 func (w *Writer) AddKeyframe(off uint64, snapshot []byte) error {
 	return addKeyframe(w.dir, off, snapshot)
 }
 
 func addKeyframe(dir string, off uint64, snapshot []byte) error {
 	if len(snapshot) > maxKeyframe {
-		return fmt.Errorf("record %s: a keyframe of %d bytes is over %d", dir, len(snapshot), maxKeyframe)
+		return fmt.Errorf("record %s: keyframe of %d bytes: at most %d are allowed", dir, len(snapshot), maxKeyframe)
 	}
 	var entry bytes.Buffer
 	entry.Write(make([]byte, keyframeHeaderSize))
@@ -160,7 +161,7 @@ func addKeyframe(dir string, off uint64, snapshot []byte) error {
 		return fmt.Errorf("record: %w", err)
 	}
 	_, end := scanKeyframes(f)
-	// What follows the last whole entry is what a crash left.
+	// A crash left what follows the last complete entry.
 	if err = f.Truncate(end); err == nil {
 		if _, err = f.WriteAt(b, end); err != nil {
 			err = errors.Join(err, f.Truncate(end))
@@ -172,7 +173,7 @@ func addKeyframe(dir string, off uint64, snapshot []byte) error {
 	return nil
 }
 
-// pruneKeyframes lets go of the keyframes before offset start.
+// pruneKeyframes removes the keyframes before offset start.
 func pruneKeyframes(dir string, start uint64) error {
 	defer lockKeyframes(dir).Unlock()
 	path := filepath.Join(dir, KeyframesFile)

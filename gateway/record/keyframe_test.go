@@ -38,7 +38,7 @@ func TestKeyframes(t *testing.T) {
 		t.Error("a keyframe before the first")
 	}
 
-	// A damaged entry is as none; one that a crash cut short makes room for the next.
+	// A damaged entry is ignored; an entry that a crash interrupted is overwritten.
 	path := filepath.Join(dir, KeyframesFile)
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -46,7 +46,8 @@ func TestKeyframes(t *testing.T) {
 	}
 	last := bytes.LastIndex(b, keyframeMagic[:])
 	damaged := bytes.Clone(b)
-	damaged[bytes.LastIndex(b[:last], keyframeMagic[:])+keyframeHeaderSize+2] ^= 0xff // of offset 30
+	// Of offset 30.
+	damaged[bytes.LastIndex(b[:last], keyframeMagic[:])+keyframeHeaderSize+2] ^= 0xff
 	if err := os.WriteFile(path, append(damaged, b[last:last+25]...), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,10 @@ import (
 	"strconv"
 )
 
-// Open goes on with the record in dir. What a crash left is mended first: a torn last line of the events is dropped, bytes
-// of the log that no event speaks of get one, and bytes that events speak of and the log does not have become a gap. A
-// private stretch that was not ended goes on: see Writer.Private.
+// Open continues the record in dir. It first repairs the damage of a crash: it drops an incomplete
+// last line of the events, adds events for bytes of the log without one, and adds a gap for bytes
+// that are in the events and not in the log. Private mode that did not end continues: see
+// Writer.Private.
 func Open(dir string, o Options) (*Writer, error) {
 	w := &Writer{dir: dir, quota: o.quota(), whole: o.Whole}
 	w.wmu.Lock()
@@ -51,13 +52,13 @@ func (w *Writer) recoverLocked() error {
 		return err
 	}
 	size, mtime := info.Size(), info.ModTime()
-	found := x.settle(size, mtime)
+	found := x.reconcile(size, mtime)
 	w.size = x.whole
 	w.used = x.whole + max(0, size-int64(min(x.gapTotal, uint64(size))))
 	w.wrote = mtime
 	if x.finish == nil && x.stopped == "" {
 		for _, e := range found {
-			// On a full disk they are found again next time.
+			// On a full disk the next Open finds them again.
 			if err := w.lineLocked(e); err != nil {
 				break
 			}
@@ -74,8 +75,8 @@ func (w *Writer) recoverLocked() error {
 	return nil
 }
 
-// setAside renames the record in dir, if there is one, to the first free of dir.1, dir.2 and so on: numbers grow with
-// time.
+// setAside renames the record in dir, if there is one, to the first unused of dir.1, dir.2 and so
+// on: higher numbers are newer.
 func setAside(dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -7,11 +7,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// BeginPrivate keeps what comes after this moment out of the record, until EndPrivate: Append takes no byte and returns
-// ErrPrivate, events lose the text of the terminal that they carry. by is who wants that, as wire.Party.String. The
-// stretch is on disk before BeginPrivate returns, so that a record that is opened again after a crash is still private. An
-// error says that this could not be done; the stretch is private all the same. Beginning twice is not an error. Event does
-// the same for an event of kind Private, with By to begin and without to end.
+// BeginPrivate keeps later output out of the record, until EndPrivate: Append records no byte and
+// returns ErrPrivate, and events lose the terminal text that they contain. by is the person, as
+// wire.Party.String. Private mode is on disk before BeginPrivate returns, so that the record is
+// still private when it is opened again after a crash. An error means that this failed; the record
+// is private all the same. Beginning twice is not an error. Event does the same for an event of
+// kind Private, with By to begin and without to end.
 func (w *Writer) BeginPrivate(by string) error {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -39,7 +40,7 @@ func (w *Writer) beginPrivateLocked(e wire.Event) error {
 	return errors.Join(w.lineLocked(e), w.syncLocked())
 }
 
-// EndPrivate ends a private stretch: what comes from here on is recorded again. Ending none is not an error.
+// EndPrivate ends private mode: later output is recorded again. Ending it twice is not an error.
 func (w *Writer) EndPrivate() error {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -62,7 +63,7 @@ func (w *Writer) endPrivateLocked(e wire.Event) error {
 	if n == w.written+1 && w.gaps[n-1].Why == WhyPrivate {
 		e.Offset, e.Missed = w.gaps[n-1].From, w.end-w.gaps[n-1].From
 	} else if err == nil {
-		written = w.written // one was left over from a full disk
+		written = w.written // a full disk has prevented an earlier one
 	}
 	w.mu.Unlock()
 	if err != nil {
@@ -77,14 +78,14 @@ func (w *Writer) endPrivateLocked(e wire.Event) error {
 	return w.syncLocked()
 }
 
-// Private reports whether what comes is kept out of the record.
+// Private reports whether later output is kept out of the record.
 func (w *Writer) Private() bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.private
 }
 
-// skipPrivateLocked counts n bytes that are not to be kept, if they are not.
+// skipPrivateLocked counts n bytes as missing if the record is private.
 func (w *Writer) skipPrivateLocked(n int) bool {
 	w.mu.RLock()
 	private := w.private && !w.finished
@@ -95,7 +96,7 @@ func (w *Writer) skipPrivateLocked(n int) bool {
 	return private
 }
 
-// discreet is an event without what the terminal shows and what was typed there.
+// discreet returns an event without text of the terminal.
 func discreet(e wire.Event) wire.Event {
 	if e.Kind == wire.EventCommand {
 		e.Text = ""

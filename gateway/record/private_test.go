@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// onDisk is everything that the record's files hold.
+// onDisk returns the content of all files of the record.
 func onDisk(t *testing.T, dir string) string {
 	t.Helper()
 	var all []byte
@@ -77,7 +77,7 @@ func TestPrivateStretchIsAHole(t *testing.T) {
 	}
 }
 
-// A crash in a private stretch does not end it: the guest says again what was not recorded.
+// A crash does not end private mode: the guest repeats what was not recorded.
 func TestPrivateStretchOutlivesACrash(t *testing.T) {
 	w, dir := create(t, Options{})
 	appendAll(t, w, 0, "before")

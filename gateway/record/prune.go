@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PruneOptions say which records go.
+// PruneOptions say which records to remove.
 type PruneOptions struct {
-	Total int64         // most bytes on disk of all records in the directory; 0 is without bound
-	Keep  time.Duration // age, since the last change, beyond which a record goes; 0 is without bound
+	Total int64         // most bytes on disk of all records in the directory; 0 is unlimited
+	Keep  time.Duration // age since the last change after which a record is removed; 0 is unlimited
 	Now   time.Time
-	// Live reports whether the newest record of a session belongs to one that runs. Nil means that none does, not even one
-	// that has no end.
+	// Live reports whether the newest record of a session belongs to a running one. Nil means that
+	// no session runs, even if its record has no end.
 	Live func(session string) bool
 }
 
-// Prune removes records in dir, a directory of records, the oldest first, and returns their names. A record that has no end
-// yet stays, unless Live is nil or a newer one of its session is there.
+// Prune removes records in dir, a directory of records, the oldest first, and returns their names.
+// A record without an end stays, unless Live is nil or its session has a newer one.
 func Prune(dir string, o PruneOptions) (removed []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func Prune(dir string, o PruneOptions) (removed []string, err error) {
 		path := filepath.Join(dir, e.Name())
 		size, changed, err := onDiskSize(path)
 		if err != nil {
-			continue // it is going
+			continue // it is being removed
 		}
 		total += size
 		all = append(all, old{e.Name(), path, size, changed, func() bool {
@@ -61,7 +61,7 @@ func Prune(dir string, o PruneOptions) (removed []string, err error) {
 	for _, r := range all {
 		tooOld := o.Keep > 0 && o.Now.Sub(r.changed) > o.Keep
 		tooMuch := o.Total > 0 && total > o.Total
-		// Asked only now: its session may have been started again while others were removed.
+		// Checked only now: the session may have started again while others were removed.
 		if !tooOld && !tooMuch || !r.ended() {
 			continue
 		}
@@ -74,7 +74,7 @@ func Prune(dir string, o PruneOptions) (removed []string, err error) {
 	return removed, nil
 }
 
-// onDiskSize is what a record takes, holes apart, and when its events changed.
+// onDiskSize returns the disk space of a record, without holes, and when its events changed.
 func onDiskSize(dir string) (size int64, changed time.Time, err error) {
 	info, err := os.Stat(filepath.Join(dir, EventsFile))
 	if err != nil {

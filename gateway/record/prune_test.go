@@ -14,8 +14,8 @@ import (
 
 func TestPrune(t *testing.T) {
 	now := time.Now()
-	// make returns a directory of records, the first the oldest, an hour apart, of about 64 KiB each. A record ends unless its
-	// name begins with an underscore.
+	// make returns a directory of records, the oldest first, an hour apart, of about 64 KiB each. A
+	// record is finished unless its name begins with an underscore.
 	make := func(t *testing.T, names ...string) string {
 		dir := t.TempDir()
 		for i, name := range names {

@@ -17,7 +17,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Reader reads a record as it was when it was opened, also while somebody writes it. Its methods may be called at once.
+// Reader reads a record as of its opening, also while a Writer adds to it. Its methods may be
+// called concurrently.
 type Reader struct {
 	dir    string
 	log    *os.File
@@ -26,7 +27,7 @@ type Reader struct {
 	may    func() error // see Guard; nil allows all
 }
 
-// OpenReader opens the record in dir for reading. It changes nothing there.
+// OpenReader opens the record in dir for reading, and changes nothing there.
 func OpenReader(dir string) (*Reader, error) {
 	events, err := os.Open(filepath.Join(dir, EventsFile))
 	if err != nil {
@@ -50,36 +51,36 @@ func (r *Reader) load() error {
 	if err != nil {
 		return err
 	}
-	// After the events: what they speak of is in the log by now.
+	// After the events: the log has all bytes that they describe by now.
 	info, err := r.log.Stat()
 	if err != nil {
 		return err
 	}
-	x.settle(info.Size(), info.ModTime())
+	x.reconcile(info.Size(), info.ModTime())
 	r.index = x
 	return nil
 }
 
-// Guard has may asked before each ReadAt, which returns its error: whoever reads may be let to no
-// longer. It is called before the reader is used.
+// Guard makes each ReadAt call may first and return its error: the reader may lose its permission.
+// It is called before the first use.
 func (r *Reader) Guard(may func() error) { r.may = may }
 
 // Close closes the files.
 func (r *Reader) Close() error { return errors.Join(r.log.Close(), r.events.Close()) }
 
-// Begin is the first event: when the session began, its title and size.
+// Begin returns the first event: when the session began, its title and size.
 func (r *Reader) Begin() wire.Event { return r.index.begin }
 
-// End is the length of the log, with what is missing.
+// End returns the length of the log, including missing bytes.
 func (r *Reader) End() uint64 { return r.index.end }
 
-// Gaps are the stretches that are missing, in order.
+// Gaps returns the missing ranges, in order.
 func (r *Reader) Gaps() []GapError { return slices.Clone(r.index.gaps) }
 
-// Sizes are the terminal's sizes, in order.
+// Sizes returns the terminal's sizes, in order.
 func (r *Reader) Sizes() []Size { return slices.Clone(r.index.sizes) }
 
-// SizeAt is the terminal's size when the log was off bytes long, and where the next one begins.
+// SizeAt returns the terminal's size at offset off, and the offset of the next size.
 func (r *Reader) SizeAt(off uint64) (s Size, next uint64) {
 	sizes := r.index.sizes
 	i := sort.Search(len(sizes), func(i int) bool { return sizes[i].Offset > off })
@@ -94,10 +95,11 @@ func (r *Reader) SizeAt(off uint64) (s Size, next uint64) {
 	return sizes[i-1], next
 }
 
-// Last is when the newest event happened.
+// Last returns the time of the newest event.
 func (r *Reader) Last() time.Time { return time.UnixMilli(r.index.last) }
 
-// State is that in which the session ended; nil while it has not, or was not seen to.
+// State returns the state in which the session ended; nil if it has not ended, or its end was not
+// recorded.
 func (r *Reader) State() *wire.State {
 	if r.index.finish == nil {
 		return nil
@@ -108,13 +110,13 @@ func (r *Reader) State() *wire.State {
 // Finished reports whether the record has its last event.
 func (r *Reader) Finished() bool { return r.index.finish != nil }
 
-// Stopped says why recording stopped before the session did, or is empty.
+// Stopped returns why recording stopped before the session did, or "".
 func (r *Reader) Stopped() string { return r.index.stopped }
 
-// Damaged counts the lines of the events that cannot be read.
+// Damaged returns the number of lines of the events that cannot be read.
 func (r *Reader) Damaged() int { return r.index.damaged }
 
-// ReadAt is Writer.ReadAt.
+// ReadAt is like Writer.ReadAt.
 func (r *Reader) ReadAt(p []byte, off uint64) (int, error) {
 	if r.may != nil {
 		if err := r.may(); err != nil {
@@ -126,7 +128,7 @@ func (r *Reader) ReadAt(p []byte, off uint64) (int, error) {
 		return 0, err
 	}
 	got, err := r.log.ReadAt(p[:n], int64(off))
-	// The writer tells of a hole before it makes it.
+	// The writer records a hole before it makes it.
 	if start, err := r.rotated(); err != nil {
 		return 0, fmt.Errorf("record: %w", err)
 	} else if off < start {
@@ -141,7 +143,7 @@ func (r *Reader) ReadAt(p []byte, off uint64) (int, error) {
 	return 0, err
 }
 
-// At is the offset that the log had reached at time t.
+// At returns the offset that the log had reached at time t.
 func (r *Reader) At(t time.Time) uint64 {
 	ms := t.UnixMilli()
 	i := sort.Search(len(r.index.marks), func(i int) bool { return r.index.marks[i].unix > ms })
@@ -151,7 +153,7 @@ func (r *Reader) At(t time.Time) uint64 {
 	return r.index.marks[i-1].offset
 }
 
-// Time is when byte off was printed, as finely as the record knows.
+// Time returns when byte off was printed, as exactly as the record shows.
 func (r *Reader) Time(off uint64) time.Time {
 	marks := r.index.marks
 	i := sort.Search(len(marks), func(i int) bool { return marks[i].offset > off })
@@ -164,8 +166,8 @@ func (r *Reader) Time(off uint64) time.Time {
 	return time.UnixMilli(r.index.begin.TimeUnix)
 }
 
-// Next is the next place after byte off at which the record knows what time it was, and that time; ok is false behind the
-// last.
+// Next returns the next offset after off whose time the record has, and that time; ok is false
+// after the last one.
 func (r *Reader) Next(off uint64) (to uint64, at time.Time, ok bool) {
 	marks := r.index.marks
 	i := sort.Search(len(marks), func(i int) bool { return marks[i].offset > off })
@@ -175,8 +177,7 @@ func (r *Reader) Next(off uint64) (to uint64, at time.Time, ok bool) {
 	return marks[i].offset, time.UnixMilli(marks[i].unix), true
 }
 
-// Events yields the events in order, those that are missing in the file for recovery to find among them last. It stops
-// at an error.
+// Events yields the events in order, and last those that recovery would add. It stops at an error.
 func (r *Reader) Events() iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		end, more := uint64(0), true
@@ -203,13 +204,14 @@ func (r *Reader) Events() iter.Seq2[wire.Event, error] {
 	}
 }
 
-// Info is one record of a list.
+// Info describes one record of a list.
 type Info struct {
-	Session  string      `json:"session"`
-	Run      int         `json:"run"` // 0 is the latest of its session; else 1, 2… in the order of time
-	Title    string      `json:"title,omitempty"`
-	Begun    time.Time   `json:"begun"`
-	Ended    *time.Time  `json:"ended"` // null while the session's shell runs, or was not seen to end
+	Session string    `json:"session"`
+	Run     int       `json:"run"` // 0 is the latest of its session; else 1, 2… in order of time
+	Title   string    `json:"title,omitempty"`
+	Begun   time.Time `json:"begun"`
+	// Null while the session's shell runs, or if its end was not recorded.
+	Ended    *time.Time  `json:"ended"`
 	Bytes    uint64      `json:"bytes"` // length of the log
 	Missing  uint64      `json:"missing"`
 	State    *wire.State `json:"state,omitempty"` // in which it ended
@@ -218,7 +220,8 @@ type Info struct {
 	Duration int64       `json:"duration_ms"`
 }
 
-// List lists the records in dir, a directory of records, in the order of their beginning. What is no record is left out.
+// List lists the records in dir, a directory of records, in order of their beginning. It skips
+// entries that are not records.
 func List(dir string) ([]Info, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -261,7 +264,7 @@ func (r *Reader) info() Info {
 	return i
 }
 
-// Dir is the directory of a session's record in dir; run as Info.Run.
+// Dir returns the directory of a session's record in dir; run is as Info.Run.
 func Dir(dir, session string, run int) string {
 	if run == 0 {
 		return filepath.Join(dir, session)

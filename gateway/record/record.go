@@ -1,13 +1,14 @@
-// Package record keeps what a session printed and what happened in it, on disk, outside the sandbox: the exact bytes in
-// out.log, where the position is the offset, and the events in events.ndjson, one wire.Event a line. The daemon writes a
-// byte here before anybody reads it. It knows nothing of sandboxes, parties and terminals.
+// Package record stores a session's output and events on disk, outside the sandbox: the exact bytes
+// in out.log, where the position is the offset, and the events in events.ndjson, one wire.Event a
+// line. The daemon writes a byte here before any client reads it. The package knows nothing of
+// sandboxes, principals and terminals.
 //
-// Durability: every Append and Event reaches the kernel before it returns, so that nothing is lost when the daemon is
-// killed. Tidy and Finish call fsync, bytes before the events that speak of them; a power cut loses what came after the
-// last Tidy, and the record is then a prefix of the truth.
+// Durability: every Append and Event reaches the kernel before it returns, so that nothing is lost
+// when the daemon is killed. Tidy and Finish call fsync, for bytes before the events that describe
+// them. A power cut loses what came after the last Tidy; the record is then a prefix.
 //
-// A record never makes its session wait or fail. When it cannot write it says so to its caller, goes on counting, and
-// marks the hole once it can write again.
+// A record never delays its session or makes it fail. When it cannot write it reports that to its
+// caller, counts on, and marks the gap once it can write again.
 package record
 
 import (
@@ -24,16 +25,18 @@ const (
 	EventsFile = "events.ndjson"
 )
 
-// Kinds of events that only records have, beside those of package wire.
+// Kinds of events that only records have, besides those of package wire.
 const (
-	Begin   wire.EventKind = "begin"   // first line: when the session began, its title in Text, Cols, Rows
-	Output  wire.EventKind = "output"  // the log was Offset bytes long at that time
-	Gap     wire.EventKind = "gap"     // Missed bytes from Offset on are not here; Text is one of the Why words
-	Stopped wire.EventKind = "stopped" // recording stopped at Offset, the session went on; Text says why
-	Finish  wire.EventKind = "finish"  // last line: nothing follows
+	Begin  wire.EventKind = "begin"  // first line: when the session began, its title in Text, Cols, Rows
+	Output wire.EventKind = "output" // the log was Offset bytes long at that time
+	// Missed bytes from Offset on are missing; Text is one of the Why words.
+	Gap wire.EventKind = "gap"
+	// Recording stopped at Offset, and the session continued; Text says why.
+	Stopped wire.EventKind = "stopped"
+	Finish  wire.EventKind = "finish" // last line: nothing follows
 
-	// PrivateBegin says that By made what comes after Offset private. Private ends that: it is a gap, of Missed bytes from
-	// Offset on, and says so in from and to as well.
+	// PrivateBegin means that By made output after Offset private. Private ends that: it is a gap
+	// of Missed bytes from Offset on, also given by from and to.
 	PrivateBegin wire.EventKind = "private_begin"
 	Private      wire.EventKind = "private"
 )
@@ -43,30 +46,30 @@ const (
 	WhyLagged = "lagged"    // the guest no longer had them
 	WhyFull   = "disk full" // there was no space for them
 	WhyQuota  = "quota"     // the record was at its quota
-	WhyCrash  = "crash"     // written and lost, in a power cut
+	WhyCrash  = "crash"     // written, and lost in a power cut
 
-	WhyRotated = "rotated" // the oldest part, let go of at the quota
-	WhyPrivate = "private" // a person kept them to themselves
+	WhyRotated = "rotated" // the oldest part, removed at the quota
+	WhyPrivate = "private" // a person used private mode
 )
 
-// Options say what a record is of. Only Quota and Whole count when an existing one is opened.
+// Options describe a new record. Only Quota and Whole apply to an existing one.
 type Options struct {
 	Title string    // shown by players
 	Begun time.Time // of the session; zero is now
 	Cols  int       // 0 is wire.DefaultCols
 	Rows  int       // 0 is wire.DefaultRows
 	Quota int64     // bytes of both files; 0 is 256 MiB, negative none
-	Whole bool      // at the quota recording stops; otherwise the oldest part makes room
+	Whole bool      // at the quota recording stops; otherwise the oldest part is removed
 }
 
 const (
 	defaultQuota = 256 << 20
-	maxGaps      = 10_000  // more than any honest session has
+	maxGaps      = 10_000  // more than any real session has
 	maxLine      = 2 << 20 // an event fits a frame, which is at most 1 MiB
 	maxOffset    = 1 << 62 // files have signed offsets
 )
 
-// mark is how finely output is timed: bytes that come within it share an event.
+// mark is the resolution of times: bytes within it share an event.
 const mark = 15 * time.Millisecond
 
 // retry is how long a record waits before it tries a full disk again.
@@ -76,16 +79,16 @@ const retry = time.Second
 var (
 	ErrFinished = errors.New("record is finished")
 	ErrStopped  = errors.New("recording stopped")
-	ErrPrivate  = errors.New("the stretch is private")
+	ErrPrivate  = errors.New("private mode")
 )
 
-// Size is the terminal's from offset Offset on.
+// Size is the terminal's size from offset Offset on.
 type Size struct {
 	Offset     uint64
 	Cols, Rows int
 }
 
-// GapError is returned by reads where bytes are missing. Reading goes on at To.
+// GapError is returned by reads of missing bytes. The next byte is at To.
 type GapError struct {
 	From, To uint64
 	Why      string

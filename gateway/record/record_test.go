@@ -54,13 +54,13 @@ func appendAll(t *testing.T, w *Writer, off uint64, p string) {
 	}
 }
 
-// content is what can be read, with a ~ for each byte that is missing.
+// content returns the readable bytes, with a ~ for each missing one.
 func content(t *testing.T, r interface {
 	ReadAt([]byte, uint64) (int, error)
 }) string {
 	t.Helper()
 	var all []byte
-	buf := make([]byte, 7) // small: reads end at any place
+	buf := make([]byte, 7) // small, so that reads end anywhere
 	for off := uint64(0); ; {
 		n, err := r.ReadAt(buf, off)
 		var gap *GapError
@@ -120,7 +120,7 @@ func TestEventComesAfterTheBytesBeforeIt(t *testing.T) {
 	w, dir := create(t, Options{})
 	appendAll(t, w, 0, "abc")
 	state := wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}
-	// The offset of the guest does not count: a record's is that of the log.
+	// The record's offset is that of the log, not that of the guest.
 	for _, e := range []wire.Event{{Seq: 7, Kind: wire.EventState, Offset: 1 << 63, State: &state}, {Seq: 7, Kind: wire.EventState}} {
 		if err := w.Event(e); err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestEventComesAfterTheBytesBeforeIt(t *testing.T) {
 func TestGapIsAHoleOfTheSameLength(t *testing.T) {
 	w, dir := create(t, Options{})
 	appendAll(t, w, 0, "abc")
-	appendAll(t, w, 1<<30, "def") // 1 GiB fell out of the guest's ring
+	appendAll(t, w, 1<<30, "def") // the guest's buffer has lost 1 GiB
 	if err := w.Skip(1<<30+5, WhyQuota); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestFullDiskLeavesAMarkedHole(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	// The record tries again when its time has come.
+	// The record tries again after its delay.
 	w.wmu.Lock()
 	w.again = time.Now()
 	w.wmu.Unlock()
@@ -416,7 +416,8 @@ func TestIdleRecordHoldsNoFiles(t *testing.T) {
 	}
 }
 
-// One writes, one tidies, one reads: what is read is what was written, in order, and never more than that.
+// While one goroutine writes and one tidies, a reader reads what was written, in order, and never
+// more.
 func TestReadersFollowWhileFilesAreClosed(t *testing.T) {
 	w, _ := create(t, Options{})
 	var want bytes.Buffer
@@ -496,7 +497,8 @@ func TestTimeIndex(t *testing.T) {
 	}
 }
 
-// TestMarksAreWrittenAfterwards: when bytes were printed is written behind those who wait for the bytes, by Mark or by what comes next.
+// TestMarksAreWrittenAfterwards: Mark, or the next call, writes the time of bytes, after their
+// readers have them.
 func TestMarksAreWrittenAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, dir := create(t, Options{})

@@ -12,8 +12,8 @@ import (
 
 func event(text string) wire.Event { return wire.Event{Kind: wire.EventCommand, Text: text} }
 
-// FuzzRecovery: whatever is in the two files, opening neither fails nor panics, the record goes on where it says that it
-// ended, and opening it again finds the same.
+// FuzzRecovery: for any content of the two files, Open neither fails nor panics, the record
+// continues at its end, and opening it again finds the same.
 func FuzzRecovery(f *testing.F) {
 	f.Add([]byte(castEvents), []byte("a\r\n\xc3\xbc\xff<b"))
 	f.Add([]byte(castEvents[:300]), []byte("abc"))
@@ -44,7 +44,8 @@ func FuzzRecovery(f *testing.F) {
 		r.Close()
 		before := walk(t, w)
 		end := w.End()
-		// A log that claims to end at the edge of what files can hold is not written at: the file system would refuse.
+		// A log that claims to end near the file size limit is not written to: the file system
+		// would fail.
 		goesOn := !w.Finished() && w.Stopped() == "" && end < 1<<40 && len(w.gaps) < maxGaps
 		if goesOn {
 			if err := w.Append(end, []byte("more")); err != nil {
@@ -70,7 +71,7 @@ func FuzzRecovery(f *testing.F) {
 	})
 }
 
-// walk returns the stretches that can be read.
+// walk returns the readable ranges.
 func walk(t *testing.T, w *Writer) [][2]uint64 {
 	t.Helper()
 	var all [][2]uint64
@@ -95,7 +96,7 @@ func walk(t *testing.T, w *Writer) [][2]uint64 {
 	}
 }
 
-// join makes one of stretches that touch.
+// join merges adjacent ranges.
 func join(all [][2]uint64) [][2]uint64 {
 	var out [][2]uint64
 	for _, s := range all {

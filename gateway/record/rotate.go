@@ -14,9 +14,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// rotateLocked makes room for n bytes by letting go of the oldest part of the record: at least a quarter of the quota, so
-// that it is rare. The log keeps its length, with a hole at its beginning, and the events of that part are gone but for
-// the first and one that tells of the hole.
+// rotateLocked makes room for n bytes by removing the oldest part of the record: at least a quarter
+// of the quota, so that it happens rarely. The log keeps its length, with a hole at its beginning.
+// The events of that part are removed, except the first one, and one that describes the hole is
+// added.
 func (w *Writer) rotateLocked(now time.Time, n int64) error {
 	if err := w.openLocked(); err != nil {
 		return err
@@ -55,7 +56,7 @@ func (w *Writer) rotateLocked(now time.Time, n int64) error {
 	end := w.end
 	w.mu.Unlock()
 	w.size, w.used = size, size+int64(end-start-min(missing, end-start))
-	// Only now: a reader whose index is older sees the new events when it has read what is no longer there.
+	// Only now: a reader with an older index sees the new events when it has read removed bytes.
 	if start > 0 {
 		if err := unix.Fallocate(int(w.log.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(start)); err != nil {
 			return fmt.Errorf("record %s: make a hole: %w", w.dir, err)
@@ -64,7 +65,7 @@ func (w *Writer) rotateLocked(now time.Time, n int64) error {
 	return pruneKeyframes(w.dir, start)
 }
 
-// rotationLocked is where the record may begin so that it has free bytes less.
+// rotationLocked returns the offset at which the record may begin to use free bytes less.
 func (w *Writer) rotationLocked(free uint64) uint64 {
 	at := w.start
 	for _, g := range append(w.gaps[:len(w.gaps):len(w.gaps)], GapError{From: w.end, To: w.end}) {
@@ -85,7 +86,8 @@ func (w *Writer) rotationLocked(free uint64) uint64 {
 	return min(at, w.end)
 }
 
-// rewriteEventsLocked replaces events.ndjson by one without the events before offset start, and returns its size.
+// rewriteEventsLocked replaces events.ndjson with one without the events before offset start, and
+// returns its size.
 func (w *Writer) rewriteEventsLocked(now time.Time, start uint64) (size int64, err error) {
 	path := filepath.Join(w.dir, EventsFile)
 	old, err := os.Open(path)
@@ -115,7 +117,7 @@ func (w *Writer) rewriteEventsLocked(now time.Time, start uint64) (size int64, e
 		}
 	}
 	w.mu.RUnlock()
-	var seq uint64 // of what is let go
+	var seq uint64 // of removed events
 	var kept []byte
 	flush := func() error {
 		size += int64(len(kept))
@@ -132,7 +134,7 @@ func (w *Writer) rewriteEventsLocked(now time.Time, start uint64) (size int64, e
 		return err
 	}
 	begun := false
-	var failed error // of a write; scan's own error is one of reading
+	var failed error // of a write; scan's own error is of a read
 	err = scan(io.NewSectionReader(old, 0, w.size), func(line []byte, _ int64, whole bool) bool {
 		e, ok := parseLine(line)
 		if !whole || !ok || e.Kind == Begin {
@@ -166,12 +168,12 @@ func (w *Writer) rewriteEventsLocked(now time.Time, start uint64) (size int64, e
 	if err != nil {
 		return 0, errors.Join(err, next.Close(), os.Remove(path+".new"))
 	}
-	_ = w.events.Close() // what counts of it is in the new one, which is in its place
+	_ = w.events.Close() // the new file replaces it
 	w.events = next
 	return size, nil
 }
 
-// missedIn is how many bytes from its offset on an event speaks of.
+// missedIn returns how many bytes from its offset on an event reports as missing.
 func missedIn(e wire.Event) uint64 {
 	if e.Kind == Gap || e.Kind == Private {
 		return e.Missed
@@ -179,11 +181,11 @@ func missedIn(e wire.Event) uint64 {
 	return 0
 }
 
-// rotated is the offset before which the record in dir lost its bytes since the events that r has were written.
+// rotated returns the offset before which the record in dir has lost bytes since r read its events.
 func (r *Reader) rotated() (uint64, error) {
 	f, err := os.Open(filepath.Join(r.dir, EventsFile))
 	if err != nil {
-		return 0, nil // removed: the files that r has open stay as they are
+		return 0, nil // removed: r's open files stay unchanged
 	}
 	defer f.Close()
 	now, err := f.Stat()

@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// blocks is how much disk the record takes.
+// blocks returns the disk space of the record.
 func blocks(t *testing.T, dir string) int64 {
 	t.Helper()
 	var sum int64
@@ -27,7 +27,8 @@ func blocks(t *testing.T, dir string) int64 {
 	return sum
 }
 
-// At its quota a record lets go of its oldest part: offsets stay, the newest bytes are there, the disk has room.
+// At its quota a record removes its oldest part: offsets stay, the newest bytes are present, the
+// disk has room.
 func TestRotation(t *testing.T) {
 	const quota = 256 << 10
 	w, dir := create(t, Options{Quota: quota, Cols: 100, Rows: 30})
@@ -90,7 +91,7 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	check(w)
-	// Who has the record open since before says what is gone, and does not read zeros.
+	// A reader that was opened earlier reports the missing bytes, and does not read zeros.
 	var gap *GapError
 	if _, err := old.ReadAt(make([]byte, 10), 5); !errors.As(err, &gap) || gap.Why != WhyRotated {
 		t.Errorf("an old reader in the hole: %v, want a gap that was rotated", err)

@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// End is the length of the log, with what is missing.
+// End returns the length of the log, including missing bytes.
 func (w *Writer) End() uint64 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.end
 }
 
-// Seq is the highest Seq of the session's events here.
+// Seq returns the highest Seq of the session's events in the record.
 func (w *Writer) Seq() uint64 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.seq
 }
 
-// Begun is when the session began.
+// Begun returns when the session began.
 func (w *Writer) Begun() time.Time {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return time.UnixMilli(w.begin.TimeUnix)
 }
 
-// Sizes are the terminal's sizes, in order.
+// Sizes returns the terminal's sizes, in order.
 func (w *Writer) Sizes() []Size {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -45,15 +45,15 @@ func (w *Writer) Finished() bool {
 	return w.finished
 }
 
-// Stopped says why recording stopped, or is empty.
+// Stopped returns why recording stopped, or "".
 func (w *Writer) Stopped() string {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.stopped
 }
 
-// ReadAt reads what is recorded from offset off on: fewer bytes than fit p at a gap or the end, io.EOF at the end,
-// *GapError in a gap.
+// ReadAt reads recorded bytes from offset off on: fewer than fit p at a gap or the end, io.EOF at
+// the end, *GapError in a gap.
 func (w *Writer) ReadAt(p []byte, off uint64) (int, error) {
 	for {
 		w.mu.RLock()
@@ -70,17 +70,17 @@ func (w *Writer) ReadAt(p []byte, off uint64) (int, error) {
 		}
 		got, err := f.ReadAt(p[:n], int64(off))
 		if errors.Is(err, os.ErrClosed) {
-			continue // Tidy closed it under us
+			continue // Tidy closed it meanwhile
 		}
 		if errors.Is(err, io.EOF) {
-			// The file is shorter than the record says: somebody cut it.
+			// The file is shorter than the record: it was truncated outside the daemon.
 			err = io.ErrUnexpectedEOF
 		}
 		w.mu.RLock()
 		gone := off < w.start
 		w.mu.RUnlock()
 		if gone {
-			continue // let go of while we read
+			continue // removed meanwhile
 		}
 		if got > 0 {
 			err = nil
@@ -107,7 +107,7 @@ func (w *Writer) openRead() (*os.File, error) {
 // gaps are in order and do not overlap.
 type gaps []GapError
 
-// limit says how many of n bytes at off are there to be read, in a log of end bytes.
+// limit returns how many of n bytes at off can be read, in a log of end bytes.
 func (g gaps) limit(n int, off, end uint64) (int, error) {
 	if off >= end {
 		return 0, io.EOF

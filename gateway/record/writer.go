@@ -14,12 +14,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Writer adds to a record. Append, Skip, Event and Finish are called by one goroutine at a time, in the order in which
-// things happened; the other methods by anybody, at once.
+// Writer adds to a record. Append, Skip, Event and Finish are called by one goroutine at a time, in
+// the order of the session; the other methods may be called concurrently.
 type Writer struct {
 	dir   string
 	quota int64
-	whole bool // nothing is let go of
+	whole bool // rotation is off
 
 	wmu     sync.Mutex  // held while files are written; taken before mu
 	log     *os.File    // guarded by wmu; nil while closed
@@ -29,24 +29,25 @@ type Writer struct {
 	dirty   bool        // guarded by wmu; written since the last fsync
 	wrote   time.Time   // guarded by wmu; last write
 	due     *wire.Event // guarded by wmu; Output that Mark writes
-	waiting *wire.Event // guarded by wmu; Output that is not written yet, of the newest bytes
-	again   time.Time   // guarded by wmu; when a full disk is tried again; zero while it is not full
+	waiting *wire.Event // guarded by wmu; unwritten Output of the newest bytes
+	again   time.Time   // guarded by wmu; when to try a full disk again; zero if it is not full
 
-	mu       sync.RWMutex // never held during I/O
-	read     *os.File     // guarded by mu; for ReadAt; nil while closed
-	gaps     gaps         // guarded by mu
-	sizes    sizes        // guarded by mu
-	written  int          // guarded by mu; so many of the gaps are in events.ndjson
-	start    uint64       // guarded by mu; bytes before it were let go of
-	private  bool         // guarded by mu; what comes is not kept; the last gap is this stretch, once it has a byte
-	end      uint64       // guarded by mu
-	seq      uint64       // guarded by mu
-	begin    wire.Event   // guarded by mu
-	stopped  string       // guarded by mu; why recording stopped, or empty
-	finished bool         // guarded by mu
+	mu      sync.RWMutex // never held during I/O
+	read    *os.File     // guarded by mu; for ReadAt; nil while closed
+	gaps    gaps         // guarded by mu
+	sizes   sizes        // guarded by mu
+	written int          // guarded by mu; number of gaps in events.ndjson
+	start   uint64       // guarded by mu; earlier bytes were removed
+	// Guarded by mu; output is not recorded; the last gap is this range, once it has a byte.
+	private  bool
+	end      uint64     // guarded by mu
+	seq      uint64     // guarded by mu
+	begin    wire.Event // guarded by mu
+	stopped  string     // guarded by mu; why recording stopped, or empty
+	finished bool       // guarded by mu
 }
 
-// Create begins a record in dir. A record that is there already is kept beside it, as dir.1, dir.2 and so on.
+// Create begins a record in dir. It renames an existing record to dir.1, dir.2 and so on.
 func Create(dir string, o Options) (*Writer, error) {
 	if err := setAside(dir); err != nil {
 		return nil, fmt.Errorf("record %s: %w", dir, err)
@@ -69,7 +70,7 @@ func Create(dir string, o Options) (*Writer, error) {
 	w.sizes.add(0, o.Cols, o.Rows)
 	w.begin = wire.Event{Kind: Begin, TimeUnix: o.Begun.UnixMilli(), Text: o.Title, Cols: o.Cols, Rows: o.Rows}
 	if err := w.lineLocked(w.begin); err != nil {
-		// A record without its first line is none.
+		// A record without its first line is invalid.
 		return nil, errors.Join(fmt.Errorf("record %s: %w", dir, err), w.closeLocked(), os.RemoveAll(dir))
 	}
 	return w, nil
@@ -99,9 +100,9 @@ func (w *Writer) openLocked() error {
 	return nil
 }
 
-// Append adds output at offset off. Bytes that are here already are left out, and a gap before them is marked. An error
-// says that they, or some, were not recorded – ErrPrivate, ErrStopped, ErrFinished, or what the disk said; End counts them
-// all the same, and there is nothing to repeat.
+// Append adds output at offset off. It skips bytes that it has, and marks a gap before them. An
+// error means that some bytes were not recorded: ErrPrivate, ErrStopped, ErrFinished, or an error
+// of the disk. End counts them all the same, and the call need not be repeated.
 func (w *Writer) Append(off uint64, p []byte) error {
 	end := w.End()
 	if off > maxOffset {
@@ -159,8 +160,8 @@ func (w *Writer) Skip(to uint64, why string) error {
 	return nil
 }
 
-// Event adds an event. One that is here already, by its Seq, is left out. Its offset is that of the log at this moment,
-// whatever the guest says. The errors are those of Append.
+// Event adds an event. It skips one that it has, by its Seq. The event's offset is the current end
+// of the log, whatever the guest sends. The errors are those of Append.
 func (w *Writer) Event(e wire.Event) error {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -198,8 +199,8 @@ func (w *Writer) Event(e wire.Event) error {
 	return w.writeLocked(now, e)
 }
 
-// Finish adds the last event, with the state in which the session ended, and closes the record. The record can still be
-// read by ReadAt. Finishing twice is not an error.
+// Finish adds the last event, with the state in which the session ended, and closes the record.
+// ReadAt still works. Finishing twice is not an error.
 func (w *Writer) Finish(state wire.State) error {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -220,8 +221,8 @@ func (w *Writer) Finish(state wire.State) error {
 	return errors.Join(err, w.syncLocked(), w.closeLocked())
 }
 
-// Tidy makes what was written durable, and closes the files of a record that nobody wrote to for idle. It is called now
-// and then, for ever; the next Append opens them again.
+// Tidy makes writes durable, and closes the files of a record without a write for idle. Call it
+// regularly; the next Append opens the files again.
 func (w *Writer) Tidy(idle time.Duration) error {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -239,7 +240,7 @@ func (w *Writer) Tidy(idle time.Duration) error {
 	return err
 }
 
-// Close makes the record durable and closes its files, without finishing it: Open goes on with it.
+// Close makes the record durable and closes its files, without finishing it: Open continues it.
 func (w *Writer) Close() error {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -249,8 +250,8 @@ func (w *Writer) Close() error {
 	return errors.Join(w.flushLocked(), w.syncLocked(), w.closeLocked())
 }
 
-// readyLocked prepares for writing n bytes of output: files open, gaps marked, quota kept. Its error says that they
-// cannot be written now.
+// readyLocked prepares to write n bytes of output: it opens files, writes gaps and enforces the
+// quota. An error means that they cannot be written now.
 func (w *Writer) readyLocked(now time.Time, n int64) error {
 	w.mu.RLock()
 	finished, stopped, gaps, private := w.finished, w.stopped, len(w.gaps), w.private
@@ -260,7 +261,7 @@ func (w *Writer) readyLocked(now time.Time, n int64) error {
 		return ErrFinished
 	case stopped != "":
 		return ErrStopped
-	case w.quota >= 0 && w.used+n > w.quota && !private: // what is private takes no room
+	case w.quota >= 0 && w.used+n > w.quota && !private: // private output needs no space
 		if w.whole || n > w.quota/2 {
 			return w.stopLocked(now, WhyQuota)
 		}
@@ -290,7 +291,7 @@ func (w *Writer) readyLocked(now time.Time, n int64) error {
 	return nil
 }
 
-// stopLocked ends the recording of a session that goes on. The mark itself may exceed the quota.
+// stopLocked ends the recording of a session that continues. Its event may exceed the quota.
 func (w *Writer) stopLocked(now time.Time, why string) error {
 	err := w.openLocked()
 	if err == nil {
@@ -305,7 +306,8 @@ func (w *Writer) stopLocked(now time.Time, why string) error {
 	return errors.Join(ErrStopped, err)
 }
 
-// skipLocked moves the end to offset to over bytes that are missing. The gap is written before what comes after it.
+// skipLocked moves the end to offset to, over missing bytes. The gap is written before the next
+// output.
 func (w *Writer) skipLocked(to uint64, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -323,20 +325,20 @@ func (w *Writer) skipLocked(to uint64, why string) {
 	w.end = to
 }
 
-// markLocked notes that the log is end bytes long now; bytes that come shortly after share the note.
+// markLocked records that the log is now end bytes long; bytes that follow shortly share the event.
 func (w *Writer) markLocked(now time.Time, end uint64) {
 	if w.waiting != nil && now.UnixMilli()-w.waiting.TimeUnix < mark.Milliseconds() {
 		w.waiting.Offset = end
 		return
 	}
-	// A failure shows at the next write; the bytes are in the log, and recovery times them.
+	// A failure shows at the next write. The bytes are in the log, and recovery adds a time.
 	_ = w.flushDueLocked()
 	w.due = w.waiting
 	w.waiting = &wire.Event{Kind: Output, Offset: end, TimeUnix: now.UnixMilli()}
 }
 
-// Mark writes when the bytes before the newest were printed. Append leaves that for when those who wait for its bytes have them; without Mark
-// the next Append, Event or Tidy does it.
+// Mark writes the time of the bytes before the newest. Append leaves that for later, so that
+// readers get their bytes first; without Mark the next Append, Event or Tidy does it.
 func (w *Writer) Mark() {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
@@ -364,7 +366,7 @@ func (w *Writer) flushMarkLocked() error {
 	return w.lineLocked(*e)
 }
 
-// flushGapsLocked writes the gaps that are not written yet, but for a private stretch that is not over.
+// flushGapsLocked writes gaps that are not written yet, except that of private mode in progress.
 func (w *Writer) flushGapsLocked(now time.Time) error {
 	for {
 		w.mu.RLock()
@@ -392,7 +394,7 @@ func (w *Writer) flushGapsLocked(now time.Time) error {
 	}
 }
 
-// event is how a gap is written.
+// event returns the event of a gap.
 func (e *GapError) event(unix int64) wire.Event {
 	if e.Why == WhyPrivate {
 		return wire.Event{Kind: Private, Offset: e.From, Missed: e.To - e.From, TimeUnix: unix}
@@ -407,7 +409,7 @@ func (w *Writer) flushLocked() error {
 	return errors.Join(w.flushMarkLocked(), w.flushGapsLocked(time.Now()))
 }
 
-// writeLocked writes an event after the output that came before it.
+// writeLocked writes an event after the output before it.
 func (w *Writer) writeLocked(now time.Time, e wire.Event) error {
 	err := w.flushMarkLocked()
 	if err == nil {
@@ -420,14 +422,14 @@ func (w *Writer) writeLocked(now time.Time, e wire.Event) error {
 	return err
 }
 
-// lineLocked adds a line to events.ndjson, or nothing of it.
+// lineLocked adds a line to events.ndjson, or no part of it.
 func (w *Writer) lineLocked(e wire.Event) error {
 	b, err := marshalLine(e)
 	if err != nil {
 		return err
 	}
 	if _, err := w.events.WriteAt(b, w.size); err != nil {
-		// Half a line would join with the next one into garbage. Cutting needs no space.
+		// Part of a line would corrupt the next one. Truncating needs no space.
 		return errors.Join(fmt.Errorf("record: %w", err), w.events.Truncate(w.size))
 	}
 	w.size += int64(len(b))

@@ -409,7 +409,7 @@ func TestPersonAtClosingTime(t *testing.T) {
 		s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 		began := time.Now()
 		w.closeDoor()
-		if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "the gateway is stopping; demo~main goes on") {
+		if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "the gateway is stopping; demo~main continues") {
 			t.Errorf("exit status %d:\n%s", got, s.text())
 		}
 		best = min(best, time.Since(began))

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DirError says why a state directory is refused, and what to do.
+// DirError says why a state directory is rejected, and what to do.
 type DirError struct {
 	Dir  string
 	Why  string
@@ -25,8 +25,8 @@ func (e *DirError) Error() string {
 	return fmt.Sprintf("state directory %s: %s; %s", e.Dir, e.Why, e.Hint)
 }
 
-// MakeDir makes the state directory, or checks the one that is there: keys and records lie in it, so it must be a
-// directory of ours, not a symbolic link, and nobody else may look into it or write to it.
+// MakeDir makes the state directory, or checks an existing one. It contains keys and records, so it
+// must be a directory of this user, not a symbolic link, and not accessible to others.
 func MakeDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func MakeDir(dir string) error {
 	const another = "choose another with --state"
 	switch {
 	case info.Mode()&fs.ModeSymlink != 0:
-		return refuse("name the directory itself with --state", "is a symbolic link")
+		return refuse("use the path of the directory itself with --state", "is a symbolic link")
 	case !info.IsDir():
 		return refuse(another, "is not a directory")
 	}
@@ -53,19 +53,19 @@ func MakeDir(dir string) error {
 	}
 	switch mode := info.Mode().Perm(); {
 	case mode&0o022 != 0:
-		return refuse("look at what is in it, then chmod 700 "+dir, "others can write to it (mode %04o)", mode)
+		return refuse("check its files, then chmod 700 "+dir, "others can write to it (mode %04o)", mode)
 	case mode&0o077 != 0:
-		return refuse("chmod 700 "+dir, "others can look into it (mode %04o)", mode)
+		return refuse("chmod 700 "+dir, "others can read it (mode %04o)", mode)
 	case mode&0o700 != 0o700:
 		return refuse("chmod 700 "+dir, "its owner may not use it (mode %04o)", mode)
 	}
 	return nil
 }
 
-// LockedError says that another daemon uses the state directory.
+// LockedError means that another daemon uses the state directory.
 type LockedError struct {
 	Dir string
-	Pid int // of the other daemon; 0 if it did not say
+	Pid int // of the other daemon; 0 if unknown
 }
 
 func (e *LockedError) Error() string {
@@ -75,7 +75,8 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("state directory %s: the daemon with pid %d uses it; stop that one or choose another with --state", e.Dir, e.Pid)
 }
 
-// lock is a held flock(2). The kernel drops it when the process ends, however it ends: there are no stale locks.
+// lock is a held flock(2). The kernel releases it when the process ends in any way: there are no
+// stale locks.
 type lock struct{ file *os.File }
 
 func lockDir(dir string) (*lock, error) {
@@ -89,7 +90,7 @@ func lockDir(dir string) (*lock, error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // the pid is a courtesy; without it the refusal stands
+		b, _ := io.ReadAll(io.LimitReader(f, 32)) // the pid is optional
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 		return nil, &LockedError{Dir: dir, Pid: pid}
 	}
@@ -103,5 +104,6 @@ func lockDir(dir string) (*lock, error) {
 	return &lock{file: f}, nil
 }
 
-// release drops the lock. The file stays: removing it would let two daemons lock two files of one name.
+// release releases the lock. The file stays: removing it could let two daemons lock two files with
+// the same name.
 func (l *lock) release() error { return l.file.Close() }

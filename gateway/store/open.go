@@ -24,35 +24,37 @@ var migrations embed.FS
 // File is the database's name in the state directory.
 const File = "sandboxd.db"
 
-// applicationID marks a database as ours (sqlite.org/pragma.html, application_id): "sbxd".
+// applicationID marks a database as sandboxd's (sqlite.org/pragma.html, application_id): "sbxd".
 const applicationID = 0x73627864
 
-// DamagedError says that the database cannot be read. It is never taken for an empty one: the sandboxes it knows exist.
+// DamagedError means that the database cannot be read. It is never treated as empty, because the
+// sandboxes in it exist.
 type DamagedError struct {
 	Path string
 	Err  error
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("store %s is damaged: %v; restore a copy, or move it and its -wal and -shm files away: "+
-		"sandboxes are then found again by their labels, with the names and owners noted beside their records", e.Path, e.Err)
+	return fmt.Sprintf("store %s is damaged: %v; restore a copy, or move it and its -wal and -shm files away; "+
+		"sandboxd then finds sandboxes by their labels, and their names and owners in the state directory", e.Path, e.Err)
 }
 
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// NewerError says that a later version of sandboxd has used the database.
+// NewerError means that a later version of sandboxd has used the database.
 type NewerError struct {
 	Path       string
-	Have, Know int64 // schema versions: of the file, and the newest that this program knows
+	Have, Know int64 // schema versions: of the file, and the newest that this program supports
 }
 
 func (e *NewerError) Error() string {
-	return fmt.Sprintf("store %s has schema version %d, this sandboxd knows up to %d; start the newer sandboxd that wrote it, "+
+	return fmt.Sprintf("store %s has schema version %d, this sandboxd supports up to %d; start the newer sandboxd that wrote it, "+
 		"or choose another state directory with --state", e.Path, e.Have, e.Know)
 }
 
-// Open opens the store in the state directory dir, both made if they are missing, and locks the directory until Close.
-// Errors that callers branch on: *DirError, *LockedError, *DamagedError, *NewerError.
+// Open opens the store in the state directory dir, makes both if they are missing, and locks the
+// directory until Close. Errors that callers branch on: *DirError, *LockedError, *DamagedError,
+// *NewerError.
 func Open(ctx context.Context, dir string) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -72,7 +74,7 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	return &Store{dir: dir, db: db, lock: held}, nil
 }
 
-// openFile opens the database, made first if there is none.
+// openFile opens the database, and makes it if there is none.
 func openFile(ctx context.Context, path string) (*sql.DB, error) {
 	err := checkHeader(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +94,8 @@ func openFile(ctx context.Context, path string) (*sql.DB, error) {
 	return db, nil
 }
 
-// checkHeader refuses what SQLite would take for an empty database: a file without content, or one cut off.
+// checkHeader rejects files that SQLite would treat as an empty database: an empty or truncated
+// file.
 func checkHeader(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -120,12 +123,12 @@ func checkHeader(path string) error {
 	return nil
 }
 
-// create makes the database under another name and puts it in place when it is whole, so that a crash in between never
-// leaves a file that looks damaged.
+// create makes the database under another name and renames it when it is complete, so that a crash
+// never leaves a file that looks damaged.
 func create(ctx context.Context, path string) error {
 	for _, side := range []string{path + "-wal", path + "-journal"} {
 		if _, err := os.Lstat(side); err == nil {
-			return &DamagedError{Path: path, Err: fmt.Errorf("it is missing, but %s is there", filepath.Base(side))}
+			return &DamagedError{Path: path, Err: fmt.Errorf("it is missing, but %s exists", filepath.Base(side))}
 		}
 	}
 	fresh := path + ".new"
@@ -168,7 +171,7 @@ func create(ctx context.Context, path string) error {
 
 func connect(path string) (*sql.DB, error) {
 	u := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
-		// FULL: with WAL and less, the last commits may be lost in a power cut.
+		// FULL: with WAL, a weaker setting may lose the last commits in a power cut.
 		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
 		"_txlock": {"immediate"},
 	}.Encode()}
@@ -176,11 +179,12 @@ func connect(path string) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", path, err)
 	}
-	db.SetMaxOpenConns(1) // one writer, and no reader that sees it locked
+	db.SetMaxOpenConns(1) // one writer, and no reader that finds it locked
 	return db, nil
 }
 
-// migrate checks that the database is whole, ours, and not from the future, and brings its schema up to date.
+// migrate checks that the database is intact, ours, and not newer than this program, and updates
+// its schema.
 func migrate(ctx context.Context, db *sql.DB, path string) error {
 	var id int64
 	if err := db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
@@ -217,14 +221,14 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 	return nil
 }
 
-// damage sorts out the errors by which SQLite says that the file, not the call, is at fault.
+// damage returns a DamagedError for errors of SQLite that blame the file and not the call.
 func damage(path string, err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch e.Code() & 0xff {
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 			return &DamagedError{Path: path, Err: err}
 		case sqlite3.SQLITE_IOERR:
-			return fmt.Errorf("store %s: %w; is its disk full, or failing?", path, err)
+			return fmt.Errorf("store %s: %w; check its disk", path, err)
 		}
 		return fmt.Errorf("store %s: %w", path, err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// loopMounted mounts an ext4 file system in a file of that size, which only root can.
+// loopMounted mounts an ext4 file system in a file of that size, which needs root.
 func loopMounted(t *testing.T, image, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -35,7 +35,8 @@ func loopMounted(t *testing.T, image, dir string) {
 	}
 }
 
-// copyOf is what is on a disk at this moment: what was written and not asked to be kept is in the memory of the machine alone.
+// copyOf returns the present content of a disk: writes without a sync are only in the machine's
+// memory.
 func copyOf(t *testing.T, image string) string {
 	t.Helper()
 	to := image + ".later"
@@ -55,8 +56,8 @@ func copyOf(t *testing.T, image string) string {
 	return to
 }
 
-// R4: what was acknowledged is there after the power failed. The disk is a file; a copy of it, taken just after a Put has returned, is
-// what a machine finds that lost its power then.
+// R4: acknowledged writes survive a power cut. The disk is a file; a copy of it, made just after a
+// Put has returned, is what a machine finds after a power cut at that moment.
 func TestR4AcknowledgedWritesSurvivePowerLoss(t *testing.T) {
 	root := t.TempDir()
 	image := filepath.Join(root, "disk")
@@ -79,7 +80,7 @@ func TestR4AcknowledgedWritesSurvivePowerLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// So that this test can fail: what nobody asked to be kept is not.
+	// A counterexample: writes without a sync are lost.
 	if err := os.WriteFile(filepath.Join(dir, "unkept"), make([]byte, 100_000), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Share says what a principal that does not own a sandbox may do there.
+// Share is the rights of a principal in a sandbox of another owner.
 type Share struct {
 	Sandbox   string // Sandbox.ID
 	Principal string
@@ -33,7 +33,8 @@ func (s *Store) Shares(ctx context.Context) ([]Share, error) {
 	return all, nil
 }
 
-// PutShare adds a row or changes the rights of the one that is there. Of a sandbox that is gone nothing is kept.
+// PutShare adds a row, or changes the rights of an existing one. It ignores a sandbox that does not
+// exist.
 func (s *Store) PutShare(ctx context.Context, sh Share) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO shares (sandbox, principal, rights) SELECT id, ?, ? FROM sandboxes WHERE id = ?
 		ON CONFLICT (sandbox, principal) DO UPDATE SET rights = excluded.rights`, sh.Principal, sh.Rights, sh.Sandbox)
@@ -43,7 +44,7 @@ func (s *Store) PutShare(ctx context.Context, sh Share) error {
 	return nil
 }
 
-// DeleteShare removes a row. Removing what is not there is not an error.
+// DeleteShare removes a row. A missing row is not an error.
 func (s *Store) DeleteShare(ctx context.Context, sandbox, principal string) error {
 	if _, err := s.db.ExecContext(ctx, `DELETE FROM shares WHERE sandbox = ? AND principal = ?`, sandbox, principal); err != nil {
 		return fmt.Errorf("store: unshare sandbox %s: %w", sandbox, err)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Shares survive reopening, follow their sandbox, and are added to a store that was made before there were any.
+// Shares survive reopening, end with their sandbox, and can be added to a store of an older
+// version.
 func TestShares(t *testing.T) {
 	dir := stateDir(t)
 	s := open(t, dir)

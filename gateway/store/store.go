@@ -1,5 +1,6 @@
-// Package store keeps the daemon's rows – sandboxes, their events, who they are shared with, and tokens – through crashes and power cuts, in one SQLite
-// database that one process at a time may open. It knows nothing of what the rows mean.
+// Package store keeps the daemon's rows – sandboxes, their events, their shares, and tokens –
+// through crashes and power cuts, in one SQLite database that one process at a time may open. It
+// does not interpret the rows.
 package store
 
 import (
@@ -13,7 +14,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Store is an open database. Its methods may be called at once. What a method acknowledged survives a power cut.
+// Store is an open database. Its methods may be called concurrently. Acknowledged writes survive a
+// power cut.
 type Store struct {
 	dir  string
 	db   *sql.DB
@@ -26,17 +28,17 @@ type Sandbox struct {
 	Name     string // unique among the rows whose State is not Deleting
 	Owner    string
 	Spec     []byte
-	Instance []byte // empty until there is one
+	Instance []byte // empty before the first instance
 	State    string
-	Since    time.Time // when State became so; kept to the millisecond
+	Since    time.Time // last change of State; with a resolution of a millisecond
 	Created  time.Time
 	Error    string
 }
 
-// Deleting is the one State that the store knows: such a row does not hold its name.
+// Deleting is the only State that the store interprets: such a row does not reserve its name.
 const Deleting = "deleting"
 
-// Event is something that happened to a sandbox, in order of adding.
+// Event is an event of a sandbox, in order of adding.
 type Event struct {
 	Sandbox string // Sandbox.ID
 	Time    time.Time
@@ -44,13 +46,13 @@ type Event struct {
 	Data    []byte // JSON
 }
 
-// Connection is the Kind of what a program in the sandbox makes as many of as it likes. They are counted apart, so that it
-// cannot make the rest be forgotten.
+// Connection is the Kind of events that a program in the sandbox can cause without limit. They are
+// counted separately, so that they do not displace the others.
 const Connection = "connection"
 
-// How many events of a sandbox are kept.
+// Numbers of events that are kept for each sandbox.
 const (
-	keptEvents      = 10_000 // but for connections
+	keptEvents      = 10_000 // without connections
 	keptConnections = 5_000
 )
 
@@ -92,7 +94,7 @@ func (s *Store) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	return all, nil
 }
 
-// Add adds a row. ErrNameTaken says that another live one has its name.
+// Add adds a row. It returns ErrNameTaken if another live one has its name.
 func (s *Store) Add(ctx context.Context, b Sandbox) error {
 	_, err := s.db.ExecContext(ctx,
 		`INSERT INTO sandboxes (id, name, owner, spec, instance, state, since, created, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -103,7 +105,7 @@ func (s *Store) Add(ctx context.Context, b Sandbox) error {
 	return nil
 }
 
-// Put replaces the row with b's ID. ErrNoSandbox says that there is none.
+// Put replaces the row with b's ID. It returns ErrNoSandbox if there is none.
 func (s *Store) Put(ctx context.Context, b Sandbox) error {
 	res, err := s.db.ExecContext(ctx,
 		`UPDATE sandboxes SET name = ?, owner = ?, spec = ?, instance = ?, state = ?, since = ?, created = ?, error = ? WHERE id = ?`,
@@ -120,7 +122,7 @@ func (s *Store) Put(ctx context.Context, b Sandbox) error {
 	return nil
 }
 
-// Delete removes a row and its events. Removing what is not there is not an error.
+// Delete removes a row and its events. A missing row is not an error.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	if _, err := s.db.ExecContext(ctx, `DELETE FROM sandboxes WHERE id = ?`, id); err != nil {
 		return fmt.Errorf("store: delete sandbox %s: %w", id, err)
@@ -128,14 +130,14 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// AddEvents adds events in one transaction and drops the oldest of a sandbox that has too many. Events of sandboxes that
-// are gone are left out.
+// AddEvents adds events in one transaction and drops the oldest ones beyond the limit. It ignores
+// events of sandboxes that do not exist.
 func (s *Store) AddEvents(ctx context.Context, events ...Event) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("store: add events: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	type class struct {
 		id          string
 		connections bool
@@ -196,7 +198,7 @@ func blob(b []byte) []byte {
 	return b
 }
 
-// naming turns the violation of the name index into ErrNameTaken.
+// naming converts a violation of the name index to ErrNameTaken.
 func naming(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
 		return ErrNameTaken

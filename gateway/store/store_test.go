@@ -91,7 +91,7 @@ func TestNameIsHeldWhileLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Add(t.Context(), row("id2", "demo")); err != nil {
-		t.Fatalf("name of one that is being deleted: %v", err)
+		t.Fatalf("name of a sandbox that is being deleted: %v", err)
 	}
 	if err := s.Put(t.Context(), row("id9", "x")); !errors.Is(err, ErrNoSandbox) {
 		t.Fatalf("put of nothing: %v, want ErrNoSandbox", err)
@@ -125,7 +125,7 @@ func TestOneOfManyGetsTheName(t *testing.T) {
 	}
 }
 
-// A program that connects without end does not make anybody forget who allowed what.
+// A program that connects without end does not displace other events, such as who allowed what.
 func TestConnectionsPushOutNoOtherEvents(t *testing.T) {
 	s := open(t, stateDir(t))
 	if err := s.Add(t.Context(), row("id1", "demo")); err != nil {

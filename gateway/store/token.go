@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// ErrNoToken says that there is no token of that ID.
+// ErrNoToken means that there is no token with that ID.
 var ErrNoToken = errors.New("no such token")
 
-// Token is a row: who somebody is that knows a secret. The secret itself is not kept.
+// Token is a row: the principal behind a secret. The secret itself is not stored.
 type Token struct {
 	ID        string
 	Hash      []byte // SHA-256 of the secret
@@ -18,7 +18,7 @@ type Token struct {
 	Kind      string
 	Rights    string
 	Label     string
-	Line      string // of authorized_keys that made it, by fingerprint; empty is any
+	Line      string // line of authorized_keys that made it, by fingerprint; empty is any
 	Created   time.Time
 	Expires   time.Time // zero is never
 }
@@ -68,7 +68,7 @@ func (s *Store) AddToken(ctx context.Context, t Token) error {
 	return nil
 }
 
-// DeleteExpiredTokens removes the rows of those that have expired by now.
+// DeleteExpiredTokens removes the rows of tokens that have expired by now.
 func (s *Store) DeleteExpiredTokens(ctx context.Context, now time.Time) error {
 	if _, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE expires <> 0 AND expires <= ?`, now.UnixMilli()); err != nil {
 		return fmt.Errorf("store: delete expired tokens: %w", err)
@@ -76,7 +76,7 @@ func (s *Store) DeleteExpiredTokens(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// DeleteToken removes a row. ErrNoToken says that there is none.
+// DeleteToken removes a row. It returns ErrNoToken if there is none.
 func (s *Store) DeleteToken(ctx context.Context, id string) error {
 	res, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, id)
 	if err == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Tokens survive reopening, oldest first, and a hash names one.
+// Tokens survive reopening, oldest first, and hashes are unique.
 func TestTokens(t *testing.T) {
 	dir := stateDir(t)
 	s := open(t, dir)

@@ -9,20 +9,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Limits of codes. They live in memory only: who restarts the daemon asks for another.
+// Limits of codes. They are only in memory: after a restart of the daemon they are invalid.
 const (
-	CodeTime = time.Minute // that a code is good for
+	CodeTime = time.Minute // lifetime of a code
 	maxCodes = 100         // of one principal
 )
 
-// coded is what a code that nobody has redeemed yet stands for.
+// coded is the token that an unused code stands for.
 type coded struct {
 	token Token
 	until time.Time
 }
 
-// Code returns a secret for which Redeem makes the token that t describes, as Create does, once and within CodeTime. It is for ways on which
-// a token must not go, such as the address of a page.
+// Code returns a secret for which Redeem makes the token that t describes, as Create does, once and
+// within CodeTime. Use it where a token must not appear, such as in the address of a page.
 func (r *Registry) Code(t Token) (code string, err error) {
 	now := time.Now()
 	t = t.withDefaults()
@@ -42,13 +42,14 @@ func (r *Registry) Code(t Token) (code string, err error) {
 		}
 	}
 	if own >= maxCodes {
-		return "", &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d codes that nobody has used, the most there may be", t.Principal, own), Hint: "wait a minute"}
+		return "", &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d unused codes, which is the limit", t.Principal, own), Hint: "wait a minute"}
 	}
 	r.codes[hashOf(code)] = coded{t, now.Add(CodeTime)}
 	return code, nil
 }
 
-// Redeem makes the token that a code stands for. One that was used, that is too old or that nobody made is an error with code denied.
+// Redeem makes the token of a code. A code that was used, has expired or does not exist is an error
+// with code denied.
 func (r *Registry) Redeem(ctx context.Context, code string) (secret string, made Token, err error) {
 	hash := hashOf(code)
 	r.mu.Lock()
@@ -56,10 +57,11 @@ func (r *Registry) Redeem(ctx context.Context, code string) (secret string, made
 	delete(r.codes, hash)
 	r.mu.Unlock()
 	if !ok || !time.Now().Before(c.until) {
-		return "", Token{}, &wire.Error{Code: wire.CodeDenied, Message: "this code was used, or is older than a minute", Hint: "get another one: sandboxd page"}
+		return "", Token{}, &wire.Error{Code: wire.CodeDenied, Message: "this code was used, or is older than a minute", Hint: "get a new one with sandboxd page"}
 	}
 	return r.Create(ctx, c.token)
 }
 
-// codes are by the hash of the code: what is looked up says nothing, by the time it takes, of any other.
+// codes are indexed by the hash of the code, so that the time of a lookup reveals nothing about
+// other codes.
 type codes map[[sha256.Size]byte]coded

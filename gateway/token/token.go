@@ -1,5 +1,6 @@
-// Package token knows who calls over HTTP: secrets that stand for a principal, as keys do over SSH. A secret is shown once, when
-// it is made; only its hash is kept. A token that is revoked or that expires ends what it is being used for.
+// Package token authenticates callers over HTTP: a secret stands for a principal, like a key over
+// SSH. A secret is shown once, when it is made; only its hash is stored. When a token is revoked or
+// expires, all uses of it end.
 package token
 
 import (
@@ -22,10 +23,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Prefix begins every secret, so that scanners of repositories and logs find one that leaked.
+// Prefix begins every secret, so that scanners of repositories and logs find leaked ones.
 const Prefix = "sbx_"
 
-// Limits of what a token says of itself, and of how many one principal has.
+// Limits of a token's fields, and of the number of tokens of one principal.
 const (
 	maxLabel  = 64
 	maxTokens = 1000
@@ -38,12 +39,11 @@ var (
 	ErrExpired  error = &wire.Error{Code: wire.CodeDenied, Message: "the token has expired"}
 )
 
-// ErrNone is the error of a secret, or of an ID, that no token has: nobody made it, or it has
-// ended.
+// ErrNone is the error of a secret or an ID without a token: it never existed, or has ended.
 var ErrNone = errors.New("no such token")
 
-// unbacked is the error of a token that could not be made now by who made it. It wraps ErrUnbacked
-// and a *wire.Error.
+// unbacked is the error of a token whose maker could not make it now. It wraps ErrUnbacked and a
+// *wire.Error.
 type unbacked struct{ why error }
 
 func (e *unbacked) Error() string { return ErrUnbacked.Error() + ": " + e.why.Error() }
@@ -51,19 +51,20 @@ func (e *unbacked) Error() string { return ErrUnbacked.Error() + ": " + e.why.Er
 func (e *unbacked) Unwrap() []error {
 	return []error{ErrUnbacked, &wire.Error{Code: wire.CodeDenied,
 		Message: "this token is no longer good: " + e.why.Error(),
-		Hint:    "make another with a key that can log in: sandboxd token new"}}
+		Hint:    "make a new one with a key that can log in: sandboxd token new"}}
 }
 
-// Token is what is known of one, but for the secret.
+// Token describes a token, without its secret.
 type Token struct {
 	ID        string         `json:"id"`
 	Principal string         `json:"principal"`
 	Kind      wire.PartyKind `json:"kind"`
 	Rights    wire.Rights    `json:"rights"`
 	Label     string         `json:"label,omitempty"`
-	Line      string         `json:"key,omitempty"` // that made it, as Principal.Line
-	Created   time.Time      `json:"created"`
-	Expires   *time.Time     `json:"expires,omitempty"` // nil is never
+	// Line of the key that made it, as Principal.Line.
+	Line    string     `json:"key,omitempty"`
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires,omitempty"` // nil is never
 }
 
 func (t Token) withDefaults() Token {
@@ -71,13 +72,13 @@ func (t Token) withDefaults() Token {
 	return t
 }
 
-// AsPrincipal is who a caller with this token is.
+// AsPrincipal returns the principal of a caller with this token.
 func (t Token) AsPrincipal() gateway.Principal {
 	return gateway.Principal{Name: t.Principal, Kind: t.Kind, Rights: t.Rights,
 		Key: "token " + t.ID, Line: t.Line}
 }
 
-// Registry is every token of a daemon. Its methods may be called at once.
+// Registry has all tokens of a daemon. Its methods may be called concurrently.
 type Registry struct {
 	store *store.Store
 
@@ -85,11 +86,11 @@ type Registry struct {
 
 	mu    sync.Mutex
 	live  map[[sha256.Size]byte]*used // guarded by mu
-	byID  map[string]*used            // guarded by mu; the same
+	byID  map[string]*used            // guarded by mu; the same tokens
 	codes codes                       // guarded by mu
 }
 
-// used is a token in use: ctx ends with it.
+// used is a token with the context of its uses.
 type used struct {
 	Token
 	hash [sha256.Size]byte
@@ -97,9 +98,9 @@ type used struct {
 	end  context.CancelCauseFunc
 }
 
-// Open reads the tokens that a store has. Those that have expired are removed from it. backed says
-// why who made a token could not make it now, nil if they could: by its Principal, Kind, Rights and
-// Line. It is asked for every request.
+// Open reads the tokens of a store, and removes expired ones. backed returns why the maker of a
+// token could not make it now, nil if they could: by its Principal, Kind, Rights and Line. It is
+// called for every request.
 func Open(ctx context.Context, s *store.Store, backed func(Token) error) (*Registry, error) {
 	rows, err := s.Tokens(ctx)
 	if err != nil {
@@ -127,7 +128,7 @@ func Open(ctx context.Context, s *store.Store, backed func(Token) error) (*Regis
 	return r, nil
 }
 
-// Close ends what every token is used for.
+// Close ends the contexts of all tokens.
 func (r *Registry) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +137,7 @@ func (r *Registry) Close() {
 	}
 }
 
-// add makes t known by its hash.
+// add indexes t by its hash.
 func (r *Registry) add(hash [sha256.Size]byte, t Token) {
 	l := &used{Token: t, hash: hash}
 	l.begin()
@@ -146,7 +147,7 @@ func (r *Registry) add(hash [sha256.Size]byte, t Token) {
 	r.live[hash], r.byID[t.ID] = l, l
 }
 
-// begin makes what ends with the token.
+// begin makes the context that ends with the token.
 func (l *used) begin() {
 	l.ctx, l.end = context.WithCancelCause(context.Background())
 	if l.Expires != nil {
@@ -156,8 +157,8 @@ func (l *used) begin() {
 	}
 }
 
-// forgetExpiredLocked lets go of tokens that have expired: whoever makes many short ones fills nothing. Their rows go when another is
-// made, or at the next Open. It is called with mu held.
+// forgetExpiredLocked drops expired tokens, so that many short-lived ones do not fill memory. Their
+// rows are removed when another token is made, or at the next Open. It is called with mu held.
 func (r *Registry) forgetExpiredLocked() {
 	for _, l := range r.live {
 		if errors.Is(context.Cause(l.ctx), ErrExpired) {
@@ -167,9 +168,9 @@ func (r *Registry) forgetExpiredLocked() {
 	}
 }
 
-// Create makes a token of what t says: Principal, Kind (empty is agent), Rights (empty is drive),
-// Label, Line and Expires. secret is what its holder shows; nobody can get it again. One that would
-// not be good is refused.
+// Create makes a token from t's Principal, Kind (empty is agent), Rights (empty is drive), Label,
+// Line and Expires. secret is what its holder presents; it cannot be read again. Create rejects a
+// token that would be invalid.
 func (r *Registry) Create(ctx context.Context, t Token) (secret string, made Token, err error) {
 	t = t.withDefaults()
 	now := time.Now()
@@ -198,24 +199,24 @@ func (r *Registry) Create(ctx context.Context, t Token) (secret string, made Tok
 func (r *Registry) check(t Token, now time.Time) error {
 	switch {
 	case t.Principal == "":
-		return errors.New("a token of nobody")
+		return errors.New("a token needs a principal")
 	case t.Kind != wire.Agent && t.Kind != wire.Person:
-		return wire.Errorf(wire.CodeUsage, "kind %q: agent or person", t.Kind)
+		return wire.Errorf(wire.CodeUsage, "kind %q: must be agent or person", t.Kind)
 	case t.Rights != wire.RightDrive && t.Rights != wire.RightWatch:
-		return wire.Errorf(wire.CodeUsage, "rights %q: drive or watch", t.Rights)
+		return wire.Errorf(wire.CodeUsage, "rights %q: must be drive or watch", t.Rights)
 	case len(t.Label) > maxLabel:
-		return wire.Errorf(wire.CodeUsage, "the label has %d bytes; %d are allowed", len(t.Label), maxLabel)
+		return wire.Errorf(wire.CodeUsage, "label: %d bytes; at most %d are allowed", len(t.Label), maxLabel)
 	case strings.ContainsFunc(t.Label, func(c rune) bool { return c < ' ' || c > '~' }):
-		return wire.Errorf(wire.CodeUsage, "the label %q: printable ASCII only", t.Label)
+		return wire.Errorf(wire.CodeUsage, "label %q: must be printable ASCII", t.Label)
 	case t.Expires != nil && !now.Before(*t.Expires):
-		return wire.Errorf(wire.CodeUsage, "the token would have expired already")
+		return wire.Errorf(wire.CodeUsage, "the token's expiry is in the past")
 	}
 	if err := r.backed(t); err != nil {
-		return &wire.Error{Code: wire.CodeDenied, Message: "no token is made: " + err.Error(),
-			Hint: "log in with a key that can make it"}
+		return &wire.Error{Code: wire.CodeDenied, Message: "token denied: " + err.Error(),
+			Hint: "log in with a key that may make it"}
 	}
 	if n := len(r.List(t.Principal)); n >= maxTokens {
-		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d tokens, the most there may be", t.Principal, n), Hint: "revoke one: sandboxd token rm ID"}
+		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d tokens, which is the limit", t.Principal, n), Hint: "revoke one: sandboxd token rm ID"}
 	}
 	return nil
 }
@@ -234,7 +235,8 @@ func (r *Registry) List(principal string) []Token {
 	return all
 }
 
-// Revoke ends a principal's token, and what it is being used for. One of somebody else is one that does not exist.
+// Revoke ends a principal's token and its uses. A token of another principal does not exist for
+// this one.
 func (r *Registry) Revoke(ctx context.Context, principal, id string) error {
 	unknown := &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no token %q", id), Hint: "sandboxd token ls lists them"}
 	r.mu.Lock()
@@ -254,9 +256,9 @@ func (r *Registry) Revoke(ctx context.Context, principal, id string) error {
 	return nil
 }
 
-// Verify says whose secret it is. live ends, with ErrRevoked, ErrExpired or ErrUnbacked, when the
-// token does. The error is ErrNone, or wraps ErrUnbacked: t is then that token. The time it takes
-// says nothing of any secret: what is looked up is its hash.
+// Verify returns the token of a secret. live ends, with ErrRevoked, ErrExpired or ErrUnbacked, when
+// the token does. The error is ErrNone, or wraps ErrUnbacked: then t is that token. Its duration
+// reveals nothing about secrets, because it looks up a hash.
 func (r *Registry) Verify(secret string) (t Token, live context.Context, err error) {
 	if !strings.HasPrefix(secret, Prefix) {
 		return Token{}, nil, ErrNone
@@ -264,12 +266,12 @@ func (r *Registry) Verify(secret string) (t Token, live context.Context, err err
 	return r.good(func() *used { return r.live[hashOf(secret)] })
 }
 
-// ByID is Verify for who was shown the secret before, and has proof of it.
+// ByID is like Verify, for a caller who has already proven the secret.
 func (r *Registry) ByID(id string) (t Token, live context.Context, err error) {
 	return r.good(func() *used { return r.byID[id] })
 }
 
-// good is the token that find finds, if there is one and it is good.
+// good returns the token that find finds, if it exists and is valid.
 func (r *Registry) good(find func() *used) (t Token, ends context.Context, err error) {
 	r.mu.Lock()
 	l := find()
@@ -286,7 +288,7 @@ func (r *Registry) good(find func() *used) (t Token, ends context.Context, err e
 	return t, ends, nil
 }
 
-// way is what makes a token good, and others that were made alike.
+// way identifies tokens that were made in the same way, and are therefore valid together.
 type way struct {
 	principal string
 	kind      wire.PartyKind
@@ -296,9 +298,9 @@ type way struct {
 
 func (t Token) way() way { return way{t.Principal, t.Kind, t.Rights, t.Line} }
 
-// EndUnbacked ends what tokens are used for that who made them could not make now. The tokens
-// themselves stay, and are good again if that changes: a file of keys that cannot be read for a
-// moment costs nobody theirs.
+// EndUnbacked ends uses of tokens whose makers could not make them now. The tokens themselves stay,
+// and are valid again if that changes: a file of keys that is briefly unreadable invalidates no
+// token.
 func (r *Registry) EndUnbacked() {
 	r.mu.Lock()
 	ways := make(map[way]Token)

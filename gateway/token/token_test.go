@@ -37,7 +37,7 @@ func openAll(t *testing.T, dir string) (*Registry, *store.Store) {
 	return r, s
 }
 
-// A token is known by its secret, after a restart too, and the secret is in no file.
+// A secret identifies its token, also after a restart, and is in no file.
 func TestSecretIsNotKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	r, s := openAll(t, dir)
@@ -74,7 +74,7 @@ func TestSecretIsNotKept(t *testing.T) {
 	}
 }
 
-// A revoked token ends what it is used for and stays revoked; nobody else's can be.
+// Revoking a token ends its uses permanently; tokens of others cannot be revoked.
 func TestRevoke(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	r, s := openAll(t, dir)
@@ -111,7 +111,7 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// A token that expires ends what it is used for, and a restart forgets it.
+// Expiry ends the uses of a token, and a restart removes it.
 func TestExpire(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	s := openStore(t, dir)
@@ -174,7 +174,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A code makes one token, once and within a minute, and lives in memory only, as a hash.
+// A code makes one token, once and within a minute, and is only in memory, as a hash.
 func TestCode(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestCode(t *testing.T) {
 	})
 }
 
-// Tokens that have expired are kept nowhere: whoever makes short ones without end fills neither memory nor disk (A112).
+// Expired tokens are removed: many short-lived ones fill neither memory nor disk (A112).
 func TestExpiredAreForgotten(t *testing.T) {
 	r, s := openAll(t, filepath.Join(t.TempDir(), "state"))
 	defer s.Close()
@@ -257,7 +257,8 @@ func TestExpiredAreForgotten(t *testing.T) {
 	}
 }
 
-// Whoever can log in no longer has no token that is good, and what theirs is used for ends; it is good again when they are back.
+// The tokens of a user who can no longer log in are invalid, and their uses end; they are valid
+// again when the user can log in.
 func TestPrincipalIsGone(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "state"))
 	defer s.Close()

@@ -14,30 +14,30 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// Filter passes to a person's terminal what a Renderer writes, and nothing else. It is for clients
-// of a gateway that they do not trust. Sequences that are not on the list of this package go, and
-// what turns the direction of text is written out. It holds no more than one sequence.
+// Filter passes to a person's terminal only what a Renderer may write. It is for clients that do
+// not trust their gateway. It drops sequences that are not on the list of this package, and shows
+// characters that change the direction of text as escapes. It buffers at most one sequence.
 type Filter struct {
 	to    io.Writer
-	rest  []byte // the beginning of a sequence, or of a character
+	rest  []byte // beginning of a sequence, or of a character
 	on    map[string]bool
-	sends string // final bytes of the sequences that were passed on
+	sends string // final bytes of the passed sequences
 }
 
-// NewFilter returns a Filter to a terminal in raw mode. Its owner closes it.
+// NewFilter returns a Filter for a terminal in raw mode. Its owner closes it.
 func NewFilter(to io.Writer) *Filter { return &Filter{to: to, on: make(map[string]bool)} }
 
 const maxSequence = 128
 
 var (
-	// listed are the sequences of the package's documentation, and CSI J and CSI 2 J: erasing below
-	// the cursor, and all.
+	// listed matches the sequences of the package's documentation, and CSI J and CSI 2 J: erase
+	// below the cursor, and erase all.
 	listed = regexp.MustCompile(`^\x1b(\[\d*(;\d+)?H|\[\d*[CLM]|\[[0-6] q|\[[\d;:]*m` +
 		`|\[[KJ]|\[2[JX]|\[(\d+;\d+)?r|[=>]|\[\?(1|7|9|25|1000|1002|1003|1004|1005|1006|1015|1049|2004)[hl])$`)
 	mode = regexp.MustCompile(`^\x1b\[\?(\d+)([hl])$`)
 )
 
-// Write takes what a server sent, in pieces of any size. Its error is that of the terminal.
+// Write takes a server's output, in pieces of any size. Its error is that of the terminal.
 func (f *Filter) Write(p []byte) (int, error) {
 	n := len(p)
 	p = append(f.rest, p...)
@@ -61,8 +61,8 @@ func (f *Filter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// measure returns how long the sequence or character is with which p begins, and whether it is
-// whole.
+// measure returns the length of the sequence or character at the beginning of p, and whether it is
+// complete.
 func measure(p []byte) (size int, whole bool) {
 	switch {
 	case p[0] != 0x1b:
@@ -80,13 +80,13 @@ func measure(p []byte) (size int, whole bool) {
 		case c >= 0x40 && c < 0x7f:
 			return i + 1, true
 		case c < ' ' || c >= 0x7f:
-			return i, true // cut off: what cuts it comes next
+			return i, true // interrupted: the interrupting byte comes next
 		}
 	}
 	return 1, false
 }
 
-// appendSafe appends one sequence or character to out, if a person's terminal may have it.
+// appendSafe appends one sequence or character to out, if it is safe for a person's terminal.
 func (f *Filter) appendSafe(out, one []byte) []byte {
 	if one[0] == 0x1b {
 		if !listed.Match(one) {
@@ -109,7 +109,8 @@ func (f *Filter) appendSafe(out, one []byte) []byte {
 	return append(out, text.Mark(string(r))...)
 }
 
-// Close gives the terminal back as it was, where the server did not: colours, scroll region, modes.
+// Close restores the parts of the terminal that the server has not restored: colours, scroll
+// region, modes.
 func (f *Filter) Close() error {
 	if f.sends == "" {
 		return nil
@@ -125,7 +126,7 @@ func (f *Filter) Close() error {
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.on)) {
-		// Wrapping and the cursor are on by themselves; all others are off.
+		// Wrapping and the cursor are on by default; all others are off.
 		if usual := n == "7" || n == "25"; f.on[n] != usual {
 			letter := 'l'
 			if usual {

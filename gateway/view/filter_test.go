@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// filtered is what a terminal gets of p, written in two pieces.
+// filtered returns the terminal's bytes for p, written in two pieces.
 func filtered(t testing.TB, p []byte, split int) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -83,7 +83,8 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// Close gives back whatever a server may have changed, also where it set no mode, or ended the one it had set.
+// Close restores everything that a server may have changed, also if it set no mode, or reset the
+// one it had set.
 func TestFilterGivesBack(t *testing.T) {
 	for name, tt := range map[string]struct{ sent, want string }{
 		"hidden text":             {"\x1b[8m", "\x1b[m"},

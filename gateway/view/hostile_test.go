@@ -12,7 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// hostile are things that a program prints to get at the terminal of who watches. What is EVIL in them must not be seen.
+// hostile are outputs by which a program attacks a watcher's terminal. Text with EVIL must not
+// become visible.
 var hostile = map[string]string{
 	"title and its report":      "\x1b]2;EVIL\a\x1b]0;EVIL\x1b\\\x1b[21t\x1b[20t\x1b[22;0t\x1b[23;0t",
 	"DECRQSS with a payload":    "\x1bP$qEVIL\nid\n\x1b\\",
@@ -38,7 +39,8 @@ var hostile = map[string]string{
 	"resets":                    "\x1bc\x1b[!p\x1b[3J\x1b[2J\x1b[22J\x1b[?2J\x1b[8;5;5t\x1b[9;1t\x1b[2t",
 }
 
-// None of it reaches a person, however it is cut: what comes out is on the list, the status line is ours, and the terminal is restored.
+// None of it reaches a person, wherever it is cut: the output is on the list, the status line is
+// ours, and the terminal is restored.
 func TestHostile(t *testing.T) {
 	for name, in := range hostile {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +66,7 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// cutAt shows in to somebody who drives and was there before it, and to one who joins at cut.
+// cutAt shows in to a driver who was there before, and to a watcher who joins at cut.
 func cutAt(t *testing.T, in string, cut int) {
 	t.Helper()
 	s := screen.New(screen.Options{Cols: 24, Rows: 7, Scrollback: 50})
@@ -94,7 +96,7 @@ func cutAt(t *testing.T, in string, cut int) {
 	}
 }
 
-// Streams without an end cost no memory, and a frame of them has a bound.
+// Endless streams take no memory, and their frames have a bound.
 func TestFloods(t *testing.T) {
 	total := 20 << 20
 	if testing.Short() {
@@ -146,8 +148,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// For any stream, cut anywhere, any windows, any words in the status line: what comes out is on the list of the package's documentation, shows
-// what the screen has, and is taken back.
+// For any stream, cut anywhere, any window and any text in the status line: the output is on the
+// list of the package's documentation, shows the screen, and is restored.
 func FuzzDraw(f *testing.F) {
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 20 {
@@ -181,8 +183,8 @@ func FuzzDraw(f *testing.F) {
 				if cut {
 					want, _ = statusLine(status, v.cols)
 				}
-				if got := told(m.Line(v.rows - 1)); got != told(want) {
-					t.Fatalf("status line %q, want %q", got, told(want))
+				if got := describe(m.Line(v.rows - 1)); got != describe(want) {
+					t.Fatalf("status line %q, want %q", got, describe(want))
 				}
 			}
 			if again := v.Draw(f); len(again) > 0 {

@@ -185,7 +185,7 @@ func TestParsePrefix(t *testing.T) {
 	}
 	for _, name := range []string{"", "]", "ctrl-", "ctrl-ab", "^[", "ctrl-m", "^I", "^J", "^h", "^@", "^?", "ctrl-1", "alt-a", "^é", "none!"} {
 		if got, err := ParsePrefix(name); err == nil || !strings.Contains(err.Error(), "; use ") {
-			t.Errorf("ParsePrefix(%q) = %#x, %v; want an error that says what is right", name, got, err)
+			t.Errorf("ParsePrefix(%q) = %#x, %v; want an error that names valid keys", name, got, err)
 		}
 	}
 	for prefix, want := range map[byte]string{0: "^]", DefaultPrefix: "^]", 1: "^A", 0x1c: "^\\", NoPrefix: ""} {

@@ -22,7 +22,7 @@ type seat interface {
 	look() look
 }
 
-// look is what a person's terminal shows, and what it has above the window.
+// look is the visible content of a person's terminal, with its scrollback.
 type look struct {
 	rows, above      []string
 	x, y             int
@@ -47,36 +47,36 @@ func (m *model) resize(cols, rows int) { m.Screen.Resize(cols, rows) }
 func (m *model) look() (l look) {
 	_, rows := m.Size()
 	for y := range rows {
-		l.rows = append(l.rows, told(m.Line(y)))
+		l.rows = append(l.rows, describe(m.Line(y)))
 	}
 	c, modes := m.Cursor(), m.Modes()
 	l.x, l.y, l.visible, l.alternate, l.wraps = c.X, c.Y, c.Visible, modes.AltScreen, modes.AutoWrap
 	if !l.alternate {
 		for n := m.Kept(); n < m.Scrolled(); n++ {
-			l.above = append(l.above, told(m.AppendKept(nil, n)))
+			l.above = append(l.above, describe(m.AppendKept(nil, n)))
 		}
 	}
 	return l
 }
 
-// watch is somebody who joins s and looks from time to time.
+// watch is a person who joins s and looks from time to time.
 type watch struct {
 	t      *testing.T
 	r      *Renderer
 	s      *screen.Screen
 	to     seat
-	since  uint64 // the first line that their scrollback ought to have
+	since  uint64 // the first line that their scrollback must have
 	main   bool   // they have seen the main screen
-	lost   bool   // not all of them were kept
-	lines  int    // compared
+	lost   bool   // some of them were not kept
+	lines  int    // number of compared lines
 	before []string
 }
 
-// join puts a shell's words on a new terminal, and somebody in front of it.
+// join adds a person at a new terminal with the output of a shell.
 func join(t *testing.T, to seat, s *screen.Screen, cols, rows int) *watch {
 	to.start(cols, rows)
 	w := &watch{t: t, r: NewRenderer(cols, rows), s: s, to: to}
-	// The words are as many as fit, and more, by chance of the size.
+	// The output fills the terminal, or more, depending on the size.
 	var text strings.Builder
 	for i := range rows * 3 / 4 {
 		line := fmt.Sprintf("%d", i%10)
@@ -90,8 +90,8 @@ func join(t *testing.T, to seat, s *screen.Screen, cols, rows int) *watch {
 	return w
 }
 
-// see draws the screen and fails when the terminal does not show what one shows that saw the whole stream: the window as the screen has it,
-// and above it all the lines that left the screen since.
+// see draws the screen and fails if the terminal differs from one that has shown the whole stream:
+// the window as the screen, and above it all lines that have left the screen since.
 func (w *watch) see(what, status string) {
 	w.t.Helper()
 	alternate := w.s.Modes().AltScreen
@@ -102,17 +102,17 @@ func (w *watch) see(what, status string) {
 	out := string(w.r.Draw(Frame{Screen: w.s, Status: status, Driver: len(status)%2 == 0}))
 	w.to.feed([]byte(out))
 	got := w.to.look()
-	if got.x == w.r.cols { // a wrap that is pending where nothing wraps
+	if got.x == w.r.cols { // a pending wrap, where nothing wraps
 		got.x--
 	}
 	_, rows := w.r.Area()
 	want := look{alternate: alternate, above: got.above, visible: w.s.Cursor().Visible}
 	for y := range rows {
-		want.rows = append(want.rows, told(wantCells(w.r, w.s, y)))
+		want.rows = append(want.rows, describe(wantCells(w.r, w.s, y)))
 	}
 	if w.r.rows > 1 {
 		line, _ := statusLine(status, w.r.cols)
-		want.rows = append(want.rows, told(line))
+		want.rows = append(want.rows, describe(line))
 	}
 	x0, y0 := w.r.Offset()
 	if want.x, want.y = w.s.Cursor().X-x0, w.s.Cursor().Y-y0; !want.visible {
@@ -120,9 +120,9 @@ func (w *watch) see(what, status string) {
 	}
 	w.lost = w.lost || w.since < w.s.Kept()
 	if _, sr := w.s.Size(); !alternate && !w.lost && sr <= rows && rows > 1 {
-		// Lines are cut as the window was that left them behind.
+		// Lines are cut to the width of the window that they left.
 		for ; w.since < w.s.Scrolled(); w.since++ {
-			w.before = append(w.before, told(w.r.clip(w.s.AppendKept(nil, w.since))))
+			w.before = append(w.before, describe(w.r.clip(w.s.AppendKept(nil, w.since))))
 			w.lines++
 		}
 		want.above = w.before
@@ -132,7 +132,7 @@ func (w *watch) see(what, status string) {
 	}
 }
 
-// leave goes away, and fails when the terminal is not as a shell wants it.
+// leave ends the visit, and fails if the terminal is not as a shell needs it.
 func (w *watch) leave(what, status string) {
 	w.t.Helper()
 	was := w.to.look()
@@ -143,7 +143,7 @@ func (w *watch) leave(what, status string) {
 	}
 	if !w.main {
 		if want := append(slices.Clone(w.before), make([]string, w.r.rows)...)[:w.r.rows]; !slices.Equal(now.rows, want) || now.y != len(w.before)-1 {
-			w.t.Fatalf("%s: the terminal was to be as it was:\n%q\nwant\n%q", what, now.rows, want)
+			w.t.Fatalf("%s: the terminal was not restored:\n%q\nwant\n%q", what, now.rows, want)
 		}
 		return
 	}
@@ -158,14 +158,14 @@ func (w *watch) leave(what, status string) {
 			w.t.Fatalf("%s: leaving changed what is shown:\n%q\nwant\n%q", what, now.rows, want)
 		}
 	}
-	// The whole window scrolls again, in no colour.
+	// The whole window scrolls again, without colour.
 	w.to.feed([]byte(strings.Repeat("\r\n", 2*w.r.rows)))
 	if last := w.to.look(); slices.ContainsFunc(last.rows, func(line string) bool { return line != "" }) {
 		w.t.Fatalf("%s: a scroll region or a colour is left: %q", what, last.rows)
 	}
 }
 
-// lively is a program's output that scrolls, without the sequences that forget the lines that did.
+// lively returns a program's output that scrolls, without sequences that erase scrolled lines.
 func lively(r *rand.Rand, cols, rows int) string {
 	var b strings.Builder
 	for range 1 + r.IntN(4) {
@@ -183,8 +183,9 @@ func lively(r *rand.Rand, cols, rows int) string {
 	return strings.ReplaceAll(b.String(), "\x1bc", "")
 }
 
-// property is: for any stream, any points at which people join and look, what their terminal shows is what a terminal shows that saw the whole
-// stream, and so is what they find above it. It returns how many lines of scrollback were compared.
+// property checks that, for any stream and any points at which people join and look, their terminal
+// shows the same as one that has shown the whole stream, and so does the scrollback. It returns how
+// many lines of scrollback were compared.
 func property(t *testing.T, to seat, seed uint64, edit func(string) string) int {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -254,7 +255,7 @@ func recorded(t *testing.T) map[string][]byte {
 	return all
 }
 
-// The same for what real programs printed.
+// The same for the output of real programs.
 func TestPropertyRecorded(t *testing.T) {
 	joins := 0
 	for _, to := range []seat{&model{t: t}, startXterm(t)} {

@@ -8,60 +8,67 @@ import (
 
 // Frame is what a person should see.
 type Frame struct {
-	// Screen is the program's screen; it is read during Draw only, under the caller's lock. Nil shows nothing. The lines that it
-	// keeps (Options.Scrollback) are those that a person can get who fell behind.
+	// Screen is the program's screen; it is read during Draw only, under the caller's lock. Nil
+	// shows nothing. People who fell behind can get only the lines that it keeps
+	// (Options.Scrollback).
 	Screen *screen.Screen
 	// Status is plain text for the bottom row of the person's window. Control and invisible characters in it are dropped.
 	Status string
-	// Brief are shorter forms of Status for windows in which it does not fit, the longest first. The last one is cut where that
-	// does not fit either.
+	// Brief are shorter forms of Status for windows in which it does not fit, the longest first.
+	// The last one is truncated if needed.
 	Brief []string
-	// Driver says that the person holds the keyboard: their terminal gets the input modes that the program switched on.
+	// Driver says that the person has the keyboard: their terminal gets the input modes that the
+	// program set.
 	Driver bool
-	// Hold lets lines that left the screen wait for a later frame when they are more than the window has rows, as in a flood: see Held. Nothing
-	// else waits for them.
+	// Hold delays lines that left the screen to a later frame if they are more than the window has
+	// rows, as in a flood: see Held. It delays nothing else.
 	Hold bool
 }
 
-// Renderer keeps what one person's terminal shows and writes what is missing. It is not safe for concurrent use.
+// Renderer tracks the content of one person's terminal and writes the differences. It is not safe
+// for concurrent use.
 //
-// It draws on the terminal's main screen while the program is on its own main screen, below what was there before, and lines that
-// leave the window at the top leave it into the terminal's scrollback; on the alternate screen while the program is on that. What a
-// terminal had in its scrollback is never erased, whatever the program asks for.
+// While the program is on its main screen, it draws on the terminal's main screen, below the
+// previous content, and lines that leave the window at the top go to the terminal's scrollback.
+// While the program is on the alternate screen, so is the terminal. The terminal's scrollback is
+// never erased, whatever the program asks for.
 //
-// The bottom row of the window is the status line; the program has the rows above, clipped to the window when its screen is larger, in
-// which case the window follows the cursor. A line then goes to the scrollback when the window leaves it behind, cut as the window
-// shows it, and once more if it is changed there and left behind again. A window of one row has no status line, one of fewer than three
-// no scrollback.
+// The bottom row of the window is the status line. The program has the rows above, clipped to the
+// window if its screen is larger; then the window follows the cursor. A line then goes to the
+// scrollback when it leaves the window, cut to the window's width, and again if it is changed there
+// and leaves again. A window of one row has no status line, one of fewer than three rows no
+// scrollback.
 type Renderer struct {
 	cols, rows int
 	entered    bool
-	redraw     bool // the size has changed: nothing is known of the window
+	redraw     bool // the size has changed: the content of the window is unknown
 	place      place
-	begun      bool // the main screen is ours: what was there before is in the scrollback
-	mainCols   int  // of the window when it was ours last
+	begun      bool // the main screen is ours: its earlier content is in the scrollback
+	mainCols   int  // of the window when we last used the main screen
 	mainRows   int  //
 
 	shown  []row          // the rows of the window, the status line last
-	source *screen.Screen // whose lines the generations in shown are
+	source *screen.Screen // the screen whose line generations are in shown
 	x0, y0 int            // the cell of the source in the window's top left corner
-	away   [2]int         // x0, y0 of the place that is not shown
+	away   [2]int         // x0, y0 of the screen that is not shown
 	status []string       // in all its forms
 	lines  sent
 	held   bool   // lines wait for the scrollback
-	pushed uint64 // lines that went there
+	pushed uint64 // number of lines sent to the scrollback
 
-	pen     screen.Style
-	x, y    int // where the terminal's cursor is: x is -1 where we do not know the column, y is nowhere where not the row
+	pen screen.Style
+	// Position of the terminal's cursor: x is -1 if the column is unknown, y is nowhere if the row
+	// is.
+	x, y    int
 	visible bool
 	shape   screen.CursorStyle
-	modes   screen.Modes // the input modes that are on
+	modes   screen.Modes // the active input modes
 
 	out []byte
 	*scratch
 }
 
-// place is which of the terminal's screens is drawn on.
+// place is the terminal's screen in use.
 type place uint8
 
 const (
@@ -70,10 +77,10 @@ const (
 	onAlternate
 )
 
-// nowhere is a row that no row is next to.
+// nowhere is a row that is adjacent to none.
 const nowhere = -9
 
-// maxKept is the largest buffer that is kept from frame to frame.
+// maxKept is the largest buffer that is kept between frames.
 const maxKept = 8 << 10
 
 // NewRenderer returns a Renderer for a window of a size, clamped to 1..screen.MaxCols by 1..screen.MaxRows.
@@ -83,7 +90,7 @@ func NewRenderer(cols, rows int) *Renderer {
 	return r
 }
 
-// Enter returns what prepares the person's terminal. The next Draw draws everything.
+// Enter returns bytes that prepare the person's terminal. The next Draw draws everything.
 func (r *Renderer) Enter() []byte {
 	if r.entered {
 		return nil
@@ -92,12 +99,14 @@ func (r *Renderer) Enter() []byte {
 	r.place, r.begun, r.source = outside, false, nil
 	r.visible, r.shape, r.modes, r.pen = true, 0, screen.Modes{}, screen.Style{}
 	r.lines = sent{}
-	// Without wrapping, a character that the terminal takes for wider than we do never gets into the next row – the lowest is ours.
+	// Without wrapping, a character that the terminal displays wider than we assume never reaches
+	// the next row: the last row is ours.
 	return []byte("\x1b[?7l\x1b[?25h\x1b[?2004h")
 }
 
-// Leave returns what gives the person's terminal back: modes, colours, cursor and scroll region as they were, and the cursor in an empty row
-// below what was drawn, or where it was when nothing was drawn on the main screen. A Renderer may be entered again.
+// Leave returns bytes that restore the person's terminal: modes, colours, cursor and scroll region.
+// The cursor is then in an empty row below the drawn content, or unmoved if nothing was drawn on
+// the main screen. A Renderer may be entered again.
 func (r *Renderer) Leave() []byte {
 	if !r.entered {
 		return nil
@@ -114,7 +123,7 @@ func (r *Renderer) Leave() []byte {
 	case onAlternate:
 		r.leaveAlternate()
 		if r.begun && (r.cols != r.mainCols || r.rows != r.mainRows) {
-			// The terminal has moved its rows about: only the lowest is known to be at the end of them.
+			// The terminal has moved its rows: only the last row is known to be at the end.
 			r.sequence(r.rows, 0, 'H')
 			r.lineFeeds(1)
 		}
@@ -135,15 +144,16 @@ func (r *Renderer) Resize(cols, rows int) {
 	r.redraw = true
 }
 
-// Anew makes the next Draw draw the whole window in its place, as what it is then: no line that left the screen in between goes to the
-// scrollback, and none is said to be missing. It is for a screen that did not come about before the person's eyes, as after a jump
-// in a recording.
+// Anew makes the next Draw draw the whole window in place: no line that left the screen since goes
+// to the scrollback, and none is reported as missing. It is for a screen that the person has not
+// seen change, as after a jump in a recording.
 func (r *Renderer) Anew() {
 	r.lines = sent{anew: true}
 	r.redraw = true
 }
 
-// Area is the part of the window that shows the program: the size for a terminal whose driver has this window.
+// Area returns the part of the window that shows the program: the size for a terminal whose driver
+// has this window.
 func (r *Renderer) Area() (cols, rows int) {
 	if r.rows == 1 {
 		return r.cols, 1
@@ -151,25 +161,27 @@ func (r *Renderer) Area() (cols, rows int) {
 	return r.cols, r.rows - 1
 }
 
-// Clipped reports whether s is larger than what the window shows of it.
+// Clipped reports whether s is larger than its area in the window.
 func (r *Renderer) Clipped(s *screen.Screen) bool {
 	sc, sr := s.Size()
 	cols, rows := r.Area()
 	return sc > cols || sr > rows
 }
 
-// Offset is the cell of the program's screen that the last Draw put in the top left corner of the window: 0, 0 unless it is clipped.
+// Offset returns the cell of the program's screen that the last Draw put in the top left corner of
+// the window: 0, 0 unless it is clipped.
 func (r *Renderer) Offset() (x, y int) { return r.x0, r.y0 }
 
-// Held reports whether lines wait for the scrollback since the last Draw. The next one without Frame.Hold writes them: the newest, and a notice
-// that stands for those which the screen no longer keeps.
+// Held reports whether lines wait for the scrollback since the last Draw. The next Draw without
+// Frame.Hold writes them: the newest, and a notice in place of those that the screen no longer
+// keeps.
 func (r *Renderer) Held() bool { return r.held }
 
-// Pushed is how many lines have gone to the scrollback so far, for who wants to hold them.
+// Pushed returns how many lines have gone to the scrollback so far, for callers that set Hold.
 func (r *Renderer) Pushed() uint64 { return r.pushed }
 
-// Draw returns the bytes that make the person's terminal show f, empty when it does already or before Enter. They must reach the
-// terminal whole and in order. They are valid until the next call.
+// Draw returns bytes that make the person's terminal show f, empty if it does already or before
+// Enter. They must reach the terminal complete and in order. They are valid until the next call.
 func (r *Renderer) Draw(f Frame) []byte {
 	r.out = r.out[:0]
 	if !r.entered {
@@ -213,12 +225,12 @@ func (r *Renderer) Draw(f Frame) []byte {
 	r.setModes(modes)
 	out := r.out
 	if cap(out) > maxKept {
-		r.out = nil // it is the caller's to hold; watchers who look at nothing new are many
+		r.out = nil // the caller keeps it; many watchers have nothing new to see
 	}
 	return out
 }
 
-// goTo makes the terminal show the one of its screens that the program is on.
+// goTo switches the terminal to the screen that the program uses.
 func (r *Renderer) goTo(s *screen.Screen) {
 	to := r.place
 	switch {
@@ -237,7 +249,7 @@ func (r *Renderer) goTo(s *screen.Screen) {
 			r.leaveAlternate()
 		case to == onAlternate:
 			if r.place == onMain {
-				r.depart() // the cursor is kept where somebody who leaves from there wants it
+				r.depart() // the cursor is saved at the right place for a later Leave
 			}
 			r.setPen(screen.Style{})
 			r.out = append(r.out, "\x1b[?1049h"...)
@@ -253,16 +265,18 @@ func (r *Renderer) goTo(s *screen.Screen) {
 	r.region(0)
 }
 
-// beginMain moves what is not ours out of the window, into the scrollback.
+// beginMain moves the earlier content of the window into the scrollback.
 func (r *Renderer) beginMain() {
 	r.setPen(screen.Style{})
 	switch {
 	case !r.begun:
-		// As many line feeds as there are rows, from wherever the cursor is, scroll up just the rows down to the cursor.
+		// As many line feeds as there are rows scroll up just the rows down to the cursor, wherever
+		// it is.
 		r.out = append(r.out, '\r')
 		r.lineFeeds(r.rows)
 	case r.rows > r.mainRows:
-		// A terminal that grows may take lines back from its scrollback, at the top, and they are not to be drawn over.
+		// A terminal that grows may take lines back from its scrollback, at the top; they must not
+		// be overwritten.
 		r.out = append(r.out, "\x1b[r"...)
 		r.sequence(r.rows, 0, 'H')
 		r.lineFeeds(r.rows - r.mainRows)
@@ -276,7 +290,7 @@ func (r *Renderer) lineFeeds(n int) {
 	}
 }
 
-// region makes the rows above the status line, but for the lowest n of them, the ones that scroll.
+// region sets the scroll region to the rows above the status line, except the last n of them.
 func (r *Renderer) region(n int) {
 	_, rows := r.Area()
 	if rows-n < 2 {
@@ -291,11 +305,11 @@ func (r *Renderer) noRegion() {
 	r.out = append(r.out, "\x1b[r"...)
 	r.x, r.y = 0, 0
 	if r.rows == 1 {
-		r.x, r.y = -1, nowhere // a terminal of one row has no region to set, and leaves the cursor
+		r.x, r.y = -1, nowhere // a terminal of one row has no region, and does not move the cursor
 	}
 }
 
-// depart leaves the main screen without a status line and with the cursor below what was drawn.
+// depart leaves the main screen without a status line, and with the cursor below the drawn content.
 func (r *Renderer) depart() {
 	r.setPen(screen.Style{})
 	r.noRegion()
@@ -317,14 +331,14 @@ func (r *Renderer) depart() {
 	r.moveTo(end, 0)
 }
 
-// leaveAlternate goes back to the main screen, where the cursor is when it was left.
+// leaveAlternate returns to the main screen, where the cursor is at its saved place.
 func (r *Renderer) leaveAlternate() {
 	r.setPen(screen.Style{})
 	r.out = append(r.out, "\x1b[r\x1b[?1049l"...)
 	r.x, r.y = -1, nowhere
 }
 
-// follow chooses the part of s that the window shows: the same as before while the cursor is in it.
+// follow chooses the part of s that the window shows: the same as before if it has the cursor.
 func (r *Renderer) follow(s *screen.Screen) {
 	x0, y0 := 0, 0
 	if s != nil {
@@ -342,8 +356,9 @@ func (r *Renderer) follow(s *screen.Screen) {
 	r.source, r.x0, r.y0 = s, x0, y0
 }
 
-// within moves the window of length n over a line of length total, starting at from, so that pos is in it. Where it must move it leaves
-// margin beyond pos, so that it need not move again with the next character.
+// within moves the window of length n over a line of length total, starting at from, so that pos is
+// in it. If it must move it leaves margin beyond pos, so that the next character does not move it
+// again.
 func within(from, pos, n, total, margin int) int {
 	switch {
 	case pos < from:
@@ -354,7 +369,7 @@ func within(from, pos, n, total, margin int) int {
 	return max(min(from, total-n), 0)
 }
 
-// drawCursor puts the cursor where the program has it, or hides it.
+// drawCursor moves the cursor to the program's position, or hides it.
 func (r *Renderer) drawCursor(s *screen.Screen) {
 	visible := false
 	if s != nil {

@@ -33,7 +33,7 @@ func (term terminal) feed(p []byte) {
 	term.Write(p)
 }
 
-// wantCells is row y of the window as the program's screen has it.
+// wantCells returns row y of the window according to the program's screen.
 func wantCells(r *Renderer, s *screen.Screen, y int) []screen.Cell {
 	cols, _ := r.Area()
 	x0, y0 := r.Offset()
@@ -54,7 +54,7 @@ func wantCells(r *Renderer, s *screen.Screen, y int) []screen.Cell {
 	return want
 }
 
-// verify fails when the terminal does not show f.
+// verify fails if the terminal does not show f.
 func (term terminal) verify(r *Renderer, f Frame) {
 	term.t.Helper()
 	_, rows := r.Area()
@@ -84,7 +84,7 @@ func (term terminal) verify(r *Renderer, f Frame) {
 	}
 }
 
-// inputModes are those of m that a driver's terminal gets.
+// inputModes returns those of m that a driver's terminal gets.
 func inputModes(m screen.Modes) screen.Modes {
 	return screen.Modes{
 		AppCursor: m.AppCursor, AppKeypad: m.AppKeypad, FocusEvents: m.FocusEvents,
@@ -92,8 +92,8 @@ func inputModes(m screen.Modes) screen.Modes {
 	}
 }
 
-// For any stream, any points at which people look, and any size of their windows: what the terminal shows is what the program's screen
-// has, also for somebody who joins in the middle.
+// For any stream, any points at which people look, and any window size, the terminal shows the
+// program's screen, also for a person who joins in the middle.
 func TestDrawEqualsScreen(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -170,15 +170,15 @@ func TestLeaveRestores(t *testing.T) {
 		t.Errorf("leaving twice wrote %q", got)
 	}
 
-	// Coming back draws everything.
+	// Entering again draws everything.
 	term.feed(r.Enter())
 	f := Frame{Screen: s}
 	term.feed(r.Draw(f))
 	term.verify(r, f)
 }
 
-// Who leaves while the program is on its main screen finds the modes and the cursor of a shell, below what was drawn; coming and leaving again
-// and again takes nothing from what is above.
+// A person who leaves while the program is on its main screen gets the modes and the cursor of a
+// shell, below the drawn content. Repeated visits erase nothing above.
 func TestLeaveMain(t *testing.T) {
 	m := &model{t: t}
 	m.start(40, 10)
@@ -209,11 +209,11 @@ func TestLeaveMain(t *testing.T) {
 		t.Errorf("a person reads %q", all)
 	}
 	if got := m.look().above[0]; got != "$ ssh demo@gw" {
-		t.Errorf("what was there before is %q", got)
+		t.Errorf("the earlier content is %q", got)
 	}
 }
 
-// The program can not touch the status line, and its text can not do more than be there.
+// The program cannot change the status line, and its text there has no effect.
 func TestStatusLine(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 20, Rows: 9})
 	s.Write([]byte("\x1b[?7h\x1b[99;1H" + strings.Repeat("[sandboxd] a person took over ", 9) + "\x1b[99B\x1b[999Cx\x1b[9S"))
@@ -241,7 +241,7 @@ func TestStatusLine(t *testing.T) {
 	}
 }
 
-// Of the forms of a status line the first that fits is shown; a window that takes none gets the beginning of the last.
+// The status line shows the first form that fits; if none fits, the beginning of the last.
 func TestStatusLineBrief(t *testing.T) {
 	f := Frame{Screen: screen.New(screen.Options{Cols: 20, Rows: 4}), Status: " demo~main   agent:alice typing", Brief: []string{" agent:alice typing", " agent:alice"}}
 	for _, tt := range []struct {
@@ -289,7 +289,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Another screen, or none, in the place of the one before is drawn as such.
+// A different screen, or none, replaces the previous one.
 func TestOtherScreen(t *testing.T) {
 	r, term := NewRenderer(20, 6), newTerminal(t, 20, 6)
 	term.feed(r.Enter())
@@ -368,8 +368,8 @@ func BenchmarkDrawScreen(b *testing.B) {
 		"\x1b[H"+strings.Repeat(strings.Repeat("eins zwei drei ", 10)+"\r\n", 50))
 }
 
-// BenchmarkDrawFlood is a second of a watcher who looks on while a program prints without end: 26 frames, one of them with as many lines for
-// the scrollback as the screen keeps.
+// BenchmarkDrawFlood is a second of a watcher of a program that prints without end: 26 frames, one
+// of them with as many lines for the scrollback as the screen keeps.
 func BenchmarkDrawFlood(b *testing.B) {
 	s := screen.New(screen.Options{Cols: 200, Rows: 50, Scrollback: 1000})
 	r := NewRenderer(80, 24)

@@ -10,14 +10,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// row is what is known of a row of the window. A watcher costs eight bytes a cell.
+// row is the known content of a row of the window. A watcher costs eight bytes a cell.
 type row struct {
 	keys  []uint64 // of its cells, without trailing blanks
-	gen   uint64   // the generation of the screen's line that it shows, 0 for none
-	known bool     // false where anything may be there
+	gen   uint64   // generation of the screen's line that it shows, 0 for none
+	known bool     // false if the content is unknown
 }
 
-// scratch is what drawing needs and no watcher keeps.
+// scratch is memory that only drawing needs.
 type scratch struct {
 	line  []screen.Cell
 	keys  []uint64
@@ -33,10 +33,11 @@ var (
 	seed     = maphash.MakeSeed()
 )
 
-// key stands for a cell: two cells that look different have different keys. It is the cell itself, packed, where that fits in 63 bits, and
-// else a hash of it that no program can foresee.
+// key identifies the look of a cell: cells that look different have different keys. It is the
+// packed cell if that fits in 63 bits, and else a hash that no program can predict.
 func key(c screen.Cell) uint64 {
-	if len(c.Text) == 1 && c.Style == (screen.Style{}) { // which nearly all are; it is what the rest would say
+	// The common case; the rest would return the same.
+	if len(c.Text) == 1 && c.Style == (screen.Style{}) {
 		return uint64(c.Text[0]) | uint64(c.Width)<<50
 	}
 	ch, size := utf8.DecodeRuneInString(c.Text)
@@ -51,7 +52,7 @@ func key(c screen.Cell) uint64 {
 	return maphash.Comparable(seed, c) | 1<<63
 }
 
-// packed is a colour in 9 bits, if it is not one of the many.
+// packed returns a colour in 9 bits, unless it is an RGB colour.
 func packed(c screen.Color) (uint64, bool) {
 	if c.Default() {
 		return 0, true
@@ -67,7 +68,8 @@ func keyAt(keys []uint64, x int) uint64 {
 	return blankKey
 }
 
-// drawRow makes row y of the window show want, a line without trailing blanks, which is no line of the screen yet.
+// drawRow makes row y of the window show want, a line without trailing blanks, which is not a line
+// of the screen yet.
 func (r *Renderer) drawRow(y int, want []screen.Cell) {
 	shown := &r.shown[y]
 	shown.gen = 0
@@ -99,7 +101,7 @@ func (r *Renderer) drawRow(y int, want []screen.Cell) {
 		r.moveTo(y, x)
 		r.cell(want[x])
 		x += int(want[x].Width)
-		// What follows it in ASCII and in the same style needs no more than its character.
+		// A following ASCII character in the same style needs only one byte.
 		from := x
 		for ; r.x == x && x < len(want) && len(want[x].Text) == 1 && keys[x] != keyAt(have, x) && want[x].Style == r.pen; x++ {
 			r.out = append(r.out, want[x].Text[0])
@@ -115,11 +117,11 @@ func (r *Renderer) drawRow(y int, want []screen.Cell) {
 	shown.keys = append(have[:0], keys...)
 }
 
-// clip returns line as the window shows it, without trailing blanks.
+// clip returns the part of line in the window, without trailing blanks.
 func (r *Renderer) clip(line []screen.Cell) []screen.Cell {
 	line = line[min(r.x0, len(line)):]
 	line = line[:min(r.cols, len(line))]
-	// Half of a wide character is a blank.
+	// Half of a wide character becomes a blank.
 	if len(line) > 0 {
 		if first := &line[0]; first.Width == 0 {
 			*first = screen.Cell{Text: " ", Style: first.Style, Width: 1}
@@ -139,7 +141,7 @@ func (r *Renderer) cell(c screen.Cell) {
 	r.setPen(c.Style)
 	steady := steady(c.Text)
 	if c.Width == 2 && !steady {
-		// A terminal that takes the cluster for narrower leaves what was in its second column.
+		// A terminal that displays the cluster narrower keeps the old content of its second column.
 		r.sequence(2, 0, 'X')
 	}
 	r.out = append(r.out, c.Text...)
@@ -149,8 +151,8 @@ func (r *Renderer) cell(c screen.Cell) {
 	}
 }
 
-// steady reports whether every terminal agrees on the width of text, and none joins it with what is drawn next to it. After others the
-// cursor is moved to where it must be.
+// steady reports whether every terminal agrees on the width of text, and none joins it with
+// adjacent text. After other text the cursor is moved explicitly.
 func steady(text string) bool {
 	if len(text) == 1 {
 		return true
@@ -192,14 +194,15 @@ func (r *Renderer) moveTo(y, x int) {
 	r.x, r.y = x, y
 }
 
-// inArea reports whether row y shows the program, and so a line feed in the row above moves the cursor and nothing else.
+// inArea reports whether row y shows the program, so that a line feed in the row above only moves
+// the cursor.
 func (r *Renderer) inArea(y int) bool {
 	_, rows := r.Area()
 	return y < rows
 }
 
-// sequence appends a control sequence with one or two parameters; a second one of 0 is left out, and so is a first one of 1
-// that stands alone.
+// sequence appends a control sequence with one or two parameters. It omits a second one of 0, and a
+// single one of 1.
 func (r *Renderer) sequence(a, b int, final byte) {
 	r.out = append(r.out, "\x1b["...)
 	if a != 1 || b != 0 {
@@ -223,8 +226,8 @@ func (r *Renderer) mode(n int, on bool) {
 	}
 }
 
-// setModes switches the input modes of the person's terminal from what they are to those of m; its other fields do not count. Pastes are
-// always bracketed: Keys wants to know of them.
+// setModes changes the input modes of the person's terminal to those of m; other fields of m do not
+// count. Pastes are always bracketed, because Keys needs that.
 func (r *Renderer) setModes(m screen.Modes) {
 	have := &r.modes
 	flag := func(n int, have *bool, want bool) {

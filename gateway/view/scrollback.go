@@ -7,25 +7,28 @@ import (
 )
 
 const (
-	maxLines = 1000      // that go to the scrollback in one frame; a notice stands for those before
-	maxFrame = 256 << 10 // bytes of a frame after which a notice stands for the rest of its lines
+	maxLines = 1000      // for the scrollback in one frame; a notice replaces earlier ones
+	maxFrame = 256 << 10 // bytes of a frame after which a notice replaces the rest of its lines
 )
 
-// sent is which lines of a screen the terminal's scrollback has. A line has a number: those that ever scrolled off the screen come first,
-// then those on the screen.
+// sent are the lines of a screen that the terminal's scrollback has. Lines are numbered: first all
+// that scrolled off the screen, then those on the screen.
 type sent struct {
-	of    *screen.Screen
-	up    uint64   // lines with smaller numbers are in the scrollback
-	above []uint64 // the generations that those of them have that were on the screen still, as they were sent; the last one is that of up-1
-	anew  bool     // of is not known, and no line of it is missing
+	of *screen.Screen
+	up uint64 // lines with smaller numbers are in the scrollback
+	// Generations of those of them that were still on the screen, as they were sent; the last one
+	// is that of up-1.
+	above []uint64
+	anew  bool // of is unknown, and none of its lines is missing
 }
 
-// send writes the lines that the window leaves behind into the scrollback: they scroll out of the window at its top. With hold, many wait.
+// send scrolls the lines that leave the window at its top into the scrollback. With hold, many
+// lines wait.
 func (r *Renderer) send(s *screen.Screen, hold bool) {
 	l := &r.lines
 	scrolled := s.Scrolled()
 	to := scrolled + uint64(r.y0)
-	lost := false // lines, nobody knows how many
+	lost := false // an unknown number of lines
 	if l.of != s {
 		lost = l.of != nil
 		anew := l.anew
@@ -39,7 +42,7 @@ func (r *Renderer) send(s *screen.Screen, hold bool) {
 		*l = sent{of: s, up: scrolled}
 		return
 	}
-	// What has left the screen since cannot change any more.
+	// Lines that have left the screen since can no longer change.
 	if base := l.up - uint64(len(l.above)); base < scrolled {
 		l.above = l.above[min(scrolled-base, uint64(len(l.above))):]
 	}
@@ -51,7 +54,8 @@ func (r *Renderer) send(s *screen.Screen, hold bool) {
 		}
 	}
 	if hold && !lost && from < to && to-from > uint64(rows) {
-		// One that changed after it was sent is to be sent again also when it has left the screen by then.
+		// A line that changed after it was sent is sent again, even if it has left the screen by
+		// then.
 		l.above = l.above[:uint64(len(l.above))-(l.up-from)]
 		l.up = from
 		r.held = true
@@ -64,7 +68,7 @@ func (r *Renderer) send(s *screen.Screen, hold bool) {
 	}
 }
 
-// took notes that the scrollback has the lines of s from number from up to number to.
+// took records that the scrollback has the lines of s from number from up to number to.
 func (l *sent) took(s *screen.Screen, from, to uint64) {
 	scrolled := s.Scrolled()
 	for n := max(from, scrolled); n < to; n++ {
@@ -77,8 +81,8 @@ func (l *sent) took(s *screen.Screen, from, to uint64) {
 	l.up = max(l.up, to)
 }
 
-// push draws lines at the top of the window and scrolls them out of it, as many at a time as the window has rows. The lines that it shows
-// already stay as they are.
+// push draws lines at the top of the window and scrolls them out of it, as many at a time as the
+// window has rows. It does not redraw lines that the window already shows.
 func (r *Renderer) push(s *screen.Screen, from, to uint64, lost bool) {
 	_, rows := r.Area()
 	still := 0 // rows at the bottom that do not move, as below the scroll region of a program
@@ -121,7 +125,7 @@ func (r *Renderer) push(s *screen.Screen, from, to uint64, lost bool) {
 	}
 }
 
-// numbered is line number n of s.
+// numbered returns line number n of s.
 func (r *Renderer) numbered(s *screen.Screen, n uint64) []screen.Cell {
 	if scrolled := s.Scrolled(); n >= scrolled {
 		r.line = s.AppendLine(r.line[:0], int(n-scrolled))
@@ -131,7 +135,7 @@ func (r *Renderer) numbered(s *screen.Screen, n uint64) []screen.Cell {
 	return r.line
 }
 
-// notice is words of ours among the lines, looking like the status line.
+// notice returns a line with our own text, in the style of the status line.
 func (r *Renderer) notice(text string) []screen.Cell {
 	line, _ := statusLine(text, r.cols)
 	for len(line) > 0 && line[len(line)-1].Text == " " {
@@ -140,7 +144,7 @@ func (r *Renderer) notice(text string) []screen.Cell {
 	return line
 }
 
-// roll scrolls the uppermost rows, height of them, up by n, out of the window.
+// roll scrolls the first height rows up by n, out of the window.
 func (r *Renderer) roll(n, height int) {
 	r.setPen(screen.Style{})
 	if r.y != height-1 {
@@ -150,8 +154,8 @@ func (r *Renderer) roll(n, height int) {
 	r.shift(0, height-1, n)
 }
 
-// scroll moves rows that the terminal shows already to where they are now. Lines keep their generation when they move. None of them
-// gets into the scrollback.
+// scroll moves rows that the terminal already shows to their new places. Lines keep their
+// generation when they move. None of them gets into the scrollback.
 func (r *Renderer) scroll(s *screen.Screen, rows int) {
 	clear(r.rowOf)
 	changed := 0
@@ -189,7 +193,7 @@ func (r *Renderer) scroll(s *screen.Screen, rows int) {
 		top, bottom, final = first+by, last-1, 'L'
 	}
 	if final == 'M' && top == 0 && r.place == onMain {
-		top = 1 // some terminals take for scrollback what is deleted at the top
+		top = 1 // some terminals put rows that are deleted at the top into the scrollback
 	}
 	gain := 0
 	for y := top; y <= bottom && last > first; y++ {
@@ -212,13 +216,13 @@ func (r *Renderer) scroll(s *screen.Screen, rows int) {
 	r.shift(top, bottom, by)
 }
 
-// shows reports whether row y of the window shows line of s as it is.
+// shows reports whether row y of the window shows line of s in its current form.
 func (r *Renderer) shows(y int, s *screen.Screen, line int) bool {
 	g := r.shown[y].gen
 	return g != 0 && g == s.LineGeneration(line)
 }
 
-// shift moves what is known of the rows from top to bottom up by n, down when it is negative.
+// shift moves the known rows from top to bottom up by n, or down if n is negative.
 func (r *Renderer) shift(top, bottom, n int) {
 	rows := append(r.moved[:0], r.shown[top:bottom+1]...)
 	r.moved = rows

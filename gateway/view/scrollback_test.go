@@ -12,8 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// everything is what a person can read, from below the row that they were in when they joined to the last row that is not empty, without the
-// status line.
+// everything returns all that a person can read, from below the row in which they joined to the
+// last non-empty row, without the status line.
 func everything(l look) []string {
 	all := append(slices.Clone(l.above), l.rows[:len(l.rows)-1]...)[1:]
 	for len(all) > 0 && all[len(all)-1] == "" {
@@ -22,8 +22,8 @@ func everything(l look) []string {
 	return all
 }
 
-// A window that is lower than the session's screen still has every line above it, once and in order, also those that are on the session's
-// screen but not in the window.
+// A window that is lower than the session's screen has every line above it, once and in order, also
+// those that are on the session's screen but not in the window.
 func TestScrollbackOfClippedWindow(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -63,8 +63,8 @@ func TestScrollbackOfClippedWindow(t *testing.T) {
 	}
 }
 
-// Lines that were held come once and in order when nobody holds them any longer; until then the window shows what it would without. Few
-// are not held, as long as none before them is.
+// Held lines come once and in order after the hold; until then the window shows the same as
+// without. Few lines are not held, unless earlier ones are.
 func TestScrollbackThatIsHeld(t *testing.T) {
 	var held, sent int
 	for seed := range uint64(60) {
@@ -112,7 +112,8 @@ func TestScrollbackThatIsHeld(t *testing.T) {
 	}
 }
 
-// What is changed above a clipped window and left behind again is there again; what is not changed is not.
+// A line above a clipped window that is changed and leaves again is there again; an unchanged one
+// is not.
 func TestScrollbackOfChangedLines(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 20, Rows: 10, Scrollback: 100})
 	to := &model{t: t}
@@ -121,9 +122,10 @@ func TestScrollbackOfChangedLines(t *testing.T) {
 	to.feed(v.Enter())
 	for _, tt := range []struct{ in, want string }{
 		{"a\r\nb\r\nc\r\nd\r\ne\r\nf", "a b c d e f"},
-		{"\x1b[H", "a b a b c d"},                                // the window follows the cursor up,
-		{"\x1b[6H", "a b c d e f"},                               // and down again
-		{"\x1b[2HB\x1b[6H", "a b B c d e f"},                     // b is in the scrollback already, as it was
+		{"\x1b[H", "a b a b c d"},  // the window follows the cursor up,
+		{"\x1b[6H", "a b c d e f"}, // and down again
+		// The old b is in the scrollback already.
+		{"\x1b[2HB\x1b[6H", "a b B c d e f"},
 		{"\x1b[H\x1b[J1\r\n2\r\n3\r\n4\r\n5", "a b B 1 2 3 4 5"}, // a cleared screen begins anew
 	} {
 		for _, p := range strings.SplitAfter(tt.in, "\n") {
@@ -136,7 +138,8 @@ func TestScrollbackOfChangedLines(t *testing.T) {
 	}
 }
 
-// Who lags gets the present screen, below the last lines before it and a line that says how many are missing.
+// A person who lags gets the present screen, below the last lines before it and a notice of how
+// many are missing.
 func TestScrollbackOfLaggard(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -187,7 +190,8 @@ func TestScrollbackOfLaggard(t *testing.T) {
 	}
 }
 
-// Another screen in the place of the one before is drawn in its place; what may be missing is said, unless it was asked for.
+// A different screen replaces the previous one in place; missing lines are reported, except after
+// Anew.
 func TestScrollbackOfOtherScreen(t *testing.T) {
 	for _, anew := range []bool{false, true} {
 		to := &model{t: t}
@@ -215,7 +219,8 @@ func TestScrollbackOfOtherScreen(t *testing.T) {
 	}
 }
 
-// The rows that a program keeps below its scroll region do not flicker: they are not drawn again while the others scroll.
+// Rows that a program keeps below its scroll region do not flicker: they are not redrawn while the
+// others scroll.
 func TestScrollAboveFixedRows(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 80, Rows: 20, Scrollback: 100})
 	to := &model{t: t}
@@ -238,7 +243,8 @@ func TestScrollAboveFixedRows(t *testing.T) {
 	}
 }
 
-// A window that changes its size loses no line; some may be there twice, for it is the terminal that decides what it does with them.
+// A window that changes its size loses no line. Some may be there twice, because the terminal
+// decides what it does with them.
 func TestScrollbackAndResize(t *testing.T) {
 	for _, to := range []seat{&model{t: t}, startXterm(t), &pane{t: t}} {
 		for seed := range uint64(5) {
@@ -265,7 +271,7 @@ func TestScrollbackAndResize(t *testing.T) {
 				_, y0 := v.Offset()
 				l := to.look()
 				for y := range area {
-					if want := told(wantCells(v, s, y)); l.rows[y] != want {
+					if want := describe(wantCells(v, s, y)); l.rows[y] != want {
 						t.Fatalf("%T, stream %d: row %d from %d is %q, want %q", to, seed, y, y0, l.rows[y], want)
 					}
 				}
@@ -281,7 +287,8 @@ func TestScrollbackAndResize(t *testing.T) {
 	}
 }
 
-// Who leaves from the alternate screen of a window that has changed since finds the prompt in an empty row at the end of it all.
+// A person who leaves from the alternate screen of a window that has changed gets the prompt in an
+// empty row at the end.
 func TestLeaveAfterResize(t *testing.T) {
 	for _, to := range []seat{&model{t: t}, startXterm(t), &pane{t: t}} {
 		for _, size := range [][2]int{{30, 13}, {30, 6}, {30, 25}, {11, 13}, {50, 20}, {9, 5}} {
@@ -314,7 +321,7 @@ func TestLeaveAfterResize(t *testing.T) {
 	}
 }
 
-// A watcher costs 40 KB and eight bytes for each cell of their window, whatever it shows.
+// A watcher costs 40 KB and eight bytes for each cell of the window, for any content.
 func TestMemory(t *testing.T) {
 	const cols, rows, watchers = 200, 50, 40
 	const most = 40<<10 + 8*cols*(rows+1)

@@ -10,7 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// drawStatus draws the status line, in inverse video, as wide as the window: the first form that fits.
+// drawStatus draws the status line, in inverse video, as wide as the window: the first form that
+// fits.
 func (r *Renderer) drawStatus(text string, brief []string) {
 	y := r.rows - 1
 	if r.shown[y].known && len(r.status) == 1+len(brief) && r.status[0] == text && slices.Equal(r.status[1:], brief) {
@@ -25,16 +26,17 @@ func (r *Renderer) drawStatus(text string, brief []string) {
 	}
 }
 
-// layouts are screens for statusLine: with a hundred people each one's coming changes the line of all others.
+// layouts are screens for statusLine: with a hundred people, each arrival changes the line of all
+// others.
 var layouts = sync.Pool{New: func() any { return screen.New(screen.Options{Cols: 1, Rows: 2}) }}
 
-// statusLine lays out plain text in one row, and reports whether it was too long for it. A screen of our own does it, with the
-// widths that it gives to a program's text.
+// statusLine lays out plain text in one row, and reports whether it was too long. A screen of ours
+// does it, so that the widths are those of a program's text.
 func statusLine(said string, cols int) (line []screen.Cell, cut bool) {
 	s := layouts.Get().(*screen.Screen)
 	defer layouts.Put(s)
 	s.Resize(cols, 2)
-	_, _ = s.Write([]byte("\x1bc")) // as new; in memory: it takes everything
+	_, _ = s.Write([]byte("\x1bc")) // reset; a write to memory never fails
 	var buf [utf8.UTFMax]byte
 	for _, c := range text.Mark(said) {
 		if !unicode.IsGraphic(c) || c == utf8.RuneError {

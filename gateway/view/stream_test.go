@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// stream makes n pieces of a random program's output, hostile pieces included, for a terminal of a size.
+// stream makes n pieces of a random program's output, hostile pieces included, for a terminal of a
+// size.
 func stream(r *rand.Rand, n, cols, rows int) string {
 	var b strings.Builder
 	texts := []string{

@@ -22,7 +22,7 @@ func startTmux(t *testing.T, cols, rows int) *tmux {
 	return &tmux{Tmux: screentest.StartTmux(t, cols, rows, 5000), t: t}
 }
 
-// shows returns what the pane shows, what it keeps above, and where its cursor is.
+// shows returns the content of the pane, its scrollback, and the position of its cursor.
 func (m *tmux) shows() (text, above, cursor string) {
 	m.t.Helper()
 	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag} #{history_size}", ";", "capture-pane", "-p", "-e", "-N", "-S", "-")
@@ -32,7 +32,7 @@ func (m *tmux) shows() (text, above, cursor string) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	// What tmux says of colours is made cells of, and those are told as ours are.
+	// tmux's report of colours is parsed into cells, which are described like ours.
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	s := screen.New(screen.Options{Cols: 200, Rows: len(lines)})
 	for y, line := range lines {
@@ -49,7 +49,7 @@ func (m *tmux) shows() (text, above, cursor string) {
 	return strings.TrimRight(strings.Join(got[0], "\n"), "\n"), strings.Join(got[1], "\n"), cursor
 }
 
-// pane is a tmux as a person's terminal without colours.
+// pane is a person's terminal in tmux, without colours.
 type pane struct {
 	t *testing.T
 	m *tmux
@@ -77,7 +77,8 @@ func (p *pane) look() (l look) {
 	return l
 }
 
-// coloured is the text of a line with its colours, but for those of spaces, of which tmux does not tell all.
+// coloured returns the text of a line with its colours, except those of spaces, which tmux reports
+// only in part.
 func coloured(line []screen.Cell) string {
 	var b []byte
 	var last screen.Style
@@ -95,14 +96,14 @@ func coloured(line []screen.Cell) string {
 	return strings.ReplaceAll(string(b), "\x1b", "␛")
 }
 
-// narrow leaves out the clusters that this tmux has other widths for than newer terminals, line drawing, which it reports as letters, and
-// attributes that it does not tell of.
+// narrow drops clusters that this tmux displays with other widths than newer terminals, line
+// drawing, which it reports as letters, and attributes that it does not report.
 func narrow(in string) string {
 	return strings.NewReplacer("👩‍🚀", "", "❤️", "", "👍🏽", "", "1️⃣", "", "🇩", "", "🇪", "", "\u200d", "", "\u0301", "", "\x1b(0", "", "\x1b[4:3;58;5;9m", "", "\x1b[53;9;2m", "\x1b[9;2m").Replace(in)
 }
 
-// A person's terminal that is a real one shows what the program's screen has, has above it the lines that scrolled off since they came, in
-// their colours, below what was there before; and is left in order.
+// A real terminal shows the program's screen, has above it the lines that scrolled off since the
+// person joined, in their colours, below the earlier content; and it is restored.
 func TestDrawToTmux(t *testing.T) {
 	const cols, rows = 30, 8
 	m := startTmux(t, cols, rows+1)

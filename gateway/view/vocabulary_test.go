@@ -13,7 +13,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// vocabulary is every control sequence that a person's terminal may get, as the package's documentation has them.
+// vocabulary is every control sequence that a person's terminal may get, according to the package's
+// documentation.
 var vocabulary = map[string]*regexp.Regexp{
 	"CR":           regexp.MustCompile(`^\r`),
 	"LF":           regexp.MustCompile(`^\n`),
@@ -42,7 +43,7 @@ var vocabulary = map[string]*regexp.Regexp{
 	"ESC >":        regexp.MustCompile(`^\x1b>`),
 }
 
-// The list of the package's documentation is the one that the tests go by, and it has nothing that is not used.
+// The tests use the list of the package's documentation, and every sequence in it is used.
 func TestVocabulary(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
@@ -92,7 +93,8 @@ func TestVocabulary(t *testing.T) {
 	t.Logf("%d bytes: %v", len(all), used)
 }
 
-// sequences counts the sequences in p, and reports the first thing in it that must never reach a person's terminal.
+// sequences counts the sequences in p, and returns the first part of it that must never reach a
+// person's terminal.
 func sequences(p []byte) (map[string]int, error) {
 	used := make(map[string]int)
 next:
@@ -127,13 +129,14 @@ next:
 	return used, nil
 }
 
-// allowed reports the first thing in p that must never reach a person's terminal.
+// allowed returns the first part of p that must never reach a person's terminal.
 func allowed(p []byte) error {
 	_, err := sequences(p)
 	return err
 }
 
-// printable is what may be shown: no controls, and of the invisible characters only those that hold a cluster together.
+// printable reports whether a character may be shown: no controls, and only those invisible
+// characters that hold a cluster together.
 func printable(r rune) bool {
 	switch {
 	case unicode.IsControl(r):

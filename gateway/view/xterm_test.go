@@ -13,13 +13,13 @@ import (
 type xterm struct {
 	*screentest.Xterm
 	t     *testing.T
-	above []string // what is known of the lines that it keeps
+	above []string // known lines of its scrollback
 }
 
 func startXterm(t *testing.T) *xterm { return &xterm{Xterm: screentest.StartXterm(t), t: t} }
 
-// toldOf are the lines in the words of told.
-func toldOf(v screentest.Shown) (lines []string) {
+// describeLines describes lines with describe.
+func describeLines(v screentest.Shown) (lines []string) {
 	for _, l := range v.Lines {
 		var line []screen.Cell
 		for i, text := range l.Text {
@@ -27,7 +27,7 @@ func toldOf(v screentest.Shown) (lines []string) {
 			line = append(line, screen.Cell{Text: text, Width: uint8(l.Width[i]), Style: screen.Style{
 				Fg: screen.Color(st[0]), Bg: screen.Color(st[1]), UnderlineColor: screen.Color(st[2]), Attr: screen.Attr(st[3]), Underline: screen.Underline(st[4])}})
 		}
-		lines = append(lines, told(line))
+		lines = append(lines, describe(line))
 	}
 	return lines
 }
@@ -56,18 +56,18 @@ func (x *xterm) look() look {
 	if v.Replies != "" {
 		x.t.Fatalf("the terminal was asked something: it says %q", v.Replies)
 	}
-	l := look{rows: toldOf(v), x: v.X, y: v.Y, visible: v.Visible, alternate: v.Alternate, wraps: v.AutoWrap}
+	l := look{rows: describeLines(v), x: v.X, y: v.Y, visible: v.Visible, alternate: v.Alternate, wraps: v.AutoWrap}
 	if !v.Alternate {
 		var kept screentest.Shown
 		x.Ask('h', strconv.Itoa(len(x.above)), &kept)
-		x.above = append(x.above, toldOf(kept)...)
+		x.above = append(x.above, describeLines(kept)...)
 		l.above = x.above
 	}
 	return l
 }
 
-// told is a line in words that can be compared, without trailing blanks.
-func told(line []screen.Cell) string {
+// describe returns a line in a form for comparison, without trailing blanks.
+func describe(line []screen.Cell) string {
 	for len(line) > 0 && line[len(line)-1].Blank() {
 		line = line[:len(line)-1]
 	}
@@ -75,7 +75,7 @@ func told(line []screen.Cell) string {
 	var last screen.Style
 	for _, c := range line {
 		if c.Style.Underline == screen.NoUnderline {
-			c.Style.UnderlineColor = 0 // nobody sees it
+			c.Style.UnderlineColor = 0 // invisible
 		}
 		b = c.Style.AppendSGR(b, last)
 		last = c.Style

@@ -14,14 +14,14 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// The plain fields of a devcontainer.json (containers.dev/implementors/json_reference) that mean something here.
+// The supported fields of a devcontainer.json (containers.dev/implementors/json_reference).
 type devcontainerFile struct {
 	Image           string             `json:"image"`
 	ContainerEnv    map[string]string  `json:"containerEnv"`
 	RemoteUser      string             `json:"remoteUser"`
 	WorkspaceFolder string             `json:"workspaceFolder"`
 	Build           *devcontainerBuild `json:"build"`
-	DockerFile      string             `json:"dockerFile"` // as it was said before there was build
+	DockerFile      string             `json:"dockerFile"` // the older form of build
 	Context         string             `json:"context"`
 	PostCreate      json.RawMessage    `json:"postCreateCommand"`
 }
@@ -33,13 +33,13 @@ type devcontainerBuild struct {
 	Target     string            `json:"target"`
 }
 
-// Fields that are read, and those of build.
+// Supported fields, and those of build.
 var (
 	plainFields = []string{"image", "containerEnv", "remoteUser", "workspaceFolder", "build", "dockerFile", "context", "postCreateCommand"}
 	buildFields = []string{"dockerfile", "context", "args", "target"}
 )
 
-// harmless fields are of editors, or say nothing that a sandbox could do.
+// harmless fields are for editors, or have no effect on a sandbox.
 var harmless = []string{"$schema", "name", "customizations"}
 
 func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) {
@@ -61,13 +61,13 @@ func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) 
 		switch {
 		case slices.Contains(plainFields, key), slices.Contains(harmless, key):
 		case key == "dockerComposeFile":
-			return w, wrong("%s: %s: not in this version: name an image or a Dockerfile", name, key)
+			return w, wrong("%s: %s is not supported: set an image or a Dockerfile", name, key)
 		default:
 			ignored = append(ignored, key)
 		}
 	}
 	if len(ignored) > 0 {
-		w.Notes = append(w.Notes, "left out of "+name+": "+strings.Join(ignored, ", "))
+		w.Notes = append(w.Notes, "ignored in "+name+": "+strings.Join(ignored, ", "))
 	}
 	w.Image, w.User = f.Image, f.RemoteUser
 	for key, value := range f.ContainerEnv {
@@ -90,12 +90,12 @@ func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) 
 	case folder == dir || strings.HasPrefix(folder, dir+"/") && path.Clean(folder) == folder:
 		w.Workdir = folder
 	default:
-		w.Notes = append(w.Notes, fmt.Sprintf("%s: workspaceFolder %s: the directory is at its own path, %s", name, folder, dir))
+		w.Notes = append(w.Notes, fmt.Sprintf("%s: workspaceFolder %s: the directory has the same path as on this machine, %s", name, folder, dir))
 	}
 	return w, nil
 }
 
-// setBuild reads of which Dockerfile the image is to be made. Its paths are relative to the file that names it.
+// setBuild reads which Dockerfile makes the image. Its paths are relative to the file.
 func (f devcontainerFile) setBuild(w *Workspace, name, dir string, said json.RawMessage) error {
 	b := f.Build
 	if f.DockerFile != "" && b == nil {
@@ -105,7 +105,7 @@ func (f devcontainerFile) setBuild(w *Workspace, name, dir string, said json.Raw
 		return nil
 	}
 	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(said, &fields) // it is an object, or it was none to begin with
+	_ = json.Unmarshal(said, &fields) // an object, or invalid before
 	var ignored []string
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(buildFields, key) {
@@ -113,10 +113,10 @@ func (f devcontainerFile) setBuild(w *Workspace, name, dir string, said json.Raw
 		}
 	}
 	if len(ignored) > 0 {
-		w.Notes = append(w.Notes, "left out of "+name+": "+strings.Join(ignored, ", "))
+		w.Notes = append(w.Notes, "ignored in "+name+": "+strings.Join(ignored, ", "))
 	}
 	if b.Dockerfile == "" {
-		return wrong("%s: build names no dockerfile", name)
+		return wrong("%s: build has no dockerfile", name)
 	}
 	for key, value := range b.Args {
 		var err error
@@ -129,7 +129,8 @@ func (f devcontainerFile) setBuild(w *Workspace, name, dir string, said json.Raw
 	return nil
 }
 
-// setup is the command that is run when the sandbox is new: one of a shell, or a program with its arguments.
+// setup returns the command to run in a new sandbox: one for a shell, or a program with its
+// arguments.
 func (f devcontainerFile) setup(dir string) ([]string, error) {
 	var command string
 	var argv []string
@@ -140,30 +141,31 @@ func (f devcontainerFile) setup(dir string) ([]string, error) {
 	case json.Unmarshal(f.PostCreate, &argv) == nil:
 		command = shellquote.Join(argv...)
 	default:
-		return nil, errors.New("is neither a command nor a list of words: several at once are not in this version")
+		return nil, errors.New("must be a command or a list of words; parallel commands are not supported")
 	}
 	if strings.TrimSpace(command) == "" {
 		return nil, nil
 	}
 	for _, theirs := range []string{"${localEnv:", "${containerEnv:", "${devcontainerId"} {
 		if strings.Contains(command, theirs) {
-			return nil, fmt.Errorf("the variable %s…} is not known here", theirs)
+			return nil, fmt.Errorf("the variable %s…} is not supported", theirs)
 		}
 	}
-	return []string{folders(command, dir)}, nil // the rest of ${} is the shell's
+	return []string{folders(command, dir)}, nil // the shell expands the rest of ${}
 }
 
-// substitute puts the directory in for its variables. Others are of the machine, or of an editor.
+// substitute replaces the variables of the directory. Other variables belong to the machine, or to
+// an editor.
 func substitute(s, dir string) (string, error) {
 	s = folders(s, dir)
 	if _, rest, ok := strings.Cut(s, "${"); ok {
 		variable, _, _ := strings.Cut(rest, "}")
-		return "", fmt.Errorf("the variable ${%.60s} is not known here", variable)
+		return "", fmt.Errorf("the variable ${%.60s} is not supported", variable)
 	}
 	return s, nil
 }
 
-// folders puts the directory in for its variables.
+// folders replaces the variables of the directory.
 func folders(s, dir string) string {
 	return strings.NewReplacer("${localWorkspaceFolder}", dir, "${containerWorkspaceFolder}", dir,
 		"${localWorkspaceFolderBasename}", path.Base(dir), "${containerWorkspaceFolderBasename}", path.Base(dir)).Replace(s)

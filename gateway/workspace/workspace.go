@@ -1,6 +1,7 @@
-// Package workspace reads what a directory says of the sandbox that is to be its own: .sandboxd.yaml, or the plain fields of
-// .devcontainer/devcontainer.json. The files are whoever's who wrote the directory: they are bounded, read strictly, and
-// open nothing that nobody asked for. It makes no sandbox.
+// Package workspace reads a directory's description of its sandbox: .sandboxd.yaml, or the plain
+// fields of .devcontainer/devcontainer.json. Anyone who can write to the directory controls these
+// files: they are bounded, parsed strictly, and cannot open access that the user did not request.
+// It makes no sandbox.
 package workspace
 
 import (
@@ -30,15 +31,15 @@ const (
 	maxDockerfile = 1 << 20
 )
 
-// Workspace is what a directory says. Zero fields were not said.
+// Workspace is a directory's description. Zero fields were not set.
 type Workspace struct {
-	File string // which file said it; empty when there is none
+	File string // file that was read; empty if there is none
 
 	Image      string
-	Build      *Build   // of Image it is one or the other
-	Setup      []string // commands of a shell, to be run once in a new sandbox
+	Build      *Build   // alternative to Image
+	Setup      []string // shell commands to run once in a new sandbox
 	Network    sandbox.Network
-	Allow      []string // names, as of NewSpec.Allow
+	Allow      []string // names, as in NewSpec.Allow
 	Limits     sandbox.Limits
 	TTL        time.Duration
 	User       string
@@ -47,13 +48,13 @@ type Workspace struct {
 	Entrypoint sandbox.Entrypoint
 	Workdir    string // absolute
 
-	// Recipe is a checksum of the file: another one says something else. Empty without a file.
+	// Recipe is a checksum of the file, to notice changes. Empty without a file.
 	Recipe string
-	// Notes are what the file says that is not done, for a person.
+	// Notes are ignored parts of the file, for users.
 	Notes []string
 }
 
-// Build is a Dockerfile in the directory. Its paths are in it, and relative to it.
+// Build is a Dockerfile in the directory. Its paths are in the directory, and relative to it.
 type Build struct {
 	Dockerfile string
 	Context    string
@@ -61,8 +62,8 @@ type Build struct {
 	Target     string
 }
 
-// Read reads the files in root, which is the directory at dir. A file that is wrong is a *wire.Error of code usage that names
-// the line.
+// Read reads the files in root, which is the directory at dir. An invalid file is a *wire.Error of
+// code usage that names the line.
 func Read(root *os.Root, dir string) (Workspace, error) {
 	for _, f := range []struct {
 		name  string
@@ -84,7 +85,7 @@ func Read(root *os.Root, dir string) (Workspace, error) {
 		if err := w.check(); err != nil || w.Build == nil {
 			return w, err
 		}
-		// What the Dockerfile says is what the directory says. Whether there is one is found out by who builds.
+		// The Dockerfile counts as part of the description. The build checks that it exists.
 		text, err = hostdir.ReadFile(root, w.Build.Dockerfile, maxDockerfile)
 		if err == nil {
 			sum := sha256.Sum256(text)
@@ -95,15 +96,15 @@ func Read(root *os.Root, dir string) (Workspace, error) {
 	return Workspace{}, nil
 }
 
-// check refuses what a file in a directory may not ask for.
+// check rejects settings that a file in a directory may not have.
 func (w Workspace) check() error {
 	if w.Network == sandbox.NetworkBridge {
-		return &wire.Error{Code: wire.CodeDenied, Message: w.File + ": network bridge opens this machine's services and the local network; a file in a directory may not ask for that",
-			Hint: "say it yourself: sandboxd new NAME --mount DIR --network bridge"}
+		return &wire.Error{Code: wire.CodeDenied, Message: w.File + ": network bridge gives access to this machine's services and the local network; a file in a directory may not set it",
+			Hint: "use it explicitly: sandboxd new NAME --mount DIR --network bridge"}
 	}
 	if w.Build != nil {
 		if w.Image != "" {
-			return wrong("%s: it says both an image and a Dockerfile", w.File)
+			return wrong("%s: image and Dockerfile are mutually exclusive", w.File)
 		}
 		for _, path := range []string{w.Build.Dockerfile, w.Build.Context} {
 			if !filepath.IsLocal(path) {
@@ -112,12 +113,12 @@ func (w Workspace) check() error {
 		}
 	}
 	if w.Workdir != "" && (!path.IsAbs(w.Workdir) || path.Clean(w.Workdir) != w.Workdir) {
-		return wrong("%s: %q is not a plain absolute path", w.File, w.Workdir)
+		return wrong("%s: %q is not a clean absolute path", w.File, w.Workdir)
 	}
 	return nil
 }
 
-// environment is m as variables.
+// environment returns m as variables.
 func environment(m map[string]string) []string {
 	var env []string
 	for k, v := range m {
@@ -127,7 +128,7 @@ func environment(m map[string]string) []string {
 	return env
 }
 
-// Name is what the sandbox of a directory is called: after its last part, and so that no other directory's has that name.
+// Name returns the name of a directory's sandbox: from its last part, and unique to the directory.
 func Name(dir string) string {
 	var base strings.Builder
 	for _, r := range strings.ToLower(path.Base(dir)) {
@@ -147,5 +148,5 @@ func Name(dir string) string {
 }
 
 func wrong(format string, args ...any) *wire.Error {
-	return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(format, args...), Hint: "correct the file, or name a sandbox that does not read it: -n NAME"}
+	return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(format, args...), Hint: "correct the file, or use a sandbox without the directory: -n NAME"}
 }

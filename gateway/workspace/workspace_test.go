@@ -55,7 +55,7 @@ func TestRead(t *testing.T) {
 		}},
 		"devcontainer": {map[string]string{devcontainer: theirs}, func(dir string) Workspace {
 			return Workspace{File: devcontainer, Image: "debian", User: "dev", Workdir: dir, Env: []string{"HERE=" + dir + "/x"},
-				Setup: []string{"make"}, Notes: []string{"left out of " + devcontainer + ": features"}}
+				Setup: []string{"make"}, Notes: []string{"ignored in " + devcontainer + ": features"}}
 		}},
 		"built": {map[string]string{File: "dockerfile: docker/Dockerfile\nsetup: |\n  make deps\n  make\n", "docker/Dockerfile": "FROM x"}, func(string) Workspace {
 			return Workspace{File: File, Build: &Build{Dockerfile: "docker/Dockerfile", Context: "."}, Setup: []string{"make deps\nmake"}}
@@ -66,13 +66,13 @@ func TestRead(t *testing.T) {
 		"built by devcontainer": {map[string]string{devcontainer: `{"build": {"dockerfile": "Dockerfile", "context": "..", "args": {"D": "${localWorkspaceFolder}"}, "cacheFrom": "x"},
 			"postCreateCommand": ["sh", "-c", "echo ${X} ${containerWorkspaceFolder}"]}`}, func(dir string) Workspace {
 			return Workspace{File: devcontainer, Build: &Build{Dockerfile: ".devcontainer/Dockerfile", Context: ".", Args: []string{"D=" + dir}},
-				Setup: []string{"sh -c 'echo ${X} " + dir + "'"}, Notes: []string{"left out of " + devcontainer + ": build.cacheFrom"}}
+				Setup: []string{"sh -c 'echo ${X} " + dir + "'"}, Notes: []string{"ignored in " + devcontainer + ": build.cacheFrom"}}
 		}},
 		"built as of old": {map[string]string{".devcontainer.json": `{"dockerFile": "D", "context": "sub", "postCreateCommand": ""}`}, func(string) Workspace {
 			return Workspace{File: ".devcontainer.json", Build: &Build{Dockerfile: "D", Context: "sub"}}
 		}},
 		"folder elsewhere": {map[string]string{".devcontainer.json": `{"workspaceFolder": "/workspaces/x"}`}, func(dir string) Workspace {
-			return Workspace{File: ".devcontainer.json", Notes: []string{".devcontainer.json: workspaceFolder /workspaces/x: the directory is at its own path, " + dir}}
+			return Workspace{File: ".devcontainer.json", Notes: []string{".devcontainer.json: workspaceFolder /workspaces/x: the directory has the same path as on this machine, " + dir}}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,46 +93,46 @@ func TestRead(t *testing.T) {
 
 func TestReadWrong(t *testing.T) {
 	for text, want := range map[string]string{
-		"imge: x":                   `.sandboxd.yaml:1: unknown key "imge"; known are image, `,
-		"image: x\nimage: y":        ".sandboxd.yaml:2: image is said twice",
-		"image: [x]":                ".sandboxd.yaml:1: image is not a single value",
+		"imge: x":                   `.sandboxd.yaml:1: unknown key "imge"; known keys: image, `,
+		"image: x\nimage: y":        ".sandboxd.yaml:2: image is given twice",
+		"image: [x]":                ".sandboxd.yaml:1: image must be a single value",
 		"image: {a: b":              ".sandboxd.yaml: line 1",
-		"- x":                       ".sandboxd.yaml:1: is not a list of key: value",
-		"just text":                 ".sandboxd.yaml:1: is not a list",
+		"- x":                       ".sandboxd.yaml:1: the document must be a mapping",
+		"just text":                 ".sandboxd.yaml:1: the document must be a mapping",
 		"image: x\n---\nimage: y":   "more than one document",
-		"network: lan":              `:1: network "lan" is not one of`,
-		"network: bridge":           "a file in a directory may not ask for that",
-		"limits:\n  memory: much":   `:2: limits.memory "much" is not a size`,
-		"limits:\n  cpus: .nan":     `:2: limits.cpus ".nan" is not a number above 0`,
-		"limits:\n  pids: -1":       `:2: limits.pids "-1" is not a number above 0`,
+		"network: lan":              `:1: network "lan": must be none`,
+		"network: bridge":           "a file in a directory may not set it",
+		"limits:\n  memory: much":   `:2: limits.memory "much" must be a size`,
+		"limits:\n  cpus: .nan":     `:2: limits.cpus ".nan" must be a number above 0`,
+		"limits:\n  pids: -1":       `:2: limits.pids "-1" must be a number above 0`,
 		"limits:\n  ram: 1":         `:2: unknown key limits."ram"`,
-		"allow: example.com":        ":1: allow is not a list of names",
-		"allow: [10.0.0.1]":         `:1: allow "10.0.0.1": a file in a directory may allow names only`,
-		"allow:\n- 10.0.0.0/8":      `:2: allow "10.0.0.0/8": a file in a directory may allow names only`,
-		"allow: [\"[::1]:80\"]":     `a file in a directory may allow names only`,
-		"allow: [127.0.0.1:22]":     `a file in a directory may allow names only`,
-		"allow: [\"::1\"]":          `a file in a directory may allow names only`,
-		"limits:\n  disk: big":      `:2: limits.disk "big" is not a size`,
-		"ttl: soon":                 `:1: ttl "soon" is not a time above 0`,
-		"sudo: perhaps":             `:1: sudo is "perhaps", neither true nor false`,
-		"setup: {a: b}":             ":1: setup is not a single value",
-		"setup: [a, [b]]":           ":1: setup is not a single value",
-		"ports: [80]":               ":1: ports: not in this version",
-		"dockerfile: [x]":           ":1: dockerfile is not a single value",
+		"allow: example.com":        ":1: allow must be a list of names",
+		"allow: [10.0.0.1]":         `:1: allow "10.0.0.1": a file in a directory may allow only names`,
+		"allow:\n- 10.0.0.0/8":      `:2: allow "10.0.0.0/8": a file in a directory may allow only names`,
+		"allow: [\"[::1]:80\"]":     `a file in a directory may allow only names`,
+		"allow: [127.0.0.1:22]":     `a file in a directory may allow only names`,
+		"allow: [\"::1\"]":          `a file in a directory may allow only names`,
+		"limits:\n  disk: big":      `:2: limits.disk "big" must be a size`,
+		"ttl: soon":                 `:1: ttl "soon": must be a time above 0`,
+		"sudo: perhaps":             `:1: sudo: "perhaps" must be true or false`,
+		"setup: {a: b}":             ":1: setup must be a single value",
+		"setup: [a, [b]]":           ":1: setup must be a single value",
+		"ports: [80]":               ":1: ports is not supported",
+		"dockerfile: [x]":           ":1: dockerfile must be a single value",
 		"dockerfile: ../x":          `"../x" is not in the directory`,
 		"dockerfile: /etc/x":        `"/etc/x" is not in the directory`,
 		"dockerfile: {file: x}":     `:1: unknown key dockerfile."file"`,
 		"dockerfile: {context: ..}": `".." is not in the directory`,
-		"dockerfile: {args: [x]}":   "dockerfile.args.is not a list of key: value",
-		"image: x\ndockerfile: y":   "it says both an image and a Dockerfile",
+		"dockerfile: {args: [x]}":   "dockerfile.args must be a mapping",
+		"image: x\ndockerfile: y":   "image and Dockerfile are mutually exclusive",
 		"env: &a {x: *a}":           ".sandboxd.yaml",
-		"env: [A=1]":                ":1: env.is not a list of key: value",
-		"workdir: here":             `"here" is not a plain absolute path`,
-		"image: \"\\0\"":            "holds a NUL byte",
+		"env: [A=1]":                ":1: env must be a mapping",
+		"workdir: here":             `"here" is not a clean absolute path`,
+		"image: \"\\0\"":            "contains a NUL byte",
 		strings.Repeat("#", 70_000): "is longer than 65536 bytes",
 		"a: &x [1]\nb: [*x,*x]":     "unknown key",
 		"image: \xff\xfe":           ".sandboxd.yaml",
-		"? {a: b}\n: c":             "a key is not a plain word",
+		"? {a: b}\n: c":             "a key must be a plain word",
 	} {
 		_, _, err := read(t, map[string]string{File: text})
 		e, ok := errors.AsType[*wire.Error](err)
@@ -144,14 +144,14 @@ func TestReadWrong(t *testing.T) {
 		"{":                                    "devcontainer.json: line 1",
 		"[]":                                   "devcontainer.json",
 		`{"image": 1}`:                         "image",
-		`{"dockerComposeFile": "x"}`:           "dockerComposeFile: not in this version",
-		`{"build": {"context": "."}}`:          "build names no dockerfile",
+		`{"dockerComposeFile": "x"}`:           "dockerComposeFile is not supported",
+		`{"build": {"context": "."}}`:          "build has no dockerfile",
 		`{"build": "Dockerfile"}`:              "cannot unmarshal",
 		`{"build": {"dockerfile": "../../x"}}`: `"../x" is not in the directory`,
-		`{"build": {"dockerfile": "x", "args": {"T": "${localEnv:T}"}}}`: "build.args.T: the variable ${localEnv:T} is not known here",
-		`{"postCreateCommand": {"a": "b"}}`:                              "several at once are not in this version",
-		`{"postCreateCommand": "x ${localEnv:HOME}"}`:                    "the variable ${localEnv:…} is not known here",
-		`{"containerEnv": {"A": "${localEnv:HOME}"}}`:                    "containerEnv.A: the variable ${localEnv:HOME} is not known here",
+		`{"build": {"dockerfile": "x", "args": {"T": "${localEnv:T}"}}}`: "build.args.T: the variable ${localEnv:T} is not supported",
+		`{"postCreateCommand": {"a": "b"}}`:                              "parallel commands are not supported",
+		`{"postCreateCommand": "x ${localEnv:HOME}"}`:                    "the variable ${localEnv:…} is not supported",
+		`{"containerEnv": {"A": "${localEnv:HOME}"}}`:                    "containerEnv.A: the variable ${localEnv:HOME} is not supported",
 	} {
 		_, _, err := read(t, map[string]string{devcontainer: text})
 		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.CodeUsage || !strings.Contains(e.Message, want) {
@@ -160,7 +160,8 @@ func TestReadWrong(t *testing.T) {
 	}
 }
 
-// What lies in the place of the file is not waited for, and a link that leads out is not followed.
+// Read does not block on another file in place of a description, and follows no link out of the
+// directory.
 func TestReadTraps(t *testing.T) {
 	for name, make := range map[string]func(path string) error{
 		"fifo":      func(path string) error { return syscall.Mkfifo(path, 0o644) },

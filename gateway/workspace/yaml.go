@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Keys of our file, and those of the protocol that this version refuses.
+// Keys of our file, and those that this version rejects.
 var (
 	keys      = []string{"image", "network", "allow", "limits", "ttl", "user", "sudo", "env", "entrypoint", "workdir", "dockerfile", "setup"}
 	limitKeys = []string{"memory", "cpus", "pids", "disk"}
@@ -25,7 +26,7 @@ var (
 	laterKeys = []string{"ports", "mounts"}
 )
 
-// document is a YAML file on its way into a Workspace.
+// document is a YAML file that is being converted to a Workspace.
 type document struct {
 	name string
 	w    Workspace
@@ -46,24 +47,25 @@ func parseYAML(name string, text []byte, _ string) (Workspace, error) {
 	return d.w, d.mapping(top.Content[0], "", keys, d.set)
 }
 
-// mapping gives each key of a mapping to set, once.
+// mapping passes each key of a mapping to set, once.
 func (d *document) mapping(node *yaml.Node, in string, known []string, set func(key string, value *yaml.Node) error) error {
 	if node.Kind != yaml.MappingNode {
-		return d.at(node, "%sis not a list of key: value", in)
+		return d.at(node, "%s must be a mapping of keys to values",
+			cmp.Or(strings.TrimSuffix(in, "."), "the document"))
 	}
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
 		switch {
 		case key.Kind != yaml.ScalarNode:
-			return d.at(key, "a key is not a plain word")
+			return d.at(key, "a key must be a plain word")
 		case seen[key.Value]:
-			return d.at(key, "%s%s is said twice", in, key.Value)
+			return d.at(key, "%s%s is given twice", in, key.Value)
 		case known != nil && !slices.Contains(known, key.Value):
 			if slices.Contains(laterKeys, key.Value) {
-				return d.at(key, "%s%s: not in this version", in, key.Value)
+				return d.at(key, "%s%s is not supported", in, key.Value)
 			}
-			return d.at(key, "unknown key %s%q; known are %s", in, key.Value, strings.Join(known, ", "))
+			return d.at(key, "unknown key %s%q; known keys: %s", in, key.Value, strings.Join(known, ", "))
 		}
 		seen[key.Value] = true
 		if err := set(key.Value, value); err != nil {
@@ -99,17 +101,17 @@ func (d *document) set(key string, node *yaml.Node) error {
 		d.w.Workdir = value
 	case "ttl":
 		if d.w.TTL, err = time.ParseDuration(value); err != nil || d.w.TTL <= 0 {
-			return d.at(node, "ttl %q is not a time above 0 such as 30m", value)
+			return d.at(node, "ttl %q: must be a time above 0, such as 30m", value)
 		}
 	case "network":
 		d.w.Network = sandbox.Network(value)
 		if !slices.Contains([]sandbox.Network{sandbox.NetworkNone, sandbox.NetworkFiltered, sandbox.NetworkAllowlist, sandbox.NetworkBridge}, d.w.Network) {
-			return d.at(node, "network %q is not one of none, filtered, allowlist, bridge", value)
+			return d.at(node, "network %q: must be none, filtered, allowlist or bridge", value)
 		}
 	case "sudo", "entrypoint":
 		var on bool
 		if node.Decode(&on) != nil {
-			return d.at(node, "%s is %q, neither true nor false", key, value)
+			return d.at(node, "%s: %q must be true or false", key, value)
 		}
 		if key == "sudo" {
 			d.w.Sudo = on
@@ -131,7 +133,8 @@ func (d *document) variables(in string, node *yaml.Node, to *[]string) error {
 	return err
 }
 
-// setBuild reads the path of a Dockerfile, or more about it. Paths are relative to the directory.
+// setBuild reads the path of a Dockerfile, or a mapping with its path. Paths are relative to the
+// directory.
 func (d *document) setBuild(node *yaml.Node) error {
 	d.w.Build = &Build{Dockerfile: "Dockerfile", Context: "."}
 	if node.Kind != yaml.MappingNode {
@@ -159,7 +162,7 @@ func (d *document) setBuild(node *yaml.Node) error {
 	})
 }
 
-// setSetup reads one command, which may be of many lines, or several.
+// setSetup reads one command, possibly of many lines, or several.
 func (d *document) setSetup(node *yaml.Node) error {
 	list := []*yaml.Node{node}
 	if node.Kind == yaml.SequenceNode {
@@ -177,10 +180,11 @@ func (d *document) setSetup(node *yaml.Node) error {
 	return nil
 }
 
-// setAllow takes names, which open nothing that is closed: addresses and ranges do, and whose network that is did not write the file.
+// setAllow reads names, which open no blocked address. Addresses and ranges would, and the author
+// of the file does not control the network.
 func (d *document) setAllow(node *yaml.Node) error {
 	if node.Kind != yaml.SequenceNode {
-		return d.at(node, "allow is not a list of names")
+		return d.at(node, "allow must be a list of names")
 	}
 	for _, n := range node.Content {
 		entry, err := d.scalar("an entry of allow", n)
@@ -188,7 +192,7 @@ func (d *document) setAllow(node *yaml.Node) error {
 			return err
 		}
 		if strings.ContainsAny(entry, "/[]") || strings.Count(entry, ":") > 1 || net.ParseIP(strings.Split(entry, ":")[0]) != nil {
-			return d.at(n, "allow %q: a file in a directory may allow names only; the rest by hand: sandboxd allow", entry)
+			return d.at(n, "allow %q: a file in a directory may allow only names; for others use sandboxd allow", entry)
 		}
 		d.w.Allow = append(d.w.Allow, entry)
 	}
@@ -208,12 +212,12 @@ func (d *document) setLimit(key string, node *yaml.Node) error {
 	case "cpus":
 		d.w.Limits.CPUs, err = strconv.ParseFloat(value, 64)
 		if err != nil || !(d.w.Limits.CPUs > 0 && d.w.Limits.CPUs < 1<<20) {
-			err = errors.New("is not a number above 0")
+			err = errors.New("must be a number above 0")
 		}
 	case "pids":
 		d.w.Limits.PIDs, err = strconv.ParseInt(value, 10, 64)
 		if err != nil || d.w.Limits.PIDs <= 0 {
-			err = errors.New("is not a number above 0")
+			err = errors.New("must be a number above 0")
 		}
 	}
 	if err != nil {
@@ -222,13 +226,13 @@ func (d *document) setLimit(key string, node *yaml.Node) error {
 	return nil
 }
 
-// scalar is the text of a single value.
+// scalar returns the text of a single value.
 func (d *document) scalar(key string, node *yaml.Node) (string, error) {
 	if node.Kind != yaml.ScalarNode {
-		return "", d.at(node, "%s is not a single value", key)
+		return "", d.at(node, "%s must be a single value", key)
 	}
 	if strings.ContainsRune(node.Value, 0) {
-		return "", d.at(node, "%s holds a NUL byte", key)
+		return "", d.at(node, "%s contains a NUL byte", key)
 	}
 	return node.Value, nil
 }
@@ -247,7 +251,7 @@ func size(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n <= 0 || n > 1<<62>>shift {
-		return 0, errors.New("is not a size such as 512m or 2g")
+		return 0, errors.New("must be a size such as 512m or 2g")
 	}
 	return n << shift, nil
 }

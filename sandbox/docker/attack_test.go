@@ -23,8 +23,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// These are attacks by root in the sandbox, with the tools of a whole Debian, against PID 1 and against this machine. Each
-// is driven by real commands over SSH.
+// Attacks by root in the sandbox, with the tools of a complete Debian, against PID 1 and against
+// this machine. Each runs real commands over SSH.
 
 func attacked(t *testing.T, spec sandbox.Spec) (*Backend, sandbox.Instance, *ssh.Client) {
 	t.Helper()
@@ -35,7 +35,7 @@ func attacked(t *testing.T, spec sandbox.Spec) (*Backend, sandbox.Instance, *ssh
 	return b, inst, login(t, b, inst)
 }
 
-// fails runs commands each of which has to fail, for one of the reasons given.
+// fails runs commands that must all fail, each for one of the given reasons.
 func fails(t *testing.T, c *ssh.Client, commands []string, reasons ...string) {
 	t.Helper()
 	for _, command := range commands {
@@ -55,13 +55,14 @@ func fails(t *testing.T, c *ssh.Client, commands []string, reasons ...string) {
 	}
 }
 
-// python makes a command of a program; calls of the C library are the shortest way to a system call.
+// python wraps a program in a command; calls of the C library are the shortest way to a system
+// call.
 func python(program string) string {
 	return "python3 - <<'EOF'\nimport ctypes, os, sys, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n" +
 		"def must(n):\n    if n < 0: sys.exit(os.strerror(ctypes.get_errno()))\n" + program + "\nEOF"
 }
 
-// The keys of the guest are in its memory alone, and that cannot be read, nor the process be traced or written to.
+// The guest's keys are only in its memory. Root cannot read it, trace the process or write to it.
 func TestAttackMemoryOfPID1(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
 	fails(t, c, []string{
@@ -83,7 +84,7 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 	if got := health(t, control(t, b, inst)); got != "ok" {
 		t.Errorf("afterwards: got health %q", got)
 	}
-	// What root may see of PID 1 holds nothing that opens a door.
+	// The files of PID 1 that root may read contain no credential.
 	k, err := b.state.readKeys(inst.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +97,7 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 	}
 }
 
-// PID 1 obeys no signal that a Go program can take, and kill -1 leaves the sandbox standing.
+// PID 1 ignores all signals that a Go program can handle, and kill -1 does not end the sandbox.
 func TestAttackSignals(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
 	before, err := b.engine.container(t.Context(), inst.Ref)
@@ -105,12 +106,12 @@ func TestAttackSignals(t *testing.T) {
 	}
 	mustSh(t, c, "for n in $(seq 1 31) 33 $(seq 35 64); do kill -$n 1 2>/dev/null; done; for n in $(seq 1 31); do kill -$n 1; kill -$n 1; done; true")
 	fails(t, c, []string{
-		"prlimit --pid 1 --nofile=1:1", // no file for a call, a shell, /dev/null
-		"prlimit --pid 1 --cpu=1:1",    // past it comes a SIGKILL that the kernel sends
+		"prlimit --pid 1 --nofile=1:1", // no descriptor for a connection, a shell, /dev/null
+		"prlimit --pid 1 --cpu=1:1",    // beyond it the kernel sends SIGKILL
 		"prlimit --pid 1 --as=4096:4096",
 		"setpriv --regid 1 --clear-groups prlimit --pid 1 --nofile=1:1",
 	}, "Operation not permitted")
-	for range 3 { // kills its own shell too
+	for range 3 { // it kills its own shell, too
 		sh(t, c, "kill -9 -1")
 		sh(t, c, "kill -QUIT 1; kill -ABRT 1; kill -SEGV 1; kill -STOP 1; kill -9 1; pkill guest; killall5 -9")
 	}
@@ -127,8 +128,9 @@ func TestAttackSignals(t *testing.T) {
 	}
 }
 
-// What root leaves where the guest's program is to be mounted is not what PID 1 is at the next start. A runtime that knows no
-// better follows the link to one place when it mounts and to another when it executes.
+// A file that root leaves at the path of the guest's program does not become PID 1 at the next
+// start. A vulnerable runtime follows the link to one place when it mounts and to another when it
+// executes.
 func TestAttackStart(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
 	program := mustSh(t, c, "tr '\\0' '\\n' < /proc/1/cmdline | head -n 1")
@@ -143,7 +145,7 @@ done`, program))
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	// Starting may fail: that is its own loss.
+	// The start may fail: that harms only this sandbox.
 	if started, err := b.Start(t.Context(), inst); err == nil {
 		if got := mustSh(t, login(t, b, started), "echo here"); got != "here" {
 			t.Errorf("afterwards: got %q", got)
@@ -155,7 +157,7 @@ done`, program))
 	}
 }
 
-// tree is what can be seen of a directory on this machine, access times apart.
+// tree describes the visible state of a directory on this machine, without access times.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	seen := make(map[string]string)
@@ -184,8 +186,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return seen
 }
 
-// 1 GB and a setuid file go into no path that is mounted from this machine, and nothing there can be renamed, linked,
-// chmodded, removed, remounted or unmounted.
+// No path that is mounted from this machine accepts 1 GB or a setuid file, and nothing there can be
+// renamed, linked, chmodded, removed, remounted or unmounted.
 func TestAttackMounts(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
 	before := tree(t, b.opts.Dir)
@@ -196,7 +198,7 @@ func TestAttackMounts(t *testing.T) {
 		t.Fatalf("got mounts %q, want the guest, the socket's directory and the certificates", mounts)
 	}
 	for _, path := range mounts {
-		in := path // a file to write: itself, or one in it
+		in := path // a file to write: the path itself, or one in it
 		if path == guestRun {
 			in += "/new"
 		}
@@ -235,8 +237,8 @@ func TestAttackMounts(t *testing.T) {
 		t.Errorf("afterwards: got %q", got)
 	}
 
-	// Docker's own files of a container count as its disk; nobody but root gets to them from outside, so that a setuid
-	// file there helps nobody.
+	// Docker's own files of a container count as its disk. Outside, only root can reach them, so a
+	// setuid file there is of no use.
 	mustSh(t, c, "cp /bin/su /etc/hosts && chmod 4755 /etc/hosts && test -u /etc/hosts")
 	full, err := b.engine.container(t.Context(), inst.Ref)
 	if err != nil {
@@ -249,7 +251,7 @@ func TestAttackMounts(t *testing.T) {
 		closed := false
 		for dir := filepath.Dir(path); dir != "/" && !closed; dir = filepath.Dir(dir) {
 			info, err := os.Stat(dir)
-			if errors.Is(err, fs.ErrPermission) { // above it is one that is closed to this user
+			if errors.Is(err, fs.ErrPermission) { // a parent is closed to this user
 				closed = os.Geteuid() != 0
 				break
 			}
@@ -264,7 +266,8 @@ func TestAttackMounts(t *testing.T) {
 	}
 }
 
-// The socket is there for all to see. Who is not PID 1 is sent away, and keeps nobody from getting in.
+// All processes can see the socket. The server drops connections that are not from PID 1, and they
+// do not block others.
 func TestAttackSocket(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
 	mustSh(t, c, python(`
@@ -309,7 +312,8 @@ while True:
 	<-stop
 }
 
-// A fork bomb locks new processes out of the sandbox. The guest still answers, says so by name, and ends it.
+// A fork bomb prevents new processes in the sandbox. The guest still answers, reports the limit by
+// name, and ends it.
 func TestAttackForkBomb(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{PIDs: 200}})
 	daemon := control(t, b, inst)
@@ -347,13 +351,13 @@ func TestAttackForkBomb(t *testing.T) {
 	}
 }
 
-// Memory and /dev/shm end at their limits, with the sandbox alive.
+// Memory and /dev/shm stop at their limits, and the sandbox stays alive.
 func TestAttackMemory(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{Memory: 128 << 20, Shm: 16 << 20}})
 	if out, err := sh(t, c, python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
 		t.Errorf("memory without end: got %q and no error", out)
 	}
-	// Each of them is smaller than the guest, which must not be the one that is killed.
+	// Each process is smaller than the guest, which must not be the one that the kernel kills.
 	if out, err := sh(t, c, `for i in $(seq 100); do perl -e '$x = "a" x 3000000; sleep 3' & done 2>/dev/null; wait; echo over`); err != nil || !strings.Contains(out, "over") { // the shell's own errors may come behind
 		t.Errorf("many small programs: got %q, error %v", out, err)
 	}
@@ -367,7 +371,8 @@ func TestAttackMemory(t *testing.T) {
 	}
 }
 
-// Nobody has a whole disk by one call, in whatever way it is made. What does not take blocks works, and so does who writes instead.
+// No process can reserve a whole disk by one call, whatever the call. Calls that allocate no blocks
+// work, and so do programs that write instead.
 func TestAttackReserve(t *testing.T) {
 	_, _, c := attacked(t, sandbox.Spec{})
 	const file = "f = os.open('/root/reserved', os.O_RDWR | os.O_CREAT)\n"
@@ -381,7 +386,7 @@ func TestAttackReserve(t *testing.T) {
 		python(file + "must(libc.syscall(16, f, 0x40305839, ctypes.create_string_buffer(48)))         # FS_IOC_ZERO_RANGE"),
 		python(file + "must(libc.syscall(16, f, ctypes.c_long(0x14030582a), ctypes.create_string_buffer(48)))"),
 		python("must(libc.syscall(425, 1, ctypes.create_string_buffer(120)))                          # io_uring_setup"),
-		// fallocate by a 32-bit program, on its standard output: its error is its exit code.
+		// fallocate by a 32-bit program on its standard output: its error is its exit code.
 		python(`import struct, subprocess
 code = bytes.fromhex("b844010000bb0100000031c931d231f6bf0000100031edcd8089c3f7dbb801000000cd80")
 elf = b"\x7fELF\1\1\1" + bytes(9) + struct.pack("<HHIIIIIHHHHHH8I", 2, 3, 1, 0x8048054, 52, 0, 0, 52, 32, 1, 0, 0, 0,
@@ -400,7 +405,7 @@ if n: sys.exit(os.strerror(n))`),
 	}
 }
 
-// What a container may not do to the kernel and this machine.
+// Actions on the kernel and this machine that a container may not take.
 func TestAttackKernel(t *testing.T) {
 	_, _, c := attacked(t, sandbox.Spec{})
 	fails(t, c, []string{
@@ -441,13 +446,13 @@ func TestAttackKernel(t *testing.T) {
 	for _, path := range []string{"/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"} {
 		fails(t, c, []string{"test -e " + path + " || { echo No such file; exit 1; }"}, "No such file")
 	}
-	// Devices are the harmless ones.
+	// Only harmless devices exist.
 	if got := mustSh(t, c, "find /dev -type b -o -name 'mem' -o -name 'kmsg' | wc -l"); got != "0" {
 		t.Errorf("got %s devices of this machine", got)
 	}
 }
 
-// One sandbox cannot take the terminals that all of this machine's sandboxes share.
+// One sandbox cannot take the terminals that all sandboxes of this machine share.
 func TestAttackTerminals(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only a daemon that is root limits the terminals of a sandbox (docs/concepts/security.md)")
@@ -463,7 +468,7 @@ print(len(held))`
 	if got := mustSh(t, c, python(take)); got != want {
 		t.Errorf("got %s terminals, want %s", got, want)
 	}
-	// While they are gone, who wants a session is told what there is none left of.
+	// While they are taken, a request for a session gets an error that names terminals.
 	holder := "exec 3<&0\n" + python(take+"\nsys.stdout.flush()\nos.read(3, 1)")
 	hold, err := c.NewSession()
 	if err != nil {
@@ -510,7 +515,7 @@ print(len(held))`
 	}
 }
 
-// Everything is destroyed inside. The sandbox answers, and says that it is broken.
+// Root destroys everything inside. The sandbox answers, and reports that it is broken.
 func TestAttackSelf(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
 	sh(t, c, "rm -rf --no-preserve-root /bin /usr /lib /lib64 /sbin 2>/dev/null")

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// BenchmarkBoot compares a boot, until the guest has called in, with what the engine itself takes to create and start a
-// container without a network.
+// BenchmarkBoot compares a boot, until the guest has called, with the engine's own time to create
+// and start a container without a network.
 func BenchmarkBoot(b *testing.B) {
 	back, err := New(Options{Dir: b.TempDir(), GuestDir: b.TempDir(), DaemonID: newID(),
 		Guest: func(string) (string, error) { return shared.guest() }})

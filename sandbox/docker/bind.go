@@ -16,25 +16,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxMounts is how many directories of the machine a sandbox may be given.
+// maxMounts is the most directories of the machine that a sandbox may mount.
 const maxMounts = 16
 
 // bound is the result of checking a sandbox's Mounts.
 type bound struct {
 	mounts  []wire.GuestMount
-	account string   // to be made for who owns them; empty: none
+	account string   // user name of an account to create for their owner; empty: none
 	notes   []string // for describe
 }
 
-// bind checks the directories of spec, and settles their paths, the user of sessions and the
-// working directory.
+// bind checks the directories of spec. It sets their paths, the user of sessions and the working
+// directory.
 func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	var all bound
 	if len(spec.Mounts) > maxMounts {
-		return all, fmt.Errorf("%d mounts are more than %d", len(spec.Mounts), maxMounts)
+		return all, fmt.Errorf("%d mounts; at most %d are allowed", len(spec.Mounts), maxMounts)
 	}
 	spec.Mounts = slices.Clone(spec.Mounts)
-	var owner *hostdir.Dir // of the first that can be written to
+	var owner *hostdir.Dir // of the first writable directory
 	for i, m := range spec.Mounts {
 		dir, err := checkDir(rules, m.Path)
 		if err != nil {
@@ -60,7 +60,7 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 		spec.Workdir = spec.Mounts[0].Inside()
 	}
 	if spec.Workdir != "" && (!path.IsAbs(spec.Workdir) || path.Clean(spec.Workdir) != spec.Workdir) {
-		return all, fmt.Errorf("workdir %q is not a plain absolute path", spec.Workdir)
+		return all, fmt.Errorf("workdir %q is not a clean absolute path", spec.Workdir)
 	}
 	if uid, ok := sudoer(spec); ok {
 		all.account = accountName(uid)
@@ -74,16 +74,17 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 		spec.User = "0"
 	default:
 		spec.User, spec.Sudo, all.account = fmt.Sprintf("%d:%d", owner.UID, owner.GID), true, accountName(owner.UID)
-		all.notes = append(all.notes, fmt.Sprintf("sessions run as uid %d, who owns %s", owner.UID, owner.Path))
+		all.notes = append(all.notes, fmt.Sprintf("sessions run as uid %d, the owner of %s", owner.UID, owner.Path))
 	}
 	if spec.Sudo || spec.User == "0" || spec.User == "root" {
-		all.notes = append(all.notes, "root in the sandbox can leave files of any user in "+owner.Path+" on this machine, setuid programs too")
+		all.notes = append(all.notes, "root in the sandbox can create files of any user in "+owner.Path+" on this machine, also setuid programs")
 	}
 	return all, nil
 }
 
-// checkTarget checks where m is mounted inside, beside the mounts before it. At another path than
-// its own none may lie in another: the engine would make a directory in the outer one, as root.
+// checkTarget checks where m is mounted inside, given the mounts before it. If
+// either has a Target, neither may be inside the other: the engine would make a directory in the
+// outer one, as root.
 func checkTarget(m sandbox.Mount, before []sandbox.Mount) error {
 	inside := m.Inside()
 	if m.Target != "" {
@@ -97,19 +98,19 @@ func checkTarget(m sandbox.Mount, before []sandbox.Mount) error {
 	for _, other := range before {
 		switch at := other.Inside(); {
 		case at == inside && m.Path == other.Path:
-			return fmt.Errorf("mount %s is asked for twice", m.Path)
+			return fmt.Errorf("mount %s is given twice", m.Path)
 		case at == inside:
-			return fmt.Errorf("mount %s: %s is mounted at %s already", m.Path, other.Path, at)
+			return fmt.Errorf("mount %s: %s is already mounted at %s", m.Path, other.Path, at)
 		case m.Target == "" && other.Target == "":
 		case within(at, inside), within(inside, at):
-			return fmt.Errorf("mount %s: %s and %s cannot lie in each other", m.Path, inside, at)
+			return fmt.Errorf("mount %s: %s and %s must not contain each other", m.Path, inside, at)
 		}
 	}
 	return nil
 }
 
-// sudoer returns the number of a user who is given by number and may use sudo(8), which requires
-// an account.
+// sudoer returns the numeric user of spec, if it is numeric and may use sudo(8), which requires an
+// account.
 func sudoer(spec *sandbox.Spec) (uint32, bool) {
 	number, _, _ := strings.Cut(spec.User, ":")
 	uid, err := strconv.ParseUint(number, 10, 32)
@@ -127,7 +128,7 @@ func (all bound) paths() (paths []string) {
 	return paths
 }
 
-// fit refuses an engine where the directories would not be those of this machine.
+// fit rejects an engine that would mount other directories than those of this machine.
 func (all bound) fit(f facts, runtime string) error {
 	switch {
 	case len(all.mounts) == 0:
@@ -140,16 +141,16 @@ func (all bound) fit(f facts, runtime string) error {
 		runtime = f.defaultRuntime
 	}
 	if !passesDescriptors(runtime) {
-		return fmt.Errorf("mount %s: %w: under %s it cannot be seen which directory was mounted", all.mounts[0].Path, sandbox.ErrUnsupported, runtime)
+		return fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted", all.mounts[0].Path, sandbox.ErrUnsupported, runtime)
 	}
 	return nil
 }
 
-// tell adds the directories to the guest's configuration.
-func (all bound) tell(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
+// configure adds the directories to the guest's configuration.
+func (all bound) configure(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
 
-// bindAgain checks the directories of a sandbox that starts again: they may be new ones by now, or
-// gone.
+// bindAgain checks the directories of a sandbox before it starts again: they may have been removed
+// or replaced.
 func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 	for i := range g.Mounts {
 		m := &g.Mounts[i]
@@ -158,15 +159,15 @@ func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 		if err != nil {
 			return err
 		}
-		if dir.Path != source { // the container has the path that it was made with
-			return hinted{fmt.Errorf("mount %s has become a link to %s", source, dir.Path), "put the directory back, or rm the sandbox"}
+		if dir.Path != source { // the container has the path from its creation
+			return hinted{fmt.Errorf("mount %s is now a link to %s", source, dir.Path), "restore the directory, or rm the sandbox"}
 		}
 		m.Dev, m.Ino = dir.Dev, dir.Ino
 	}
 	return nil
 }
 
-// checkDir applies the rules, and adds their hint to an error.
+// checkDir applies the rules, and adds their hint to its error.
 func checkDir(rules hostdir.Rules, path string) (hostdir.Dir, error) {
 	dir, err := rules.Check(path)
 	if e, ok := errors.AsType[*hostdir.Error](err); ok {
@@ -177,8 +178,8 @@ func checkDir(rules hostdir.Rules, path string) (hostdir.Dir, error) {
 
 var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
 
-// accountName returns the account's name inside for uid: as on this machine, if that is a plain
-// name.
+// accountName returns the name inside of the account for uid: the name on this machine, if that is
+// a plain name.
 func accountName(uid uint32) string {
 	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil && plainName.MatchString(u.Username) && u.Username != "root" {
 		return u.Username

@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// owned makes a directory that belongs to uid, as far as this test may.
+// owned makes a directory that belongs to uid, if this test has the permission.
 func owned(t *testing.T, path string, uid int) string {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -28,14 +28,15 @@ func owned(t *testing.T, path string, uid int) string {
 	return path
 }
 
-// binding returns a backend that may mount what lies below the directory that comes with it.
+// binding returns a backend that may mount directories below the returned one.
 func binding(t *testing.T) (*Backend, string) {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dir := root; dir != "/"; dir = filepath.Dir(dir) { // so that others than root get there
+	// So that other users than root can reach it.
+	for dir := root; dir != "/"; dir = filepath.Dir(dir) {
 		if info, err := os.Stat(dir); err != nil {
 			t.Fatal(err)
 		} else if info.Mode().Perm()&0o005 != 0o005 {
@@ -47,14 +48,14 @@ func binding(t *testing.T) (*Backend, string) {
 	return testBackend(t, func(o *Options) { o.Dirs = hostdir.Rules{Roots: []string{root}, Never: []string{root + "/never"}} }), root
 }
 
-// A directory appears at its own path. Sessions run as its owner, who gets an account where the image has none; a read-only one
-// is read-only also for root.
+// A directory appears at its own path. Sessions run as its owner, who gets an account if the image
+// has none. A read-only one is read-only for root, too.
 func TestMount(t *testing.T) {
 	b, root := binding(t)
 	project, data := owned(t, root+"/a, b/project", 12345), owned(t, root+"/data", 0)
-	if factsFor(t, b).speaks { // such a path is refused there, and others are mounted
+	if factsFor(t, b).compatible { // such a path is rejected there, and others are mounted
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Mounts: []sandbox.Mount{{Path: project}}})
-		if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "apart at commas") {
+		if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "splits paths at commas") {
 			t.Errorf("a path with a comma: got error %v", err)
 		}
 		project = owned(t, root+"/a b/project", 12345)
@@ -81,7 +82,7 @@ func TestMount(t *testing.T) {
 		t.Errorf("a file made inside belongs to %d:%d, want 12345:12345", st.Uid, st.Gid)
 	}
 	notes := strings.Join(inst.Notes, "\n")
-	for _, want := range []string{"sudo: setuid programs work", "sessions run as uid 12345, who owns " + project, "setuid programs too"} {
+	for _, want := range []string{"sudo: setuid programs work", "sessions run as uid 12345, the owner of " + project, "also setuid programs"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("notes %q lack %q", notes, want)
 		}
@@ -103,7 +104,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// A directory appears at another path than its own, which the sandbox begins in and /work leads to.
+// A directory appears at its target, which is the working directory, and the target of /work.
 func TestMountTarget(t *testing.T) {
 	b, root := binding(t)
 	project, data := owned(t, root+"/project", 12345), owned(t, root+"/data", 0)
@@ -124,7 +125,7 @@ func TestMountTarget(t *testing.T) {
 	if _, err := os.Stat(project + "/made"); err != nil {
 		t.Error(err)
 	}
-	// It starts again with the directory that is at the same path of the machine by then.
+	// A start uses the directory that is then at the same path on the machine.
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -136,23 +137,23 @@ func TestMountTarget(t *testing.T) {
 	}
 }
 
-// What may not be mounted is refused before the engine is asked for anything.
+// Mounts that are not allowed are rejected before the first request to the engine.
 func TestMountRefused(t *testing.T) {
 	b, root := binding(t)
 	project := owned(t, root+"/project", 0)
 	owned(t, root+"/never", 0)
 	owned(t, root+"/other", 0)
 	for name, mounts := range map[string][]sandbox.Mount{
-		"outside of":       {{Path: "/home"}},
-		"not for sandbox":  {{Path: root + "/never"}},
-		"asked for twice":  {{Path: project}, {Path: project + "/", ReadOnly: true}},
-		"does not exist":   {{Path: root + "/missing"}},
-		"is not absolute":  {{Path: "project"}},
-		"are more than 16": make([]sandbox.Mount, 17),
-		"lies in /etc":     {{Path: project, Target: "/etc/project"}},
-		"at /srv already":  {{Path: project, Target: "/srv"}, {Path: root + "/other", Target: "/srv"}},
-		"lie in each":      {{Path: project, Target: "/srv/a"}, {Path: root + "/other", Target: "/srv"}},
-		"cannot lie in ea": {{Path: project}, {Path: root + "/other", Target: project + "/x"}},
+		"outside of":              {{Path: "/home"}},
+		"not allowed for sandbox": {{Path: root + "/never"}},
+		"given twice":             {{Path: project}, {Path: project + "/", ReadOnly: true}},
+		"does not exist":          {{Path: root + "/missing"}},
+		"is not absolute":         {{Path: "project"}},
+		"at most 16":              make([]sandbox.Mount, 17),
+		"is in /etc":              {{Path: project, Target: "/etc/project"}},
+		"already mounted at /srv": {{Path: project, Target: "/srv"}, {Path: root + "/other", Target: "/srv"}},
+		"must not contain each":   {{Path: project, Target: "/srv/a"}, {Path: root + "/other", Target: "/srv"}},
+		"not contain each other":  {{Path: project}, {Path: root + "/other", Target: project + "/x"}},
 	} {
 		id := newID()
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Mounts: mounts})
@@ -163,7 +164,8 @@ func TestMountRefused(t *testing.T) {
 	}
 }
 
-// A directory that is replaced between the look at it and the mount ends the boot, before anything of the sandbox has run.
+// A directory that is replaced between check and mount fails the boot before any process of the
+// sandbox runs.
 func TestMountSwapped(t *testing.T) {
 	b, root := binding(t)
 	secret := owned(t, root+"/never", 0)
@@ -195,7 +197,8 @@ func TestMountSwapped(t *testing.T) {
 	}
 }
 
-// A stopped sandbox starts with the directory that is there then; without one, or with a link in its place, it does not.
+// A stopped sandbox starts with the directory that then exists; if it is missing or replaced by a
+// link, the start fails.
 func TestMountStart(t *testing.T) {
 	b, root := binding(t)
 	dir := owned(t, root+"/project", 12345)
@@ -215,7 +218,7 @@ func TestMountStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = b.Start(t.Context(), inst)
-	if wantStage(t, err, stageValidate); !strings.Contains(err.Error(), "has become a link") {
+	if wantStage(t, err, stageValidate); !strings.Contains(err.Error(), "is now a link") {
 		t.Errorf("start with a link in its place: %v", err)
 	}
 	if err := os.Remove(dir); err != nil {

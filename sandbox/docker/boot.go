@@ -31,15 +31,16 @@ const (
 	stageGuest    = "guest"
 )
 
-// booting is one run of Boot, or of the part of it that Start repeats.
+// booting is one run of Boot, or of the part of it that Start shares.
 type booting struct {
 	b     *Backend
 	stage string
 
 	madeDir bool
-	asked   bool   // the engine was asked for a container; it may have made one whatever it answered
-	ref     string // the container, once known
-	exit    int    // what its guest ended with, if it did
+	// The engine got a request for a container; it may have made one even if the call failed.
+	asked bool
+	ref   string // the container, once known
+	exit  int    // exit code of its guest, if it ended
 }
 
 // enter begins a stage. It returns the cause of ctx if that has ended.
@@ -118,7 +119,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	config := guestConfig(spec, img.config, p.CAFile != "")
-	bound.tell(&config)
+	bound.configure(&config)
 	k, err := newKeys(config)
 	if err != nil {
 		return none, err
@@ -147,19 +148,20 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	inst.Ref = s.ref
 	inst.Limits, inst.DiskQuota = p.Limits, p.Sized
-	if inst.Limits.NoFile == 0 { // the engine's own, whatever that is
+	if inst.Limits.NoFile == 0 { // the engine's own
 		inst.Limits.NoFile, _ = noFileOf(pid)
 	}
 	if err := writeJSON(s.b.state.notePath(spec.ID), note{Name: spec.Name, Instance: inst}); err != nil {
 		return none, err
 	}
-	if ctx.Err() != nil { // ended while nothing looked at it
+	if ctx.Err() != nil { // ended between the checks
 		return none, context.Cause(ctx)
 	}
 	return inst, nil
 }
 
-// plan checks with the engine whether spec can be had, and settles in spec what was left open.
+// plan checks with the engine whether spec is possible, and sets fields of spec that were left
+// open.
 func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dirs bound) (p plan, f facts, err error) {
 	if err := s.enter(ctx, stageEngine); err != nil {
 		return p, f, err
@@ -173,10 +175,12 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 		RunDir: s.b.state.runDir(spec.ID), Mounts: spec.Mounts, Options: own,
 	}
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
-		p.Host = "" // a pooled sandbox has no name yet, and no process of it may change the host name
+		// A pooled sandbox has no name yet, and no process in it may change the host name.
+		p.Host = ""
 	}
 	p.Limits, err = fit(*spec, f, s.b.engine.cache.defaultNoFile(f))
-	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
+	// Facts may be old: a runtime may have been installed.
+	if errors.Is(err, sandbox.ErrUnsupported) {
 		s.b.engine.cache.forget()
 		if f, err = s.b.engine.facts(ctx); err == nil {
 			p.Limits, err = fit(*spec, f, s.b.engine.cache.defaultNoFile(f))
@@ -208,8 +212,8 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.CAFile)...)
 }
 
-// revision is what an instance was made with besides its image and spec: the guest program, and
-// the runtime if the spec leaves it to the engine.
+// revision identifies the inputs of an instance besides its image and spec: the guest program and
+// the runtime, which may be the engine's default.
 func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
 
 // Revision returns the revision of an instance made now. See sandbox.Finder.
@@ -225,7 +229,7 @@ func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, erro
 	return revision(guest, cmp.Or(spec.Isolation, f.defaultRuntime)), nil
 }
 
-// placeFiles copies what is mounted into sandboxes to where it never changes.
+// placeFiles copies the files that sandboxes mount to paths that never change.
 func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err error) {
 	source, err := fs.guest(f.arch)
 	if err != nil {
@@ -253,7 +257,7 @@ func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err
 	return guest, ca, nil
 }
 
-// prepare makes what must exist before the container: its directory, keys and sockets.
+// prepare makes everything that must exist before the container: its directory, keys and sockets.
 func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 	if err := os.Mkdir(s.b.state.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
@@ -270,7 +274,7 @@ func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 	return s.b.listen(id, k)
 }
 
-// listen opens the sockets on which a guest will call, and returns the one for SSH.
+// listen opens the sockets on which a guest calls, and returns the one for SSH.
 func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 	if k.Guest.TunSocket != "" {
 		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
@@ -280,9 +284,9 @@ func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 	return b.sockets.Open(id, guestsock.SSH)
 }
 
-// launch creates and starts the container, and returns its first process as this machine numbers
-// it. If the engine cannot raise the descriptor limit to our default, the container gets the
-// engine's own limit; a limit that was asked for is an error then.
+// launch creates and starts the container, and returns its first process by its number on this
+// machine. If the engine cannot raise the descriptor limit to our default, the container gets the
+// engine's own limit. If the spec asks for a limit, that is an error.
 func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys, d *guestsock.Server) (pid int, err error) {
 	for {
 		if err = s.enter(ctx, stageCreate); err != nil {
@@ -292,7 +296,7 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 		if err != nil && p.Sized && strings.Contains(err.Error(), "storage-opt") && ctx.Err() == nil {
 			s.b.engine.cache.refusedSize()
 			p.Sized = false
-			continue // what it writes is measured then
+			continue // its files are measured instead
 		}
 		if err != nil {
 			return 0, err
@@ -302,11 +306,11 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return pid, err
 		}
 		if len(p.Options.Ulimits) > 0 {
-			return 0, hinted{fmt.Errorf("docker option ulimit: %w: the engine cannot raise a limit so far: %w",
-				sandbox.ErrUnsupported, err), "leave it out"}
+			return 0, hinted{fmt.Errorf("docker option ulimit: %w: the engine cannot raise the limit that far: %w",
+				sandbox.ErrUnsupported, err), "omit it"}
 		}
 		if fixed {
-			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit so far: %w",
+			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit that far: %w",
 				p.Limits.NoFile, sandbox.ErrUnsupported, err)
 		}
 		s.b.engine.cache.refusedNoFile()
@@ -317,14 +321,14 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 	}
 }
 
-// limitRefused reports whether the runtime could not raise the descriptor limit, in the words of
-// runc or crun.
+// limitRefused reports whether the runtime failed to raise the descriptor limit. It matches the
+// texts of runc and crun.
 func limitRefused(err error) bool {
 	return strings.Contains(err.Error(), "setting rlimit") || strings.Contains(err.Error(), "setrlimit `RLIMIT_NOFILE`")
 }
 
-// create creates the container. It ignores the end of ctx: an abandoned request could still create
-// one after undo has looked for it.
+// create creates the container. It ignores the end of ctx: the engine could complete an abandoned
+// request after undo has looked for the container.
 func (s *booting) create(ctx context.Context, p plan) error {
 	s.asked = true
 	r := createRequest(p)
@@ -335,14 +339,14 @@ func (s *booting) create(ctx context.Context, p plan) error {
 		for _, warning := range got.Warnings {
 			s.b.log(p.ID).Warn("engine warns", "warning", warning)
 			if err == nil && len(p.Options.names) > 0 && strings.Contains(warning, "iscarded") {
-				err = hinted{fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported, printable(warning)), "leave it out"}
+				err = hinted{fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported, printable(warning)), "omit it"}
 			}
 		}
 		return err
 	})
 }
 
-// undo removes what a failed Boot made. ctx may have ended, which made Boot fail.
+// undo removes what a failed Boot made, also after ctx has ended.
 func (s *booting) undo(ctx context.Context, id string) error {
 	if !s.madeDir {
 		return nil
@@ -359,30 +363,30 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	return os.RemoveAll(s.b.state.dir(id))
 }
 
-// notes returns what a person should know about a sandbox.
+// notes returns facts that users should know about a sandbox.
 func notes(p plan, f facts, img image) []string {
 	var notes []string
 	if p.Network == sandbox.NetworkBridge {
-		notes = append(notes, "network bridge: no rule protects this machine's services, the local network and metadata addresses from the sandbox")
+		notes = append(notes, "network bridge: the sandbox can reach this machine's services, the local network and metadata addresses")
 	}
 	if runtime := cmp.Or(p.Runtime, f.defaultRuntime); !passesDescriptors(runtime) {
-		notes = append(notes, "isolation "+runtime+": a kernel of its own. Who takes too much memory or too many processes, or is root and kills PID 1, ends the whole sandbox; "+
-			"start brings it back with its files")
+		notes = append(notes, "isolation "+runtime+": the sandbox has its own kernel. Exceeding the limits of memory or processes, or killing PID 1 as root, ends the whole sandbox; "+
+			"start restarts it with its files")
 	}
 	if p.Sudo {
-		notes = append(notes, "sudo: setuid programs work, no-new-privileges is off")
+		notes = append(notes, "sudo: setuid programs work; no-new-privileges is off")
 	}
 	if len(p.Options.given) > 0 {
 		notes = append(notes, "docker options: "+strings.Join(p.Options.given, " "))
 	}
 	if f.sharedGroups {
-		notes = append(notes, "the engine gives no namespace of control groups (cgroup version 1): programs see what this machine calls the sandbox's own")
+		notes = append(notes, "the engine has no control group namespace (cgroup version 1): programs see this machine's names of the sandbox's groups")
 	}
 	if !f.swapLimit {
 		notes = append(notes, "the engine's kernel does not limit swap")
 	}
 	if img.arch != "" && img.arch != f.arch {
-		notes = append(notes, fmt.Sprintf("the image is for %s, the engine runs %s: its programs may not start", img.arch, f.arch))
+		notes = append(notes, fmt.Sprintf("the image is for %s, the engine runs %s: its programs may fail to start", img.arch, f.arch))
 	}
 	return notes
 }

@@ -22,7 +22,7 @@ import (
 
 var stages = []string{stageValidate, stageEngine, stageImage, stageKeys, stageCreate, stageAttach, stageStart, stageGuest}
 
-// nothingLeft fails the test when there is a container, a directory or a socket of id.
+// nothingLeft fails the test if a container, a directory or a socket of id exists.
 func nothingLeft(t *testing.T, b *Backend, id string) {
 	t.Helper()
 	if c, err := b.engine.container(context.Background(), containerName(id)); !errors.Is(err, sandbox.ErrGone) {
@@ -76,7 +76,7 @@ func TestBootCancelled(t *testing.T) {
 	}
 }
 
-// engineCalls are all that a boot asks of the engine, with the stage that fails without an answer.
+// engineCalls are all engine calls of a boot, with the stage that fails without an answer.
 var engineCalls = []struct{ call, stage string }{
 	{"GET /info", stageEngine},
 	{"GET /images/*/json", stageImage},
@@ -86,8 +86,8 @@ var engineCalls = []struct{ call, stage string }{
 	{"GET /containers/*/json", stageGuest},
 }
 
-// An engine that refuses a call, that dies before it has carried it out, or just after, and that we stop waiting for while
-// it works: each ends Boot with its stage, and when the engine is back nothing is left.
+// The engine denies a call, dies before or just after it has carried it out, or is abandoned while
+// it works. Boot fails with the call's stage, and nothing is left once the engine is back.
 func TestBootEngineFails(t *testing.T) {
 	for _, tt := range engineCalls {
 		for _, how := range []string{"refuses", "dies", "dies afterwards", "cancelled", "cancelled afterwards"} {
@@ -98,7 +98,8 @@ func TestBootEngineFails(t *testing.T) {
 				defer cancel()
 				var happened atomic.Bool
 				f.set(func(w http.ResponseWriter, r *http.Request) bool {
-					// What has an effect fails once, so that it can be undone; what is asked again at once by net/http fails for good.
+					// Calls with an effect fail once, so that they can be undone. Calls that
+					// net/http repeats immediately always fail.
 					if !asks(r, tt.call) || happened.Swap(true) && r.Method != http.MethodGet {
 						return false
 					}
@@ -118,7 +119,7 @@ func TestBootEngineFails(t *testing.T) {
 					case "cancelled":
 						cancel()
 					case "cancelled afterwards":
-						context.AfterFunc(r.Context(), cancel) // when the answer is on its way
+						context.AfterFunc(r.Context(), cancel) // while the answer is on its way
 					}
 					return false
 				})
@@ -126,7 +127,7 @@ func TestBootEngineFails(t *testing.T) {
 				inst, err := b.Boot(ctx, sandbox.Spec{ID: id, Image: busybox})
 				f.set(nil)
 				if err == nil {
-					// The answer was quicker than the end of the context, at the last call.
+					// The answer of the last call came before the end of the context.
 					if how != "cancelled afterwards" {
 						t.Fatal("Boot: got no error")
 					}
@@ -138,13 +139,13 @@ func TestBootEngineFails(t *testing.T) {
 				}
 				stage := tt.stage
 				if how == "cancelled" || how == "cancelled afterwards" {
-					stage = "" // the next one may have begun
+					stage = "" // the next stage may have begun
 				}
 				boot := wantStage(t, err, stage)
 				if strings.HasPrefix(how, "dies") && (!errors.Is(err, sandbox.ErrEngine) || boot.Hint == "") {
 					t.Errorf("got error %v, hint %q; want %v and what to do", err, boot.Hint, sandbox.ErrEngine)
 				}
-				// Of an attachment the client tells the status alone.
+				// Of a failed attachment the client reports only the status.
 				if how == "refuses" && !strings.Contains(err.Error(), "out of sorts") && !strings.Contains(err.Error(), "received 500") {
 					t.Errorf("got error %v, want what the engine said", err)
 				}
@@ -154,7 +155,7 @@ func TestBootEngineFails(t *testing.T) {
 	}
 }
 
-// forward carries a request out on the real engine.
+// forward sends a request to the real engine.
 func forward(t *testing.T, r *http.Request) {
 	r = r.Clone(context.WithoutCancel(r.Context()))
 	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "http", "docker"
@@ -167,7 +168,8 @@ func forward(t *testing.T, r *http.Request) {
 	resp.Body.Close()
 }
 
-// An engine that stays away leaves its container behind; the error says so, and Destroy makes up for it.
+// An engine that stays away leaves its container behind. The error says so, and Destroy removes it
+// later.
 func TestBootEngineStaysAway(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
@@ -267,7 +269,7 @@ func TestImageMissing(t *testing.T) {
 		b := testBackend(t, f.use)
 		f.set(func(w http.ResponseWriter, r *http.Request) bool {
 			if asks(r, "POST /images/create") {
-				t.Error("the default image was pulled: somebody else may own its name")
+				t.Error("the default image was pulled: another party may own its name")
 			}
 			return gone(w, r)
 		})
@@ -295,7 +297,7 @@ func TestImageMissing(t *testing.T) {
 		}
 		b.images.make = func(context.Context, string, func(string)) error {
 			f.set(func(w http.ResponseWriter, r *http.Request) bool {
-				// The image that was built: here any other.
+				// Stands for the image that was built: any other.
 				r.URL.Path = strings.Replace(r.URL.Path, sandbox.DefaultImage, busybox, 1)
 				return false
 			})
@@ -334,7 +336,7 @@ func TestPullProgress(t *testing.T) {
 		t.Errorf("got error %v, want %v with what the registry said", err, sandbox.ErrNoImage)
 	}
 	if _, err := pull(`{"stat`); !errors.Is(err, sandbox.ErrNoImage) {
-		t.Errorf("cut short: got error %v, want %v", err, sandbox.ErrNoImage)
+		t.Errorf("interrupted: got error %v, want %v", err, sandbox.ErrNoImage)
 	}
 }
 
@@ -349,7 +351,7 @@ func TestIsolationMissing(t *testing.T) {
 	nothingLeft(t, b, id)
 }
 
-// A guest that cannot start, or dies, is an error with what it said last.
+// A guest that cannot start, or ends, is an error that includes its last output.
 func TestGuestDies(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "guest")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\nread line; echo first; printf 'no\\033[31msuch device'; echo >&2; exit 3\n"), 0o755); err != nil {
@@ -361,7 +363,8 @@ func TestGuestDies(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, guest, stage, want string }{
 		{"exits", script, stageGuest, "guest ended with exit code 3: first; no?[31msuch device"},
-		{"no program", noProgram, "", "exec format error"}, // the engine or the container says so, as the runtime likes
+		// The engine or the container reports it, depending on the runtime.
+		{"no program", noProgram, "", "exec format error"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := testBackend(t, func(o *Options) { o.Guest = func(string) (string, error) { return tt.guest, nil } })
@@ -385,7 +388,8 @@ func TestGuestDies(t *testing.T) {
 	})
 }
 
-// An engine that may not raise the descriptor limit as far as we ask gives its own, unless that much was asked for.
+// If the engine cannot raise the descriptor limit to ours, the container gets the engine's own,
+// unless the spec asks for a limit.
 func TestNoFileAboveTheEngine(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
@@ -428,7 +432,7 @@ func TestBootsAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 
-	// One ID, many callers: one wins, and the others touch nothing of it.
+	// Of many callers with one ID, one wins and the others change nothing of it.
 	id := newID()
 	var mu sync.Mutex
 	var won []sandbox.Instance
@@ -451,8 +455,8 @@ func TestBootsAtOnce(t *testing.T) {
 	mustSh(t, login(t, b, won[0]), "true")
 }
 
-// R5: a container that the engine made after its Boot had been undone is removed by the next who looks what there is; one whose keys
-// are there, or that has run, is not.
+// R5: List removes a container that the engine made after its Boot had been undone. It keeps one
+// with keys, and one that has run.
 func TestR5LateContainer(t *testing.T) {
 	b := testBackend(t)
 	for _, tt := range []struct {
@@ -491,7 +495,8 @@ func TestR5LateContainer(t *testing.T) {
 	}
 }
 
-// What an instance was made with is what would be made now, until there is another guest; and one that asked for a runtime has that.
+// The revision of an instance equals the current one until the guest program changes. It includes the
+// runtime that the spec asks for.
 func TestRevision(t *testing.T) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{})

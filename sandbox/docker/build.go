@@ -28,18 +28,18 @@ const (
 	lastLines     = 12 // of a step, in its error
 )
 
-// builder builds images of Dockerfiles by the engine's own builder.
+// builder builds images from Dockerfiles with the engine's own builder.
 type builder struct {
 	engine    *engine
 	instances *instances
 	images    *images
-	meter     *meter // of what a step writes
+	meter     *meter // of the files that a step writes
 
-	sweeping sync.Mutex // held for calls of the engine
+	sweeping sync.Mutex // held during calls of the engine
 	builds   bool       // guarded by sweeping; this daemon has begun a build
 }
 
-// Build makes an image by the engine's own builder. See sandbox.Imager.
+// Build makes an image with the engine's own builder. See sandbox.Imager.
 func (bd *builder) Build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
 	ref, err := bd.build(ctx, s)
 	if err != nil {
@@ -66,8 +66,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 		return "", err
 	}
 	bd.beginBuild(ctx)
-	// The engine reuses steps by their text. A step that had another network, such as one with the
-	// host's services, must not match; the label makes it differ.
+	// The engine reuses steps by their text. The label keeps it from reusing a step that ran with
+	// another network, such as one with access to the host's services.
 	labels := bd.engine.made() + " " + labelNetwork + "=" + string(s.Network)
 	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labels, s.Args, func(ref string) (image, error) {
 		return bd.images.baseImage(ctx, s.Owner, ref, s.Progress)
@@ -76,9 +76,9 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 		return "", err
 	}
 	if d.runs && s.Isolation != "" && s.Isolation != f.defaultRuntime {
-		return "", hinted{fmt.Errorf("isolation %q: %w: the engine runs the steps of %s by its default runtime, %s",
+		return "", hinted{fmt.Errorf("isolation %q: %w: the engine runs the steps of %s with its default runtime, %s",
 			s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
-			"name an image that was built before, and do in setup: what the RUN steps do"}
+			"use an image that is already built, and move the RUN steps to setup:"}
 	}
 	files, err := openContext(s.Context)
 	if err != nil {
@@ -90,8 +90,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	}
 	args := strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00")
 	ref := bd.images.madeImage(buildPrefix, s.Owner, "1", d.out.String(), args, s.Target, sum)
-	// One at a time: the second finds what the first built, and one that fails cannot remove the
-	// other's name.
+	// One build at a time: a second one reuses the result of the first, and one that fails cannot
+	// remove the other's name.
 	unlock, err := bd.instances.lock(ctx, ref)
 	if err != nil {
 		return "", err
@@ -112,7 +112,7 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	}
 	defer func() {
 		if left := release(); left != nil {
-			bd.engine.log.Warn("what carried the network of a build is not gone yet", "err", left)
+			bd.engine.log.Warn("the network carrier of a build is not removed yet", "err", left)
 		}
 	}()
 	s.Progress("building the image of " + s.Name)
@@ -126,8 +126,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	return ref, nil
 }
 
-// buildOptions returns the engine's options. Steps have the limits of a sandbox as far as the
-// builder knows them; holding enforces the others.
+// buildOptions returns the engine's options. Steps have the limits of a sandbox, as far as the
+// builder supports them; enforcer adds the others.
 func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (
 	o client.ImageBuildOptions, release func() error, err error) {
 	l, err := fit(sandbox.Spec{Limits: s.Limits}, f, bd.engine.cache.defaultNoFile(f))
@@ -155,9 +155,9 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 		o.NetworkMode = string(sandbox.NetworkBridge)
 	case s.Network.Carried() && d.runs && len(d.bases) > 0:
 		inst, done, err := s.Carrier(ctx, d.bases[0])
-		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox would do with less
-			err = hinted{err, "RUN steps with a network take the device: modprobe tun, where that is missing; " +
-				"or --network none; or an image that is built already, by --image"}
+		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox could fall back to the proxy
+			err = hinted{err, "RUN steps need the network device: load it (modprobe tun), " +
+				"use --network none, or use an image that is already built (--image)"}
 		}
 		if err != nil {
 			return o, nil, fmt.Errorf("network of the build: %w", err)
@@ -172,7 +172,7 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string,
 	o client.ImageBuildOptions, s sandbox.BuildSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &holding{bd: bd, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
+	h := &enforcer{bd: bd, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
 	var held sync.WaitGroup
 	defer held.Wait()
 	defer cancel(nil)
@@ -187,9 +187,9 @@ func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildCont
 		sent <- err
 	}()
 	followed := bd.followBuild(ctx, step, r, o)
-	r.CloseWithError(errors.New("the engine takes no more"))
+	r.CloseWithError(errors.New("the engine stopped reading"))
 	if err := <-sent; err != nil && hintOf(err) != "" {
-		return err // why the engine ended it
+		return err // why the engine ended the build
 	}
 	return followed
 }
@@ -223,20 +223,21 @@ func (bd *builder) followBuild(ctx context.Context, step *buildStep, archive io.
 	}
 }
 
-// buildStep parses the builder's output. A program in a step can imitate it, which only misleads
-// messages.
+// buildStep parses the builder's output. A program in a step can imitate it, which affects messages
+// only.
 type buildStep struct {
 	steps    []string
 	progress func(string)
-	started  func(id string) // a container is about to be; with the first twelve digits of its ID
+	// Called before a container is created, with the first twelve digits of its ID.
+	started func(id string)
 
-	at    int    // number of the step, from 1; 0 before it
-	shown int    // the same among those of the original
-	line  string // that has not ended
+	at    int    // number of the step, from 1; 0 before the first
+	shown int    // the same among the steps of the original
+	line  string // an unfinished line
 	last  []string
 }
 
-// visible returns how many steps are those of the original.
+// visible returns the number of steps of the original Dockerfile.
 func visible(steps []string) (n int) {
 	for _, step := range steps {
 		if !strings.HasSuffix(step, hiddenStep) {
@@ -249,8 +250,8 @@ func visible(steps []string) (n int) {
 var (
 	stepLine  = regexp.MustCompile(`^Step (\d+)/(\d+) : `)
 	stepNoise = regexp.MustCompile(`^( ---> |Successfully (built|tagged) )`)
-	// Also at the end of an unfinished line; and the colors that the builder gives to standard
-	// error.
+	// Matches also at the end of an unfinished line, and the colors that the builder adds to
+	// standard error.
 	stepExtra = regexp.MustCompile(`Removing intermediate container [0-9a-f]{12}$|\x1b\[[0-9;]*m`)
 )
 
@@ -264,7 +265,7 @@ func (s *buildStep) read(text string) {
 		s.line = rest
 		s.ended(line)
 	}
-	if len(s.line) > 4<<10 { // a line without end is shown in parts
+	if len(s.line) > 4<<10 { // split lines that do not end
 		s.ended(s.line)
 		s.line = ""
 	}
@@ -288,7 +289,8 @@ func (s *buildStep) ended(line string) {
 	if line == "" || stepNoise.MatchString(line) {
 		return
 	}
-	line = line[strings.LastIndexByte(line, '\r')+1:] // the last state of a progress line, such as apt's
+	// The last state of a progress line, such as apt's.
+	line = line[strings.LastIndexByte(line, '\r')+1:]
 	line = printable(strings.ReplaceAll(line, "\t", "  "))
 	if s.last = append(s.last, strings.TrimSpace(line)); len(s.last) > lastLines {
 		s.last = s.last[1:]
@@ -311,8 +313,8 @@ func (s *buildStep) failed(e *jsonstream.Error) error {
 }
 
 // Sweep removes what builds of an earlier daemon left: running steps, and images without a name.
-// This daemon's unfinished builds have no name either, so Sweep does nothing once one has begun.
-// See sandbox.Finder.
+// This daemon's unfinished builds have no name either, so Sweep does nothing once a build has
+// begun. See sandbox.Finder.
 func (bd *builder) Sweep(ctx context.Context) error {
 	bd.sweeping.Lock()
 	defer bd.sweeping.Unlock()
@@ -329,25 +331,25 @@ func (bd *builder) sweep(ctx context.Context) error {
 	return bd.engine.prune(ctx, "")
 }
 
-// beginBuild sweeps for the last time.
+// beginBuild sweeps one last time before the first build.
 func (bd *builder) beginBuild(ctx context.Context) {
 	bd.sweeping.Lock()
 	defer bd.sweeping.Unlock()
 	if err := bd.sweep(ctx); err != nil {
-		bd.engine.log.Warn("something of a build of an earlier daemon is left", "err", err)
+		bd.engine.log.Warn("an earlier daemon's build was not fully removed", "err", err)
 	}
 	bd.builds = true
 }
 
-// removeSteps removes the containers of build steps. Containers that somebody runs of a built
-// image have the label, too; but a step's image has no name.
+// removeSteps removes the containers of build steps. Containers that users run from a built image
+// have the label, too; but only the image of a step has no name.
 func (bd *builder) removeSteps(ctx context.Context) error {
 	found, err := bd.engine.listContainers(ctx, bd.engine.limits.quick, bd.engine.made())
 	for _, c := range found {
 		if err != nil {
 			break
 		}
-		if c.Labels[labelID] != "" { // a sandbox of a built image has both
+		if c.Labels[labelID] != "" { // a sandbox of a built image has both labels
 			continue
 		}
 		var image client.ImageInspectResult

@@ -18,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// directory makes one with files, of which names that end in a slash are directories, and opens it.
+// directory makes and opens a directory with files. Names that end in a slash are directories.
 func directory(t *testing.T, files map[string]string) *os.Root {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,8 +93,8 @@ func TestContext(t *testing.T) {
 		if err := change.do(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.send(t.Context(), io.Discard, nil, sum); err == nil || !strings.Contains(err.Error(), "changed while they were read") {
-			t.Errorf("another %s was sent all the same: %v", change.what, err)
+		if err := c.send(t.Context(), io.Discard, nil, sum); err == nil || !strings.Contains(err.Error(), "changed during the build") {
+			t.Errorf("another %s was sent: %v", change.what, err)
 		}
 		sum, err = c.pack(t.Context(), io.Discard)
 		if err != nil || sums[sum] != "" {
@@ -106,18 +106,18 @@ func TestContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := c.pack(t.Context(), io.Discard); err != nil || again != sum {
-		t.Errorf("what is ignored changed the sum: %v", err)
+		t.Errorf("an ignored file changed the checksum: %v", err)
 	}
 }
 
-// building is a BuildSpec of alice's, and the lines of its progress.
+// building returns a BuildSpec of alice's, and the lines of its progress.
 func building(root *os.Root, dockerfile string) (sandbox.BuildSpec, *[]string) {
 	lines := new([]string)
 	return sandbox.BuildSpec{Owner: "alice", Dockerfile: []byte(dockerfile), Name: "Dockerfile", Context: root, Network: sandbox.NetworkNone,
 		Progress: func(line string) { *lines = append(*lines, line) }}, lines
 }
 
-// hereDocuments is a Dockerfile that runs them with the SHELL of an earlier stage.
+// hereDocuments is a Dockerfile that runs here-documents with the SHELL of an earlier stage.
 const hereDocuments = `FROM sandboxd/busybox AS below
 SHELL ["/bin/sh", "-euc"]
 FROM below
@@ -143,7 +143,7 @@ EOF
 // Steps run here-documents as BuildKit does: in the shell of the stage, with the build's arguments.
 func TestBuildHereDocuments(t *testing.T) {
 	b := testBackend(t)
-	if factsFor(t, b).speaks {
+	if factsFor(t, b).compatible {
 		t.Skip("this engine's builder does not build for sandboxd")
 	}
 	spec, lines := building(directory(t, nil), hereDocuments)
@@ -166,14 +166,15 @@ func TestBuildHereDocuments(t *testing.T) {
 	}
 }
 
-// An image is built of a directory, found again while that is the same, and is its owner's.
+// Build makes an image from a directory, reuses it while the directory is unchanged, and keeps it
+// for its owner.
 func TestBuild(t *testing.T) {
 	b := testBackend(t)
 	root := directory(t, map[string]string{"file": newID(), "secret": "swordfish", ".dockerignore": "secret"})
 	spec, lines := building(root, "ARG BASE=none\nFROM $BASE\nARG WHO\nCOPY . /c\nRUN echo hello $WHO >/said; echo out; ls /sys/class/net\nENV A=1\nWORKDIR /c\n")
 	spec.Args = []string{"BASE=sandboxd/busybox", "WHO=alice"}
 	ref, err := b.Build(t.Context(), spec)
-	if factsFor(t, b).speaks { // its steps could not be held to limits
+	if factsFor(t, b).compatible { // this engine cannot enforce limits on its steps
 		if !errors.Is(err, sandbox.ErrUnsupported) || hintOf(err) == "" {
 			t.Errorf("got %q, error %v; want %v and what to do", ref, err, sandbox.ErrUnsupported)
 		}
@@ -227,8 +228,8 @@ func TestBuild(t *testing.T) {
 	b.engine.removeImage(t.Context(), other)
 }
 
-// What builds and set-ups made is their owner's disk, all the steps of one, and without what the base image has; what is below two of them
-// counts once. All goes that no sandbox is of.
+// Images of builds and setups count as their owner's disk, with all their steps and without the
+// base image; a layer that two of them share counts once. Forget removes those without a sandbox.
 func TestMadeImagesCount(t *testing.T) {
 	b := testBackend(t)
 	const megabyte = 1_000_000
@@ -259,14 +260,14 @@ func TestMadeImagesCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.engine.removeImage(context.Background(), set) })
-	want("a set-up on top of it", "alice", 9)
+	want("a setup on top of it", "alice", 9)
 	build("RUN head -c 1000000 /dev/urandom >/one")
 	want("another image, the first steps of which are the same", "alice", 10)
 	if n, err := b.Forget(t.Context(), "bob", ""); n != 0 || err != nil {
 		t.Errorf("forget bob's: %d, %v", n, err)
 	}
 	if n, err := b.Forget(t.Context(), "alice", set); n != 1 || err != nil {
-		t.Errorf("forget alice's but the set-up: %d, %v; want the image that no sandbox is of", n, err)
+		t.Errorf("forget alice's images but the setup: %d, %v; want the image that no sandbox uses", n, err)
 	}
 	want("without the other image", "alice", 9)
 	if err := b.Destroy(t.Context(), inst); err != nil {
@@ -278,7 +279,8 @@ func TestMadeImagesCount(t *testing.T) {
 	want("without any", "alice", 0)
 }
 
-// An image that is built of a snapshot has the programs, the user and the place of the image below, as the snapshot itself has, and nothing of the guest's.
+// An image that is built from a snapshot has the programs, user and working directory of the image
+// below, like the snapshot itself, and nothing of the guest.
 func TestBuildOfSnapshot(t *testing.T) {
 	b := testBackend(t)
 	below, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN mkdir /home; echo 'dev:x:1000:1000::/home:/bin/sh' >>/etc/passwd\nENTRYPOINT [\"sleep\", \"100\"]\nCMD [\"200\"]\nUSER dev\nWORKDIR /home\n")
@@ -311,7 +313,8 @@ func TestBuildOfSnapshot(t *testing.T) {
 	}
 }
 
-// What the builder says around the output of a step is no part of it, and what looks like a step of another number is output.
+// The builder's lines around the output of a step are not output; a line that looks like a step
+// with another number is.
 func TestBuildStep(t *testing.T) {
 	var lines []string
 	s := buildStep{steps: []string{"D:1: FROM x", "D: label", "D:2: RUN y"}, progress: func(line string) { lines = append(lines, line) }}
@@ -328,7 +331,8 @@ func TestBuildStep(t *testing.T) {
 	}
 }
 
-// A step that fails is named with its line, its exit code and what it printed last, and leaves no image.
+// The error of a failed step has its line, its exit code and its last output, and the build leaves
+// no image.
 func TestBuildFails(t *testing.T) {
 	b := testBackend(t)
 	root := directory(t, map[string]string{"file": ""})
@@ -359,7 +363,8 @@ func TestBuildFails(t *testing.T) {
 	}
 }
 
-// A step does not run by a weaker runtime than the sandbox will; files alone are copied by whichever there is.
+// A step never runs with a weaker runtime than the sandbox; steps that only copy files work with
+// any.
 func TestBuildIsolation(t *testing.T) {
 	b := testBackend(t)
 	root := directory(t, map[string]string{"file": newID()})
@@ -372,7 +377,7 @@ func TestBuildIsolation(t *testing.T) {
 	}
 }
 
-// A build that is given up ends with what runs in it.
+// An abandoned build ends together with its running step.
 func TestBuildCancelled(t *testing.T) {
 	b := testBackend(t)
 	spec, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN echo begun; sleep 1000\n")

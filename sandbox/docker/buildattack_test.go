@@ -20,7 +20,7 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// steps are the containers in which this backend's builds run.
+// steps returns the containers in which this backend's builds run.
 func (b *Backend) steps(t *testing.T) []string {
 	t.Helper()
 	list, err := b.engine.api.ContainerList(context.Background(), client.ContainerListOptions{All: true,
@@ -37,7 +37,7 @@ func (b *Backend) steps(t *testing.T) []string {
 	return ids
 }
 
-// nothingRuns waits until no step is left: an engine takes a moment to end what was given up.
+// nothingRuns waits until no step is left: an engine takes a moment to end an abandoned step.
 func nothingRuns(t *testing.T, b *Backend) {
 	t.Helper()
 	eventually(t, "the step is gone", func() bool { return len(b.steps(t)) == 0 })
@@ -58,10 +58,11 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// A step that makes processes without end is refused them, at the sandbox's limit, and the machine has the rest.
+// A step that forks without end reaches the sandbox's limit, and the machine keeps the rest.
 func TestAttackBuildForkBomb(t *testing.T) {
 	b := testBackend(t)
-	// Its shell waits until the limit is there, which is within milliseconds, and counts how many others it can have.
+	// Its shell waits until the limit is in effect, which takes milliseconds, and counts the
+	// processes that it can start.
 	spec, lines := building(directory(t, nil), "FROM sandboxd/busybox\n"+
 		"RUN until grep -qx 100 /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; do usleep 1000; done; "+
 		"i=0; while [ $i -lt 300 ]; do sleep 600 & i=$((i+1)); echo n=$i; done\n")
@@ -77,7 +78,8 @@ func TestAttackBuildForkBomb(t *testing.T) {
 	nothingRuns(t, b)
 }
 
-// A step that fills the disk ends the build by the limit's name, be it by bytes, by files, in a file without a name, or with what a step before left.
+// A step that fills the disk ends the build with the limit's name: by bytes, by files, by a removed
+// open file, or together with an earlier step.
 func TestAttackBuildDisk(t *testing.T) {
 	b := testBackend(t)
 	const write = "FROM sandboxd/busybox\nRUN dd if=/dev/zero of=/x bs=1M count="
@@ -107,7 +109,7 @@ func TestAttackBuildDisk(t *testing.T) {
 	}
 }
 
-// A build that is given up ends its step in the engine too.
+// An abandoned build ends its step in the engine, too.
 func TestAttackBuildGivenUp(t *testing.T) {
 	b := testBackend(t)
 	spec, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN trap '' TERM INT HUP; echo begun; while :; do sleep 1; done\n")
@@ -123,7 +125,8 @@ func TestAttackBuildGivenUp(t *testing.T) {
 	nothingRuns(t, b)
 }
 
-// A step reaches none of what would make it more than a step: the engine, the daemon's sockets, devices, the kernel's switches, the machine's network.
+// A step cannot reach the engine, the daemon's sockets, devices, settings of the kernel or the
+// machine's network.
 func TestAttackBuildReach(t *testing.T) {
 	b := testBackend(t)
 	for name, command := range map[string]string{
@@ -149,7 +152,8 @@ func TestAttackBuildReach(t *testing.T) {
 	}
 }
 
-// Labels of sandboxes on what a build leaves make nothing a sandbox, and those that we know our own by are not the Dockerfile's to say.
+// Labels of sandboxes in a Dockerfile make no sandbox, and a Dockerfile cannot set the labels by
+// which the daemon recognizes its own images.
 func TestAttackBuildLabels(t *testing.T) {
 	b := testBackend(t)
 	for _, line := range []string{"LABEL sandboxd.made=", "LABEL a=b sandboxd.daemon=" + b.opts.DaemonID, `LABEL "sandboxd.id"=x`, `LABEL sand"box"d.id=x`, `LABEL s\andboxd.id=x`, "LABEL sandboxd.image x",
@@ -159,13 +163,14 @@ func TestAttackBuildLabels(t *testing.T) {
 		if err == nil {
 			b.engine.removeImage(t.Context(), ref)
 		}
-		if err == nil || !strings.Contains(err.Error(), "sandboxd's own") {
+		if err == nil || !strings.Contains(err.Error(), "reserved for sandboxd") {
 			t.Errorf("%q: got %v", line, err)
 		}
 	}
 }
 
-// Two that build the same get one image; who gives up does not take it from the other.
+// Two builds of the same files get one image; one that is abandoned does not take it from the
+// other.
 func TestAttackBuildAtOnce(t *testing.T) {
 	b := testBackend(t)
 	root := directory(t, map[string]string{"file": newID()})
@@ -214,7 +219,7 @@ func TestAttackBuildAtOnce(t *testing.T) {
 	b.engine.removeImage(t.Context(), refs[1])
 }
 
-// packed packs a directory while do changes it, and returns the names that were in the archive.
+// packed packs a directory while do changes it, and returns the names in the archive.
 func packed(t *testing.T, root *os.Root, do func()) ([]string, error) {
 	t.Helper()
 	c, err := openContext(root)
@@ -261,7 +266,8 @@ func packed(t *testing.T, root *os.Root, do func()) ([]string, error) {
 	return names, err
 }
 
-// What is swapped while the context is read – by a sandbox that has the directory, say – is waited for by nobody and leads nowhere else.
+// If a sandbox swaps files while the context is read, pack neither waits for them nor follows them
+// out of the directory.
 func TestAttackContextSwapped(t *testing.T) {
 	root := directory(t, map[string]string{"file": "mine", "dir/x": "mine"})
 	at := func(name string) string { return filepath.Join(root.Name(), name) }
@@ -306,7 +312,8 @@ func TestAttackContextSwapped(t *testing.T) {
 	}
 }
 
-// A .dockerignore cannot make the daemon work or hold much, and a context of another kind than files and links is none.
+// A .dockerignore cannot cost the daemon much time or memory, and a context of other types than
+// files and links is empty.
 func TestAttackContext(t *testing.T) {
 	root := directory(t, map[string]string{".dockerignore": strings.Repeat("*a*b*c*d\n", 5000)})
 	if _, err := openContext(root); err == nil || !strings.Contains(err.Error(), "more than 1000 lines") {

@@ -18,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// container returns a container's state. ErrGone: there is none.
+// container returns a container's state. It returns ErrGone if there is none.
 func (e *engine) container(ctx context.Context, ref string) (container.InspectResponse, error) {
 	var c container.InspectResponse
 	err := e.call(ctx, e.limits.quick, "look up container", func(ctx context.Context) error {
@@ -69,12 +69,11 @@ func (e *engine) remove(ctx context.Context, id, ref string) error {
 		if err == nil || cerrdefs.IsNotFound(err) {
 			return nil
 		}
-		// Some engines report a killed container as a zombie until they have waited for its
-		// runtime.
+		// Some engines report a killed container as a zombie until its runtime has been waited for.
 		if !cerrdefs.IsConflict(err) && !strings.Contains(err.Error(), "is zombie") {
 			return err
 		}
-		// It is being removed or started by somebody else, and not gone until that has ended.
+		// Another request is removing or starting it; it is gone only when that has ended.
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, time.Second)
@@ -84,11 +83,11 @@ func (e *engine) remove(ctx context.Context, id, ref string) error {
 	}
 }
 
-// waitEnded waits until the container does not run. It returns an error after d.
+// waitEnded waits until the container has stopped. It returns an error after d.
 func (e *engine) waitEnded(ctx context.Context, ref string, d time.Duration) error {
 	return e.call(ctx, d, "wait for the end of the container", func(ctx context.Context) error {
 		wait := e.api.ContainerWait(ctx, ref, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
-		// The client's goroutine ends when one of the two is received; ctx ends it with an error.
+		// The client's goroutine ends when either channel is received; ctx ends it with an error.
 		select {
 		case <-wait.Result:
 			return nil
@@ -101,14 +100,14 @@ func (e *engine) waitEnded(ctx context.Context, ref string, d time.Duration) err
 	})
 }
 
-// kill ends a container at once, if it runs.
+// kill ends a container immediately, if it runs.
 func (e *engine) kill(ctx context.Context, ref string) error {
 	err := e.call(ctx, e.limits.quick, "kill container", func(ctx context.Context) error {
 		_, err := e.api.ContainerKill(ctx, ref, client.ContainerKillOptions{Signal: "KILL"})
 		return err
 	})
 	switch {
-	case cerrdefs.IsConflict(err), cerrdefs.IsNotFound(err): // it does not run
+	case cerrdefs.IsConflict(err), cerrdefs.IsNotFound(err): // already stopped
 		return nil
 	case err != nil:
 		return err
@@ -116,7 +115,8 @@ func (e *engine) kill(ctx context.Context, ref string) error {
 	return e.waitEnded(ctx, ref, stopMargin)
 }
 
-// running returns the first process of an instance. ErrGone, ErrStopped: it does not run.
+// running returns the first process of an instance. It returns ErrGone or ErrStopped if the
+// instance does not run.
 func (e *engine) running(ctx context.Context, inst sandbox.Instance) (int, error) {
 	c, err := e.container(ctx, refOf(inst))
 	if err != nil {
@@ -138,14 +138,14 @@ func (e *engine) listens(ctx context.Context) error {
 	return conn.Close()
 }
 
-// endedByEngine reports whether a stopped container was ended by a restart of its engine: it was
-// started before the current engine process, and had not ended long before that. It cannot tell if
-// another process holds the socket for the engine.
+// endedByEngine reports whether a restart of the engine ended a stopped container: the container
+// started before the current engine process, and ended shortly before that or later. It cannot tell
+// if another process, such as systemd, holds the engine's socket.
 func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
 	engine := engineStart(ctx, e.socket)
 	started, err1 := time.Parse(time.RFC3339Nano, s.StartedAt)
 	finished, err2 := time.Parse(time.RFC3339Nano, s.FinishedAt)
-	const shutdown = time.Minute // an engine stops its containers first, and is started again
+	const shutdown = time.Minute // an engine stops its containers first, then restarts
 	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
 }
 
@@ -153,7 +153,7 @@ func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
 // the engine would keep that connection for the container's whole life.
 type attachment struct {
 	conn    client.HijackedResponse
-	written chan error // what became of the line
+	written chan error // result of writing the line
 }
 
 // attach connects to the input of a container before its start, and sends line and the end of
@@ -178,14 +178,15 @@ func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachme
 	return a, nil
 }
 
-// close ends the attachment; what the guest has not read is lost. It returns the error of writing
-// the line.
+// close ends the attachment; the guest loses input that it has not read. It returns the error of
+// writing the line.
 func (a *attachment) close() error {
 	a.conn.Close()
 	return <-a.written
 }
 
-// lastWords returns the end of a container's output as the end of an error: ": text", or nothing.
+// lastWords returns the end of a container's output as the suffix of an error: ": text", or
+// nothing.
 func (e *engine) lastWords(ctx context.Context, ref string) string {
 	var text bytes.Buffer
 	err := e.call(ctx, e.limits.quick, "read log", func(ctx context.Context) error {
@@ -197,7 +198,7 @@ func (e *engine) lastWords(ctx context.Context, ref string) string {
 		_, err = stdcopy.StdCopy(&text, &text, io.LimitReader(r, maxWords))
 		return err
 	})
-	// Programs of the image may have written it.
+	// Programs of the image may have written it, so it is untrusted.
 	var lines []string
 	for line := range strings.Lines(printable(text.String())) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -213,7 +214,7 @@ func (e *engine) lastWords(ctx context.Context, ref string) string {
 	return ": " + strings.Join(lines, "; ")
 }
 
-// printable returns foreign text without anything that acts on a terminal. Line ends stay.
+// printable removes from untrusted text everything that acts on a terminal. Line ends stay.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
@@ -232,7 +233,7 @@ func (e *engine) size(ctx context.Context, ref string) (int64, error) {
 		return err
 	})
 	if err == nil && (c.SizeRw == nil || *c.SizeRw < 0) {
-		err = errors.New("measure container: the engine did not say")
+		err = errors.New("measure container: the engine reported no size")
 	}
 	if cerrdefs.IsNotFound(err) {
 		err = sandbox.ErrGone
@@ -250,8 +251,8 @@ func (e *engine) unpause(ctx context.Context, ref string) error {
 	})
 }
 
-// unlessSo returns err of a call to pause or resume, or nil if the container is in that state: a
-// call that was given up, or whose answer was lost, still completes in the engine.
+// unlessSo returns the error of a pause or a resume, or nil if the container has the wanted state:
+// the engine may have completed an earlier call that was abandoned or whose answer was lost.
 func (e *engine) unlessSo(ctx context.Context, ref string, paused bool, err error) error {
 	if err == nil {
 		return nil

@@ -27,12 +27,12 @@ const (
 	maxContext      = 1 << 30 // bytes of all files
 	maxContextFiles = 100_000
 	maxIgnore       = 64 << 10 // bytes of .dockerignore
-	maxPatterns     = 1000     // of its lines: each is held against each file
+	maxPatterns     = 1000     // of its lines: each file is matched against each pattern
 )
 
 const ignoreFile = ".dockerignore"
 
-// buildContext is the directory that steps of a build copy from. No link out of it is followed.
+// buildContext is the directory that build steps copy from. It follows no link out of it.
 type buildContext struct {
 	root    *os.Root
 	ignored *patternmatcher.PatternMatcher
@@ -60,9 +60,9 @@ func openContext(root *os.Root) (*buildContext, error) {
 	return c, nil
 }
 
-// pack writes the files as a tar archive and returns a checksum of what steps can see of them:
-// names, kinds, modes and contents, but not times. It skips everything but regular files,
-// directories and links. Everything belongs to root, as with docker build.
+// pack writes the files as a tar archive and returns a checksum of everything that steps can see of
+// them: names, types, modes and contents, but not times. It skips everything but regular files,
+// directories and links. All files belong to root, as with docker build.
 func (c *buildContext) pack(ctx context.Context, w io.Writer) (sum string, err error) {
 	p := packing{buildContext: c, ctx: ctx, tar: tar.NewWriter(w), sum: sha256.New()}
 	if err := fs.WalkDir(c.root.FS(), ".", p.entry); err != nil {
@@ -74,7 +74,7 @@ func (c *buildContext) pack(ctx context.Context, w io.Writer) (sum string, err e
 // packing is one run of pack.
 type packing struct {
 	*buildContext
-	ctx   context.Context //nolint:containedctx // of one walk, whose function has no parameter for it
+	ctx   context.Context //nolint:containedctx // of one walk, whose callback has no ctx parameter
 	tar   *tar.Writer
 	sum   hash.Hash
 	files int
@@ -110,7 +110,7 @@ func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
 }
 
 func (p *packing) tooMuch(what string) error {
-	return hinted{fmt.Errorf("%s: there are %s in it", p.root.Name(), what), "list what the build does not need in " + ignoreFile}
+	return hinted{fmt.Errorf("%s: it contains %s", p.root.Name(), what), "list files that the build does not need in " + ignoreFile}
 }
 
 func (p *packing) add(name string, entry fs.DirEntry) error {
@@ -122,16 +122,17 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	link := ""
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
-		// Not blocking: it may have become a FIFO since.
+		// Not blocking: a FIFO may have replaced it.
 		if f, err = p.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
 			return err
 		}
 		defer f.Close()
-		if info, err = f.Stat(); err != nil { // of what was opened, whatever was in its place before
+		// Of the opened file, which may differ from the listed one.
+		if info, err = f.Stat(); err != nil {
 			return err
 		}
 		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s: was replaced while it was read", name)
+			return fmt.Errorf("%s: file was replaced during the build", name)
 		}
 		if p.bytes += info.Size(); p.bytes > maxContext {
 			return p.tooMuch("more than " + sandbox.FormatSize(maxContext) + " of files")
@@ -163,20 +164,20 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	}
 	_, err = io.CopyN(io.MultiWriter(p.tar, p.sum), f, info.Size())
 	if errors.Is(err, io.EOF) {
-		err = fmt.Errorf("%s: became shorter while it was read", name)
+		err = fmt.Errorf("%s: file became shorter during the build", name)
 	}
 	return err
 }
 
-// send writes the archive as the engine takes it: with our Dockerfile, under a name that is hidden
-// from steps. sum is the result of an earlier pack; files that changed since are an error.
+// send writes the archive for the engine, with our Dockerfile under a name that is hidden from
+// steps. sum is the result of an earlier pack; files that changed since then are an error.
 func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte, sum string) error {
 	again, err := c.pack(ctx, w)
 	if err != nil {
 		return err
 	}
 	if again != sum {
-		return hinted{errors.New("build context: its files changed while they were read"), "try again when nothing writes there"}
+		return hinted{errors.New("build context: files changed during the build"), "try again when nothing writes to the directory"}
 	}
 	t := tar.NewWriter(w)
 	hidden := "\n" + sentDockerfile + "\n"

@@ -10,7 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// What a sandbox wrote is found wherever it may write, also behind the engine's own files and where it has no name any more.
+// Disk finds files wherever a sandbox may write, also in the engine's own files and in removed
+// files that are open.
 func TestDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a daemon that is not root's has the engine's own measure, which knows neither holes nor files without a name")
@@ -80,7 +81,7 @@ func TestDisk(t *testing.T) {
 		t.Errorf("got %d files more, want 2998", d)
 	}
 
-	// The engine's own measure is used where ours is not to be had.
+	// The engine measures where the daemon cannot.
 	b.meter.mu.Lock()
 	p := b.meter.places[inst.ID]
 	b.meter.places[inst.ID] = places{ref: p.ref}
@@ -99,14 +100,14 @@ func TestDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Disk(t.Context(), inst, sandbox.DiskUsage{}); !errors.Is(err, sandbox.ErrGone) {
-		t.Errorf("of what is gone: got error %v, want %v", err, sandbox.ErrGone)
+		t.Errorf("disk of a removed sandbox: got error %v, want %v", err, sandbox.ErrGone)
 	}
 	if _, err := b.Usage(t.Context(), inst); err == nil {
-		t.Error("usage of what is gone: got no error")
+		t.Error("usage of a removed sandbox: got no error")
 	}
 }
 
-// ignoreExit is err unless it is a command's own failure.
+// ignoreExit returns err unless it is the exit code of a command.
 func ignoreExit(err error) error {
 	if err == nil || strings.Contains(err.Error(), "exited with status") {
 		return nil

@@ -1,10 +1,10 @@
-// Package docker is the Backend that makes sandboxes of containers, over the Docker Engine API.
-// Any image works: the guest is mounted read-only into the container and is its first process, and
-// SSH goes through a unix socket on which this side listens. docker exec, cp and the archive API
-// are never used.
+// Package docker is the Backend that makes sandboxes from containers, with the Docker Engine API.
+// Any image works: the guest is mounted read-only into the container and is its first process. SSH
+// uses a unix socket on which this side listens. The package never uses docker exec, cp or the
+// archive API.
 //
-// It knows neither the gateway nor what happens inside a sandbox. What a container may do is
-// decided by one pure function, createRequest, and held by golden files.
+// It knows neither the gateway nor the processes inside a sandbox. One pure function,
+// createRequest, decides what a container may do; golden files record its results.
 package docker
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// Name is Instance.Backend of instances made here.
+// Name is the Instance.Backend of instances of this package.
 const Name = "docker"
 
 // DefaultHost is the engine of an empty Options.Host.
@@ -33,7 +33,7 @@ type Options struct {
 	// Dir holds one directory per sandbox: its keys, its sockets, its name. Required, absolute,
 	// not writable by others. It may be long: sockets are not bound by their path.
 	Dir string
-	// GuestDir holds copies of files that are mounted into sandboxes, named by checksum and never
+	// GuestDir holds copies of the files that sandboxes mount. They are named by checksum and never
 	// replaced, because containers of earlier daemons still use them. Required, absolute.
 	GuestDir string
 	// Guest returns the path of the guest program for an architecture in Go's spelling ("amd64").
@@ -42,26 +42,27 @@ type Options struct {
 	// DaemonID marks the containers of this daemon. Required.
 	DaemonID string
 
-	// Dirs decides which directories of this machine sandboxes may mount; none when zero.
+	// Dirs decides which directories of this machine sandboxes may mount. Zero allows none.
 	Dirs hostdir.Rules
 
-	Host     string // engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
-	CABundle string // certificate authorities of this machine, PEM; empty looks in the usual places
-	// Build makes a missing image that Builds knows, or the default image, and reports progress.
-	// If it is nil, the error says how to build the default image.
+	// Engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
+	Host     string
+	CABundle string // certificate authorities of this machine, PEM; empty searches the usual places
+	// Build makes a missing image that Builds accepts, or the default image, and reports progress.
+	// If it is nil, the error explains how to build the default image.
 	Build func(ctx context.Context, ref string, progress func(string)) error
-	// Builds reports which images beside the default one Build makes; nil means none. They are
-	// never pulled.
+	// Builds reports whether Build makes an image besides the default one; nil means none. Those
+	// images are never pulled.
 	Builds    func(ref string) bool
-	MaxStarts int          // containers created and started at once; twice the cores when 0
+	MaxStarts int          // concurrent creations and starts of containers; twice the cores when 0
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It implements every group of a sandbox.Backend. Its
+// Backend makes sandboxes from containers. It implements every group of a sandbox.Backend. Its
 // methods may be called concurrently.
 //
-// It has the life cycle of instances itself. Its parts have the rest, and ask the engine alone:
-// none of them knows the Backend.
+// It implements the life cycle of instances itself. Its parts implement the rest and use the engine
+// only: none of them knows the Backend.
 type Backend struct {
 	*images  // sandbox.Imager, without Build
 	*builder // Build, and the Sweep of what builds left
@@ -74,7 +75,7 @@ type Backend struct {
 	state     stateDir
 	files     *files
 
-	starts chan struct{}      // slots for containers that are created and started at once
+	starts chan struct{}      // slots for concurrent creations and starts of containers
 	at     func(stage string) // called when Boot or Start enters a stage; tests replace it
 }
 
@@ -106,7 +107,7 @@ func New(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("docker: directories %q and %q are not both absolute", o.Dir, o.GuestDir)
 	}
 	if o.MaxStarts <= 0 {
-		o.MaxStarts = 2 * runtime.NumCPU() // more at once makes each slower and none sooner
+		o.MaxStarts = 2 * runtime.NumCPU() // more at a time slows each one and speeds up none
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -130,24 +131,24 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// checkHost refuses engines that do not share this machine's files.
+// checkHost rejects engines that do not share this machine's files.
 func checkHost(host string) error {
 	u, err := url.Parse(host)
 	if err != nil {
 		return fmt.Errorf("docker: engine %q is not a URL like %s", host, DefaultHost)
 	}
 	if u.Scheme != "unix" {
-		return fmt.Errorf("docker: engine %s: %w: sandboxes need an engine on this machine, reached by a unix socket; unset DOCKER_HOST or set it to %s",
+		return fmt.Errorf("docker: engine %s: %w: the engine must be on this machine and listen on a unix socket; unset DOCKER_HOST or set it to %s",
 			host, sandbox.ErrUnsupported, DefaultHost)
 	}
 	if !filepath.IsAbs(u.Path) {
-		return fmt.Errorf("docker: engine %q names no absolute path of a socket", host)
+		return fmt.Errorf("docker: engine %q is not an absolute path of a socket", host)
 	}
 	return nil
 }
 
-// Close stops listening for guests. Containers keep running and their guests call again. Calls
-// under way end with an error.
+// Close stops listening for guests. Containers keep running and their guests call again. Pending
+// calls end with an error.
 func (b *Backend) Close() error {
 	b.sockets.Close()
 	return b.engine.close()
@@ -155,6 +156,6 @@ func (b *Backend) Close() error {
 
 func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox", id) }
 
-// containerName is the container's name in docker ps. It also tells our containers from those that
-// somebody started from a committed image, which inherit the labels.
+// containerName is the container's name in docker ps. It also separates our containers from others
+// that were started from a committed image, which inherit the labels.
 func containerName(id string) string { return "sandboxd-" + id }

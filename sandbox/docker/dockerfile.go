@@ -18,28 +18,28 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// dockerfile is a Dockerfile on its way to the engine. Names of images are resolved here: the
-// engine would accept any image that it has, whoever owns it. Nothing in it may make the engine
-// itself fetch something: the engine uses this machine's network, whatever network the steps have.
+// dockerfile is a Dockerfile that is rewritten for the engine. Names of images are resolved here:
+// the engine would accept any image that it has, of any owner. Nothing in it may make the engine
+// itself fetch something: the engine uses this machine's network, not that of the steps.
 type dockerfile struct {
 	name    string
 	arch    string            // of the engine
-	args    map[string]string // given by the caller
+	args    map[string]string // from the caller
 	resolve func(ref string) (image, error)
 
 	escape rune
 	meta   []string // K=V of the ARG instructions before the first FROM
 	stages []string // names of the stages so far, empty where there is none
 	shell  []string // of the stage that is being read
-	onward bool     // a FROM was seen
+	onward bool     // a FROM was read
 
-	shells  map[string][]string // what SHELL is at the end of stages, by name, and in images, by ID
-	bases   []string            // the images by the names that they have in it, in the order in which they come
+	shells  map[string][]string // SHELL at the end of stages, by name, and of images, by ID
+	bases   []string            // the images by the names that they have in it, in order of use
 	sizes   map[string]int64    // of these, by ID
-	runs    bool                // there is a step that runs something
+	runs    bool                // a step runs a program
 	out     bytes.Buffer
-	restore []string // instructions that follow the FROM that is being read
-	steps   []string // what each instruction of out is called, in the order of out
+	restore []string // instructions to add after the current FROM
+	steps   []string // name of each instruction of out, in the order of out
 }
 
 // pinDockerfile rewrites a Dockerfile, one instruction a line, with images by their IDs and a
@@ -55,14 +55,15 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 		key, value, _ := strings.Cut(kv, "=")
 		d.args[key] = value
 	}
-	fmt.Fprintf(&d.out, "# escape=%c\n", d.escape) // the first line says it: nothing below can be taken for another
+	// The first line fixes it: a later one has no effect.
+	fmt.Fprintf(&d.out, "# escape=%c\n", d.escape)
 	for _, node := range parsed.AST.Children {
 		line, err := d.instruction(node)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", name, node.StartLine, err)
 		}
 		if strings.HasSuffix(strings.TrimRight(line, " \t"), string(d.escape)) || strings.ContainsAny(line, "\r\n\x00") {
-			return nil, fmt.Errorf("%s:%d: the instruction does not end where its line does", name, node.StartLine)
+			return nil, fmt.Errorf("%s:%d: the instruction does not end with its line", name, node.StartLine)
 		}
 		d.write(line, fmt.Sprintf("%s:%d: %s", name, node.StartLine, brief(node.Original)))
 		if strings.EqualFold(node.Value, "from") {
@@ -73,12 +74,12 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 		}
 	}
 	if !d.onward {
-		return nil, fmt.Errorf("%s: there is no FROM in it", name)
+		return nil, fmt.Errorf("%s: no FROM instruction", name)
 	}
 	return d, nil
 }
 
-// hiddenStep ends the name of a step that is not in the original.
+// hiddenStep ends the name of a step that the original does not have.
 const hiddenStep = ": label"
 
 func (d *dockerfile) write(line, step string) {
@@ -86,7 +87,7 @@ func (d *dockerfile) write(line, step string) {
 	d.steps = append(d.steps, step)
 }
 
-// brief returns an instruction as messages name it.
+// brief shortens an instruction for messages.
 func brief(line string) string {
 	line = strings.Join(strings.Fields(printable(line)), " ")
 	if r := []rune(line); len(r) > 80 {
@@ -95,7 +96,7 @@ func brief(line string) string {
 	return line
 }
 
-// instruction returns node as the engine gets it.
+// instruction returns node in the form for the engine.
 func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 	line := strings.TrimSpace(node.Original)
 	kind := strings.ToLower(node.Value)
@@ -105,7 +106,7 @@ func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 	if len(node.Heredocs) > 0 && kind != "run" {
 		return "", hinted{
 			fmt.Errorf("%s with a here-document is not supported", strings.ToUpper(kind)),
-			"write the file in a step: RUN cat <<EOF >/path; or keep it in the directory"}
+			"write the file in a step (RUN cat <<EOF >/path), or store it in the directory"}
 	}
 	switch kind {
 	case "arg":
@@ -133,12 +134,12 @@ func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 	return line, nil
 }
 
-// classicFlags are what the classic builder knows.
+// classicFlags are the flags that the classic builder supports.
 var classicFlags = map[string][]string{
 	"run": {}, "add": {"--chown"}, "copy": {"--chown", "--from"},
 }
 
-// flags refuses flags of steps that the classic builder does not know.
+// flags rejects flags of steps that the classic builder does not support.
 func flags(kind string, list []string) error {
 	known, ok := classicFlags[kind]
 	for _, flag := range list {
@@ -157,7 +158,7 @@ func words(node *parser.Node) []string {
 	return all
 }
 
-// expand replaces the arguments before the first FROM in a word of a FROM.
+// expand replaces, in a word of a FROM, the arguments before the first FROM.
 func (d *dockerfile) expand(word string) (string, error) {
 	got, _, err := shell.NewLex(d.escape).ProcessWord(word, shell.EnvsFromSlice(d.meta))
 	return got, err
@@ -184,7 +185,7 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	for _, flag := range node.Flags {
 		platform, ok := strings.CutPrefix(flag, "--platform=")
 		if !ok {
-			return "", fmt.Errorf("FROM %s is not known here", brief(flag))
+			return "", fmt.Errorf("FROM %s: unknown flag", brief(flag))
 		}
 		switch platform {
 		case "linux/" + d.arch, "$BUILDPLATFORM", "${BUILDPLATFORM}", "$TARGETPLATFORM", "${TARGETPLATFORM}":
@@ -199,7 +200,7 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	case len(said) == 3 && strings.EqualFold(said[1], "as"):
 		stage = strings.ToLower(said[2])
 	default:
-		return "", errors.New("FROM is not followed by an image, or by an image AS a name")
+		return "", errors.New("FROM: want an image, or an image AS a name")
 	}
 	ref, err := d.expand(said[0])
 	if err != nil {
@@ -223,24 +224,24 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	return line, nil
 }
 
-// scratch is no image if a FROM names it.
+// scratch, in a FROM, is not an image.
 const scratch = "scratch"
 
-// restoring returns instructions that restore the configuration of the original image, for an
-// image made of a sandbox: its own program is the guest, as root.
+// restoring returns instructions that restore the original configuration of an image that was made
+// from a sandbox. Such an image's own program is the guest, run as root.
 func restoring(img image) ([]string, error) {
 	list := func(words []string) string {
 		text, err := json.Marshal(slices.Concat([]string{}, words))
 		if err != nil {
-			return "[]" // strings are no error
+			return "[]" // marshaling strings cannot fail
 		}
 		return string(text)
 	}
 	c := img.config
 	lines := []string{"ENTRYPOINT " + list(c.Entrypoint), "CMD " + list(c.Cmd), "LABEL " + labelImage + "="}
 	for _, word := range []struct{ instruction, value string }{{"USER", cmp.Or(c.User, "root")}, {"WORKDIR", cmp.Or(c.WorkingDir, "/")}} {
-		if !plainWord.MatchString(word.value) { // variables and quotes would be read
-			return nil, fmt.Errorf("its %s, %q, cannot be written in a Dockerfile", word.instruction, word.value)
+		if !plainWord.MatchString(word.value) { // the builder would expand variables and quotes
+			return nil, fmt.Errorf("%s %q cannot be expressed in a Dockerfile", word.instruction, word.value)
 		}
 		lines = append(lines, word.instruction+" "+word.value)
 	}
@@ -249,7 +250,8 @@ func restoring(img image) ([]string, error) {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@+-]+$`)
 
-// stageOr returns ref if it is an earlier stage or also, else the ID of the image that it names.
+// stageOr returns ref if it is an earlier stage or equals also, else the ID of the image with that
+// name.
 func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	if ref == "" {
 		return "", errors.New("the image has no name")
@@ -263,7 +265,7 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	}
 	for _, trigger := range img.config.OnBuild {
 		if err := d.triggered(trigger); err != nil {
-			return "", fmt.Errorf("image %s does ONBUILD %s: %w", printable(ref), brief(trigger), err)
+			return "", fmt.Errorf("image %s: ONBUILD %s: %w", printable(ref), brief(trigger), err)
 		}
 	}
 	if !slices.Contains(d.bases, ref) {
@@ -278,8 +280,8 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	return img.id, nil
 }
 
-// add refuses what the engine would fetch itself. It refuses quotes and variables, too: they are
-// expanded only later.
+// add rejects sources that the engine itself would fetch. It also rejects quotes and variables,
+// which the engine expands later.
 func (d *dockerfile) add(words []string) error {
 	for _, source := range words[:max(0, len(words)-1)] {
 		if strings.Contains(source, "://") || strings.HasPrefix(source, "git@") || strings.ContainsAny(source, "$\"'\\`") {
@@ -289,12 +291,12 @@ func (d *dockerfile) add(words []string) error {
 	return nil
 }
 
-// labels refuses the labels that identify what is ours. It refuses variables in keys, too.
+// labels rejects labels that sandboxd uses, and variables in names.
 func labels(words []string) error {
-	for at := 0; at < len(words); at += 3 { // key, value, what stands between them
+	for at := 0; at < len(words); at += 3 { // name, value, separator
 		key := strings.NewReplacer(`"`, "", "'", "", `\`, "", "`", "").Replace(words[at])
 		if strings.Contains(key, "$") || strings.HasPrefix(key, ourLabels) {
-			return fmt.Errorf("LABEL %s: labels that begin with %s are sandboxd's own, and a variable in the name of one may hide that", brief(words[at]), ourLabels)
+			return fmt.Errorf("LABEL %s: names must not begin with %s, which is reserved for sandboxd, or contain variables", brief(words[at]), ourLabels)
 		}
 	}
 	return nil
@@ -321,17 +323,17 @@ func (d *dockerfile) copyFrom(line string, flags []string) (string, error) {
 			continue
 		}
 		if strings.Count(line, flag) != 1 {
-			return "", fmt.Errorf("COPY %s: the flag is not said once", brief(flag))
+			return "", fmt.Errorf("COPY %s: the flag must be given once", brief(flag))
 		}
 		line = strings.Replace(line, flag, "--from="+base, 1)
 	}
 	return line, nil
 }
 
-// trigger refuses an ONBUILD that would do in a later build what is refused here.
+// trigger rejects an ONBUILD that would do in a later build what this file rejects.
 func (d *dockerfile) trigger(node *parser.Node) error {
 	if node.Next == nil || len(node.Next.Children) != 1 {
-		return errors.New("ONBUILD is not followed by one instruction")
+		return errors.New("ONBUILD: want one instruction")
 	}
 	return d.nested(node.Next.Children[0])
 }
@@ -339,7 +341,7 @@ func (d *dockerfile) trigger(node *parser.Node) error {
 func (d *dockerfile) triggered(text string) error {
 	parsed, err := parser.Parse(strings.NewReader(text))
 	if err != nil || len(parsed.AST.Children) != 1 {
-		return errors.New("that is not one instruction")
+		return errors.New("want one instruction")
 	}
 	return d.nested(parsed.AST.Children[0])
 }
@@ -363,7 +365,7 @@ func (d *dockerfile) nested(node *parser.Node) error {
 	return nil
 }
 
-// baseImage returns the image of a FROM of owner's, pulled or built if it is missing.
+// baseImage returns the image of a FROM for owner. It pulls or builds a missing one.
 func (im *images) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image, error) {
 	name, err := parseImage(ref)
 	if err != nil {

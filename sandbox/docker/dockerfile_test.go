@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// fakeImages resolves base, other and trap, an image with a trigger.
+// fakeImages resolves base, other, and trap, an image with a trigger.
 func fakeImages(ref string) (image, error) {
 	switch ref {
 	case "base", "other":
@@ -63,11 +63,12 @@ func TestPinDockerfile(t *testing.T) {
 	}
 }
 
-// What would have the engine fetch something, or take an image that is somebody else's, is refused with its line.
+// Instructions by which the engine would fetch something, or use another owner's image, are
+// rejected with their line.
 func TestPinDockerfileRefuses(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                 "no instructions",
-		"RUN true":                         "there is no FROM",
+		"RUN true":                         "no FROM instruction",
 		"FROM base\nADD http://x/y /z":     "Dockerfile:2: ADD http://x/y: the engine would fetch that itself",
 		"FROM base\nADD HTTP://x/y /z":     "would fetch that itself",
 		"FROM base\nADD $U /z":             "would fetch that itself",
@@ -76,8 +77,8 @@ func TestPinDockerfileRefuses(t *testing.T) {
 		"FROM base\nADD a \\\n http://x/y /z":                             "Dockerfile:2: ADD http://x/y",
 		"FROM base\nADD git@x:y /z":                                       "would fetch that itself",
 		"FROM base\nONBUILD ADD http://x /y":                              "would fetch that itself",
-		"FROM trap":                                                       "image trap does ONBUILD ADD http://169.254.169.254/ /x: ADD http://169.254.169.254/: the engine would fetch",
-		"FROM base\nCOPY --from=trap /a /b":                               "does ONBUILD",
+		"FROM trap":                                                       "image trap: ONBUILD ADD http://169.254.169.254/ /x: ADD http://169.254.169.254/: the engine would fetch",
+		"FROM base\nCOPY --from=trap /a /b":                               "image trap: ONBUILD",
 		"FROM base\nCOPY --from=none /a /b":                               "no such image: none",
 		"FROM base\nCOPY --from=$X /a /b":                                 "without quotes and variables",
 		"FROM base\nONBUILD COPY --from=base /a /b":                       "is not supported in ONBUILD",
@@ -85,7 +86,7 @@ func TestPinDockerfileRefuses(t *testing.T) {
 		"FROM base\nONBUILD RUN <<E\nx\nE\n":                              "ONBUILD with a here-document is not supported",
 		"FROM none":                                                       "Dockerfile:1: no such image: none",
 		"FROM $NOTHING":                                                   "the image has no name",
-		"FROM base other":                                                 "FROM is not followed by an image",
+		"FROM base other":                                                 "FROM: want an image",
 		"FROM --platform=linux/s390x base":                                "the engine runs linux/amd64",
 		"FROM base\nRUN --mount=type=bind x":                              "Dockerfile:2: RUN --mount=type=bind is not supported: images are built without BuildKit",
 		"FROM base\nRUN --network=host x":                                 "RUN --network=host is not supported",
@@ -95,12 +96,13 @@ func TestPinDockerfileRefuses(t *testing.T) {
 		"FROM base\nCOPY <<E /a\nx\nE\n":                                  "Dockerfile:2: COPY with a here-document is not supported",
 		"FROM base\nADD <<E /a\nx\nE\n":                                   "ADD with a here-document is not supported",
 		"FROM base\nRUN <<E\n#!/bin/a\nE\n":                               "Dockerfile:2: RUN <<E with #! is not supported",
-		"FROM base\nRUN <<E\n\xff\nE\n":                                   "is not text in UTF-8",
-		"FROM base\nRUN <<E\n\x00\nE\n":                                   "is not text in UTF-8",
+		"FROM base\nRUN <<E\n\xff\nE\n":                                   "is not valid UTF-8",
+		"FROM base\nRUN <<E\n\x00\nE\n":                                   "is not valid UTF-8",
 		"FROM base\nRUN <<E\nx\n":                                         "unterminated heredoc",
 		"FROM base\nRUN <<E\n" + strings.Repeat("x\n", maxLine/2) + "E\n": "longer than 65535 bytes",
-		"FROM base\nRUN x\x00y":                                           "does not end where its line does",
-		"# escape=`\nFROM base\nRUN x `":                                  "", // the builder drops it at the end of the file
+		"FROM base\nRUN x\x00y":                                           "does not end with its line",
+		// The builder drops it at the end of the file.
+		"# escape=`\nFROM base\nRUN x `": "",
 	} {
 		_, err := pinDockerfile([]byte(in), "Dockerfile", "amd64", "made=1", nil, fakeImages)
 		if want == "" && err == nil {
@@ -112,17 +114,17 @@ func TestPinDockerfileRefuses(t *testing.T) {
 	}
 }
 
-// Each refusal of what only BuildKit knows says what to write instead.
+// Each error about a BuildKit feature has an alternative as its hint.
 func TestUnsupportedHints(t *testing.T) {
 	for line, want := range map[string]string{
-		"RUN --mount=target=/x a":            "COPY the files",
-		"RUN --mount=type=cache,target=/x a": "leave it out",
-		"RUN --mount=type=tmpfs a":           "remove in the step",
+		"RUN --mount=target=/x a":            "use COPY before",
+		"RUN --mount=type=cache,target=/x a": "remove it",
+		"RUN --mount=type=tmpfs a":           "delete temporary files",
 		"RUN --mount=id=x,type=secret a":     "setup:",
 		"RUN --network=none a":               "--network",
-		"RUN --security=insecure a":          "leave it out",
+		"RUN --security=insecure a":          "remove it",
 		"COPY --chmod=755 a b":               "RUN chmod",
-		"COPY --link a b":                    "leave it out",
+		"COPY --link a b":                    "remove it",
 		"COPY --parents a b":                 ".dockerignore",
 		"ADD --checksum=x a b":               "sha256sum",
 		"COPY <<E b\nE":                      "RUN cat <<EOF",
@@ -147,7 +149,7 @@ func FuzzPinDockerfile(f *testing.F) {
 		if got := strings.Count(d.out.String(), "\n") - 1; got != len(d.steps) {
 			t.Errorf("%q: %d lines for %d instructions:\n%s", in, got, len(d.steps), d.out.String())
 		}
-		// What was written is read as it was meant, and nothing in it is left to settle.
+		// The builder reads the result as intended, and it contains nothing that is resolved later.
 		numbers := func(ref string) (image, error) {
 			if !strings.HasPrefix(ref, "sha256:") {
 				t.Errorf("%q: image %q was left by its name:\n%s", in, ref, d.out.String())
@@ -155,7 +157,7 @@ func FuzzPinDockerfile(f *testing.F) {
 			return image{id: ref}, nil
 		}
 		if _, err := pinDockerfile(d.out.Bytes(), "Dockerfile", "amd64", "made=1", nil, numbers); err != nil {
-			t.Errorf("%q became what is refused: %v\n%s", in, err, d.out.String())
+			t.Errorf("%q became a Dockerfile that is rejected: %v\n%s", in, err, d.out.String())
 		}
 	})
 }

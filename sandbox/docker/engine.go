@@ -26,19 +26,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// engine asks the Docker Engine one thing at a time. Each call is bounded, and its error says
-// whether the engine was away, refused, or failed. It knows containers, not sandboxes. Its methods
-// may be called concurrently.
+// engine makes single calls of the Docker Engine. Each call is bounded in time, and its error says
+// whether the engine was unreachable, denied it, or failed. It knows containers, not sandboxes. Its
+// methods may be called concurrently.
 type engine struct {
 	api    *client.Client
 	socket string // path
-	daemon string // ID; what we made carries it in labelDaemon or labelMade
+	daemon string // ID; labelDaemon or labelMade of everything that we make
 	log    *slog.Logger
 	limits limits
 	cache  engineCache
 
 	greeting chan struct{} // semaphore
-	greeted  atomic.Bool   // the version of the API is settled
+	greeted  atomic.Bool   // the API version is negotiated
 }
 
 func newEngine(host, daemon string, log *slog.Logger) (*engine, error) {
@@ -52,7 +52,7 @@ func newEngine(host, daemon string, log *slog.Logger) (*engine, error) {
 
 func (e *engine) close() error { return e.api.Close() }
 
-// limits bound one call of the engine by its kind, so that an engine that hangs is told from one
+// limits bound one call of the engine by its kind, to distinguish an engine that hangs from one
 // that is busy. Tests shorten them.
 type limits struct{ quick, create, start, remove time.Duration }
 
@@ -60,10 +60,10 @@ var defaultLimits = limits{
 	quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second, remove: 60 * time.Second,
 }
 
-// How long facts are kept: they seldom change while an engine runs.
+// How long facts stay cached: they seldom change while an engine runs.
 const factsAge = 5 * time.Minute
 
-// hinted is an error with what to do about it, which becomes BootError.Hint.
+// hinted is an error with advice, which becomes BootError.Hint.
 type hinted struct {
 	error
 	hint string
@@ -79,8 +79,8 @@ func hintOf(err error) string {
 	return ""
 }
 
-// call makes one request, for at most d. Errors: the cause of ctx if that ended; ErrEngine if the
-// engine did not answer; else its answer.
+// call makes one request, for at most d. Its error is the cause of ctx if that ended, ErrEngine if
+// the engine did not answer, or the engine's answer.
 func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -101,20 +101,21 @@ func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(
 		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
 	}
 	err = fmt.Errorf("%s: %w", what, err)
-	if strings.Contains(err.Error(), "Error response from daemon: ") { // the client's prefix of an answer
+	// The client's prefix of an answer.
+	if strings.Contains(err.Error(), "Error response from daemon: ") {
 		return refused{err}
 	}
 	return err
 }
 
-// refused is a negative answer of the engine. Its text is the engine's.
+// refused is a negative answer of the engine, with the engine's text.
 type refused struct{ error }
 
 func (e refused) Unwrap() []error { return []error{e.error, sandbox.ErrRefused} }
 
-// greet negotiates the version of the API, once. The client would do so at its first call, under a
-// lock that ignores contexts: while an engine hangs, everybody would wait as long as the most
-// patient caller.
+// greet negotiates the API version, once. The client would do so at its first call, under a lock
+// that ignores contexts: while an engine hangs, every caller would wait as long as the one with the
+// longest timeout.
 func (e *engine) greet(ctx context.Context) error {
 	if e.greeted.Load() {
 		return nil
@@ -133,7 +134,7 @@ func (e *engine) greet(ctx context.Context) error {
 	return err
 }
 
-// isUnreachable tells an engine that is away from one that refuses.
+// isUnreachable distinguishes an engine that is unreachable from one that denies a call.
 func isUnreachable(err error) bool {
 	var netErr net.Error
 	return client.IsErrConnectionFailed(err) || errors.As(err, &netErr) ||
@@ -143,37 +144,41 @@ func isUnreachable(err error) bool {
 
 func unreachableHint(err error) string {
 	if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "permission denied") {
-		return "this user may not use the engine: sudo usermod -aG docker $USER, and log in again"
+		return "this user may not use the engine: run sudo usermod -aG docker $USER, then log in again"
 	}
 	return "start the engine (systemctl start docker), or let scripts/setup install one"
 }
 
-// facts are what an engine is and can do, as far as sandboxes depend on it.
+// facts describe an engine and its abilities, as far as sandboxes depend on them.
 type facts struct {
 	version        string
 	arch           string // Go's spelling
 	cpus           int
-	memory         int64    // bytes; 0: not told
-	runtimes       []string // names a person would use, sorted
+	memory         int64    // bytes; 0: unknown
+	runtimes       []string // names for users, sorted
 	defaultRuntime string
-	unfit          map[string]string // misconfigured runtimes, with what is missing
+	unfit          map[string]string // misconfigured runtimes, with their missing settings
 	swapLimit      bool
 	rootless       bool
-	noFile         int64  // its own limit; 0: not to be seen
-	root           string // directory where it keeps everything
-	sized          bool   // its storage may bound what a container writes; where it cannot it says so
-	logs           string // log driver that bounds what a container prints
-	speaks         bool   // it speaks Docker's API and is another's; see IsDockers
-	sharedGroups   bool   // containers have no namespace of control groups of their own
+	noFile         int64  // its own limit; 0: unknown
+	root           string // directory of its data
+	// Its storage may bound what a container writes; if it cannot, creation fails.
+	sized        bool
+	logs         string // log driver that bounds a container's output
+	compatible   bool   // it speaks Docker's API but is not Docker; see IsDockers
+	sharedGroups bool   // containers have no control group namespace of their own
 }
 
-// engineCache keeps facts for a while: asking costs half as much as starting a container.
+// engineCache caches facts: asking takes half as long as starting a container.
 type engineCache struct {
-	mu      sync.Mutex
-	facts   facts     // guarded by mu
-	at      time.Time // guarded by mu; zero: nothing known
-	inherit bool      // guarded by mu; containers get the engine's own descriptor limit, because it refused ours
-	unsized bool      // guarded by mu; containers get no quota of the storage, because it has none
+	mu    sync.Mutex
+	facts facts     // guarded by mu
+	at    time.Time // guarded by mu; zero: nothing cached
+	// Guarded by mu; containers get the engine's own descriptor limit, because it could not raise
+	// it to ours.
+	inherit bool
+	// Guarded by mu; containers get no storage quota, because the storage has none.
+	unsized bool
 }
 
 func (c *engineCache) forget() {
@@ -196,14 +201,14 @@ func (c *engineCache) refusedSize() {
 	c.unsized = true
 }
 
-// sized reports whether the storage may be asked for that limit.
+// sized reports whether to ask the storage for that limit.
 func (c *engineCache) sized(f facts) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return f.sized && !c.unsized
 }
 
-// defaultNoFile returns the smaller of our default and the engine's own limit; 0 leaves the
+// defaultNoFile returns the smaller of our default and the engine's own limit; 0 keeps the
 // engine's.
 func (c *engineCache) defaultNoFile(f facts) int64 {
 	c.mu.Lock()
@@ -217,7 +222,7 @@ func (c *engineCache) defaultNoFile(f facts) int64 {
 	return sandbox.DefaultLimits.NoFile
 }
 
-// facts returns what the engine can do, cached. An engine that cannot hold a sandbox is an error.
+// facts returns the engine's abilities, cached. An engine that cannot run sandboxes is an error.
 func (e *engine) facts(ctx context.Context) (facts, error) {
 	e.cache.mu.Lock()
 	f, fresh := e.cache.facts, time.Since(e.cache.at) < factsAge
@@ -240,7 +245,7 @@ func (e *engine) facts(ctx context.Context) (facts, error) {
 	err = e.call(ctx, e.limits.quick, "ask engine", func(ctx context.Context) error {
 		v, err := e.api.ServerVersion(ctx, client.ServerVersionOptions{})
 		if err == nil && !IsDockers(v) {
-			f.speaker(info)
+			f.adapt(info)
 		}
 		return err
 	})
@@ -255,11 +260,11 @@ func (e *engine) facts(ctx context.Context) (facts, error) {
 }
 
 // logDrivers bound the size of a container's log, best first. local is Docker's and rotates three
-// files; k8s-file is Podman's and truncates. Other drivers have no bound of their own.
+// files; k8s-file is Podman's and truncates. Other drivers have no bound by themselves.
 var logDrivers = []string{"local", "k8s-file"}
 
-// factsOf reads the engine's own description. Anything missing that a sandbox needs is an error
-// that says what is there instead.
+// factsOf reads the engine's own description. If it lacks something that a sandbox needs, the error
+// says what it has instead.
 func factsOf(info system.Info) (facts, error) {
 	unsupported := func(format string, args ...any) (facts, error) {
 		return facts{}, fmt.Errorf("engine %s: %w: %s",
@@ -272,7 +277,8 @@ func factsOf(info system.Info) (facts, error) {
 	switch info.Driver {
 	case "btrfs", "zfs":
 		f.sized = true
-	case "overlay2": // with project quotas, which only an attempt shows (OverlayFS, Docker's manual)
+	// With project quotas, which only an attempt reveals (OverlayFS, Docker's manual).
+	case "overlay2":
 		f.sized = slices.Contains(info.DriverStatus, [2]string{"Backing Filesystem", "xfs"})
 	}
 	switch info.Architecture {
@@ -281,19 +287,19 @@ func factsOf(info system.Info) (facts, error) {
 	case "aarch64", "arm64":
 		f.arch = "arm64"
 	default:
-		return unsupported("there is no guest for architecture %q", info.Architecture)
+		return unsupported("no guest program for architecture %q", info.Architecture)
 	}
 	if info.OSType != "linux" {
 		return unsupported("it runs %s containers, not Linux ones", info.OSType)
 	}
 	if strings.Contains(info.OperatingSystem, "Docker Desktop") {
-		return unsupported("Docker Desktop keeps its containers in a virtual machine that does not see this machine's sockets")
+		return unsupported("Docker Desktop runs containers in a virtual machine that cannot use this machine's sockets")
 	}
 	seccomp := false
 	for _, option := range info.SecurityOptions {
 		switch {
 		case strings.Contains(option, "name=userns"):
-			return unsupported("it maps users of containers (userns-remap) away from those that own their sockets")
+			return unsupported("it maps users of containers (userns-remap), so they cannot use their sockets")
 		case strings.Contains(option, "name=rootless"):
 			f.rootless = true
 		case strings.Contains(option, "name=seccomp"):
@@ -302,17 +308,17 @@ func factsOf(info system.Info) (facts, error) {
 	}
 	switch {
 	case !seccomp:
-		return unsupported("it filters no system calls (it has %s, no default seccomp profile)", strings.Join(info.SecurityOptions, ", "))
+		return unsupported("it does not filter system calls (it has %s, no default seccomp profile)", strings.Join(info.SecurityOptions, ", "))
 	case !info.MemoryLimit:
-		return unsupported("its kernel limits no memory (memory cgroup is missing)")
+		return unsupported("its kernel does not limit memory (the memory cgroup is missing)")
 	case !info.PidsLimit:
-		return unsupported("its kernel limits no processes (pids cgroup is missing)")
+		return unsupported("its kernel does not limit processes (the pids cgroup is missing)")
 	case !info.CPUCfsQuota:
-		return unsupported("its kernel limits no CPU time (CFS quota is missing)")
+		return unsupported("its kernel does not limit CPU time (CFS quota is missing)")
 	}
 	at := slices.IndexFunc(logDrivers, func(name string) bool { return slices.Contains(info.Plugins.Log, name) })
 	if at < 0 {
-		return unsupported("none of its log drivers (%s) bounds what a sandbox prints: it needs %s",
+		return unsupported("none of its log drivers (%s) bounds a sandbox's output: it needs %s",
 			strings.Join(info.Plugins.Log, ", "), strings.Join(logDrivers, " or "))
 	}
 	f.logs = logDrivers[at]
@@ -327,12 +333,12 @@ func factsOf(info system.Info) (facts, error) {
 	return f, nil
 }
 
-// With gVisor's defaults a sandbox would lose its files at a stop, and its guest could not call
+// With gVisor's defaults a sandbox would lose its files when it stops, and its guest could not call
 // (runsc flags, gvisor.dev).
 var runscFlags = []string{"overlay2=none", "host-uds=all"}
 
-// missingFlags returns the required flags that a runtime is not started with. The engine does not
-// report them for other kinds of runtimes.
+// missingFlags returns the required flags that a runtime lacks. The engine does not report flags of
+// other kinds of runtimes.
 func missingFlags(program string, args []string) string {
 	if path.Base(program) != "runsc" {
 		return ""
@@ -347,8 +353,8 @@ func missingFlags(program string, args []string) string {
 }
 
 // engineNoFile returns the descriptor limit of the process that listens on the engine's socket, 0
-// if it cannot be seen. An engine without CAP_SYS_RESOURCE cannot give a container more. If
-// systemd holds the socket it is systemd's limit, which is not lower.
+// if unknown. An engine without CAP_SYS_RESOURCE cannot give a container more. If systemd holds the
+// socket it is systemd's limit, which is not lower.
 func engineNoFile(ctx context.Context, socket string) int64 {
 	pid := enginePid(ctx, socket)
 	if pid == 0 {
@@ -358,7 +364,7 @@ func engineNoFile(ctx context.Context, socket string) int64 {
 	return hard
 }
 
-// enginePid returns the process that listens on the engine's socket, 0 if it cannot be seen.
+// enginePid returns the process that listens on the engine's socket, 0 if unknown.
 func enginePid(ctx context.Context, socket string) int {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -369,20 +375,21 @@ func enginePid(ctx context.Context, socket string) int {
 }
 
 // engineStart returns the start time of the process that listens on the engine's socket, zero if
-// it cannot be seen.
+// unknown.
 func engineStart(ctx context.Context, socket string) time.Time {
 	pid := enginePid(ctx, socket)
 	if pid == 0 {
 		return time.Time{}
 	}
-	// The directory in proc(5) is as old as its first reader. Field 22 of stat is the start after
-	// boot, in hundredths of a second.
+	// The directory in proc(5) gets its time from its first reader, so it does not help. Field 22
+	// of stat is the start time since boot, in hundredths of a second.
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	var since unix.Timespec
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
 		return time.Time{}
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // from the third on
+	// From field 3 on.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 20 {
 		return time.Time{}
 	}
@@ -393,9 +400,9 @@ func engineStart(ctx context.Context, socket string) time.Time {
 	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(since.Nano()))
 }
 
-// noFileOf returns the soft and hard descriptor limits of a process on this machine, 0 if
-// unlimited or not visible. It reads proc(5), which everybody may: prlimit(2) needs
-// CAP_SYS_RESOURCE for processes of other users.
+// noFileOf returns the soft and hard descriptor limits of a process on this machine, 0 if unlimited
+// or unknown. It reads proc(5), which all users may: prlimit(2) needs CAP_SYS_RESOURCE for
+// processes of other users.
 func noFileOf(pid int) (soft, hard int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {

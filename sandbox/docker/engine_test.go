@@ -29,8 +29,8 @@ const (
 	empty   = "sandboxd/empty:latest"
 )
 
-// The engine that is tested, and the runtime that its sandboxes are asked for: the machine's own and its default unless scripts/engines
-// says otherwise.
+// The tested engine, and the runtime of its sandboxes: the machine's own engine and its default
+// unless scripts/engines sets others.
 var (
 	testEngine    = cmp.Or(os.Getenv("SANDBOXD_TEST_ENGINE"), DefaultHost)
 	testIsolation = os.Getenv("SANDBOXD_TEST_ISOLATION")
@@ -70,8 +70,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needEngine skips the test where there is no engine, unless this run must not skip: in CI, or when SANDBOXD_TEST_REQUIRE
-// is set.
+// needEngine skips the test if there is no engine, unless this run must not skip: in CI, or when
+// SANDBOXD_TEST_REQUIRE is set.
 func needEngine(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -88,7 +88,7 @@ func needEngine(t *testing.T) {
 	t.Skipf("no Docker engine: %v (scripts/setup test installs one)", err)
 }
 
-// needImage builds a test image that is missing.
+// needImage builds a test image if it is missing.
 func needImage(t *testing.T, b *Backend, ref string) {
 	t.Helper()
 	if _, err := b.engine.inspectImage(t.Context(), ref); err == nil {
@@ -117,8 +117,8 @@ func newID() string {
 	return "t" + hex.EncodeToString(b[:])
 }
 
-// testBackend returns a Backend with a state directory and an identity of its own. At the end of the test all its
-// containers are removed, and there must be none but those that the test knew of.
+// testBackend returns a Backend with its own state directory and identity. At the end of the test
+// it removes all containers, and fails if there are any that the test did not know of.
 func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 	t.Helper()
 	needEngine(t)
@@ -133,7 +133,8 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		t.Fatal(err)
 	}
 	needImage(t, b, busybox)
-	if _, err := shared.guest(); err != nil { // not on the time of a boot: a first build may take minutes
+	// Not counted as boot time: a first build may take minutes.
+	if _, err := shared.guest(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -152,7 +153,7 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 	return b
 }
 
-// sweep destroys what is left of b's containers.
+// sweep destroys the remaining containers of b.
 func sweep(ctx context.Context, t *testing.T, b *Backend) {
 	left, err := b.List(ctx)
 	if err != nil {
@@ -195,7 +196,7 @@ func login(t *testing.T, b *Backend, inst sandbox.Instance) *ssh.Client {
 	return sandboxtest.Login(t, peer)
 }
 
-// sh runs a command in a sandbox and returns what it printed; err is that of ssh.Session.Wait.
+// sh runs a command in a sandbox and returns its output; err is that of ssh.Session.Wait.
 func sh(t *testing.T, c *ssh.Client, command string) (string, error) {
 	t.Helper()
 	s, err := c.NewSession()

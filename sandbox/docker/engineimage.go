@@ -16,7 +16,8 @@ import (
 // How long a registry may be silent before a pull fails.
 const pullSilence = 10 * time.Second
 
-// rawImage returns what the engine has of an image. The error of a missing one is cerrdefs.IsNotFound.
+// rawImage returns the engine's description of an image. The error for a missing image is
+// cerrdefs.IsNotFound.
 func (e *engine) rawImage(ctx context.Context, ref string) (got client.ImageInspectResult, err error) {
 	err = e.call(ctx, e.limits.quick, "look up image", func(ctx context.Context) (err error) {
 		got, err = e.api.ImageInspect(ctx, ref)
@@ -25,7 +26,8 @@ func (e *engine) rawImage(ctx context.Context, ref string) (got client.ImageInsp
 	return got, err
 }
 
-// inspectImage returns what an image brings to a sandbox. ErrNoImage: there is none by that name.
+// inspectImage returns what an image contributes to a sandbox. It returns ErrNoImage if there is
+// none by that name.
 func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 	got, err := e.rawImage(ctx, ref)
 	switch {
@@ -49,7 +51,7 @@ func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 	return i, nil
 }
 
-// listImages lists images by the names that Docker's engine has for them.
+// listImages lists images by the names that Docker's engine uses for them.
 func (e *engine) listImages(ctx context.Context, o client.ImageListOptions) (list []engineimage.Summary, err error) {
 	err = e.call(ctx, e.limits.quick, "list images", func(ctx context.Context) error {
 		r, err := e.api.ImageList(ctx, o)
@@ -59,15 +61,15 @@ func (e *engine) listImages(ctx context.Context, o client.ImageListOptions) (lis
 	return list, err
 }
 
-// made is the label of everything that builds and setups of this daemon leave.
+// made is the label of everything that builds and setups of this daemon make.
 func (e *engine) made() string { return labelMade + "=" + e.daemon }
 
-// pull fetches ref and reports progress. It fails when the registry was silent for pullSilence,
-// however long the whole takes.
+// pull fetches ref and reports progress. It fails when the registry is silent for pullSilence, but
+// has no limit in total.
 func (e *engine) pull(ctx context.Context, ref string, progress func(string)) error {
 	noImage := func(err error) error {
-		return hinted{fmt.Errorf("%w: %s is not here and could not be pulled: %w", sandbox.ErrNoImage, ref, err),
-			"check the name and docker pull " + ref + ", or leave --image out for " + sandbox.DefaultImage}
+		return hinted{fmt.Errorf("%w: %s is not present and could not be pulled: %w", sandbox.ErrNoImage, ref, err),
+			"check the name and try docker pull " + ref + ", or omit --image to use " + sandbox.DefaultImage}
 	}
 	progress("pulling " + ref)
 	silent := fmt.Errorf("registry did not answer within %v", pullSilence)
@@ -92,7 +94,7 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 	}
 	defer stream.Close()
 	meter := newPullMeter(time.Now())
-	last := make(map[string]string) // status by layer: a line for each change, not for each byte
+	last := make(map[string]string) // status by layer, to report each change once
 	for message, err := range stream.JSONMessages(pulling) {
 		if err != nil {
 			return fail(err)
@@ -119,7 +121,7 @@ func (e *engine) removeImage(ctx context.Context, ref string) {
 		return err
 	})
 	if err != nil && !cerrdefs.IsNotFound(err) {
-		e.log.Warn("an image is left behind", "image", ref, "err", err)
+		e.log.Warn("image was not removed", "image", ref, "err", err)
 	}
 }
 
@@ -130,24 +132,24 @@ func (e *engine) removeUnused(ctx context.Context, ref string) bool {
 		return err
 	})
 	if err != nil {
-		e.log.Debug("image stays", "image", ref, "err", err)
+		e.log.Debug("image is in use", "image", ref, "err", err)
 	}
 	return err == nil
 }
 
-// used renews the time at which the engine last tagged an image, which trim goes by.
+// used updates the time at which the engine last tagged an image, by which trimMade selects.
 func (e *engine) used(ctx context.Context, ref string) {
 	err := e.call(ctx, e.limits.quick, "tag image", func(ctx context.Context) error {
 		_, err := e.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: ref})
 		return err
 	})
 	if err != nil {
-		e.log.Debug("use of an image not noted", "image", ref, "err", err)
+		e.log.Debug("use of an image was not recorded", "image", ref, "err", err)
 	}
 }
 
-// prune removes unnamed images of builds that no image is based on and that are older than that;
-// empty means any age.
+// prune removes unnamed images of builds that are no base of another image and are older than the
+// given age; empty means any age.
 func (e *engine) prune(ctx context.Context, older string) error {
 	which := make(client.Filters).Add("dangling", "true").Add("label", e.made())
 	if older != "" {

@@ -90,7 +90,7 @@ func TestDefaultNoFile(t *testing.T) {
 	}
 }
 
-// The engine's own limit is that of the process behind its socket: here this one.
+// The engine's own limit is that of the process that listens on its socket: here this process.
 func TestEngineNoFile(t *testing.T) {
 	path := filepath.Join(shortdir.New(t), "s")
 	l, err := net.Listen("unix", path)
@@ -136,26 +136,26 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
-// What an engine that only speaks Docker's API would leave out in silence is refused.
+// Requests that a compatible engine would silently ignore are rejected.
 func TestSpeaker(t *testing.T) {
 	own := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Engine"}, {Name: "containerd"}}}
-	podman := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Podman Engine"}, {Name: "Conmon"}}}
-	if !IsDockers(own) || IsDockers(podman) || IsDockers(client.ServerVersionResult{}) {
-		t.Error("Docker's engine is not told from others")
+	other := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Podman Engine"}, {Name: "Conmon"}}}
+	if !IsDockers(own) || IsDockers(other) || IsDockers(client.ServerVersionResult{}) {
+		t.Error("IsDockers mistakes an engine")
 	}
-	docker, speaker := facts{defaultRuntime: "runc"}, facts{defaultRuntime: "crun", runtimes: []string{"crun", "kata"}, cpus: 2}
-	speaker.speaker(system.Info{CgroupVersion: "1"})
-	if _, err := fit(sandbox.Spec{Isolation: "kata"}, speaker, 1024); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has crun") {
-		t.Errorf("a runtime that it does not heed: got error %v", err)
+	docker, podman := facts{defaultRuntime: "runc"}, facts{defaultRuntime: "crun", runtimes: []string{"crun", "kata"}, cpus: 2}
+	podman.adapt(system.Info{CgroupVersion: "1"})
+	if _, err := fit(sandbox.Spec{Isolation: "kata"}, podman, 1024); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has crun") {
+		t.Errorf("a runtime that it ignores: got error %v", err)
 	}
-	if got := notes(plan{}, speaker, image{}); !strings.Contains(strings.Join(got, "\n"), "no namespace of control groups") {
+	if got := notes(plan{}, podman, image{}); !strings.Contains(strings.Join(got, "\n"), "no control group namespace") {
 		t.Errorf("got notes %q", got)
 	}
-	if docker.mayBuild() != nil || !errors.Is(speaker.mayBuild(), sandbox.ErrUnsupported) {
-		t.Errorf("builds: got errors %v, %v", docker.mayBuild(), speaker.mayBuild())
+	if docker.mayBuild() != nil || !errors.Is(podman.mayBuild(), sandbox.ErrUnsupported) {
+		t.Errorf("builds: got errors %v, %v", docker.mayBuild(), podman.mayBuild())
 	}
 	for path, fine := range map[string]bool{"/home/u/a b": true, "/home/u/a,ro=false": false, `/home/u/a"b`: false, "/home/u/a\nb": false} {
-		if err := speaker.mayMount("", path); (err == nil) != fine {
+		if err := podman.mayMount("", path); (err == nil) != fine {
 			t.Errorf("mount %q: got error %v", path, err)
 		}
 		if err := docker.mayMount(path); err != nil {

@@ -15,7 +15,7 @@ func TestIsHalted(t *testing.T) {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	if isHalted(pid) {
-		t.Error("one that runs is halted")
+		t.Error("a running process is halted")
 	}
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -25,9 +25,9 @@ func TestIsHalted(t *testing.T) {
 		t.Fatalf("%v, %v", status, err)
 	}
 	if !isHalted(pid) {
-		t.Error("one that was stopped is not halted")
+		t.Error("a stopped process is not halted")
 	}
 	if isHalted(-1) {
-		t.Error("one that does not exist is halted")
+		t.Error("a missing process is halted")
 	}
 }

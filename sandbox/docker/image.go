@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// images makes, finds and removes images, and decides who may boot which.
+// images makes, finds and removes images, and decides who may boot them.
 type images struct {
 	engine    *engine
 	instances *instances
@@ -24,17 +24,17 @@ type images struct {
 	makes func(ref string) bool                                              // Options.Builds
 }
 
-// image is what an image brings to a sandbox.
+// image is the part of an image that sandboxes use.
 type image struct {
 	id       string
 	size     int64 // bytes
 	arch     string
-	restored bool // config is of the image below: this one was made of a sandbox
+	restored bool // config is of the image below: this one was made from a sandbox
 	config   dockerspec.DockerOCIImageConfig
 }
 
-// image finds ref on the engine. A missing image is built if it is one of ours, and pulled
-// otherwise.
+// image finds ref on the engine. It builds a missing image that Options.Builds accepts, and pulls
+// any other.
 func (im *images) image(ctx context.Context, ref string, progress func(string)) (image, error) {
 	got, err := im.engine.inspectImage(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
@@ -44,7 +44,8 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 		return image{}, err
 	}
 	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
-		// Never pulled: an owner of that name in a public registry would run in every sandbox.
+		// Never pulled: the owner of that name in a public registry could run code in every
+		// sandbox.
 		if im.make == nil {
 			return image{}, hinted{err, "build it: images/base/build"}
 		}
@@ -85,8 +86,8 @@ func parseImage(ref string) (string, error) {
 // defaultPath is the PATH that engines give a container whose image has none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// trustVariables point common programs to the certificate authorities: SSL_CERT_FILE alone does
-// not reach pip.
+// trustVariables point common programs to the certificate authorities: pip, for one, ignores
+// SSL_CERT_FILE.
 var trustVariables = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 	"CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
 
@@ -121,7 +122,7 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trus
 	return g
 }
 
-// userOf returns the user of a guest's sessions, for people.
+// userOf returns the user of a guest's sessions, for display.
 func userOf(g wire.GuestConfig) string {
 	if g.User == "" {
 		return "root"
@@ -129,7 +130,7 @@ func userOf(g wire.GuestConfig) string {
 	return g.User
 }
 
-// mergeEnv returns base with the variables of more, which replace those of the same name.
+// mergeEnv returns base with the variables of more, which override those of the same name.
 func mergeEnv(base, more []string) []string {
 	out := slices.Clone(base)
 	for _, kv := range more {
@@ -144,8 +145,8 @@ func mergeEnv(base, more []string) []string {
 	return out
 }
 
-// isShell reports whether an image's command is empty or a shell that reads commands from a
-// terminal, as most base images have it.
+// isShell reports whether an image's command is empty or an interactive shell, as in most base
+// images.
 func isShell(argv []string) bool {
 	if len(argv) == 0 {
 		return true

@@ -78,7 +78,7 @@ func TestGuestConfig(t *testing.T) {
 	config.Cmd, config.Entrypoint = []string{"bash"}, nil
 	got = guestConfig(sandbox.Spec{ID: "s1", User: "1000"}, config, false)
 	if got.Entrypoint != nil || got.User != "1000" || got.Name != "" || len(got.Env) != 3 {
-		t.Errorf("shell image, own user, no name (the guest is told later), no trust: got %+v", got)
+		t.Errorf("shell image, own user, no name (the guest learns it later), no trust: got %+v", got)
 	}
 	config.Cmd = []string{"postgres"}
 	if got = guestConfig(sandbox.Spec{ID: "s1", Entrypoint: sandbox.EntrypointOff}, config, false); got.Entrypoint != nil {

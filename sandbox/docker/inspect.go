@@ -24,9 +24,9 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	}
 	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
 	if s.Running {
-		// The engine's flag is often false if another process than the first was killed; the
-		// cgroup counts them.
-		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil { // the process is the container's
+		// The engine's flag is often false if the kernel killed another process than the first; the
+		// cgroup counts them. Counters checks that the process belongs to the container.
+		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil {
 			s.OOMKilled = s.OOMKilled || u.OOMKills > 0
 			s.Halted = isHalted(c.State.Pid)
 		}
@@ -44,13 +44,13 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	return s, nil
 }
 
-// isHalted reports whether a process was stopped by a signal (proc_pid_stat(5)).
+// isHalted reports whether a signal stopped a process (proc_pid_stat(5)).
 func isHalted(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}
-	// The state is behind the name, which may be anything.
+	// The state follows the name, which may contain anything.
 	return bytes.HasPrefix(text[bytes.LastIndexByte(text, ')')+1:], []byte(" T"))
 }
 
@@ -67,9 +67,9 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 		if !validID.MatchString(id) || !slices.Contains(c.Names, "/"+containerName(id)) {
 			continue
 		}
-		if c.State == container.StateCreated && b.forsaken(id) {
-			// Its Boot was undone while the engine still created it. It never ran and has no keys,
-			// so it is empty and unreachable.
+		if c.State == container.StateCreated && b.abandoned(id) {
+			// Boot gave up while the engine still created it. It never ran and has no keys, so it
+			// is empty and unreachable.
 			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: c.ID}); err != nil {
 				b.log(id).Warn("a container that was never started is left behind", "err", err)
 			}
@@ -87,14 +87,14 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	return list, nil
 }
 
-// forsaken reports whether an instance has no directory and nobody is making it.
-func (b *Backend) forsaken(id string) bool {
+// abandoned reports whether an instance has no directory and no call is making it.
+func (b *Backend) abandoned(id string) bool {
 	_, err := os.Lstat(b.state.dir(id))
 	return !b.instances.changing(id) && errors.Is(err, fs.ErrNotExist)
 }
 
-// recall returns the instance that Boot returned for a container, or what the engine knows of it
-// if the note is missing.
+// recall returns the instance that Boot returned for a container, or what the engine knows of it if
+// the stored note is missing.
 func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance, error) {
 	var n note
 	err := readJSON(b.state.notePath(id), &n)
@@ -113,8 +113,8 @@ func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (s
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
-	if f.speaks {
-		inst.Runtime = f.defaultRuntime // it says "oci" of each
+	if f.compatible {
+		inst.Runtime = f.defaultRuntime // the engine reports "oci" for all
 	}
 	if k, err := b.state.readKeys(id); err == nil {
 		inst.User = userOf(k.Guest)
@@ -122,7 +122,7 @@ func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (s
 	return inst, nil
 }
 
-// instanceOf reads an instance back from its container.
+// instanceOf reconstructs an instance from its container.
 func instanceOf(id string, c container.InspectResponse) sandbox.Instance {
 	inst := sandbox.Instance{Backend: Name, ID: id, Ref: c.ID, Image: c.Image, Digest: c.Image}
 	inst.Created, _ = time.Parse(time.RFC3339, c.Config.Labels[labelCreated])

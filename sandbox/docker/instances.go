@@ -8,7 +8,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// instances serializes changes of an instance.
+// instances serializes changes of each instance.
 type instances struct {
 	engine *engine
 
@@ -20,7 +20,7 @@ func newInstances(e *engine) *instances {
 	return &instances{engine: e, busy: make(map[string]chan struct{})}
 }
 
-// lock waits until no other change of the instance is under way.
+// lock waits until no other change of the instance is in progress.
 func (l *instances) lock(ctx context.Context, id string) (unlock func(), err error) {
 	l.mu.Lock()
 	for l.busy[id] != nil {
@@ -44,14 +44,14 @@ func (l *instances) lock(ctx context.Context, id string) (unlock func(), err err
 	}, nil
 }
 
-// changing reports whether a change of an instance is under way.
+// changing reports whether a change of an instance is in progress.
 func (l *instances) changing(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.busy[id] != nil
 }
 
-// change passes the current state of a container to do, with the instance locked.
+// change locks the instance and passes the current state of its container to do.
 func (l *instances) change(ctx context.Context, what string, inst sandbox.Instance, do func(ref string, running, paused bool) error) error {
 	unlock, err := l.lock(ctx, inst.ID)
 	if err != nil {

@@ -21,8 +21,8 @@ type stateDir string
 func (d stateDir) dir(id string) string    { return filepath.Join(string(d), id) }
 func (d stateDir) runDir(id string) string { return filepath.Join(string(d), id, "run") } // sockets
 
-// keys is the content of keys.json: the guest's configuration, and our half of its login. It
-// leaves this machine only on the guest's standard input.
+// keys is the content of keys.json: the guest's configuration, and our client key. It leaves this
+// machine only on the guest's standard input.
 type keys struct {
 	Guest     wire.GuestConfig `json:"guest"`
 	ClientKey string           `json:"client_key"` // private, OpenSSH PEM
@@ -61,7 +61,7 @@ func (k keys) line() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// peer is how to log in to the guest, without a connection.
+// peer returns the credentials to log in to the guest, without a connection.
 func (k keys) peer() (sandbox.Peer, error) {
 	host, err := ssh.ParsePrivateKey([]byte(k.Guest.HostKey))
 	if err != nil {
@@ -82,8 +82,8 @@ func (d stateDir) readKeys(id string) (keys, error) {
 	return k, readJSON(d.keysPath(id), &k)
 }
 
-// note is the content of name.json, from which a lost store can be rebuilt. It is not visible in
-// the sandbox.
+// note is the content of name.json, from which a lost store can be rebuilt. The sandbox cannot see
+// it.
 type note struct {
 	Name     string           `json:"name"`
 	Instance sandbox.Instance `json:"instance"`
@@ -102,7 +102,7 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON writes v to path, atomically, readable by this user alone.
+// writeJSON writes v to path, atomically, readable by this user only.
 func writeJSON(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// A guest calls within milliseconds. It ends by itself when it has no keys after 10 s.
+// A guest calls within milliseconds. It exits when it has no keys after 10 s.
 const guestTimeout = 15 * time.Second
 
 var errGuestEnded = errors.New("guest ended")
 
-// exitNoLine is the exit code of a guest that was given no keys (EX_CONFIG of sysexits.h).
+// exitNoLine is the exit code of a guest that got no keys (EX_CONFIG of sysexits.h).
 const exitNoLine = 78
 
-// run attaches to the container, hands over the keys, starts it and waits for its guest to call.
-// It returns the container's first process, 0 if that cannot be seen.
+// run attaches to the container, sends the keys, starts it and waits for its guest to call. It
+// returns the container's first process, 0 if unknown.
 func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.Server) (int, error) {
 	if err := s.enter(ctx, stageAttach); err != nil {
 		return 0, err
@@ -35,7 +35,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = a.close() }() // by then the guest has read it, or never will
+	defer func() { _ = a.close() }() // the guest has read its input by then, or never will
 
 	if err := s.enter(ctx, stageStart); err != nil {
 		return 0, err
@@ -59,9 +59,9 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 		pid := visiblePid(runtime, c.State)
 		d.Admit(pid)
 		if err = s.await(ctx, d); err == nil {
-			if pid != 0 { // which the guest has just called from
+			if pid != 0 { // the process that the guest has just called from
 				if err := capTerminals(pid); err != nil {
-					s.b.opts.Log.Debug("terminals of a sandbox have no limit of their own", "container", s.ref, "err", err)
+					s.b.opts.Log.Debug("no limit of terminals for a sandbox", "container", s.ref, "err", err)
 				}
 			}
 			return pid, nil
@@ -77,7 +77,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.engine.lastWords(ctx, s.ref))
 }
 
-// await waits until the guest has called. errGuestEnded: the container has ended.
+// await waits until the guest has called. It returns errGuestEnded if the container has ended.
 func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, fmt.Errorf("guest did not call in within %v", guestTimeout))
 	defer cancel()
@@ -93,8 +93,8 @@ func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
 	return d.Wait(ctx)
 }
 
-// visiblePid returns the container's first process if callers of its socket can be compared with
-// it. A runtime with its own kernel calls from another process; there the pinned host key alone
+// visiblePid returns the container's first process if the caller of its socket can be compared with
+// it. A runtime with its own kernel calls from another process; there only the pinned host key
 // identifies the guest.
 func visiblePid(runtime string, state *container.State) int {
 	if passesDescriptors(runtime) {
@@ -103,8 +103,8 @@ func visiblePid(runtime string, state *container.State) int {
 	return 0
 }
 
-// passesDescriptors reports whether a runtime's processes are processes of this kernel: they can
-// pass descriptors, and this side can see which process calls.
+// passesDescriptors reports whether a runtime's processes run on this machine's kernel: they can
+// pass descriptors, and the daemon can see which process calls.
 func passesDescriptors(runtime string) bool {
 	switch runtime {
 	case "runc", "crun", "io.containerd.runc.v2":

@@ -18,19 +18,20 @@ import (
 const (
 	defaultGrace = 10 * time.Second
 
-	// How long a guest may take to accept an order to stop, and to end once its processes have.
+	// How long a guest may take to accept an order to stop, and to exit once its processes have
+	// ended.
 	stopOrder  = 3 * time.Second
 	stopMargin = 5 * time.Second
 
-	// How long a dial waits for the engine to say which process the guest is.
+	// How long a dial waits for the engine to report the guest's process.
 	admission = time.Second
 
-	// How long no guest has to call before Dial asks the engine.
+	// How long Dial waits for a guest before it asks the engine.
 	firstDoubt = 300 * time.Millisecond
 	nextDoubt  = 2 * time.Second
 )
 
-// Dial takes the connection that the guest keeps waiting. See sandbox.Backend.
+// Dial returns the connection that the guest keeps waiting. See sandbox.Backend.
 func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 	peer, err := b.dial(ctx, inst)
 	if err != nil {
@@ -63,7 +64,7 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	return peer, nil
 }
 
-// caller takes the connection that the guest keeps waiting on a socket.
+// caller returns the connection that the guest keeps waiting on a socket.
 func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket string) (*net.UnixConn, error) {
 	d, err := b.sockets.Open(inst.ID, socket)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,8 +76,8 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 		return nil, err
 	}
 	if !d.Admitted() {
-		// This call opened the socket: a new daemon, an older guest. An engine that is away or
-		// hangs must not block the dial: the pinned key still identifies the guest.
+		// This call opened the socket: the daemon is new and the guest is older. An unreachable or
+		// hanging engine must not block the dial: the pinned key still identifies the guest.
 		soon, cancel := context.WithTimeoutCause(ctx, admission, sandbox.ErrEngine)
 		pid, err := b.engine.running(soon, inst)
 		cancel()
@@ -100,14 +101,14 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 			return nil, err
 		}
 		if pid, err := b.engine.running(ctx, inst); err == nil {
-			d.Admit(pid) // somebody may have restarted it
+			d.Admit(pid) // the container may have been restarted outside the daemon
 		} else if !errors.Is(err, sandbox.ErrEngine) {
 			return nil, err
 		}
 	}
 }
 
-// refOf returns the container of inst: its ID, or its name if a daemon died before it stored the
+// refOf returns the container of inst: its ID, or its name if a daemon ended before it stored the
 // ID.
 func refOf(inst sandbox.Instance) string {
 	if inst.Ref != "" {
@@ -139,7 +140,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	return nil
 }
 
-// Stop orders the guest to end everything, and kills what is left after grace. See
+// Stop orders the guest to end all processes, and kills the rest after grace. See
 // sandbox.Lifecycle.
 func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	if grace <= 0 {
@@ -153,7 +154,7 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	if err := b.stop(ctx, inst, grace); err != nil {
 		return fmt.Errorf("stop %s: %w", inst.ID, err)
 	}
-	b.sockets.Shut(inst.ID) // with who waited there
+	b.sockets.Shut(inst.ID) // drops waiting connections, too
 	return nil
 }
 
@@ -165,7 +166,7 @@ func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	if !c.State.Running {
 		return nil
 	}
-	if c.State.Paused { // nobody in there could obey, nor be killed by every engine
+	if c.State.Paused { // paused processes cannot obey, and some engines cannot kill them
 		if err := b.engine.unpause(ctx, c.ID); err != nil {
 			return err
 		}
@@ -183,8 +184,8 @@ func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	return b.engine.kill(ctx, c.ID)
 }
 
-// orderStop orders the guest to stop over SSH. PID 1 ignores signals: root in the sandbox could
-// send them.
+// orderStop orders the guest to stop, over SSH. PID 1 ignores signals, because root in the sandbox
+// could send them.
 func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, stopOrder)
 	defer cancel()
@@ -237,7 +238,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 		s.stage = stageValidate
 		return err
 	}
-	s.b.sockets.Shut(inst.ID) // who waits there belongs to a life that has ended
+	s.b.sockets.Shut(inst.ID) // waiting connections belong to an earlier run
 	d, err := s.b.listen(inst.ID, k)
 	if err != nil {
 		return err
@@ -250,7 +251,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	}
 	_, err = s.run(ctx, inst.Runtime, k, d)
 	if err != nil && s.exit == exitNoLine && ctx.Err() == nil {
-		// An earlier attempt attached and gave up: the guest read the end of that input.
+		// An earlier attempt attached and failed: the guest read the end of that input.
 		_, err = s.run(ctx, inst.Runtime, k, d)
 	}
 	if err == nil {

@@ -54,7 +54,7 @@ func health(t *testing.T, c *connect.Control) string {
 	return reply.Health
 }
 
-// Any image is a sandbox: one with a whole Debian, one with a shell, one without a single file.
+// Any image works: with a complete Debian, with only a shell, without a single file.
 func TestImages(t *testing.T) {
 	for _, image := range []string{sandbox.DefaultImage, busybox, empty} {
 		t.Run(image, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestImages(t *testing.T) {
 			}
 			defer r.Close()
 			if got, err := io.ReadAll(r); err != nil || string(got) != "world" {
-				t.Errorf("got %q, %v; want what was written", got, err)
+				t.Errorf("got %q, %v; want the written text", got, err)
 			}
 			if image == empty {
 				if out, err := sh(t, c, "true"); err == nil {
@@ -98,27 +98,30 @@ func TestImages(t *testing.T) {
 }
 
 var posture = map[string]string{
-	"hostname; cat /etc/hostname; grep box /etc/hosts":                "box\nbox\n127.0.1.1\tbox",
-	"grep CapBnd /proc/self/status":                                   "CapBnd:\t00000000a00404fb",
-	"grep CapEff /proc/self/status":                                   "CapEff:\t00000000a00404fb",
-	"grep CapPrm /proc/self/status":                                   "CapPrm:\t00000000a00404fb",
-	"grep CapBnd /proc/1/status":                                      "CapBnd:\t00000000a00404fb", // PID 1 alone has SYS_PTRACE, and gives it to nobody
-	"grep CapEff /proc/1/status":                                      "CapEff:\t00000000a00c04fb",
-	"grep NoNewPrivs /proc/self/status":                               "NoNewPrivs:\t1",
-	"grep Seccomp: /proc/self/status":                                 "Seccomp:\t2",
-	"ulimit -c":                                                       "0",
-	"cat /proc/1/comm":                                                "", // the guest, under its file's name
-	"df -k /dev/shm | awk 'END{print $2}'":                            "65536",
-	"grep -c '/.sandboxd/.* ro[ ,]' /proc/mounts":                     "3",
-	"cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max": "512",
+	"hostname; cat /etc/hostname; grep box /etc/hosts": "box\nbox\n127.0.1.1\tbox",
+	"grep CapBnd /proc/self/status":                    "CapBnd:\t00000000a00404fb",
+	"grep CapEff /proc/self/status":                    "CapEff:\t00000000a00404fb",
+	"grep CapPrm /proc/self/status":                    "CapPrm:\t00000000a00404fb",
+	// Only PID 1 has SYS_PTRACE, and passes it to no process.
+	"grep CapBnd /proc/1/status":        "CapBnd:\t00000000a00404fb",
+	"grep CapEff /proc/1/status":        "CapEff:\t00000000a00c04fb",
+	"grep NoNewPrivs /proc/self/status": "NoNewPrivs:\t1",
+	"grep Seccomp: /proc/self/status":   "Seccomp:\t2",
+	"ulimit -c":                         "0",
+	// The guest, by its file's name.
+	"cat /proc/1/comm":                                                                 "",
+	"df -k /dev/shm | awk 'END{print $2}'":                                             "65536",
+	"grep -c '/.sandboxd/.* ro[ ,]' /proc/mounts":                                      "3",
+	"cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max":                  "512",
 	"cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max": "2147483648",
 	"cat /sys/fs/cgroup/memory/memory.memsw.limit_in_bytes || echo 2147483648":         "2147483648",
-	"cat /proc/self/cgroup | cut -d: -f3 | sort -u":                                    "/", // a cgroup namespace of its own
-	"head -c 1 /proc/kcore | wc -c; ls /sys/firmware | wc -l":                          "0\n0",
+	// Its own cgroup namespace.
+	"cat /proc/self/cgroup | cut -d: -f3 | sort -u":           "/",
+	"head -c 1 /proc/kcore | wc -c; ls /sys/firmware | wc -l": "0\n0",
 }
 
-// What a sandbox may do is what the golden files say: seen from inside, and again after a stop and a start. With a network
-// that the daemon carries it has the device, and no more of anything.
+// The golden files describe what a sandbox may do; this test checks it from inside, also after a
+// stop and a start. A network that the daemon carries adds the device and no other right.
 func TestPosture(t *testing.T) {
 	for network, devices := range map[sandbox.Network]string{sandbox.NetworkNone: "lo", sandbox.NetworkFiltered: "lo\ntun0"} {
 		t.Run(string(network), func(t *testing.T) { testPosture(t, network, devices) })
@@ -139,7 +142,7 @@ func testPosture(t *testing.T, network sandbox.Network, devices string) {
 		c := login(t, b, inst)
 		for command, want := range posture {
 			if strings.HasPrefix(command, "cat /proc/self/cgroup") && factsFor(t, b).sharedGroups {
-				if !strings.Contains(strings.Join(inst.Notes, "\n"), "no namespace of control groups") {
+				if !strings.Contains(strings.Join(inst.Notes, "\n"), "no control group namespace") {
 					t.Errorf("%s: got notes %q, want that it has none of its own", when, inst.Notes)
 				}
 				continue
@@ -223,10 +226,10 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 		if c.Config.Hostname != "demo" {
 			t.Errorf("host name %q", c.Config.Hostname)
 		}
-		c.Config.Hostname, c.HostConfig.ExtraHosts = "", nil // which has it, too
+		c.Config.Hostname, c.HostConfig.ExtraHosts = "", nil // the note has it, too
 		text, err := json.Marshal(c)
 		if err != nil || strings.Contains(string(text), "demo") || strings.Contains(string(text), "PRIVATE KEY") {
-			t.Errorf("the engine was told more than it needs: %s", text)
+			t.Errorf("the engine knows more than it needs: %s", text)
 		}
 		wantLabels := map[string]string{"sandboxd.daemon": b.opts.DaemonID, "sandboxd.id": inst.ID, "sandboxd.created": inst.Created.Format(time.RFC3339)}
 		for k, v := range wantLabels {
@@ -261,8 +264,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// ENV, WORKDIR, USER, ENTRYPOINT and VOLUME of an image are those of its sandboxes; HEALTHCHECK, which would be a docker exec,
-// is not.
+// A sandbox uses ENV, WORKDIR, USER, ENTRYPOINT and VOLUME of its image, but not HEALTHCHECK, which
+// would be a docker exec.
 func TestImageConfig(t *testing.T) {
 	b := testBackend(t)
 	ref := "sandboxd-test/" + newID()
@@ -324,7 +327,8 @@ func TestImageConfig(t *testing.T) {
 	}
 }
 
-// A new daemon finds what the old one made, replaces its socket, and the guest calls again.
+// A new daemon finds the sandboxes of the old one, replaces their sockets, and the guests call
+// again.
 func TestDaemonRestart(t *testing.T) {
 	first := testBackend(t)
 	inst := boot(t, first, sandbox.Spec{Name: "demo"})
@@ -353,7 +357,7 @@ func TestDaemonRestart(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 
-	// Without the note on disk the engine is asked.
+	// Without the note on disk List asks the engine.
 	if err := os.Remove(second.state.notePath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -361,14 +365,16 @@ func TestDaemonRestart(t *testing.T) {
 		t.Fatalf("list: got %v, error %v", list, err)
 	}
 	booted := inst
-	booted.Limits.Disk, booted.Limits.Sessions, booted.Limits.Connections = 0, 0, 0 // which the engine is not told
-	booted.Revision = ""                                                            // nor that: it is taken for an earlier one
+	// The engine does not know these.
+	booted.Limits.Disk, booted.Limits.Sessions, booted.Limits.Connections = 0, 0, 0
+	// Nor this one: it counts as an earlier revision.
+	booted.Revision = ""
 	if diff := cmp.Diff(booted, list[0], cmpopts.IgnoreFields(sandbox.Instance{}, "Image", "Notes")); diff != "" {
 		t.Errorf("instance (-booted +reconstructed):\n%s", diff)
 	}
 	mustSh(t, login(t, second, list[0]), "true")
 
-	// Without the keys nobody gets in, and it is not called gone.
+	// Without the keys no login works, but the sandbox is not reported as gone.
 	if err := os.Remove(second.state.keysPath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +387,7 @@ func TestDaemonRestart(t *testing.T) {
 	nothingLeft(t, second, inst.ID)
 }
 
-// An engine that is away keeps nobody from a sandbox that runs.
+// An unreachable engine does not block access to a running sandbox.
 func TestDialWithoutEngine(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
@@ -390,7 +396,7 @@ func TestDialWithoutEngine(t *testing.T) {
 	f.set(func(w http.ResponseWriter, _ *http.Request) bool { hangUp(w); return true })
 	mustSh(t, login(t, b, inst), "true")
 
-	// Nor does one that hangs, for more than a moment.
+	// A hanging engine delays it only for a moment.
 	b.sockets.Shut(inst.ID)
 	f.set(func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
 	began := time.Now()
@@ -399,7 +405,8 @@ func TestDialWithoutEngine(t *testing.T) {
 		t.Errorf("with an engine that hangs it took %v", took)
 	}
 
-	// Not in a daemon either that has never heard of its engine, and whose others wait longer.
+	// The same in a new daemon that has never reached its engine, and while its other calls wait
+	// longer.
 	b.Close()
 	second, err := New(b.opts)
 	if err != nil {
@@ -419,7 +426,7 @@ func TestDialWithoutEngine(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	})
-	wg.Go(func() { _, _ = second.List(ctx) }) // which ends by ctx
+	wg.Go(func() { _, _ = second.List(ctx) }) // it ends with ctx
 	<-asked
 	began = time.Now()
 	mustSh(t, login(t, second, inst), "true")
@@ -433,7 +440,8 @@ func TestDialWithoutEngine(t *testing.T) {
 	}
 }
 
-// A container that somebody else ended: Inspect says how, Dial that it is stopped, and Start brings it back.
+// After a container was killed outside the daemon, Inspect reports how it ended, Dial returns
+// ErrStopped, and Start restarts it.
 func TestKilledFromOutside(t *testing.T) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{})
@@ -481,7 +489,7 @@ func TestOutOfMemory(t *testing.T) {
 	mustSh(t, c, "true")
 }
 
-// Stop gives processes their time and no more; a start that fails leaves it stopped.
+// Stop gives processes their grace time and no more; a start that fails leaves the sandbox stopped.
 func TestStop(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
@@ -521,7 +529,7 @@ func TestStop(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A guest that cannot obey is killed: here it is frozen until the order has been given up.
+	// Stop kills a guest that cannot obey: here it is frozen until the order times out.
 	pause := func() {
 		if _, err := b.engine.api.ContainerPause(t.Context(), inst.Ref, client.ContainerPauseOptions{}); err != nil {
 			t.Fatal(err)
@@ -539,8 +547,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// What only looks like ours is left alone: a container with our labels and another name, as one started from a committed
-// sandbox, and one with our name and another daemon's label.
+// Containers that merely resemble ours are left alone: one with our labels and another name, such as
+// one started from a committed sandbox, and one with our name and another daemon's label.
 func TestStrangersAreLeftAlone(t *testing.T) {
 	b := testBackend(t)
 	mine, other := newID(), newID()

@@ -16,24 +16,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Names of images that can be made again. Like snapshots they belong to one owner.
+// Name prefixes of images that can be made again. Like snapshots they belong to one owner.
 const (
 	buildPrefix = "sandboxd-build/"
 	setupPrefix = "sandboxd-setup/"
 
-	// labelMade marks all that a build leaves with its daemon's ID: what has the label and no name
-	// can be removed.
+	// labelMade holds the daemon's ID on everything that a build makes: Sweep and prune may remove
+	// images that have the label and no name.
 	labelMade = "sandboxd.made"
 	// labelNetwork is the network mode of a build's steps.
 	labelNetwork = "sandboxd.network"
-	// maxMade is how many of them are kept. The least recently used go first, unless a sandbox
-	// uses them.
+	// maxMade is how many such images are kept. The least recently used are removed first, unless a
+	// sandbox uses them.
 	maxMade = 32
-	// How long steps of builds are kept for reuse.
+	// How long build steps are kept for reuse.
 	keepSteps = "24h"
 )
 
-// madeImage names the image that is made of the given parts.
+// madeImage returns the name of the image that is made from the given parts.
 func (im *images) madeImage(prefix, owner string, of ...string) string {
 	sum := sha256.New()
 	for _, part := range of {
@@ -47,13 +47,13 @@ func isMade(ref string) bool {
 	return strings.HasPrefix(ref, buildPrefix) || strings.HasPrefix(ref, setupPrefix)
 }
 
-// madeFor reports whether ref is an image of owner's that can be made again.
+// madeFor reports whether ref belongs to owner and can be made again.
 func (im *images) madeFor(owner, ref string) bool {
 	return strings.HasPrefix(ref, im.ownRepo(buildPrefix, owner)+":") ||
 		strings.HasPrefix(ref, im.ownRepo(setupPrefix, owner)+":")
 }
 
-// Prepared finds what Prepare kept. See sandbox.Imager.
+// Prepared returns the image that Prepare saved. See sandbox.Imager.
 func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
 	ref, err := im.prepared(ctx, spec, key)
 	if err != nil {
@@ -89,7 +89,7 @@ func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 	return ref, nil
 }
 
-// Prepare keeps the files of inst for sandboxes of the same owner, image and key. See
+// Prepare saves the files of inst for sandboxes of the same owner, image and key. See
 // sandbox.Imager.
 func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
 	im.trimMade(ctx)
@@ -113,14 +113,15 @@ func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err er
 	return n, nil
 }
 
-// madeImages lists what builds and setups of this daemon left, including steps without a name.
+// madeImages lists the images that builds and setups of this daemon left, including steps without a
+// name.
 func (im *images) madeImages(ctx context.Context) ([]engineimage.Summary, error) {
 	return im.engine.listImages(ctx, client.ImageListOptions{
 		Filters: make(client.Filters).Add("label", im.engine.made())})
 }
 
-// trimMade makes room for one more image, and removes what earlier builds left and nothing is
-// based on.
+// trimMade makes room for one more image. It also removes leftovers of earlier builds that are no
+// base of another image.
 func (im *images) trimMade(ctx context.Context) {
 	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
 		im.engine.log.Warn("images of earlier builds are left", "err", err)
@@ -135,7 +136,7 @@ func (im *images) trim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	since := make(map[string]int64) // when a name was used, in nanoseconds
+	since := make(map[string]int64) // last use of a name, in nanoseconds
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
 			if !isMade(ref) {

@@ -16,8 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
 )
 
-// meter is the backend's sandbox.Meter. It reads files and counters itself and asks the engine only
-// where this user may not.
+// meter is the backend's sandbox.Meter. It reads files and counters itself. It asks the engine only
+// where this user has no permission.
 type meter struct {
 	engine  *engine
 	sockets *guestsock.Set
@@ -33,9 +33,9 @@ func newMeter(e *engine, s *guestsock.Set) *meter {
 // places are where a container's files are on this machine. They do not change while it exists.
 type places struct {
 	ref   string
-	layer string   // directory of what it wrote; empty if only the engine can measure that
+	layer string   // directory of files that it wrote; empty if only the engine can measure them
 	trees []string // its volumes
-	files []string // the engine's, writable inside: /etc/hosts and others
+	files []string // files of the engine that the sandbox can write: /etc/hosts and others
 }
 
 // Usage reads the control groups of a container. See sandbox.Meter.
@@ -51,7 +51,7 @@ func (m *meter) Usage(ctx context.Context, inst sandbox.Instance) (sandbox.Usage
 	return u, nil
 }
 
-// Room returns what is free on the engine's disk. See sandbox.Meter.
+// Room returns the free space of the engine's disk. See sandbox.Meter.
 func (m *meter) Room(ctx context.Context) (int64, error) {
 	f, err := m.engine.facts(ctx)
 	if err != nil {
@@ -64,9 +64,9 @@ func (m *meter) Room(ctx context.Context) (int64, error) {
 	return int64(fs.Bavail) * fs.Bsize, nil
 }
 
-// Disk looks at each file that a container wrote. Where this user may not, or the engine stores
-// files in another way, the engine measures: without volumes, and with holes as if they were full.
-// See sandbox.Meter.
+// Disk visits each file that a container wrote. Where this user has no permission, or the engine
+// stores files in another way, the engine measures them: without volumes, and with holes as if they
+// were full. See sandbox.Meter.
 func (m *meter) Disk(ctx context.Context, inst sandbox.Instance, limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
 	p, err := m.placesOf(ctx, inst)
 	if err != nil {
@@ -108,7 +108,7 @@ func (m *meter) measure(ctx context.Context, p places, pid int, limit sandbox.Di
 	return w.DiskUsage, nil
 }
 
-// written adds what a container wrote beside its volumes.
+// written adds the files that a container wrote outside its volumes.
 func (m *meter) written(ctx context.Context, p places, w *usage.Walk) error {
 	before := w.DiskUsage
 	if p.layer != "" {
@@ -142,7 +142,7 @@ func (m *meter) placesOf(ctx context.Context, inst sandbox.Instance) (places, er
 	return p, nil
 }
 
-// forget drops what is known of an instance that is gone.
+// forget drops the cached places of an instance that is gone.
 func (m *meter) forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,8 +162,8 @@ func placesIn(c container.InspectResponse) places {
 	return p
 }
 
-// firstProcess returns the first process of a running container: as its socket knows it, else as
-// the engine does.
+// firstProcess returns the first process of a running container: from its socket if known, else
+// from the engine.
 func (m *meter) firstProcess(ctx context.Context, inst sandbox.Instance) (int, error) {
 	if pid := m.sockets.PID(inst.ID); pid != 0 {
 		return pid, nil

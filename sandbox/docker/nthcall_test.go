@@ -11,10 +11,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// nth lets the engine fail at one of the calls of an act, and counts them.
+// nth makes the engine fail at one of the calls of an operation, and counts them.
 type nth struct {
 	calls atomic.Int32
-	at    int32 // 0: at none
+	at    int32 // 0: never
 	fail  func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -25,8 +25,9 @@ func (n *nth) fault(w http.ResponseWriter, r *http.Request) bool {
 	return n.fail(w, r)
 }
 
-// R5: whichever call of the engine fails, in whichever way – refused, cut off before it was carried out or just after, or given up by the
-// caller while it works – an act that failed can be done again, and when the sandbox is removed nothing of it is left.
+// R5: each call of the engine fails in each way: denied, cut off before or after it took effect, or
+// abandoned by the caller. The failed operation can be repeated, and after the removal of the
+// sandbox nothing is left.
 func TestR5NthCallFails(t *testing.T) {
 	acts := []struct {
 		name   string
@@ -82,10 +83,11 @@ func TestR5NthCallFails(t *testing.T) {
 					f.set(nil)
 					cancel()
 					calls := n.calls.Load()
-					if err == nil && how == "refused" && at == 1 { // later ones may be beside the point, or asked again
+					// Later ones may be optional, or repeated.
+					if err == nil && how == "refused" && at == 1 {
 						t.Error("the first call was refused, and there is no error")
 					}
-					// It is done again, as often as one likes, and then it is so.
+					// The operation can be repeated, and succeeds.
 					for range 2 {
 						if act.name == "fork" {
 							b.engine.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
@@ -99,7 +101,7 @@ func TestR5NthCallFails(t *testing.T) {
 						mustSh(t, login(t, b, inst), "true")
 					case "stop":
 						if _, err := b.Dial(t.Context(), inst); !errors.Is(err, sandbox.ErrStopped) {
-							t.Errorf("after call %d failed: dial of what was stopped: %v", at, err)
+							t.Errorf("after call %d failed: dial of a stopped sandbox: %v", at, err)
 						}
 					case "fork":
 						b.engine.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
@@ -112,7 +114,7 @@ func TestR5NthCallFails(t *testing.T) {
 						t.Fatalf("at call %d", at)
 					}
 					if calls < at {
-						return // it has no more
+						return // no further calls
 					}
 				}
 			})

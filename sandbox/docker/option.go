@@ -18,14 +18,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Options of docker run that a Spec may use by the engine's names, as NAME=VALUE. Only these reach
-// the engine: they restrict a sandbox, or spend its own limits. What would give it more of the
-// machine, or has another setting, is in reserved, with the alternative.
+// Options of docker run that a Spec may set by the engine's names, as NAME=VALUE. Only these reach
+// the engine: they restrict a sandbox, or spend its own limits. Options that would give it more of
+// the machine, or that have another setting, are in reserved, with the alternative.
 
-// options are the parsed options of one Spec. The zero value asks for nothing.
+// options are the parsed options of one Spec. The zero value sets none.
 type options struct {
 	Hostname  string
-	Env       []string // of sessions, on top of the image's
+	Env       []string // of sessions, in addition to the image's
 	Labels    map[string]string
 	Hosts     []string // of /etc/hosts, NAME:ADDRESS
 	DNS       []netip.Addr
@@ -35,23 +35,23 @@ type options struct {
 	Tmpfs     map[string]tmpfs // by path
 	ReadOnly  bool
 
-	CPUShares, OOMScoreAdj int64 // 0 asks for none
+	CPUShares, OOMScoreAdj int64 // 0: not set
 	CPUSet                 string
 	BlkioWeight            uint16
 
-	given []string // as they were asked for, but for what may be a secret; for a person
-	names []string // of all that were asked for
+	given []string // as given, without values that may be secret; for display
+	names []string // of all options in given
 }
 
 // tmpfs is a directory in memory.
 type tmpfs struct {
 	size    int64
-	options string // as mount(8) has them
+	options string // in the syntax of mount(8)
 }
 
 // option parses one VALUE into o.
 type option struct {
-	takes string // what VALUE is
+	takes string // syntax of VALUE
 	set   func(o *options, value string) error
 }
 
@@ -67,21 +67,21 @@ var (
 	validLabel  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?$`)
 )
 
-// sysctls belong to namespaces of the sandbox and affect it alone.
+// sysctls are per namespace and affect the sandbox only.
 var sysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.sem", "kernel.shmall", "kernel.shmmax", "net.core.somaxconn",
 	"net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
 	"net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time"}
 
-// ulimits are those that do not harm the guest, which has them, too. A real-time priority would
-// affect the whole machine.
+// ulimits are those that do not harm the guest, to which they also apply. A real-time priority
+// would affect the whole machine.
 var ulimits = []string{"memlock", "stack"}
 
-// minStack is enough for the guest: the first goroutine assumes 64 KiB, and the kernel a quarter
-// for arguments.
+// minStack is enough for the guest: the first goroutine assumes 64 KiB, and the kernel reserves a
+// quarter for arguments.
 const minStack = 256 << 10
 
 var optionsByName = map[string]option{
-	"add-host": {"NAME:ADDRESS, a line of /etc/hosts", func(o *options, value string) error {
+	"add-host": {"NAME:ADDRESS to add to /etc/hosts", func(o *options, value string) error {
 		name, text, _ := strings.Cut(value, ":")
 		addr, err := netip.ParseAddr(text)
 		if !isHostName(name) || err != nil || addr.Zone() != "" {
@@ -90,23 +90,23 @@ var optionsByName = map[string]option{
 		o.Hosts = append(o.Hosts, name+":"+addr.String())
 		return nil
 	}},
-	"blkio-weight": {"10 to 1000, its share of a disk that others want too", func(o *options, value string) error {
+	"blkio-weight": {"10 to 1000: relative weight when others use the same disk", func(o *options, value string) error {
 		n, err := number(value, 10, 1000)
-		o.BlkioWeight = uint16(n) //nolint:gosec // which is within bounds
+		o.BlkioWeight = uint16(n) //nolint:gosec // n is within bounds
 		return err
 	}},
-	"cpu-shares": {"2 to 1024, its share of processors that others want too; all have 1024", func(o *options, value string) (err error) {
+	"cpu-shares": {"2 to 1024: relative weight when others use the processors; the default is 1024", func(o *options, value string) (err error) {
 		o.CPUShares, err = number(value, 2, 1024)
 		return err
 	}},
-	"cpuset-cpus": {"processors that it may use, such as 0-1,3", func(o *options, value string) error {
+	"cpuset-cpus": {"processors to use, such as 0-1,3", func(o *options, value string) error {
 		if len(value) > 256 || !validCPUSet.MatchString(value) {
 			return errTakes
 		}
 		o.CPUSet = value
 		return nil
 	}},
-	"dns": {"the address of a name server, with network bridge", func(o *options, value string) error {
+	"dns": {"address of a name server, with network bridge", func(o *options, value string) error {
 		addr, err := netip.ParseAddr(value)
 		if err != nil || addr.Zone() != "" {
 			return errTakes
@@ -114,39 +114,39 @@ var optionsByName = map[string]option{
 		o.DNS = append(o.DNS, addr)
 		return nil
 	}},
-	"dns-search": {"a domain in which short names are looked up, with network bridge", func(o *options, value string) error {
+	"dns-search": {"search domain for short names, with network bridge", func(o *options, value string) error {
 		if !isHostName(value) {
 			return errTakes
 		}
 		o.DNSSearch = append(o.DNSSearch, value)
 		return nil
 	}},
-	"env": {"NAME=VALUE for every process, as --env", func(o *options, value string) error {
+	"env": {"NAME=VALUE: environment variable of every process, as --env", func(o *options, value string) error {
 		if name, _, ok := strings.Cut(value, "="); !ok || name == "" {
 			return errTakes
 		}
 		o.Env = append(o.Env, value)
 		return nil
 	}},
-	"hostname": {"the name that it has for itself, such as box or box.example", func(o *options, value string) error {
+	"hostname": {"host name inside, such as box or box.example", func(o *options, value string) error {
 		if len(value) > 63 || !isHostName(value) { // 64 with a NUL (uname(2))
 			return errTakes
 		}
 		o.Hostname = value
 		return nil
 	}},
-	"label": {"NAME=VALUE, by which docker ps finds it; none that belongs to sandboxd or an engine", func(o *options, value string) error {
+	"label": {"NAME=VALUE: label to filter by in docker ps; names of sandboxd and engines are reserved", func(o *options, value string) error {
 		name, is, ok := strings.Cut(value, "=")
-		if !ok || !validLabel.MatchString(name) || isTheirs(name) {
+		if !ok || !validLabel.MatchString(name) || isReservedLabel(name) {
 			return errTakes
 		}
 		return put(&o.Labels, name, is)
 	}},
-	"oom-score-adj": {"0 to 1000: how soon its processes are ended when the machine has no memory left; its programs get 200 more than the guest, up to 1000", func(o *options, value string) (err error) {
+	"oom-score-adj": {"0 to 1000: higher values are killed first when the machine runs out of memory; programs get 200 more than the guest, up to 1000", func(o *options, value string) (err error) {
 		o.OOMScoreAdj, err = number(value, 0, 1000)
 		return err
 	}},
-	"read-only": {"true: programs write to tmpfs, /dev/shm and mounts alone", func(o *options, value string) (err error) {
+	"read-only": {"true: programs can write only to tmpfs, /dev/shm and mounts", func(o *options, value string) (err error) {
 		if o.ReadOnly, err = strconv.ParseBool(value); err != nil {
 			return errTakes
 		}
@@ -159,14 +159,14 @@ var optionsByName = map[string]option{
 		}
 		return put(&o.Sysctls, name, is)
 	}},
-	"tmpfs": {"PATH, or PATH:size=64m,uid=1000,gid=1000,exec: a directory in memory, which counts as the sandbox's and is empty after a stop", func(o *options, value string) error {
+	"tmpfs": {"PATH, or PATH:size=64m,uid=1000,gid=1000,exec: directory in memory; it counts as memory of the sandbox and is empty after a stop", func(o *options, value string) error {
 		at, t, err := parseTmpfs(value)
 		if err != nil {
 			return err
 		}
 		return put(&o.Tmpfs, at, t)
 	}},
-	"ulimit": {"memlock or stack, as NAME=SOFT[:HARD] in bytes; -1 is none, and stack is not below 262144; files are --nofile, processes --pids", func(o *options, value string) error {
+	"ulimit": {"memlock or stack, as NAME=SOFT[:HARD] in bytes; -1 is unlimited, and stack is at least 262144; for files use --nofile, for processes --pids", func(o *options, value string) error {
 		name, is, _ := strings.Cut(value, "=")
 		if !slices.Contains(ulimits, name) {
 			return errTakes
@@ -194,37 +194,38 @@ var optionsByName = map[string]option{
 	}},
 }
 
-// once are those of which a sandbox has one value.
+// once are the options that may be given only once.
 var once = []string{"blkio-weight", "cpu-shares", "cpuset-cpus", "hostname", "oom-score-adj", "read-only"}
 
-// reserved are options of docker run, with what there is instead. Names that Docker's Python package has for them are among those.
+// reserved are options of docker run that are rejected, with the alternative. They include the
+// names that Docker's Python package uses.
 var reserved = func() map[string]string {
 	all := make(map[string]string)
 	for names, instead := range map[string]string{
-		"privileged cap-add cap-drop security-opt userns userns-mode group-add": "no sandbox has more rights than docs/concepts/security.md says; --sudo lets setuid programs work",
-		"device device-cgroup-rule device-request gpu":                          "a sandbox has no device of the machine",
+		"privileged cap-add cap-drop security-opt userns userns-mode group-add": "not available (see docs/concepts/security.md); use --sudo for setuid programs",
+		"device device-cgroup-rule device-request gpu":                          "not available: sandboxes cannot use devices of the machine",
 		"volume v volumes-from volume-driver mount bind":                        "use --mount DIR[:ro] or -v SRC:DST[:ro]",
 		"network network-mode net network-alias link ip ip6 mac-address":        "use --network",
 		"publish p publish-all expose port":                                     "use sandboxd port NAME PORT",
-		"pid pid-mode ipc ipc-mode uts uts-mode cgroup cgroupns cgroup-parent":  "its namespaces and control group are its own",
+		"pid pid-mode ipc ipc-mode uts uts-mode cgroup cgroupns cgroup-parent":  "not available: a sandbox has its own namespaces and control group",
 		"runtime isolation":     "use --isolation",
-		"entrypoint command":    "use --no-entrypoint, and run what you mean: sandboxd run",
+		"entrypoint command":    "use --no-entrypoint, then sandboxd run",
 		"user u":                "use --user",
 		"workdir w working-dir": "use --workdir",
 		"name":                  "use sandboxd new NAME",
 		"image platform pull":   "use --image",
-		"restart restart-policy rm auto-remove remove detach": "the daemon starts and removes it: --ttl, --delete-after",
-		"stop-signal stop-timeout init":                       "its guest is the first process, and ends what runs when the daemon says so",
-		"attach interactive tty stdin-open sig-proxy":         "sessions have terminals: sandboxd run, or ssh",
-		"log-driver log-opt log-config":                       "its log is bounded, and says what the guest did; sandboxd log has what sessions printed",
+		"restart restart-policy rm auto-remove remove detach": "the daemon starts and removes sandboxes: use --ttl, --delete-after",
+		"stop-signal stop-timeout init":                       "not available: the guest is the first process, and ends the others on stop",
+		"attach interactive tty stdin-open sig-proxy":         "use sandboxd run or ssh: sessions have terminals",
+		"log-driver log-opt log-config":                       "not available: the container's log is that of the guest; for output of sessions use sandboxd log",
 		"memory m mem-limit":                                  "use --memory",
-		"memory-swap memswap-limit memory-swappiness mem-swappiness oom-kill-disable kernel-memory": "--memory bounds all of its memory, swap included",
+		"memory-swap memswap-limit memory-swappiness mem-swappiness oom-kill-disable kernel-memory": "not available: --memory limits memory and swap together",
 		"cpus nano-cpus cpu-quota cpu-period cpu-count cpu-percent cpu-rt-runtime cpu-rt-period":    "use --cpus",
 		"pids-limit":                            "use --pids",
 		"shm-size":                              "use --shm",
 		"storage-opt":                           "use --disk",
-		"env-file label-file":                   "say env or label for each",
-		"health-cmd healthcheck no-healthcheck": "its guest says how it is: sandboxd describe",
+		"env-file label-file":                   "use env or label for each value",
+		"health-cmd healthcheck no-healthcheck": "use sandboxd describe",
 	} {
 		for name := range strings.FieldsSeq(names) {
 			all[name] = instead
@@ -233,22 +234,24 @@ var reserved = func() map[string]string {
 	return all
 }()
 
-// other are further names of options that exist.
+// other maps further names of options to ours.
 var other = map[string]string{"environment": "env", "extra-host": "add-host", "h": "hostname", "e": "env", "l": "label"}
 
-// Docker's own engine honors all options with a runtime of this machine's kernel. These work
-// elsewhere, too.
+// Docker's own engine honors all options with a runtime that uses this machine's kernel. Elsewhere
+// only these work.
 var (
-	speakersOptions = []string{"env"}                                           // by engines that only speak Docker's API; see IsDockers
-	ownKernel       = []string{"add-host", "dns", "dns-search", "env", "label"} // by runtimes with a kernel of their own: they are the engine's matter, or the guest's
+	// With engines that speak Docker's API but are not Docker; see IsDockers.
+	compatibleOptions = []string{"env"}
+	// With runtimes that have their own kernel: the engine or the guest implements these.
+	ownKernel = []string{"add-host", "dns", "dns-search", "env", "label"}
 )
 
 var (
-	errTakes = errors.New("it takes something else")
-	errTwice = errors.New("it is said twice")
+	errTakes = errors.New("invalid value")
+	errTwice = errors.New("it is given twice")
 )
 
-// OptionNames returns the known options, sorted.
+// OptionNames returns the supported options, sorted.
 func OptionNames() []string { return slices.Sorted(maps.Keys(optionsByName)) }
 
 // CheckOptions checks options of a Spec without an engine. Its error names the alternative.
@@ -264,7 +267,7 @@ func CheckOptions(list []string) error {
 func parseOptions(list []string) (options, error) {
 	var o options
 	if len(list) > maxOptions {
-		return o, fmt.Errorf("%d docker options are more than %d", len(list), maxOptions)
+		return o, fmt.Errorf("%d docker options; at most %d are allowed", len(list), maxOptions)
 	}
 	for _, text := range list {
 		name, value, ok := strings.Cut(text, "=")
@@ -293,7 +296,7 @@ func parseOptions(list []string) (options, error) {
 	return o, nil
 }
 
-// unknownOption returns the error of an unknown option, with the alternative as a hint.
+// unknownOption returns the error of an unsupported option, with the alternative as a hint.
 func unknownOption(name string) error {
 	plain := strings.Trim(strings.ReplaceAll(strings.ToLower(name), "_", "-"), "- ")
 	for _, try := range []string{plain, strings.TrimSuffix(plain, "s")} {
@@ -304,23 +307,23 @@ func unknownOption(name string) error {
 			try = other[try]
 		}
 		if try != "" {
-			return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), fmt.Sprintf("write %s: it takes %s", try, optionsByName[try].takes)}
+			return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), fmt.Sprintf("use %s, which takes %s", try, optionsByName[try].takes)}
 		}
 	}
-	return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), "there are " + strings.Join(OptionNames(), ", ")}
+	return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), "supported options: " + strings.Join(OptionNames(), ", ")}
 }
 
-// fit refuses options that conflict with spec, or that the engine would silently ignore.
+// fit rejects options that conflict with spec, or that the engine would silently ignore.
 func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 	for i, name := range o.names {
-		if f.speaks && !slices.Contains(speakersOptions, name) {
-			return hinted{fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name, sandbox.ErrUnsupported), "leave it out; with this engine there are " + strings.Join(speakersOptions, ", ")}
+		if f.compatible && !slices.Contains(compatibleOptions, name) {
+			return hinted{fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name, sandbox.ErrUnsupported), "omit it; this engine supports " + strings.Join(compatibleOptions, ", ")}
 		}
 		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) && !slices.Contains(ownKernel, name) {
-			return hinted{fmt.Errorf("docker option %s: %w with isolation %s, a kernel of its own", name, sandbox.ErrUnsupported, runtime), "leave it out; with this one there are " + strings.Join(ownKernel, ", ")}
+			return hinted{fmt.Errorf("docker option %s: %w with isolation %s, which has its own kernel", name, sandbox.ErrUnsupported, runtime), "omit it; this isolation supports " + strings.Join(ownKernel, ", ")}
 		}
 		if (name == "dns" || name == "dns-search") && spec.Network != sandbox.NetworkBridge {
-			return hinted{fmt.Errorf("docker option %s: %w with network %s, whose names the daemon looks up", o.given[i], sandbox.ErrUnsupported, spec.Network), "leave it out, or use --network bridge"}
+			return hinted{fmt.Errorf("docker option %s: %w with network %s, where the daemon resolves names", o.given[i], sandbox.ErrUnsupported, spec.Network), "omit it, or use --network bridge"}
 		}
 	}
 	for at, t := range o.Tmpfs {
@@ -330,7 +333,7 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 			}
 		}
 		if t.size > memory {
-			return fmt.Errorf("docker option tmpfs=%s: %s is more than all of the sandbox's memory, %s", at, sandbox.FormatSize(t.size), sandbox.FormatSize(memory))
+			return fmt.Errorf("docker option tmpfs=%s: %s is more than the memory limit, %s", at, sandbox.FormatSize(t.size), sandbox.FormatSize(memory))
 		}
 	}
 	return nil
@@ -340,7 +343,8 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 func (o options) apply(r *container.CreateRequest) {
 	if o.Hostname != "" {
 		r.Config.Hostname = o.Hostname
-		if len(r.HostConfig.ExtraHosts) > 0 { // its own name is known there, whatever that is
+		// The list already has the sandbox's name.
+		if len(r.HostConfig.ExtraHosts) > 0 {
 			short, _, _ := strings.Cut(o.Hostname, ".")
 			r.HostConfig.ExtraHosts = append(r.HostConfig.ExtraHosts, o.Hostname+":127.0.1.1")
 			if short != o.Hostname {
@@ -357,7 +361,7 @@ func (o options) apply(r *container.CreateRequest) {
 	h.ReadonlyRootfs = o.ReadOnly
 	h.Sysctls = o.Sysctls
 	for at, t := range o.Tmpfs {
-		_ = put(&h.Tmpfs, at, t.options) // of which there is one each
+		_ = put(&h.Tmpfs, at, t.options) // keys of the map are unique
 	}
 	h.CPUShares, h.CpusetCpus, h.BlkioWeight = o.CPUShares, o.CPUSet, o.BlkioWeight
 	h.Ulimits = append(h.Ulimits, o.Ulimits...)
@@ -366,17 +370,17 @@ func (o options) apply(r *container.CreateRequest) {
 // isHostName reports whether s is a host name; a single label is one.
 func isHostName(s string) bool { return len(s) <= 253 && validHost.MatchString(s) }
 
-// isTheirs reports whether a label has a meaning to us, an engine or a container manager.
-func isTheirs(label string) bool {
+// isReservedLabel reports whether a label has a meaning to us, an engine or a container manager.
+func isReservedLabel(label string) bool {
 	return slices.ContainsFunc([]string{ourLabels, "com.docker.", "io.docker.", "org.dockerproject.", "io.podman.", "io.containers."},
 		func(prefix string) bool { return strings.HasPrefix(strings.ToLower(label)+".", prefix) })
 }
 
-// closedToTmpfs are directories of the kernel, the engine and the guest, beside /.
+// closedToTmpfs are directories of the kernel, the engine and the guest, besides /.
 var closedToTmpfs = []string{"/proc", "/sys", "/dev", "/.sandboxd", "/etc"}
 
-// parseTmpfs parses PATH[:OPTION,…]. The mode cannot be set: runc uses that of an existing
-// directory, and from the second start on it exists.
+// parseTmpfs parses PATH[:OPTION,…]. It accepts no mode: runc uses the mode of an existing
+// directory, and from the second start on the directory exists.
 func parseTmpfs(value string) (at string, t tmpfs, err error) {
 	at, text, _ := strings.Cut(value, ":")
 	if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.ContainsAny(at, ",\\\"") ||
@@ -400,7 +404,7 @@ func parseTmpfs(value string) (at string, t tmpfs, err error) {
 			gid, err = number(is, 0, math.MaxInt32)
 		case part == "exec", part == "noexec":
 			exec = part
-		case part == "rw", part == "nosuid", part == "nodev": // which it is
+		case part == "rw", part == "nosuid", part == "nodev": // these are set already
 		default:
 			err = errTakes
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Each option that sandboxes may have, with what the engine then says of the container, and what a program sees. Of two values the second
-// one cannot be had.
+// The supported options, with their effect in the engine's description of the container, and on a
+// program inside. The second value is invalid.
 var optionCases = []struct {
 	name, value, bad string
 	engine           func(container.InspectResponse) bool
@@ -40,7 +40,7 @@ var optionCases = []struct {
 	},
 		"grep search /etc/resolv.conf", "search lab.example"},
 	{"env", "GREETING=hello there", "GREETING", func(c container.InspectResponse) bool { return !slices.ContainsFunc(c.Config.Env, isGreeting) },
-		"echo $GREETING", "hello there"}, // which is for the guest to hand on
+		"echo $GREETING", "hello there"}, // the guest sets it, not the engine
 	{"hostname", "box.example", "-x", func(c container.InspectResponse) bool { return c.Config.Hostname == "box.example" },
 		"hostname; hostname -f", "box.example\nbox.example"},
 	{"label", "team=blue=green", "sandboxd.id=x", func(c container.InspectResponse) bool { return c.Config.Labels["team"] == "blue=green" }, "", ""},
@@ -62,7 +62,8 @@ var optionCases = []struct {
 
 func isGreeting(s string) bool { return strings.HasPrefix(s, "GREETING=") }
 
-// An option is what it says, in the engine and inside, also after a stop; and the guest works with each.
+// Each option has its effect, in the engine and inside, also after a stop; and the guest works with
+// each.
 func TestOptions(t *testing.T) {
 	var tried []string
 	for _, tt := range optionCases {
@@ -73,10 +74,10 @@ func TestOptions(t *testing.T) {
 				t.Errorf("%s=%s: got %v, want it refused by name", tt.name, tt.bad, err)
 			}
 			f := factsFor(t, b)
-			if f.speaks && !slices.Contains(speakersOptions, tt.name) || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) && !slices.Contains(ownKernel, tt.name) {
+			if f.compatible && !slices.Contains(compatibleOptions, tt.name) || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) && !slices.Contains(ownKernel, tt.name) {
 				_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Isolation: testIsolation, Network: sandbox.NetworkBridge, Options: []string{tt.name + "=" + tt.value}})
 				if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), tt.name) {
-					t.Errorf("on an engine that may not heed it: got %v, want it refused by name", err)
+					t.Errorf("on an engine that may ignore it: got %v, want an error with its name", err)
 				}
 				return
 			}
@@ -85,10 +86,10 @@ func TestOptions(t *testing.T) {
 				spec.Network = sandbox.NetworkBridge
 			}
 			if _, err := os.Stat("/sys/fs/cgroup/blkio/blkio.weight"); err != nil && tt.name == "blkio-weight" {
-				// The engine makes the container without it.
+				// The engine silently makes the container without it.
 				if inst, err := b.Boot(t.Context(), spec); err == nil {
 					if c, err := b.engine.container(t.Context(), inst.Ref); err != nil || !tt.engine(c) {
-						t.Errorf("the engine has not heard of it, and nobody was told: %v", err)
+						t.Errorf("the engine does not support it, and Boot reported no error: %v", err)
 					}
 				} else if !errors.Is(err, sandbox.ErrUnsupported) {
 					t.Errorf("got %v, want %v where the kernel does not have it", err, sandbox.ErrUnsupported)
@@ -130,10 +131,10 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// With a network that the daemon carries, and a user of its own, options go together.
+// Options work together, with a network that the daemon carries and a user from the spec.
 func TestOptionsTogether(t *testing.T) {
 	b := testBackend(t)
-	if f := factsFor(t, b); f.speaks || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) {
+	if f := factsFor(t, b); f.compatible || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) {
 		t.Skip("this engine, or runtime, has hardly any option")
 	}
 	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered, User: "1234:1234", Options: []string{"read-only=true", "tmpfs=/tmp", "tmpfs=/work:size=1m,uid=1234",
@@ -155,7 +156,8 @@ func TestOptionsTogether(t *testing.T) {
 	look("after stop and start")
 }
 
-// What is decided elsewhere, or would give more of the machine, is refused by name, with what there is instead.
+// Options that have another setting, or would give more of the machine, are rejected by name, with
+// the alternative.
 func TestReservedOptions(t *testing.T) {
 	for name, instead := range reserved {
 		for _, text := range []string{name + "=x", name} {
@@ -169,8 +171,8 @@ func TestReservedOptions(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"cap_add": "docs/concepts/security.md", "volumes": "--mount", "mem_limit": "--memory", "--network": "--network", "devices": "device",
-		"Hostname": "write hostname", "cpu_shares": "write cpu-shares", "environment": "write env", "extra_hosts": "write add-host", "ulimits": "write ulimit",
-		"hostnmae": "there are add-host", "": "there are", "\x1b[31m": "there are"} {
+		"Hostname": "use hostname", "cpu_shares": "use cpu-shares", "environment": "use env", "extra_hosts": "use add-host", "ulimits": "use ulimit",
+		"hostnmae": "supported options: add-host", "": "supported options", "\x1b[31m": "supported options"} {
 		err := CheckOptions([]string{name + "=1"})
 		if err == nil || !strings.Contains(hintOf(err), want) || strings.ContainsRune(err.Error(), 0x1b) {
 			t.Errorf("%q: got %v, hint %q; want %q", name, err, hintOf(err), want)
@@ -179,7 +181,7 @@ func TestReservedOptions(t *testing.T) {
 }
 
 func TestOptionConflicts(t *testing.T) {
-	docker, other := facts{defaultRuntime: "runc"}, facts{speaks: true, defaultRuntime: "crun"}
+	docker, other := facts{defaultRuntime: "runc"}, facts{compatible: true, defaultRuntime: "crun"}
 	for _, tt := range []struct {
 		list []string
 		spec sandbox.Spec
@@ -193,7 +195,7 @@ func TestOptionConflicts(t *testing.T) {
 		{[]string{"tmpfs=/a/b/c"}, sandbox.Spec{Mounts: []sandbox.Mount{{Path: "/a/b"}}}, docker, "is mounted there"},
 		{[]string{"tmpfs=/a"}, sandbox.Spec{Mounts: []sandbox.Mount{{Path: "/a/b"}}}, docker, "is mounted there"},
 		{[]string{"tmpfs=/a"}, sandbox.Spec{Mounts: []sandbox.Mount{{Path: "/ab"}}}, docker, ""},
-		{[]string{"tmpfs=/a:size=2g"}, sandbox.Spec{}, docker, "more than all of the sandbox's memory, 1g"},
+		{[]string{"tmpfs=/a:size=2g"}, sandbox.Spec{}, docker, "more than the memory limit, 1g"},
 		{[]string{"env=A=b"}, sandbox.Spec{}, other, ""},
 		{[]string{"env=A=b", "label=a=b", "add-host=a:10.0.0.1"}, sandbox.Spec{Isolation: "runsc"}, docker, ""},
 		{[]string{"env=A=b", "sysctl=kernel.shmmax=1"}, sandbox.Spec{Isolation: "runsc"}, docker, "docker option sysctl"},
@@ -219,7 +221,7 @@ func TestOptionConflicts(t *testing.T) {
 	}
 }
 
-// What the engine leaves out is an error, not a warning in a log.
+// An option that the engine discards is an error, not a warning in a log.
 func TestOptionsThatTheEngineDiscards(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
@@ -246,7 +248,7 @@ func TestOptionsThatTheEngineDiscards(t *testing.T) {
 	nothingLeft(t, b, id)
 }
 
-// Whatever is asked for, a container has no more rights than without.
+// No option gives a container more rights.
 func FuzzOptions(f *testing.F) {
 	for _, tt := range optionCases {
 		f.Add(tt.name + "=" + tt.value)
@@ -275,7 +277,7 @@ func FuzzOptions(f *testing.F) {
 				t.Errorf("sysctl %s", name)
 			}
 		}
-		// The rest is as it was.
+		// The rest is unchanged.
 		h := *r.HostConfig
 		h.ExtraHosts, h.DNS, h.DNSSearch, h.OomScoreAdj, h.ReadonlyRootfs, h.Sysctls, h.Tmpfs = base.HostConfig.ExtraHosts, base.HostConfig.DNS, base.HostConfig.DNSSearch, 0, false, nil, nil
 		h.CPUShares, h.CpusetCpus, h.BlkioWeight, h.Ulimits = 0, "", 0, base.HostConfig.Ulimits
@@ -288,7 +290,8 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// docs/concepts/isolation.md has each option, with what it takes, and each name that is reserved, with what there is instead.
+// docs/concepts/isolation.md lists each option with its syntax, and each reserved name with its
+// alternative.
 func TestOptionsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/concepts/isolation.md")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// freezeTries bounds retries of a pause. With cgroups 1 on a busy machine runc gives up when
-// processes that fork are not all frozen after a thousand attempts.
+// freezeTries bounds retries of a pause. With cgroups 1 on a busy machine runc gives up when, after
+// a thousand attempts, some processes that fork are not frozen.
 const freezeTries = 5
 
 // Pause freezes the container with its guest. See sandbox.Pauser.
@@ -31,7 +31,8 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 				}
 			}
 		})
-		if err != nil && ctx.Err() == nil { // the engine may still have been at it for who gave up
+		// An earlier, abandoned call may still have been in progress.
+		if err != nil && ctx.Err() == nil {
 			if c, again := b.engine.container(ctx, ref); again == nil && c.State.Paused {
 				return nil
 			}

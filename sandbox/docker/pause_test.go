@@ -11,7 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// A pause that was given up goes on in the engine and may come first: the next one finds it done, which is what it wanted. So does a resume.
+// An abandoned pause continues in the engine and may complete first. The next one then finds the
+// container paused and succeeds. The same holds for a resume.
 func TestPauseComesBefore(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
@@ -28,7 +29,7 @@ func TestPauseComesBefore(t *testing.T) {
 	if err := b.Resume(t.Context(), inst); err != nil {
 		t.Error(err)
 	}
-	// What was stopped meanwhile is not paused, whatever the engine says of it.
+	// A container that was stopped meanwhile is not paused, whatever the engine reports.
 	f.set(func(_ http.ResponseWriter, r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/pause") {
 			r := r.Clone(r.Context())
@@ -42,7 +43,8 @@ func TestPauseComesBefore(t *testing.T) {
 	}
 }
 
-// A container that runc could not freeze in its time is frozen by a later try; what cannot be frozen at all is told in the engine's words.
+// If runc cannot freeze a container in time, Pause retries. If it cannot be frozen at all, the
+// error has the engine's text.
 func TestPauseAgain(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)

@@ -9,8 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What one sandbox does at its limits, the others hardly notice. The bound is generous: what is meant is twice as long, and
-// the machine may have other work; the log has the figures.
+// A sandbox at its limits hardly affects the others. The bound is generous, twice the expected
+// time, because the machine may have other work; the log has the numbers.
 func TestAttackPeers(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{PIDs: 200, Memory: 128 << 20, Shm: 120 << 20, CPUs: 1}})
 	peer := login(t, b, boot(t, b, sandbox.Spec{}))
@@ -48,7 +48,7 @@ while True: held.append(socket.socket(socket.AF_UNIX))'; done`},
 			t.Fatal(err)
 		}
 		go func() { ended <- s.Wait() }()
-		latency() // until it is under way
+		latency() // until the load is under way
 		worked := usageOf(t, b, inst).CPU
 		during := latency()
 		worked = usageOf(t, b, inst).CPU - worked

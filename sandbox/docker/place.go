@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// files places what is mounted into every sandbox.
+// files places the files that every sandbox mounts.
 type files struct {
 	copies placer
 	guest  func(arch string) (string, error) // Options.Guest
 	bundle string                            // Options.CABundle
 }
 
-// placer keeps copies of files that are mounted into containers, named by checksum. A container
-// mounts its file for its whole life, so a copy is never replaced.
+// placer keeps copies of files that containers mount, named by checksum. A container mounts its
+// file for its whole life, so a copy is never replaced.
 type placer struct {
 	dir string
 
@@ -34,8 +34,8 @@ type placed struct {
 	time time.Time
 }
 
-// place returns the path of the copy of source, dir/name-<first 12 digits of its SHA-256>, and
-// makes it if it is missing.
+// place returns the path of the copy of source, dir/name-<first 12 digits of its SHA-256>. It makes
+// the copy if it is missing.
 func (p *placer) place(source, name string, mode os.FileMode) (string, error) {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -73,7 +73,7 @@ func (p *placer) copy(source, name string, mode os.FileMode) (string, error) {
 	return path, nil
 }
 
-// write is place for bytes.
+// write is like place, for bytes.
 func (p *placer) write(text []byte, name string, mode os.FileMode) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *placer) keep(in io.Reader, name string, mode os.FileMode) (string, erro
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(tmp.Name()) // of no effect once renamed
+	defer os.Remove(tmp.Name()) // no effect after the rename
 	defer tmp.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(tmp, sum), in); err != nil {
@@ -117,7 +117,7 @@ func same(path string, want []byte) bool {
 	return err == nil && string(sum.Sum(nil)) == string(want)
 }
 
-// bundles are where distributions keep trusted certificate authorities as one PEM file.
+// bundles are the usual paths of trusted certificate authorities as one PEM file.
 var bundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Arch, Gentoo
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL

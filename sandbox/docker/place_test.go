@@ -52,7 +52,8 @@ func TestPlacer(t *testing.T) {
 		t.Errorf("a new guest replaced the old one: %s holds %q, %s holds %q", one, read(one), two, read(two))
 	}
 
-	// Another daemon, a damaged copy: it is made whole, and the file that containers have open is left as it is.
+	// Another daemon replaces a damaged copy, and leaves the file that containers have open
+	// unchanged.
 	if err := os.Chmod(two, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestPlacer(t *testing.T) {
 	defer opened.Close()
 	p = placer{dir: p.dir}
 	if got := place(); got != two || read(two) != "two" {
-		t.Errorf("damaged copy: got %s holding %q, want it made whole", got, read(two))
+		t.Errorf("damaged copy: got %s holding %q, want a repaired copy", got, read(two))
 	}
 
 	if err := os.Remove(two); err != nil {

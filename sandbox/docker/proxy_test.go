@@ -16,16 +16,17 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
-// flaky stands between a Backend and the real engine, and breaks requests on their way.
+// flaky is a proxy between a Backend and the real engine that breaks requests.
 type flaky struct {
 	socket string
 	server *http.Server
 
-	mu    sync.Mutex
-	fault func(http.ResponseWriter, *http.Request) bool // guarded by mu; true: it answered, or will not
+	mu sync.Mutex
+	// Guarded by mu; true: it answered, or never will.
+	fault func(http.ResponseWriter, *http.Request) bool
 }
 
-// newFlaky listens on a socket of its own.
+// newFlaky listens on its own socket.
 func newFlaky(t *testing.T) *flaky {
 	t.Helper()
 	needEngine(t)
@@ -34,7 +35,7 @@ func newFlaky(t *testing.T) *flaky {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var conns []net.Conn // those that an attachment took over outlive the server
+	var conns []net.Conn // connections that an attachment took over outlive the server
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialEngine(ctx, network, address)
 		if err == nil {
@@ -82,12 +83,13 @@ func (f *flaky) set(fault func(http.ResponseWriter, *http.Request) bool) {
 
 func (f *flaky) use(o *Options) { o.Host = "unix://" + f.socket }
 
-// asks tells whether r is the engine call that ends so, whatever the version and container: "POST /containers/*/start".
+// asks reports whether r is the given engine call, in any version and for any container: "POST
+// /containers/*/start".
 func asks(r *http.Request, call string) bool {
 	method, pattern, _ := strings.Cut(call, " ")
 	path := r.URL.Path
 	if _, image, ok := strings.Cut(path, "/images/"); ok && strings.HasSuffix(image, "/json") {
-		path = "/images/x/json" // their names have slashes
+		path = "/images/x/json" // image names have slashes
 	}
 	if rest, ok := strings.CutPrefix(path, "/v1."); ok {
 		_, path, _ = strings.Cut(rest, "/")
@@ -97,14 +99,14 @@ func asks(r *http.Request, call string) bool {
 	return r.Method == method && ok && err == nil
 }
 
-// hangUp ends the connection of a request without an answer, as an engine that dies does.
+// hangUp closes the connection of a request without an answer, like an engine that dies.
 func hangUp(w http.ResponseWriter) {
 	if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 		conn.Close()
 	}
 }
 
-// refuse answers as an engine with an error of its own.
+// refuse answers like an engine with an internal error.
 func refuse(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusInternalServerError)

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	pullEvery = 2 * time.Second // at most one line of progress in this time
-	pullStep  = 5               // and not before so many percent more
+	pullEvery = 2 * time.Second // minimum time between lines of progress
+	pullStep  = 5               // minimum progress between them, in percent
 )
 
-// pullMeter adds up how much of an image was pulled. The sizes of layers that wait are not known,
-// so each layer counts the same: seven tenths for its download, the rest for its extraction.
+// pullMeter measures how much of an image was pulled. The sizes of waiting layers are unknown, so
+// each layer counts the same: seven tenths for its download, the rest for its extraction.
 type pullMeter struct {
 	layers map[string]*layerMeter
 	said   int // percent in the last line
@@ -31,7 +31,7 @@ func newPullMeter(now time.Time) *pullMeter {
 	return &pullMeter{layers: make(map[string]*layerMeter), at: now}
 }
 
-// add takes one message of the engine about the layer id, and returns a line if one is due.
+// add takes a message of the engine about the layer id, and returns a line if one is due.
 func (m *pullMeter) add(id, status string, p *jsonstream.Progress, now time.Time) string {
 	l := m.layers[id]
 	if l == nil {

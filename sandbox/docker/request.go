@@ -19,23 +19,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Labels that identify our containers. Beside them the engine is told only a sandbox's name, as
-// its host name.
+// Labels that identify our containers. Besides them the engine learns only a sandbox's name, as its
+// host name.
 const (
-	ourLabels    = "sandboxd." // all of them begin so
+	ourLabels    = "sandboxd." // prefix of all of them
 	labelDaemon  = "sandboxd.daemon"
 	labelID      = "sandboxd.id"
 	labelCreated = "sandboxd.created"
 )
 
-// Paths inside a sandbox. All are mounted read-only: a socket on a read-only mount accepts
-// connections, and a writable one would let the sandbox fill this machine's disk and leave setuid
+// Paths inside a sandbox. All are mounted read-only. A socket on a read-only mount still accepts
+// connections; a writable mount would let the sandbox fill this machine's disk and leave setuid
 // files there.
 const (
-	// The guest program is below /dev, which is new and empty at each start. In a lasting
-	// directory root in the sandbox could leave a symbolic link that leads to one file when the
-	// runtime mounts (/proc/self/cwd is then the runtime's) and to another when it executes, and
-	// so be PID 1 at the next start, with its keys and capabilities.
+	// The guest program is below /dev, which is new and empty at each start. In a persistent
+	// directory, root in the sandbox could leave a symbolic link such as /proc/self/cwd. It leads
+	// to one file when the runtime mounts (it is the runtime's then) and to another when it
+	// executes. That file would be PID 1 at the next start, with its keys and capabilities.
 	guestBin    = "/dev/.sandboxd"
 	guestRun    = "/.sandboxd/run"
 	guestSocket = guestRun + "/" + guestsock.SSH
@@ -43,42 +43,42 @@ const (
 	guestCA     = "/.sandboxd/ca.crt"
 )
 
-// capabilities are what apt, PostgreSQL, nginx and gcc need of root, and two that the guest takes
-// from everything that it starts: SYS_PTRACE, to see what programs of other users wait for, and
-// SETPCAP, to take them.
+// capabilities are those of root that apt, PostgreSQL, nginx and gcc need, and two that the guest
+// removes from every process that it starts: SYS_PTRACE, to see what processes of other users wait
+// for, and SETPCAP, to remove both.
 var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT", "AUDIT_WRITE", "FOWNER", "FSETID",
 	"KILL", "SETFCAP", "NET_BIND_SERVICE", "SYS_PTRACE", "SETPCAP"}
 
-// tunDevice is what a guest makes its network device of. NET_ADMIN goes with it; the guest gives
-// it up before it starts anything.
+// tunDevice is the device from which a guest makes its network device. It needs NET_ADMIN, which
+// the guest drops before it starts any process.
 const tunDevice = "/dev/net/tun"
 
-// plan is everything that decides what a container may do.
+// plan is all input that decides what a container may do.
 type plan struct {
-	Via     sandbox.Via // how its network is carried
+	Via     sandbox.Via // how the daemon carries its network
 	Daemon  string
 	ID      string
-	Host    string // the name that it has for itself; empty: ID
+	Host    string // its host name; empty: ID
 	Created time.Time
-	Image   string // the image's own ID: a tag may have moved since we looked
+	Image   string // the image's ID: a tag may have moved since the check
 	Network sandbox.Network
 	Limits  sandbox.Limits // resolved; NoFile 0 leaves the engine's own
-	Sized   bool           // the storage holds Limits.Disk
+	Sized   bool           // the storage enforces Limits.Disk
 	Sudo    bool
 	Runtime string          // empty: the engine's default
 	Logs    string          // one of logDrivers
-	Filter  string          // file of the profile of system calls; empty: the engine's default
-	Mounts  []sandbox.Mount // paths that were checked
-	Options options         // of the engine's own
+	Filter  string          // file of the seccomp profile; empty: the engine's default
+	Mounts  []sandbox.Mount // with checked paths
+	Options options         // options of docker run
 
 	// Files of this machine.
 	GuestFile string
 	RunDir    string
 	CAFile    string // empty: none
-	Resolver  string // what it has as resolv.conf; empty: the engine's
+	Resolver  string // file mounted as its resolv.conf; empty: the engine's
 }
 
-// createRequest decides what a container may do. It is a pure function of p, and the only way from
+// createRequest decides what a container may do. It is a pure function of p, and the only path from
 // a user's request to the engine.
 func createRequest(p plan) container.CreateRequest {
 	no := false
@@ -113,26 +113,31 @@ func createRequest(p plan) container.CreateRequest {
 	}
 	r := container.CreateRequest{
 		Config: &container.Config{
-			Hostname:   cmp.Or(p.Host, p.ID),
-			Image:      p.Image,
-			User:       "0:0", // of the guest; sessions run as the image says
-			WorkingDir: "/",   // not the image's: one at /proc/self/fd/N led out of older runtimes (CVE-2024-21626)
+			Hostname: cmp.Or(p.Host, p.ID),
+			Image:    p.Image,
+			User:     "0:0", // of the guest; sessions run as the image's user
+			// Not the image's: /proc/self/fd/N escaped from older runtimes (CVE-2024-21626).
+			WorkingDir: "/",
 			Entrypoint: []string{guestProgram(p.GuestFile)},
 			Cmd:        []string{},
-			// The engine adds the image's variables. Those that a Go program obeys are not the image's to set.
-			Env:         []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
-			Labels:      map[string]string{labelDaemon: p.Daemon, labelID: p.ID, labelCreated: p.Created.UTC().Format(time.RFC3339)},
-			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, // it would be an exec
+			// The engine adds the image's variables. An image must not set those that the Go
+			// runtime reads.
+			Env:    []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
+			Labels: map[string]string{labelDaemon: p.Daemon, labelID: p.ID, labelCreated: p.Created.UTC().Format(time.RFC3339)},
+			// A health check would be an exec.
+			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 			AttachStdin: true,
 			OpenStdin:   true,
-			StdinOnce:   true,      // the key line, then nothing
-			StopSignal:  "SIGKILL", // the guest obeys none; an engine that asks first, before it stops or removes, waits in vain
+			StdinOnce:   true, // the key line, then the end of input
+			// The guest ignores signals, so an engine that first sends another would wait in vain.
+			StopSignal: "SIGKILL",
 		},
 		HostConfig: &container.HostConfig{
-			Runtime:       p.Runtime,
-			NetworkMode:   container.NetworkMode(p.Network),
-			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}, // only we start it: a guest needs its keys
-			Init:          &no,                                                            // the guest is PID 1
+			Runtime:     p.Runtime,
+			NetworkMode: container.NetworkMode(p.Network),
+			// Only this package starts it: a guest needs its keys.
+			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+			Init:          &no, // the guest is PID 1
 			IpcMode:       container.IPCModePrivate,
 			CgroupnsMode:  container.CgroupnsModePrivate,
 			CapDrop:       []string{"ALL"},
@@ -153,11 +158,13 @@ func createRequest(p plan) container.CreateRequest {
 		NetworkingConfig: &network.NetworkingConfig{},
 	}
 	if p.Network != sandbox.NetworkBridge {
-		r.HostConfig.ExtraHosts = []string{cmp.Or(p.Host, p.ID) + ":127.0.1.1"} // who asks for the host's own name, as sudo does, waits for no answer
+		// Programs that look up the host's own name, such as sudo, do not wait for an answer.
+		r.HostConfig.ExtraHosts = []string{cmp.Or(p.Host, p.ID) + ":127.0.1.1"}
 	}
 	p.Options.apply(&r)
 	if p.Network.Carried() {
-		r.HostConfig.NetworkMode = container.NetworkMode(sandbox.NetworkNone) // the engine adds none of its own
+		// The engine adds none of its own.
+		r.HostConfig.NetworkMode = container.NetworkMode(sandbox.NetworkNone)
 	}
 	if p.Network.Carried() && p.Via != sandbox.ViaProxy {
 		r.HostConfig.CapAdd = append(r.HostConfig.CapAdd, "NET_ADMIN")
@@ -172,13 +179,13 @@ func readOnly(source, target string) mount.Mount {
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}}
 }
 
-// workspace binds a directory. Mounts below it are included only if it is
-// writable: engines before 25.0 leave them writable below a read-only one.
+// workspace binds a directory. It includes mounts below the directory only if the
+// mount is writable: engines before 25.0 leave those below a read-only one writable.
 func workspace(m sandbox.Mount) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Inside(), ReadOnly: m.ReadOnly,
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: m.ReadOnly}}
 }
 
-// guestProgram is where a guest file is mounted: by its own name, so that ps shows which one a
-// sandbox has.
+// guestProgram is the path at which a guest file is mounted: by its own name, so that ps shows
+// which one a sandbox runs.
 func guestProgram(file string) string { return path.Join(guestBin, filepath.Base(file)) }

@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// What a container may do changes by a changed golden file, and in no other way. The engine does not know an allowlist from
-// filtered.
+// What a container may do changes only together with a golden file. For the engine, allowlist and
+// filtered are the same.
 func TestCreateRequest(t *testing.T) {
 	base := plan{
 		Logs:   "local",
@@ -32,7 +32,7 @@ func TestCreateRequest(t *testing.T) {
 		t.Errorf("allowlist differs from filtered (-filtered +allowlist):\n%s", diff)
 	}
 	proxied := filtered
-	proxied.Via = sandbox.ViaProxy // which is none for the engine
+	proxied.Via = sandbox.ViaProxy // for the engine, no network
 	if diff := cmp.Diff(createRequest(base), createRequest(proxied), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("a proxy differs from none (-none +proxy):\n%s", diff)
 	}

@@ -21,16 +21,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Names of images of a sandbox's files, beside those with setupPrefix. They are never pulled, even
-// if a public registry has such names.
+// Name prefixes of images of a sandbox's files, besides setupPrefix. Such images are never pulled,
+// even if a public registry has those names.
 const (
 	snapshotPrefix = "sandboxd-snapshot/"
 	forkPrefix     = "sandboxd-fork/"
 )
 
 // labelImage holds the configuration of the sandbox's own image. The container's configuration
-// names the guest as its program, and the engine copies every field of it that a commit leaves
-// empty.
+// names the guest as its program, and the engine copies every field that a commit leaves empty.
 const labelImage = "sandboxd.image"
 
 // snapshotRepo is the repository of an owner's snapshots. The name identifies the owner even
@@ -47,11 +46,11 @@ func (im *images) ownRepo(prefix, owner string) string {
 
 func forkImage(id string) string { return forkPrefix + id + ":latest" }
 
-// mayBoot returns ErrNoImage for an image that another owner's sandbox was kept in.
+// mayBoot returns ErrNoImage for an image that was made for another owner.
 func (im *images) mayBoot(spec sandbox.Spec) error {
 	switch {
-	case strings.HasPrefix(spec.Image, "sha256:"): // an ID to the engine, whoever owns it
-		return fmt.Errorf("image %s: images are named, not numbered", spec.Image)
+	case strings.HasPrefix(spec.Image, "sha256:"): // an ID would match images of any owner
+		return fmt.Errorf("image %s: use a name, not an ID", spec.Image)
 	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, im.snapshotRepo(spec.Owner)),
 		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
 		isMade(spec.Image) && !im.madeFor(spec.Owner, spec.Image):
@@ -60,12 +59,12 @@ func (im *images) mayBoot(spec sandbox.Spec) error {
 	return nil
 }
 
-// isSnapshot reports whether an image was made of a sandbox's files.
+// isSnapshot reports whether an image was made from a sandbox's files.
 func isSnapshot(ref string) bool {
 	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) || strings.HasPrefix(ref, setupPrefix)
 }
 
-// Snapshot keeps the files of inst as an image. See sandbox.Imager.
+// Snapshot saves the files of inst as an image. See sandbox.Imager.
 func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
 	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
 		if _, err := wire.ParseLabel(what, label); err != nil {
@@ -82,7 +81,7 @@ func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	return ref, im.commit(ctx, inst, ref, "")
 }
 
-// Fork keeps the files of inst for another instance. See sandbox.Imager.
+// Fork saves the files of inst for another instance. See sandbox.Imager.
 func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
@@ -92,8 +91,8 @@ func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 }
 
 // commit makes an image of the container of inst. made is the daemon's ID for a setup, else empty.
-// The engine freezes the container meanwhile. Mounts are not included: the guest, its sockets,
-// /dev/shm. Keys are in no file.
+// The engine freezes the container meanwhile. The image does not include mounts: the guest, its
+// sockets, /dev/shm. No file contains keys.
 func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made string) error {
 	return im.instances.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
 		c, err := im.engine.container(ctx, id)
@@ -101,8 +100,8 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 			return err
 		}
 		if dirs := volumesOf(c); len(dirs) > 0 {
-			return fmt.Errorf("%w: %s is a volume of its image, and no image keeps the files of volumes: "+
-				"copy them yourself, with sandboxd cp",
+			return fmt.Errorf("%w: %s is a volume, and an image cannot contain files of volumes: "+
+				"copy them with sandboxd cp",
 				sandbox.ErrUnsupported, strings.Join(dirs, ", "))
 		}
 		img, err := im.engine.inspectImage(ctx, c.Image)
@@ -113,7 +112,7 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 		if err != nil {
 			return err
 		}
-		// No bound: the time depends on how many files are copied. A commit that was given up may
+		// No time limit: the time depends on how many files are copied. An abandoned commit may
 		// still complete.
 		_, err = im.engine.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref,
 			Config: &container.Config{
@@ -145,11 +144,11 @@ func volumesOf(c container.InspectResponse) []string {
 	return dirs
 }
 
-// Weight asks the engine, which adds up the lengths of files. See sandbox.Imager.
+// Weight gets the size from the engine, which adds up the lengths of files. See sandbox.Imager.
 func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
 	n, err := im.engine.size(ctx, refOf(inst))
 	if err != nil {
-		return 0, fmt.Errorf("weight of %s: %w", inst.ID, err)
+		return 0, fmt.Errorf("image size of %s: %w", inst.ID, err)
 	}
 	return n, nil
 }
@@ -170,8 +169,8 @@ func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, 
 		func(i engineimage.Summary) bool { return i.Labels[labelMade] == im.engine.daemon }), nil
 }
 
-// keptOf adds up what images with such a tag have beyond the first image below them that was not
-// made with them. A shared layer counts once.
+// keptOf adds up the sizes of images with such a tag, without the first image below each that was
+// not made with them. A shared layer counts once.
 func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(engineimage.Summary) bool) (sum int64) {
 	byID := make(map[string]engineimage.Summary)
 	for _, i := range images {
@@ -184,7 +183,8 @@ func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(
 		}
 		for at, known := i, true; known && !seen[at.ID]; {
 			seen[at.ID] = true
-			parent := byID[at.ParentID] // none where the engine does not say: then it is all of it
+			// None if the engine does not report it: then the whole image counts.
+			parent := byID[at.ParentID]
 			sum += max(at.Size-parent.Size, 0)
 			at, known = parent, parent.ID != "" && made(parent)
 		}
@@ -192,7 +192,7 @@ func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(
 	return sum
 }
 
-// originalConfig replaces config by the configuration that labelImage holds, if there is one.
+// originalConfig replaces config by the configuration in labelImage, if there is one.
 func originalConfig(config *dockerspec.DockerOCIImageConfig) error {
 	kept := config.Labels[labelImage]
 	if kept == "" {

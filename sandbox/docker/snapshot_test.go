@@ -15,7 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// A snapshot is its owner's, is not made twice, and has nothing of the sandbox's keys in any of its files.
+// A snapshot belongs to its owner, is not made twice, and none of its files contains the sandbox's
+// keys.
 func TestSnapshot(t *testing.T) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{Owner: "alice", Env: []string{"TOKEN=swordfish"}})
@@ -60,7 +61,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := strings.Split(k.Guest.HostKey, "\n")[2] // a line of it: how a file breaks lines is its own matter
+	body := strings.Split(k.Guest.HostKey, "\n")[2] // one line of it: files break lines differently
 	for what, secret := range map[string]string{"host key": body, "client key": strings.Fields(k.Guest.ClientKey)[1], "variable of new": "swordfish"} {
 		if bytes.Contains(all, []byte(secret)) {
 			t.Errorf("the image holds the %s of the sandbox", what)
@@ -71,7 +72,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// What a snapshot cannot keep is an error that says so, not a sandbox without it.
+// If a snapshot cannot contain some files it is an error, not an incomplete image.
 func TestSnapshotOfVolumes(t *testing.T) {
 	b := testBackend(t)
 	ref := "sandboxd-test/" + newID()
@@ -99,7 +100,8 @@ func TestSnapshotOfVolumes(t *testing.T) {
 	}
 }
 
-// Weight counts what a copy would have, holes filled; Kept counts the images that were made for an owner, and not those below.
+// Weight returns the size of a copy, with holes filled; Kept counts the images that were made for
+// an owner, and not those below.
 func TestSnapshotWeight(t *testing.T) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{})
@@ -132,6 +134,6 @@ func TestSnapshotWeight(t *testing.T) {
 	nobody := inst
 	nobody.ID, nobody.Ref = newID(), "0123456789ab"
 	if _, err := b.Weight(t.Context(), nobody); !errors.Is(err, sandbox.ErrGone) {
-		t.Errorf("weight of one that never was: %v, want ErrGone", err)
+		t.Errorf("weight of an instance that never existed: %v, want ErrGone", err)
 	}
 }

@@ -16,62 +16,64 @@ import (
 )
 
 const (
-	stepEvery = time.Second           // between looks at what a step has written
-	stepSoon  = 20 * time.Millisecond // until there is its first process, whose terminals have a limit
-	stepTries = 3                     // failed looks in a row that end the build: its limit would not hold
+	stepEvery = time.Second // between measurements of the files that a step writes
+	// Until a step has its first process, whose terminals are then limited.
+	stepSoon = 20 * time.Millisecond
+	// Failed measurements in a row that end the build, because its limit cannot be enforced.
+	stepTries = 3
 )
 
-// holding enforces limits that the engine's builder does not know on the steps of a build. The
+// enforcer enforces limits on the steps of a build that the engine's builder does not support. The
 // builder prints each container's ID before it starts it, and the engine accepts limits before and
 // after the start.
 //
-// A step can print an imitation of the builder's line: then a container of this daemon's builds is
-// held twice. It cannot prevent that its own line comes first.
-type holding struct {
+// A step can imitate the builder's line. Then a container of this daemon's builds is limited twice.
+// It cannot prevent that its own line comes first.
+type enforcer struct {
 	bd     *builder
 	limits sandbox.Limits
-	room   int64            // bytes of the engine's disk that stay free; 0 is none
-	base   map[string]int64 // sizes of the images that it began with
+	room   int64            // bytes of the engine's disk that stay free; 0: no limit
+	base   map[string]int64 // sizes of the base images
 	end    context.CancelCauseFunc
 }
 
-// errDiskFull begins the error of a build that had too much disk, by the name that this limit has
-// everywhere.
+// errDiskFull begins the error of a build that exceeds the disk limit. The text is the name of this
+// error everywhere.
 var errDiskFull = errors.New("disk_full")
 
-// running matches the builder's line about a container that it is about to start.
+// running matches the builder's line before it starts a container.
 var running = regexp.MustCompile(`^ ---> Running in ([0-9a-f]{12})$`)
 
 // step enforces the limits on the container id until it is gone or ctx ends.
-func (h *holding) step(ctx context.Context, id string) {
-	c, err := h.bd.engine.container(ctx, id)
-	if err == nil && !h.isStep(c) {
+func (e *enforcer) step(ctx context.Context, id string) {
+	c, err := e.bd.engine.container(ctx, id)
+	if err == nil && !e.isStep(c) {
 		return
 	}
 	if err == nil {
-		err = h.bound(ctx, c.ID)
+		err = e.bound(ctx, c.ID)
 	}
 	if err == nil {
-		err = h.weigh(ctx, c.Image)
+		err = e.checkImage(ctx, c.Image)
 	}
 	if err == nil {
-		err = h.watch(ctx, c)
+		err = e.watch(ctx, c)
 	}
 	if err != nil && !errors.Is(err, sandbox.ErrGone) && ctx.Err() == nil {
-		h.end(err)
+		e.end(err)
 	}
 }
 
-// isStep tells steps from sandboxes, which inherit the label of a built image.
-func (h *holding) isStep(c container.InspectResponse) bool {
-	return c.Config.Labels[labelMade] == h.bd.engine.daemon && c.Config.Labels[labelID] == ""
+// isStep separates steps from sandboxes, which inherit the label of a built image.
+func (e *enforcer) isStep(c container.InspectResponse) bool {
+	return c.Config.Labels[labelMade] == e.bd.engine.daemon && c.Config.Labels[labelID] == ""
 }
 
 // bound sets the limit of processes.
-func (h *holding) bound(ctx context.Context, id string) error {
-	pids := h.limits.PIDs
-	err := h.bd.engine.call(ctx, h.bd.engine.limits.quick, "limit processes of a step", func(ctx context.Context) error {
-		_, err := h.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{
+func (e *enforcer) bound(ctx context.Context, id string) error {
+	pids := e.limits.PIDs
+	err := e.bd.engine.call(ctx, e.bd.engine.limits.quick, "limit processes of a step", func(ctx context.Context) error {
+		_, err := e.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{
 			Resources: &container.Resources{PidsLimit: &pids}})
 		return err
 	})
@@ -81,9 +83,10 @@ func (h *holding) bound(ctx context.Context, id string) error {
 	// It may have ended meanwhile, which engines report in several ways. The runtime knows it
 	// before Docker does.
 	if strings.Contains(err.Error(), "not running") {
-		_ = h.bd.engine.waitEnded(ctx, id, h.bd.engine.limits.quick) // then it is looked at
+		// Its state is checked afterwards.
+		_ = e.bd.engine.waitEnded(ctx, id, e.bd.engine.limits.quick)
 	}
-	if c, gone := h.bd.engine.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
+	if c, gone := e.bd.engine.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
 		return sandbox.ErrGone
 	}
 	return err
@@ -93,9 +96,9 @@ func hasEnded(s *container.State) bool {
 	return s.Dead || s.Status == "removing" || s.Status == "exited"
 }
 
-// weigh checks what earlier steps have left in the image that a step starts from.
-func (h *holding) weigh(ctx context.Context, image string) error {
-	got, err := h.bd.engine.rawImage(ctx, image)
+// checkImage checks how much earlier steps added to the image that a step starts from.
+func (e *enforcer) checkImage(ctx context.Context, image string) error {
+	got, err := e.bd.engine.rawImage(ctx, image)
 	if cerrdefs.IsNotFound(err) {
 		return sandbox.ErrGone
 	}
@@ -103,24 +106,24 @@ func (h *holding) weigh(ctx context.Context, image string) error {
 		return err
 	}
 	least := got.Size
-	for _, size := range h.base { // which of them it came of is not told: the largest that it can be
+	for _, size := range e.base { // the base is unknown: assume the largest possible
 		if size <= got.Size {
 			least = min(least, got.Size-size)
 		}
 	}
-	if least > h.limits.Disk {
-		return h.tooMuch("its steps have left " + sandbox.FormatSize(least))
+	if least > e.limits.Disk {
+		return e.tooMuch("its steps wrote " + sandbox.FormatSize(least))
 	}
 	return nil
 }
 
-func (h *holding) tooMuch(what string) error {
-	return hinted{fmt.Errorf("%w: %s, and the limit of disk is %s", errDiskFull, what, sandbox.FormatSize(h.limits.Disk)),
-		"have it write less, or give the sandbox more: --disk"}
+func (e *enforcer) tooMuch(what string) error {
+	return hinted{fmt.Errorf("%w: %s, and the disk limit is %s", errDiskFull, what, sandbox.FormatSize(e.limits.Disk)),
+		"reduce what it writes, or raise the limit with --disk"}
 }
 
-// watch measures what a step writes until it ends, and limits its terminals once it runs.
-func (h *holding) watch(ctx context.Context, c container.InspectResponse) error {
+// watch measures the files that a step writes until it ends, and limits its terminals once it runs.
+func (e *enforcer) watch(ctx context.Context, c container.InspectResponse) error {
 	p := placesIn(c)
 	timer := time.NewTimer(stepSoon)
 	defer timer.Stop()
@@ -130,24 +133,24 @@ func (h *holding) watch(ctx context.Context, c container.InspectResponse) error 
 		case <-ctx.Done():
 			return nil
 		}
-		now, err := h.bd.engine.container(ctx, c.ID)
+		now, err := e.bd.engine.container(ctx, c.ID)
 		var used sandbox.DiskUsage
 		if err == nil && now.State.Running {
 			if !capped {
 				capped = true
 				if err := capTerminals(now.State.Pid); err != nil {
-					h.bd.engine.log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
+					e.bd.engine.log.Debug("no limit of terminals for a step", "container", c.ID, "err", err)
 				}
 			}
-			used, err = h.bd.meter.measure(ctx, p, now.State.Pid,
-				sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
+			used, err = e.bd.meter.measure(ctx, p, now.State.Pid,
+				sandbox.DiskUsage{Bytes: e.limits.Disk, Files: sandbox.MaxFiles(e.limits.Disk)})
 		}
 		switch {
 		case errors.Is(err, sandbox.ErrGone):
 			return nil
 		case err != nil:
 			if missed++; missed == stepTries {
-				return fmt.Errorf("what a step writes cannot be measured: %w", err)
+				return fmt.Errorf("measure files of a step: %w", err)
 			}
 			timer.Reset(stepEvery)
 			continue
@@ -156,26 +159,26 @@ func (h *holding) watch(ctx context.Context, c container.InspectResponse) error 
 		case !now.State.Running:
 			timer.Reset(stepSoon)
 			continue
-		case used.Bytes > h.limits.Disk:
-			return h.tooMuch("a step has written more")
-		case used.Files > sandbox.MaxFiles(h.limits.Disk):
-			return h.tooMuch(fmt.Sprintf("a step has made more than %d files", sandbox.MaxFiles(h.limits.Disk)))
+		case used.Bytes > e.limits.Disk:
+			return e.tooMuch("a step wrote more")
+		case used.Files > sandbox.MaxFiles(e.limits.Disk):
+			return e.tooMuch(fmt.Sprintf("a step made more than %d files", sandbox.MaxFiles(e.limits.Disk)))
 		}
 		missed = 0
 		timer.Reset(stepEvery)
 	}
 }
 
-// watchRoom ends the build when the engine's disk has less free than must stay. It also covers
+// watchRoom ends the build when the engine's disk has less free space than required. It also covers
 // steps that copy, which have no container.
-func (h *holding) watchRoom(ctx context.Context) {
+func (e *enforcer) watchRoom(ctx context.Context) {
 	tick := time.NewTicker(stepEvery)
 	defer tick.Stop()
-	for h.room > 0 {
-		if room, err := h.bd.meter.Room(ctx); err == nil && room < h.room {
-			h.end(hinted{fmt.Errorf("%w: this machine has %s of disk left, and %s are to stay free",
-				errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(h.room)),
-				"make room, such as by sandboxd rm or docker image prune"})
+	for e.room > 0 {
+		if room, err := e.bd.meter.Room(ctx); err == nil && room < e.room {
+			e.end(hinted{fmt.Errorf("%w: %s of disk are free on this machine, and %s must stay free",
+				errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(e.room)),
+				"free disk space, for example with sandboxd rm or docker image prune"})
 			return
 		}
 		select {

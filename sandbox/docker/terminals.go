@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTerminals bounds the pseudo-terminals of a sandbox. The machine has some 3,000 for all
-// (kernel.pty.max less kernel.pty.reserve); a sandbox that took them all would leave others
-// without sessions.
+// maxTerminals bounds the pseudo-terminals of a sandbox. The machine has some 3,000 in total
+// (kernel.pty.max less kernel.pty.reserve). A sandbox that took all of them would leave none for
+// sessions of others.
 const maxTerminals = 256
 
-// capTerminals limits the terminals of a container: the engine has no option for it, the file
-// system has. pid is its first process. It needs CAP_SYS_ADMIN and a kernel of 5.6 or later;
+// capTerminals limits the terminals of a container through its file system, because the engine has
+// no option for it. pid is its first process. It needs CAP_SYS_ADMIN and a kernel of 5.6 or later;
 // without them it returns an error and changes nothing.
 func capTerminals(pid int) error {
 	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -25,7 +25,7 @@ func capTerminals(pid int) error {
 		return fmt.Errorf("limit terminals: %w", os.NewSyscallError("open", err))
 	}
 	defer unix.Close(root)
-	// The path belongs to the sandbox: no link in it is followed, least of all to this machine's
+	// The sandbox controls the path, so no link in it is followed: it could lead to this machine's
 	// terminals.
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	dir, err := unix.Openat2(root, "dev/pts", &how)
@@ -46,7 +46,7 @@ func capTerminals(pid int) error {
 		return fmt.Errorf("limit terminals: %w", os.NewSyscallError("fspick", err))
 	}
 	defer unix.Close(conf)
-	// Options that are not repeated return to the kernel's defaults.
+	// Options that are not repeated would return to the kernel's defaults.
 	options, err := terminalOptions(pid)
 	if err != nil {
 		return fmt.Errorf("limit terminals: %w", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// Tunnel receives the network device from the guest, as often as it is called. See
+// Tunnel receives the network device from the guest; it may be called repeatedly. See
 // sandbox.Networker.
 func (b *Backend) Tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tunnel, error) {
 	t, err := b.tunnel(ctx, inst)

@@ -15,8 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The device that the guest hands over carries the sandbox's packets, again after the daemon was replaced, and nobody in the
-// sandbox can make another one, change it or pass one.
+// The device from the guest carries the sandbox's packets, also after the daemon was replaced. No
+// process in the sandbox can make another device, change it or pass one.
 func TestTunnel(t *testing.T) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered})
@@ -41,7 +41,7 @@ func TestTunnel(t *testing.T) {
 		if from.Addr() != netip.AddrFrom4(wire.TunGuest) || to != netip.MustParseAddrPort("192.0.2.1:53") || !strings.Contains(payload, "hello") {
 			t.Errorf("life %d: got %q from %v to %v", life, payload, from, to)
 		}
-		if life == 0 { // another one listens: the guest calls again
+		if life == 0 { // a new socket listens: the guest calls again
 			tunnel.Hold.Close()
 			tunnel.Device.Close()
 			b.sockets.Shut(inst.ID)
@@ -78,7 +78,7 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// packet reads packets until a UDP one comes.
+// packet reads packets until one is UDP.
 func packet(t *testing.T, device *os.File) (from, to netip.AddrPort, payload string) {
 	t.Helper()
 	const header = 10 // virtio_net_hdr

@@ -19,11 +19,11 @@ var (
 // Bounds of a spec.
 const (
 	maxEnv    = 256       // variables
-	maxEnvLen = 256 << 10 // bytes, all together: they reach the guest in one line
+	maxEnvLen = 256 << 10 // bytes, in total: they reach the guest in one line
 )
 
 // validate checks spec without the engine, and returns it with the defaults that do not depend on
-// one.
+// the engine.
 func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	if !validID.MatchString(spec.ID) {
 		return spec, fmt.Errorf("id %q is not a DNS label of at most 32 characters", spec.ID)
@@ -37,27 +37,27 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 		spec.Network = sandbox.NetworkNone
 	case sandbox.NetworkNone, sandbox.NetworkBridge, sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
 	default:
-		return spec, fmt.Errorf("network %q is not one of none, filtered, allowlist, bridge", spec.Network)
+		return spec, fmt.Errorf("network %q: must be none, filtered, allowlist or bridge", spec.Network)
 	}
 	switch {
 	case spec.Via == "":
 	case !spec.Network.Carried():
-		return spec, fmt.Errorf("network %s is not carried by the daemon: not via %s", spec.Network, spec.Via)
+		return spec, fmt.Errorf("network %s: the daemon does not carry it, so it cannot use %s", spec.Network, spec.Via)
 	case spec.Via != sandbox.ViaTUN && spec.Via != sandbox.ViaProxy:
-		return spec, fmt.Errorf("network %s=%s: there are tun and proxy", spec.Network, spec.Via)
+		return spec, fmt.Errorf("network %s=%s: must be tun or proxy", spec.Network, spec.Via)
 	}
 	switch spec.Entrypoint {
 	case sandbox.EntrypointSession, sandbox.EntrypointOff:
 	default:
-		return spec, fmt.Errorf("entrypoint %q is neither empty nor off", spec.Entrypoint)
+		return spec, fmt.Errorf("entrypoint %q: must be empty or off", spec.Entrypoint)
 	}
 	switch spec.Trust {
 	case "", sandbox.TrustHost, sandbox.TrustImage:
 	default:
-		return spec, fmt.Errorf("trust %q is neither host nor image", spec.Trust)
+		return spec, fmt.Errorf("trust %q: must be host or image", spec.Trust)
 	}
 	if spec.User != "" && !validUser.MatchString(spec.User) {
-		return spec, fmt.Errorf("user %q is neither a name nor uid[:gid]", spec.User)
+		return spec, fmt.Errorf("user %q: must be a name or uid[:gid]", spec.User)
 	}
 	if err := validateEnv(spec.Env); err != nil {
 		return spec, err
@@ -67,7 +67,7 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 
 func validateEnv(env []string) error {
 	if len(env) > maxEnv {
-		return fmt.Errorf("%d variables are more than %d", len(env), maxEnv)
+		return fmt.Errorf("%d variables; at most %d are allowed", len(env), maxEnv)
 	}
 	size := 0
 	for _, kv := range env {
@@ -77,21 +77,21 @@ func validateEnv(env []string) error {
 		case !ok || name == "":
 			return fmt.Errorf("variable %.40q is not NAME=VALUE", kv)
 		case strings.ContainsRune(kv, 0):
-			return fmt.Errorf("variable %.40q holds a NUL byte", name)
+			return fmt.Errorf("variable %.40q contains a NUL byte", name)
 		case size > maxEnvLen:
-			return fmt.Errorf("variables are more than %d bytes", maxEnvLen)
+			return fmt.Errorf("variables: more than %d bytes in total", maxEnvLen)
 		}
 	}
 	return nil
 }
 
-// fit settles what depends on the engine. Something that it does not have is an error, never less
-// than was asked for.
+// fit sets what depends on the engine. If the engine lacks something that spec asks for, fit
+// returns an error; it never reduces the request.
 func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	l := spec.Limits
 	if spec.Isolation != "" && !slices.Contains(f.runtimes, spec.Isolation) {
 		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation, sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
-			"install it and add it to the engine's runtimes, or leave --isolation out"}
+			"install it and add it to the engine's runtimes, or omit --isolation"}
 	}
 	runtime := cmp.Or(spec.Isolation, f.defaultRuntime)
 	if missing := f.unfit[runtime]; missing != "" {
@@ -118,8 +118,8 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	return l.Or(preset), nil
 }
 
-// via returns how the daemon carries a sandbox's network; empty if it does not. Without what the
-// device needs it is the proxy, unless the device was asked for.
+// via returns how the daemon carries a sandbox's network; empty if it does not. If the device
+// cannot work it is the proxy, unless spec asks for the device.
 func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
 	if !spec.Network.Carried() {
 		return "", nil

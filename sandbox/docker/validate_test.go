@@ -14,7 +14,7 @@ func TestValidate(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*sandbox.Spec)
-		want   string // in the error; empty: valid
+		want   string // text of the error; empty: valid
 	}{
 		{"defaults", func(*sandbox.Spec) {}, ""},
 		{"all set", func(s *sandbox.Spec) {
@@ -31,8 +31,8 @@ func TestValidate(t *testing.T) {
 		{"image that is an option", func(s *sandbox.Spec) { s.Image = "--privileged" }, "image"},
 		{"filtered", func(s *sandbox.Spec) { s.Network = sandbox.NetworkFiltered }, ""},
 		{"allowlist", func(s *sandbox.Spec) { s.Network = sandbox.NetworkAllowlist }, ""},
-		{"host network", func(s *sandbox.Spec) { s.Network = "host" }, "not one of"},
-		{"another container's network", func(s *sandbox.Spec) { s.Network = "container:x" }, "not one of"},
+		{"host network", func(s *sandbox.Spec) { s.Network = "host" }, "must be none"},
+		{"another container's network", func(s *sandbox.Spec) { s.Network = "container:x" }, "must be none"},
 		{"entrypoint", func(s *sandbox.Spec) { s.Entrypoint = "on" }, "entrypoint"},
 		{"trust", func(s *sandbox.Spec) { s.Trust = "me" }, "trust"},
 		{"user with a newline", func(s *sandbox.Spec) { s.User = "root\nx" }, "user"},
@@ -40,7 +40,7 @@ func TestValidate(t *testing.T) {
 		{"variable without a value", func(s *sandbox.Spec) { s.Env = []string{"A"} }, "NAME=VALUE"},
 		{"variable without a name", func(s *sandbox.Spec) { s.Env = []string{"=a"} }, "NAME=VALUE"},
 		{"variable with NUL", func(s *sandbox.Spec) { s.Env = []string{"A=\x00"} }, "NUL"},
-		{"too many variables", func(s *sandbox.Spec) { s.Env = make([]string, maxEnv+1) }, "more than"},
+		{"too many variables", func(s *sandbox.Spec) { s.Env = make([]string, maxEnv+1) }, "at most 256"},
 		{"too long variables", func(s *sandbox.Spec) { s.Env = []string{"A=" + strings.Repeat("x", maxEnvLen)} }, "more than"},
 		{"negative memory", func(s *sandbox.Spec) { s.Limits.Memory = -1 }, "memory"},
 		{"little memory", func(s *sandbox.Spec) { s.Limits.Memory = 1 << 20 }, "memory"},
@@ -64,7 +64,7 @@ func TestValidate(t *testing.T) {
 				t.Errorf("got error %v, want one with %q in it", err, tt.want)
 			}
 			if errors.Is(err, sandbox.ErrUnsupported) {
-				t.Errorf("error %v says that the backend cannot, want that nobody can", err)
+				t.Errorf("error %v wraps ErrUnsupported, want an invalid spec", err)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// What a device needs and is not there leaves a proxy, unless the device was asked for.
+// If the device cannot work the proxy is used, unless the spec asks for the device.
 func TestVia(t *testing.T) {
 	here, other := facts{defaultRuntime: "runc"}, facts{defaultRuntime: "runsc"}
 	for _, tt := range []struct {

@@ -18,21 +18,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Account is who the sessions and commands of a sandbox run as.
+// Account is the user that runs the sessions and commands of a sandbox.
 type Account struct {
 	Name     string
 	UID, GID uint32
 	Groups   []uint32 // supplementary
 	Home     string
-	Shell    string // as the user database says; may be empty or not exist
+	Shell    string // from the user database; may be empty or missing
 }
 
-// maxDatabase bounds what is read of /etc/passwd and /etc/group: the sandbox writes them.
+// maxDatabase bounds how much of /etc/passwd and /etc/group is read: the sandbox controls these
+// files.
 const maxDatabase = 1 << 20
 
-// lookupAccount resolves a user specification – "name", "uid", either with ":group" or ":gid" – against the user
-// database in etc, by the rules of container images: a number needs no entry, a name does, and a group that is named
-// replaces the supplementary ones. An empty spec is uid 0. Without an entry the home is "/".
+// lookupAccount resolves a user specification – "name", "uid", either with ":group" or ":gid" –
+// with the user database in etc, by the rules of container images. A number needs no entry, a name
+// does, and an explicit group replaces the supplementary ones. An empty spec is uid 0. Without an
+// entry the home is "/".
 func lookupAccount(etc, spec string) (Account, error) {
 	user, group, hasGroup := strings.Cut(spec, ":")
 	if user == "" {
@@ -86,23 +88,24 @@ func lookupAccount(etc, spec string) (Account, error) {
 	return a, nil
 }
 
-// database is the user database as it was read last. Every command asks for it.
+// database caches the user database. Every command needs it.
 type database struct{ last atomic.Pointer[reading] }
 
-// reading is what was read when the file was as stat says.
+// reading is the result of a read, with the file's status at that time.
 type reading struct {
 	stat  unix.Stat_t
 	fresh Account
 }
 
-// settled is how old a change of a file must be for the next one to have another time: file systems note times in steps of up to 10 ms.
+// settled is how old a change of a file must be for the next one to have a different time: file
+// systems record times in steps of up to 10 ms.
 const settled = time.Second
 
-// refresh is a.refresh at the time now, but that a database that is as it was is not read again.
+// refresh is like Account.refresh at the time now, but does not read an unchanged database again.
 func (d *database) refresh(a Account, etc string, now time.Time) Account {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(etc, "passwd"), &st) != nil {
-		fresh, _ := a.refresh(etc) // a itself, then
+		fresh, _ := a.refresh(etc) // on an error, a itself
 		return fresh
 	}
 	if r := d.last.Load(); r != nil && r.stat.Dev == st.Dev && r.stat.Ino == st.Ino && r.stat.Size == st.Size && r.stat.Mtim == st.Mtim && r.stat.Ctim == st.Ctim {
@@ -115,8 +118,9 @@ func (d *database) refresh(a Account, etc string, now time.Time) Account {
 	return fresh
 }
 
-// refresh returns a with what the user database says now about its shell and home: `usermod` works in a running
-// sandbox. The numbers never change. Without an entry, or if the database cannot be read, it is a itself.
+// refresh returns a with the current shell and home from the user database: `usermod` works in a
+// running sandbox. The numbers never change. Without an entry, or if the database cannot be read,
+// it returns a.
 func (a Account) refresh(etc string) (Account, error) {
 	entry, err := findEntry(filepath.Join(etc, "passwd"), 7, func(f []string) bool {
 		return f[0] == a.Name && f[2] == strconv.FormatUint(uint64(a.UID), 10)
@@ -131,7 +135,7 @@ func (a Account) refresh(etc string) (Account, error) {
 	return a, nil
 }
 
-// groupsOf returns the groups that list name as a member, at most what the kernel takes.
+// groupsOf returns the groups that list name as a member, up to the kernel's limit.
 func groupsOf(path, name string) ([]uint32, error) {
 	var gids []uint32
 	_, err := findEntry(path, 4, func(f []string) bool {
@@ -145,8 +149,8 @@ func groupsOf(path, name string) ([]uint32, error) {
 	return gids, err
 }
 
-// findEntry returns the first line of a colon-separated database that match accepts, nil if there is none. match sees
-// lines with at least fields fields; longer and shorter ones are not entries. A file that does not exist has no lines.
+// findEntry returns the first line of a colon-separated database that match accepts, nil if there
+// is none. match gets only lines with the right number of fields. A missing file has no lines.
 func findEntry(path string, fields int, match func([]string) bool) ([]string, error) {
 	b, err := readSmall(path, maxDatabase)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,8 +170,8 @@ func findEntry(path string, fields int, match func([]string) bool) ([]string, er
 	return nil, lines.Err()
 }
 
-// readSmall reads a regular file of at most limit bytes that the sandbox controls: a FIFO or device in its place is an
-// error, not a wait for ever.
+// readSmall reads a regular file of at most limit bytes that the sandbox controls. A FIFO or device
+// in its place is an error and does not block.
 func readSmall(path string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -61,10 +61,11 @@ func TestLookupAccount(t *testing.T) {
 	}
 }
 
-// A database that is not read again when it has not changed is read again when it has, however soon, and however little.
+// The cache does not read an unchanged database again, but reads each changed one, however soon and
+// small the change.
 func TestDatabase(t *testing.T) {
 	etc := t.TempDir()
-	shells := []string{"/bin/fish", "/bin/dash", "/bin/bash"} // of one length
+	shells := []string{"/bin/fish", "/bin/dash", "/bin/bash"} // of the same length
 	write := func(shell string) { writeFile(t, etc, "passwd", "app:x:1000:1000::/app:"+shell+"\n") }
 	a := Account{Name: "app", UID: 1000}
 	var d database
@@ -86,7 +87,7 @@ func TestDatabase(t *testing.T) {
 			t.Errorf("%s, kept: %v, want %s, kept", got, d.last.Load(), shells[2])
 		}
 	}
-	writeFile(t, etc, "passwd", strings.Repeat("#", maxDatabase+1)) // which is not read
+	writeFile(t, etc, "passwd", strings.Repeat("#", maxDatabase+1)) // too large to be read
 	if got := d.refresh(a, etc, later).Shell; got != "" || d.last.Load().fresh.Shell != shells[2] {
 		t.Errorf("%q, kept: %+v: what could not be read is kept", got, d.last.Load().fresh)
 	}
@@ -98,11 +99,11 @@ func TestDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.refresh(a, etc, later).Shell; got != "" {
-		t.Errorf("without a database %s, want what was configured", got)
+		t.Errorf("without a database %s, want the configured shell", got)
 	}
 }
 
-// What the sandbox puts in place of its user database neither blocks nor fills the guest.
+// A file that the sandbox puts in place of its user database neither blocks nor fills the guest.
 func TestReadSmall(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
@@ -184,7 +185,8 @@ func TestStopSignal(t *testing.T) {
 	}
 }
 
-// A command runs as the user whom the database has when it is given: its channel may have been opened long before.
+// A command runs as the user that the database has at that time, even if its channel was opened
+// long before.
 func TestAccountOfAnOpenChannel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes a user")

@@ -8,13 +8,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// forwardAgent makes a socket for the programs of this channel that leads to the agent of this connection's client, and
-// to nobody else's (auth-agent-req@openssh.com). The socket and its directory belong to the session user.
+// forwardAgent makes a socket for the programs of this channel. It leads to the agent of this
+// connection's client only (auth-agent-req@openssh.com). The socket and its directory belong to the
+// session user.
 func (p *program) forwardAgent() bool {
 	id := p.g.identity()
 	var dir, path string
 	err := id.do(func() (err error) {
-		// 0700, a name nobody can guess or prepare.
+		// Mode 0700, and a name that others can neither guess nor create first.
 		if dir, err = os.MkdirTemp(p.g.temp(), "ssh-"); err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ func (p *program) forwardAgent() bool {
 	return true
 }
 
-// temp is the directory for sockets: /tmp, or where the image has none, any that is there.
+// temp is the directory for sockets: /tmp, or another one if the image has none.
 func (g *Guest) temp() string {
 	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm"} {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() {

@@ -8,14 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepFromChildren takes from every process that will be started what PID 1 alone is to have: CAP_SYS_PTRACE, with which
-// the prober looks at programs that changed their user (apt, sudo, passwd), and CAP_NET_ADMIN and CAP_SETPCAP, which PID 1
-// loses as well: the network device has been made, and this needs no second time. A capability that is not in the bounding
-// set is in no program that is executed, setuid or not (capabilities(7)). It does nothing where PID 1 has none of them;
-// having them and not getting rid of them is an error.
+// dropCapabilities removes capabilities of PID 1 from every process that it will start.
+// CAP_SYS_PTRACE stays with PID 1, which uses it to inspect programs that changed their user (apt,
+// sudo, passwd). PID 1 loses CAP_NET_ADMIN and CAP_SETPCAP, too: the network device exists, and
+// this function runs once. No executed program, setuid or not, has a capability that is missing
+// from the bounding set (capabilities(7)). It does nothing if PID 1 has none of them. It returns an
+// error if it cannot remove one that PID 1 has.
 //
-// All threads are changed at once, and those to come inherit it: call it before anything is started.
-func keepFromChildren() error {
+// It changes all threads together, and later threads inherit the result: call it before any start
+// of a process.
+func dropCapabilities() error {
 	head, sets, err := ownCapabilities()
 	if err != nil {
 		return err
@@ -25,9 +27,10 @@ func keepFromChildren() error {
 		if sets[c/32].Permitted&(1<<(c%32)) == 0 {
 			continue
 		}
-		sets[c/32].Inheritable &^= 1 << (c % 32) // filled by older engines, and then in what root executes
+		// Older engines fill it, and programs that root executes would inherit it.
+		sets[c/32].Inheritable &^= 1 << (c % 32)
 		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 {
-			return fmt.Errorf("capability %d cannot be kept from the sandbox's programs: %w", c, e)
+			return fmt.Errorf("drop capability %d: %w", c, e)
 		}
 		if c != unix.CAP_SYS_PTRACE {
 			sets[c/32].Permitted &^= 1 << (c % 32)
@@ -44,10 +47,11 @@ func keepFromChildren() error {
 	return nil
 }
 
-// keepOwnLimits lets nobody change the resource limits of this process: with one file or one second of processor time root
-// in the sandbox would end it. prlimit(2) asks for equal real, effective and saved IDs of the target, or for CAP_SYS_RESOURCE,
-// which nobody in a sandbox has; so the saved group is made another one. What is executed gets its effective group for it.
-func keepOwnLimits() error {
+// protectLimits prevents changes of this process's resource limits: with one file or one second of
+// processor time root in the sandbox could end it. prlimit(2) requires equal real, effective and
+// saved IDs of the target, or CAP_SYS_RESOURCE, which no process in a sandbox has. So this process
+// gets another saved group. An executed program gets its effective group as saved group.
+func protectLimits() error {
 	const other = 1
 	if err := syscall.Setresgid(-1, -1, other); err != nil {
 		return fmt.Errorf("setresgid: %w", err)

@@ -18,33 +18,34 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// program is a session channel: at most one command, shell or subsystem, and what was asked for before it.
+// program is a session channel: at most one command, shell or subsystem, and the requests before
+// it.
 type program struct {
 	c  *client
 	g  *Guest
 	ch ssh.Channel
 
 	account Account
-	env     []string // that the client asked for
+	env     []string // from the client
 	term    string
 	tty     string       // name of the terminal; none without pty-req
-	pty     *pty         // its master; nil without, and where the daemon has it
-	slave   *os.File     // until the program has it
-	passed  stdio.Passed // what it runs on instead of what is made here
+	pty     *pty         // its master; nil if there is none, or the daemon has it
+	slave   *os.File     // until the program starts
+	passed  stdio.Passed // descriptors from the daemon, in place of a terminal or pipes of ours
 	agent   string       // socket of the forwarded agent
 	display string       // of forwarded X11
 	cleanup []func()
 	started bool
 
-	proc  *child   // nil unless started as a process of its own
+	proc  *child   // nil unless it runs as a process
 	stdin *os.File // of proc, when it has no terminal
 
-	gone chan struct{} // closed when the client closed the channel or the connection ended
+	gone chan struct{} // closed when the client has closed the channel or the connection has ended
 	wg   sync.WaitGroup
 }
 
-// serveSession answers the requests of one session channel in their order, and returns when both it and what it started
-// have come to an end.
+// serveSession answers the requests of one session channel in order. It returns when the channel
+// and its process have ended.
 func (c *client) serveSession(nc *sshconn.NewChannel) {
 	ch, err := nc.Accept()
 	if err != nil {
@@ -54,7 +55,8 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 	used := false
 	for r := range ch.Requests {
 		if !used {
-			p.account, used = c.user(), true // as it is now: the channel may have been open for long
+			// The current entry: the channel may have been open for long.
+			p.account, used = c.user(), true
 		}
 		q, ok := p.unwrap(r)
 		ok = ok && p.handle(q)
@@ -63,10 +65,11 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 			p.started = true
 			follow = p.begin(q)
 		}
-		// The program runs by now: whoever is woken by the answer may take the processor from us, and not from its start.
+		// The program already runs: the client that this answer wakes up may preempt this
+		// goroutine, but not delay the start.
 		reply(r, ok, nil)
 		if follow != nil {
-			follow() // not before the answer: some clients take data before it for an error
+			follow() // not before the answer: some clients treat earlier data as an error
 		}
 	}
 	close(p.gone)
@@ -84,7 +87,8 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 	}
 }
 
-// handle carries out a request, except that it only says of a program whether begin would start it.
+// handle carries out a request. For a request that starts a program, it only checks whether begin
+// would start it.
 func (p *program) handle(r *ssh.Request) bool {
 	switch r.Type {
 	case wire.RequestPty:
@@ -132,7 +136,7 @@ func (p *program) handle(r *ssh.Request) bool {
 	return false
 }
 
-// openTerminal sets up the terminal that req wants: the one that came for it, or one of ours.
+// openTerminal sets up the terminal for req: one that the daemon passed, or a new one.
 func (p *program) openTerminal(req wire.PtyReq) bool {
 	var slave int
 	var err error
@@ -156,22 +160,23 @@ func (p *program) openTerminal(req wire.PtyReq) bool {
 	return true
 }
 
-// begin starts what r asks for; handle has checked it. What has to do with the channel is left to the function that it returns.
+// begin starts the program for r, which handle has checked. It returns a function that does the
+// work on the channel.
 func (p *program) begin(r *ssh.Request) (follow func()) {
 	switch r.Type {
 	case wire.RequestExec:
 		var req wire.Exec
-		_ = wire.Unmarshal(r.Payload, &req) // checked
+		_ = wire.Unmarshal(r.Payload, &req) // handle has checked it
 		return p.start(req.Command, true)
 	case wire.RequestSubsystem:
 		var req wire.Subsystem
-		_ = wire.Unmarshal(r.Payload, &req) // checked
+		_ = wire.Unmarshal(r.Payload, &req) // handle has checked it
 		if req.Name == wire.SubsystemSFTP {
 			return p.startSFTP()
 		}
 		return func() {
 			p.wg.Go(func() {
-				// Only the daemon gets here, so it may say who the parties are.
+				// Only the daemon can reach this, so it may name the principals.
 				if err := p.g.sessions.Serve(p.c.ctx, p.ch, true); err != nil {
 					p.g.log.Info("session stream", "err", err)
 				}
@@ -181,7 +186,8 @@ func (p *program) begin(r *ssh.Request) (follow func()) {
 	return p.start("", false)
 }
 
-// start runs a shell, or a command in a shell; in an image without any shell the words of the command itself.
+// start runs a shell, or a command in a shell. In an image without a shell it runs the words of the
+// command directly.
 func (p *program) start(line string, isExec bool) (follow func()) {
 	shell := shellOf(p.account)
 	env := p.environment(shell)
@@ -189,7 +195,7 @@ func (p *program) start(line string, isExec bool) (follow func()) {
 	cmd := command{path: shell, env: env, dir: dir}
 	switch {
 	case shell == "" && !isExec:
-		return p.fail(127, "this image has no shell; commands can be run by name: ssh … /path/to/program")
+		return p.fail(127, "this image has no shell; run a program by its path: ssh … /path/to/program")
 	case shell == "":
 		cmd.argv = splitCommand(line)
 		if len(cmd.argv) == 0 {
@@ -201,7 +207,7 @@ func (p *program) start(line string, isExec bool) (follow func()) {
 	case isExec:
 		cmd.argv = []string{base(shell), "-c", line}
 	default:
-		// Not a login shell: those replace the image's PATH by the distribution's.
+		// Not a login shell: those replace the image's PATH with the distribution's.
 		cmd.argv = []string{base(shell)}
 	}
 	return p.launch(cmd)
@@ -231,7 +237,8 @@ func (p *program) environment(shell string) []string {
 	return p.g.environment(p.account, shell, extra...)
 }
 
-// launch starts cmd on the channel's terminal or on pipes. What it returns copies until it ends.
+// launch starts cmd on the channel's terminal or on pipes. The returned function copies until the
+// program ends.
 func (p *program) launch(cmd command) (follow func()) {
 	cmd.account = p.g.credential(p.account)
 	switch {
@@ -243,7 +250,7 @@ func (p *program) launch(cmd command) (follow func()) {
 	return p.launchPipes(cmd)
 }
 
-// fail returns what says on the channel's stderr why nothing runs, and ends it.
+// fail returns a function that reports text on the channel's stderr and ends the channel.
 func (p *program) fail(status uint32, text string) (follow func()) {
 	return func() {
 		out := io.Writer(p.ch.Stderr())
@@ -254,13 +261,13 @@ func (p *program) fail(status uint32, text string) (follow func()) {
 		case p.tty != "":
 			out, end = p.ch, "\r\n"
 		}
-		// When the client is gone nobody misses it.
+		// An error means that the client has gone; it needs no report.
 		_, _ = io.WriteString(out, "sandboxd: "+text+end)
 		p.exit(unix.WaitStatus(status << 8))
 	}
 }
 
-// startError is the exit status that a shell would give for an error of starting a program.
+// startError is the exit status that a shell returns for an error of starting a program.
 func startError(err error) uint32 {
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -271,8 +278,9 @@ func startError(err error) uint32 {
 	return 255
 }
 
-// exit tells how the program ended, and closes: every byte of output has been sent before. (RFC 4254, section 6.10, lets
-// the status come earlier; clients that stop reading at it make this order the safe one.)
+// exit sends the program's exit status, after every byte of its output, and closes the channel. RFC
+// 4254, section 6.10, allows an earlier status; but some clients stop reading at it, so this order
+// is safe.
 func (p *program) exit(ws unix.WaitStatus) {
 	p.tell(ws)
 	_ = p.ch.CloseWrite()
@@ -288,7 +296,7 @@ func (p *program) tell(ws unix.WaitStatus) {
 	}
 }
 
-// launchPty gives cmd the channel's terminal.
+// launchPty starts cmd on the channel's terminal.
 func (p *program) launchPty(cmd command) (follow func()) {
 	fd := p.slave.Fd()
 	cmd.files, cmd.ctty = []uintptr{fd, fd, fd}, true
@@ -300,14 +308,16 @@ func (p *program) launchPty(cmd command) (follow func()) {
 	}
 	p.proc = proc
 	return func() {
-		// Input ends with the channel. EOF from the client is not ^D: the terminal stays usable, as with OpenSSH.
-		p.wg.Go(func() { _ = copyData(p.pty, p.ch) }) // whichever side ended it, the other one tells
+		// Input ends with the channel. EOF from the client is not ^D: the terminal stays usable, as
+		// with OpenSSH. An error of either side also shows on the other.
+		p.wg.Go(func() { _ = copyData(p.pty, p.ch) })
 		out := copyOutput(p.pty.File, p.ch)
 		p.wg.Go(func() { p.follow(out) })
 	}
 }
 
-// launchPipes gives cmd three pipes. Not a socketpair: /dev/stdin cannot be opened on a socket.
+// launchPipes starts cmd on three pipes. Not on a socketpair: a program cannot open /dev/stdin on a
+// socket.
 func (p *program) launchPipes(cmd command) (follow func()) {
 	var near [3]*os.File
 	var far [3]int
@@ -324,7 +334,7 @@ func (p *program) launchPipes(cmd command) (follow func()) {
 		if i == 0 {
 			ours, theirs = fds[1], fds[0]
 		}
-		// Ours alone: the program's end keeps blocking, which is what programs expect.
+		// Only our end: the program's end stays blocking, as programs expect.
 		_ = unix.SetNonblock(ours, true)
 		near[i], far[i] = os.NewFile(uintptr(ours), "pipe"), theirs
 	}
@@ -344,22 +354,23 @@ func (p *program) launchPipes(cmd command) (follow func()) {
 	return func() {
 		p.wg.Go(func() {
 			_ = copyData(p.stdin, p.ch)
-			p.stdin.Close() // the client's EOF, or a program that closed its input
+			p.stdin.Close() // EOF from the client, or the program closed its input
 		})
 		stdout, stderr := copyOutput(near[1], p.ch), copyOutput(near[2], p.ch.Stderr())
 		p.wg.Go(func() { p.follow(stdout, stderr) })
 	}
 }
 
-// follow waits for the end of the program, or of the channel, and sees to it that everything the program wrote has been sent when its
-// status is. What a background child writes later is read and dropped: it must not die of a broken pipe.
+// follow waits for the end of the program, or of the channel. It sends the status after everything
+// that the program wrote. Later output of background children is read and dropped, so that they do
+// not die of a broken pipe.
 func (p *program) follow(outputs ...*output) {
 	proc := p.proc
 	select {
 	case <-proc.done:
 	case <-p.gone:
-		// What runs without a session ends with its connection; nohup(1) makes exceptions.
-		_ = p.g.children.signal(proc, unix.SIGHUP) // has it ended, none is needed
+		// A process outside a session ends with its connection; nohup(1) makes exceptions.
+		_ = p.g.children.signal(proc, unix.SIGHUP) // an ended process needs no signal
 	}
 	for _, o := range outputs {
 		o.finish()
@@ -371,7 +382,7 @@ func (p *program) follow(outputs ...*output) {
 		p.pty.Close() // hangs up
 		return
 	}
-	p.stdin.Close() // a write that nobody reads returns
+	p.stdin.Close() // ends a write that nobody reads
 	for _, o := range outputs {
 		if proc.ended() {
 			p.g.discard(o.file, o.eof)

@@ -43,7 +43,8 @@ func TestExec(t *testing.T) {
 		{"empty command", "", "", result{}},
 		{"starts at home", `test "$PWD" = "$HOME" && echo "$USER $LOGNAME $SHELL"`, "", result{Out: "tester tester /bin/bash\n"}},
 		{"own session", `test "$(ps -o sid= -p $$ | tr -d ' ')" = $$ && echo leader`, "", result{Out: "leader\n"}},
-		// Signals 32 and 33 are the C library's own: programs started by its posix_spawn, make's for one, have them ignored.
+		// Signals 32 and 33 belong to the C library: programs started by its posix_spawn, such as
+		// make's, ignore them.
 		{"no signal ignored", "awk '/^SigIgn/ {sub(/^0+/, \"\", $2); print ($2 == \"\" || $2 == \"80000000\" || $2 == \"100000000\" || $2 == \"180000000\") ? \"none\" : $2}' /proc/self/status", "", result{Out: "none\n"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -54,7 +55,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A command has its three descriptors, and besides them what this test program would give to any child.
+// A command has its three descriptors, and besides them only those that this test program gives to
+// any child.
 func TestExecInheritsNothing(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -80,7 +82,8 @@ func TestExecInheritsNothing(t *testing.T) {
 	}
 }
 
-// Everything that a command wrote before it ended arrives, and what its background children write later holds up nothing.
+// All output from before the end of a command arrives, and later output of its background children
+// delays nothing.
 func TestExecEndsWithItsCommand(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -97,7 +100,7 @@ func TestExecEndsWithItsCommand(t *testing.T) {
 	if want := sequence(20000); got.Out != want || got.Status != 3 {
 		t.Errorf("got %d bytes and status %d, want %d and 3", len(got.Out), got.Status, len(want))
 	}
-	// A flood of a background child is cut, and the child lives on.
+	// The flood of a background child is dropped, and the child stays alive.
 	pid := strings.TrimSpace(execute(t, client, "yes >&2 & echo $!", "").Out)
 	if n, err := strconv.Atoi(pid); err != nil || !alive(n) {
 		t.Errorf("background child %q died of its command's end", pid)
@@ -112,7 +115,7 @@ func sequence(n int) string {
 	return b.String()
 }
 
-// Neither stream loses a byte, however the end of the program and of its output fall together.
+// Neither stream loses a byte, whatever the order in which the program and its output end.
 func TestExecOutputIsExact(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -151,7 +154,7 @@ func TestExecOrderOfTheEnd(t *testing.T) {
 	if r, more := <-reqs; more {
 		t.Errorf("a request %s after the status", r.Type)
 	}
-	// The channel is closed by now: whatever can be read had arrived before.
+	// The channel is closed: all that can be read had arrived before.
 	if out, err := io.ReadAll(ch); string(out) != "out\n" || err != nil {
 		t.Errorf("got %q, %v", out, err)
 	}
@@ -235,7 +238,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// expect reads until text has come.
+// expect reads until text has arrived.
 func expect(t testing.TB, r io.Reader, text string) string {
 	t.Helper()
 	got := make([]byte, 0, 1024)
@@ -249,7 +252,7 @@ func expect(t testing.TB, r io.Reader, text string) string {
 	return string(got)
 }
 
-// What runs without a session ends with its channel, and with its connection.
+// A process outside a session ends with its channel, and with its connection.
 func TestLeavingEndsCommands(t *testing.T) {
 	s := newSandbox(t)
 	for _, tt := range []struct {

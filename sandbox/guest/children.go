@@ -14,24 +14,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// children starts processes and waits for them. It is the one place of the guest that waits: as PID 1 it inherits every
-// orphan of the sandbox, and a second waiter would take the status that the first one waits for.
+// children starts processes and waits for them. No other code of the guest waits: as PID 1 it
+// inherits every orphan of the sandbox, and a second waiter would take the statuses of the first.
 type children struct {
-	all bool // reap whatever ends (PID 1), not only our own
+	all bool // reap every child (PID 1), not only our own
 
-	// reaping is held shared from a fork until the child is in the table, and while one is signalled by number; alone
-	// while one is reaped. So no status is met that nobody knows yet, and no signal goes to a number used again. Taken
-	// before mu.
+	// reaping is held shared from a fork until the child is in the table, and during a signal to a
+	// process ID; exclusively during a reap. So each reaped status belongs to a known child, and no
+	// signal reaches a reused ID. Taken before mu.
 	reaping sync.RWMutex
 
 	mu     sync.Mutex
 	table  map[int]*child // guarded by mu; running ones
-	closed bool           // guarded by mu; nothing starts any more
+	closed bool           // guarded by mu; no further starts
 
-	wg sync.WaitGroup // of those who wait for one child, when !all
+	wg sync.WaitGroup // goroutines that each wait for one child, when !all
 }
 
-// child is a process that we started.
+// child is a process that this guest started.
 type child struct {
 	pid    int
 	done   chan struct{} // closed when it has ended and was reaped
@@ -61,12 +61,13 @@ type command struct {
 	files   []uintptr           // descriptors 0, 1, …; borrowed
 	ctty    bool                // files[0] becomes the controlling terminal
 	account *syscall.Credential // nil: as ourselves
-	ours    bool                // a part of the guest, which outlives programs when memory ends
+	ours    bool                // part of the guest: it must outlive programs when memory runs out
 }
 
 var errClosed = errors.New("the guest is ending")
 
-// start starts p as the leader of its own session and process group. Where dir cannot be entered it begins in /.
+// start starts p as the leader of its own session and process group, in dir or, if it cannot be
+// entered, in /.
 func (c *children) start(p command) (*child, error) {
 	c.reaping.RLock()
 	defer c.reaping.RUnlock()
@@ -106,27 +107,28 @@ func fork(p command) (pid int, err error) {
 		return 0, fmt.Errorf("start %s: %w", p.path, err)
 	}
 	if !p.ours {
-		expend(pid)
+		raiseOOMScore(pid)
 	}
 	return pid, nil
 }
 
-// expend makes a program, with all that it starts, one that the kernel kills for memory before it kills the guest. Without it a hundred
-// small programs would end the sandbox: the guest is the largest among them. What it started before this, within microseconds, is as the
-// guest is.
-func expend(pid int) {
+// raiseOOMScore makes the kernel kill a program, with its children, before the guest when memory
+// runs out. Otherwise a hundred small programs would end the sandbox, because the guest is larger
+// than each. Children that the program started within the first microseconds are not affected.
+func raiseOOMScore(pid int) {
 	// Of 1000: as if it used a fifth of the limit more than it does (proc_pid_oom_score_adj(5)).
 	const more = 200
 	own, _ := os.ReadFile("/proc/self/oom_score_adj")
 	score, _ := strconv.Atoi(strings.TrimSpace(string(own)))
-	// Anybody may raise it. What fails is a program that has ended, or gVisor's: they are as they were.
+	// Any process may raise the value. It fails for programs that have ended, and with gVisor: they
+	// keep their value.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(min(score+more, 1000))), 0)
 }
 
 // await waits for one child of a guest that is not PID 1.
 func (c *children) await(pid int) {
 	for {
-		// WNOWAIT leaves the status for reap, which excludes signals to a number that is free again.
+		// WNOWAIT leaves the status to reap, which excludes signals to a reused ID.
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if err != unix.EINTR {
 			break
@@ -135,7 +137,7 @@ func (c *children) await(pid int) {
 	c.reap(pid)
 }
 
-// reap collects every child that has ended, or the one that has. PID 1 calls it with -1 at each SIGCHLD.
+// reap collects every ended child, or only pid. PID 1 calls it with -1 at each SIGCHLD.
 func (c *children) reap(pid int) {
 	c.reaping.Lock()
 	defer c.reaping.Unlock()
@@ -152,7 +154,7 @@ func (c *children) reap(pid int) {
 		ch := c.table[got]
 		delete(c.table, got)
 		c.mu.Unlock()
-		if ch != nil { // else an orphan that the sandbox left to us
+		if ch != nil { // else an orphan of the sandbox
 			ch.status = status
 			close(ch.done)
 		}
@@ -174,9 +176,9 @@ func (c *children) signal(ch *child, sig syscall.Signal) error {
 	}
 }
 
-// close kills everything that a guest inside another program started, and waits for it.
+// close kills every process that a guest inside another program started, and waits for them.
 func (c *children) close() {
-	c.reaping.Lock() // what is just being started is in the table, and waited for
+	c.reaping.Lock() // processes that are being started are now in the table
 	c.mu.Lock()
 	c.closed = true
 	running := make([]*child, 0, len(c.table))
@@ -186,7 +188,7 @@ func (c *children) close() {
 	c.mu.Unlock()
 	c.reaping.Unlock()
 	for _, ch := range running {
-		_ = c.signal(ch, unix.SIGKILL) // one that ended meanwhile needs none
+		_ = c.signal(ch, unix.SIGKILL) // ignores those that ended meanwhile
 	}
 	c.wg.Wait()
 }

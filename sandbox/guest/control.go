@@ -23,8 +23,8 @@ const (
 	maxGrace      = 10 * time.Minute
 )
 
-// Control carries out an order of the daemon: hello, health, rescue, stop or name. Stop answers before it is carried out;
-// Stopped tells the end.
+// Control carries out an order of the daemon: hello, health, rescue, stop or name. It answers stop
+// before carrying it out; Stopped reports the end.
 func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply {
 	answer := wire.ControlReply{Version: wire.Version, Software: Software}
 	switch ctl.Do {
@@ -38,18 +38,19 @@ func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply
 		if grace <= 0 {
 			grace = defaultGrace
 		}
-		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it ends
+		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it stops
 	case "name":
 		if _, err := wire.ParseSandbox(ctl.Name); err != nil || !g.sessions.SetName(ctl.Name) {
-			answer.Error = wire.Errorf(wire.CodeDenied, "a sandbox is given one name, once")
+			answer.Error = wire.Errorf(wire.CodeDenied, "the sandbox already has a name, or the name is invalid")
 		}
 	default:
-		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not know how to %q", ctl.Do)
+		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not support %q", ctl.Do)
 	}
 	return answer
 }
 
-// health says "ok", or why no command can run: by running one. The answer itself needs no process.
+// health returns "ok", or why no command can run; it tries by running one. The answer itself needs
+// no process.
 func (g *Guest) health(ctx context.Context) string {
 	a := g.user()
 	shell := shellOf(a)
@@ -58,28 +59,29 @@ func (g *Guest) health(ctx context.Context) string {
 	case shell != "":
 		err = g.try(ctx, a, shell, base(shell), "-c", "exit 0")
 	case g.hadShell:
-		return "broken: no shell: neither the user's own, /bin/bash nor /bin/sh is there any more"
-	default: // an image without a shell: programs run by name
+		return "broken: no shell: the user's shell, /bin/bash and /bin/sh are missing"
+	default: // an image without a shell: programs run by path
 		err = g.try(ctx, a, g.exe, Name, "true")
 	}
 	switch {
 	case errors.Is(err, syscall.EAGAIN) || pidsFull():
-		return "limit_pids: hardly a further process can be started; rescue kills those that run"
+		return "limit_pids: almost no further process can start; rescue kills the running ones"
 	case err != nil:
 		return "broken: " + err.Error()
 	}
 	return "ok"
 }
 
-// pidsReserve is how many processes a sandbox must be able to start to be of use: a shell and what it runs. A program
-// with threads of its own dies when it gets fewer.
+// pidsReserve is how many processes a usable sandbox must be able to start: a shell and its
+// command. A program with several threads dies with fewer.
 const pidsReserve = 8
 
-// pidsFull reports whether the sandbox is about to reach its limit of processes, as far as its control group tells.
+// pidsFull reports whether the sandbox has almost reached its limit of processes, according to its
+// control group.
 func pidsFull() bool {
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/pids"} {
 		current, err1 := readCount(dir + "/pids.current")
-		most, err2 := readCount(dir + "/pids.max") // "max" is no number: no limit
+		most, err2 := readCount(dir + "/pids.max") // "max" is not a number: no limit
 		if err1 == nil && err2 == nil {
 			return current+pidsReserve > most
 		}
@@ -95,7 +97,7 @@ func readCount(path string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// try runs a program that is expected to end at once, without input and output.
+// try runs a short program without input and output.
 func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -113,8 +115,8 @@ func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string)
 	select {
 	case <-proc.done:
 	case <-ctx.Done():
-		_ = g.children.signal(proc, unix.SIGKILL) // ended meanwhile: as good
-		return fmt.Errorf("%s does not end", path)
+		_ = g.children.signal(proc, unix.SIGKILL) // ignores a process that ended meanwhile
+		return fmt.Errorf("%s did not end in time", path)
 	}
 	if proc.status != 0 {
 		return fmt.Errorf("%s ended with status %#x", path, int(proc.status))
@@ -122,9 +124,9 @@ func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string)
 	return nil
 }
 
-// rescue kills every process of the sandbox but PID 1, at once and without starting one, and returns how many there were.
-// A fork bomb cannot outrun it: the kernel signals all processes under one lock. Sessions are dead by it, files and the
-// guest are not touched.
+// rescue kills every process of the sandbox but PID 1, at once and without starting one, and
+// returns how many there were. A fork bomb cannot outrun it: the kernel signals all processes under
+// one lock. It ends sessions, and leaves files and the guest untouched.
 func (g *Guest) rescue(reason string) int {
 	before := len(g.other())
 	terminals := g.running()
@@ -149,7 +151,7 @@ func (g *Guest) killAll(sig syscall.Signal) {
 		return
 	}
 	for _, pid := range g.other() {
-		_ = unix.Kill(pid, sig) // one that ended meanwhile needs none
+		_ = unix.Kill(pid, sig) // ignores those that ended meanwhile
 	}
 }
 
@@ -162,10 +164,12 @@ func (g *Guest) waitAlone(most time.Duration) {
 	}
 }
 
-// Stopped is closed when an order to stop has been carried out: PID 1 then exits with 0.
+// Stopped returns a channel that is closed when an order to stop has been carried out. PID 1 then
+// exits with 0.
 func (g *Guest) Stopped() <-chan struct{} { return g.stopped }
 
-// carryOutStop ends the sandbox in order: the image's own signal to the entrypoint, HUP to the shells, the grace, KILL.
+// carryOutStop ends the sandbox in order: the image's own signal to the entrypoint, HUP to the
+// shells, the grace period, KILL.
 func (g *Guest) carryOutStop(grace time.Duration) {
 	defer close(g.stopped)
 	g.signalForStop(stopSignal(g.config.StopSignal))

@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialTurn is how long one attempt to connect waits for its turn, in seconds. It bounds how late a dial notices that ctx has ended.
+// dialTurn is how long, in seconds, one attempt to connect waits in the kernel. A dial notices the
+// end of ctx that late at most.
 const dialTurn = 1
 
-// dial connects to the daemon's socket. Where others of the sandbox have filled the places in front of it, it waits for its turn
-// behind them, as package net does not: connect(2) of a socket that does not block fails then with EAGAIN, and who tries again later
-// finds the places filled again.
+// dial connects to the daemon's socket. If other processes of the sandbox have filled the backlog,
+// it waits behind them for its turn. Package net does not: connect(2) of a non-blocking socket then
+// fails with EAGAIN, and a later attempt finds the backlog full again.
 func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
@@ -33,7 +34,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return c, nil
 }
 
-// dialBlocking is one attempt, which takes dialTurn at most and fails with EAGAIN then.
+// dialBlocking is one attempt, which takes at most dialTurn and then fails with EAGAIN.
 func dialBlocking(socket string) (net.Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -41,7 +42,8 @@ func dialBlocking(socket string) (net.Conn, error) {
 	}
 	f := os.NewFile(uintptr(fd), socket)
 	defer f.Close()
-	// For a socket of this kind it bounds the wait for a place (unix(7) does not say so; net/unix/af_unix.c does).
+	// For a socket of this kind the option bounds the wait for the backlog (unix(7) does not say
+	// so; net/unix/af_unix.c does).
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: dialTurn}); err != nil {
 		return nil, fmt.Errorf("connect %s: %w", socket, err)
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
-// Others of the sandbox can fill the places in front of the daemon's socket. The guest waits behind them and has its turn.
+// If other processes of the sandbox fill the backlog of the daemon's socket, the guest waits behind
+// them for its turn.
 func TestDialWaitsForItsTurn(t *testing.T) {
 	path := filepath.Join(shortdir.New(t), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -64,6 +65,6 @@ func TestDialWaitsForItsTurn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := dial(ctx, path); err == nil {
-		t.Error("dial for a caller who has gone: got no error")
+		t.Error("dial with an ended context: got no error")
 	}
 }

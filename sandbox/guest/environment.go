@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// defaultPath is the search path where the image sets none; Docker's own default.
+// defaultPath is the search path if the image sets none; Docker's own default.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Limits of what a client sets by env requests.
+// Limits of variables from env requests.
 const (
 	maxEnv      = 64
 	maxEnvValue = 4 << 10
 )
 
-// envAllowed reports whether a client may set the variable: locale and terminal, and git's protocol version. Never what
-// changes which code runs (LD_*, BASH_ENV, PATH).
+// envAllowed reports whether a client may set the variable: locale, terminal, and git's protocol
+// version. No variable that changes which code runs is allowed (LD_*, BASH_ENV, PATH).
 func envAllowed(name, value string) bool {
 	switch {
 	case len(name) > 64 || len(value) > maxEnvValue || strings.ContainsAny(name, "=\x00\n") || strings.ContainsRune(value, 0):
@@ -28,8 +28,8 @@ func envAllowed(name, value string) bool {
 	return slices.Contains([]string{"LANG", "TERM", "COLORTERM", "GIT_PROTOCOL"}, name)
 }
 
-// environment returns the variables of a process of the session user: the configured ones over defaults that follow from
-// the account, then extra over both. Later entries win; each name appears once.
+// environment returns the variables of a process of the session user: defaults from the account,
+// overridden by the configured ones, then by extra. Later entries win; each name appears once.
 func (g *Guest) environment(a Account, shell string, extra ...string) []string {
 	if shell == "" {
 		shell = a.Shell
@@ -39,12 +39,13 @@ func (g *Guest) environment(a Account, shell string, extra ...string) []string {
 		base = append(base, "SHELL="+shell)
 	}
 	env := slices.Concat(base, g.config.Env,
-		// What tells programs that they run under SSH. The addresses are the sandbox's own: the client's are not its business.
+		// Tells programs that they run under SSH. The addresses are the sandbox's own: it must not
+		// learn the client's.
 		[]string{"SSH_CONNECTION=127.0.0.1 0 127.0.0.1 22"}, extra)
 	return lastWins(env)
 }
 
-// lastWins drops all but the last entry of each name, and what is no NAME=value.
+// lastWins drops all but the last entry of each name, and all that are not NAME=value.
 func lastWins(env []string) []string {
 	seen := make(map[string]bool, len(env))
 	out := make([]string, 0, len(env))
@@ -70,9 +71,9 @@ func getenv(env []string, name string) string {
 	return ""
 }
 
-// shellOf returns the shell that a's commands run in, empty if the image has none: the account's own if it exists, else
-// bash, else sh. nologin and false are not shells here: whoever reached the sandbox may run programs in it, as with
-// `docker exec`.
+// shellOf returns the shell for a's commands, empty if the image has none: the account's own if it
+// exists, else bash, else sh. It skips nologin and false: users with access to the sandbox may run
+// programs in it, as with `docker exec`.
 func shellOf(a Account) string {
 	own := a.Shell
 	switch filepath.Base(own) {
@@ -87,13 +88,13 @@ func shellOf(a Account) string {
 	return ""
 }
 
-// executable reports whether path is a file that somebody may execute.
+// executable reports whether path is a file with an execute permission.
 func executable(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0
 }
 
-// lookPath finds an executable by the PATH of env; a name with a slash is taken as it is.
+// lookPath finds an executable by the PATH of env; it does not search for a name with a slash.
 func lookPath(name string, env []string, dir string) string {
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {
@@ -109,8 +110,8 @@ func lookPath(name string, env []string, dir string) string {
 	return ""
 }
 
-// startDir returns where a's processes begin: the first of the wanted directory, the configured one and the home that
-// exists, else /.
+// startDir returns the working directory of a's processes: the first that exists of want, the
+// configured one and the home, else /.
 func (g *Guest) startDir(a Account, want string) string {
 	for _, dir := range []string{want, g.config.Workdir, a.Home} {
 		if dir == "" || !filepath.IsAbs(dir) {
@@ -123,8 +124,8 @@ func (g *Guest) startDir(a Account, want string) string {
 	return "/"
 }
 
-// splitCommand splits a command line for an image without any shell: words are separated by blanks, single and double
-// quotes and backslashes quote, and nothing is expanded.
+// splitCommand splits a command line for an image without a shell. Blanks separate words; single
+// quotes, double quotes and backslashes quote. Nothing is expanded.
 func splitCommand(line string) []string {
 	var words []string
 	var word strings.Builder

@@ -27,18 +27,19 @@ const (
 	maxForwards = 64
 )
 
-// duplex is a connection whose two directions end on their own.
+// duplex is a connection whose directions can end separately.
 type duplex interface {
 	io.ReadWriteCloser
 	CloseWrite() error
 }
 
-// closeTimeout is how long data of a client that closed its channel may take to reach a program that does not read.
+// closeTimeout is how long data of a client that closed its channel may take to reach a slow
+// program.
 const closeTimeout = 10 * time.Second
 
-// join copies both ways until both have ended, each end passed on as that: a protocol that says "I have sent everything"
-// still gets its answer. An error on either way ends both, and so does the client's CLOSE once what it sent before has
-// arrived.
+// join copies both ways until both have ended, and passes on each end, so that a client that has
+// sent everything still gets its answer. An error on either way ends both. The client's CLOSE does,
+// too, once its earlier data has arrived.
 func join(ch *sshconn.Channel, conn duplex) {
 	var wg sync.WaitGroup
 	way := func(dst, src duplex) {
@@ -98,7 +99,7 @@ func (c *client) serveDirectUnix(nc *sshconn.NewChannel) {
 	c.accept(nc, conn)
 }
 
-// accept joins a channel that was asked for to the connection made for it.
+// accept accepts a channel and joins it to conn.
 func (c *client) accept(nc *sshconn.NewChannel, conn duplex) {
 	ch, err := nc.Accept()
 	if err != nil {
@@ -108,7 +109,7 @@ func (c *client) accept(nc *sshconn.NewChannel, conn duplex) {
 	join(ch, conn)
 }
 
-// reason is an error of a dial as the other end of the connection sees it.
+// reason returns an error of a dial for display to the client.
 func reason(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		err = op.Err
@@ -119,7 +120,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// forward is a listener that a client asked for.
+// forward is a listener for a client's request.
 type forward struct {
 	listeners []net.Listener
 	cleanup   func()
@@ -134,7 +135,8 @@ func (f *forward) close() {
 	}
 }
 
-// add keeps f under key until it is cancelled or the connection ends. It is refused, and closed, when the key is taken.
+// add stores f under key until it is cancelled or the connection ends. If the key is taken, it
+// closes f and returns false.
 func (c *client) add(key string, f *forward) bool {
 	c.mu.Lock()
 	_, taken := c.forward[key]
@@ -162,7 +164,7 @@ func (c *client) remove(key string) bool {
 	return true
 }
 
-// closeForwards ends all listeners: they die with the connection that asked for them.
+// closeForwards ends all listeners; they end with their connection.
 func (c *client) closeForwards() {
 	c.mu.Lock()
 	c.closed = true
@@ -174,14 +176,15 @@ func (c *client) closeForwards() {
 	}
 }
 
-// listen accepts from l until it is closed and opens a channel for each connection, on this client's own connection.
+// listen accepts from l until it is closed and opens a channel for each connection, on this
+// client's own connection.
 func (c *client) listen(l net.Listener, channel string, payload func(net.Conn) []byte) {
 	c.wg.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-					time.Sleep(50 * time.Millisecond) //nolint:forbidigo // descriptors are out: the peers wait in the backlog meanwhile
+					time.Sleep(50 * time.Millisecond) //nolint:forbidigo // out of descriptors
 					continue
 				}
 				return
@@ -226,11 +229,11 @@ func (c *client) tcpForward(r *ssh.Request) {
 	if req.Port == 0 {
 		answer = wire.Marshal(wire.TCPForwardReply{Port: uint32(port)})
 	}
-	reply(r, true, answer) // before the first channel, which the client could not place otherwise
+	reply(r, true, answer) // before the first channel, which the client could not match otherwise
 	for _, l := range listeners {
 		c.listen(l, wire.ChannelForwardedTCP, func(conn net.Conn) []byte {
 			from := conn.RemoteAddr().(*net.TCPAddr)
-			// The host exactly as it was asked for: that is how clients find the forward it belongs to.
+			// The host exactly as in the request: clients find the forward by it.
 			return wire.Marshal(wire.DirectTCP{Host: req.Host, Port: uint32(port), OriginHost: from.IP.String(), OriginPort: uint32(from.Port)})
 		})
 	}
@@ -238,7 +241,8 @@ func (c *client) tcpForward(r *ssh.Request) {
 
 func tcpKey(host string, port uint32) string { return fmt.Sprintf("tcp %d %s", port, host) }
 
-// mayListen says whether the connection may have one more listener, before anything is bound.
+// mayListen reports whether the connection may have one more listener. It is checked before any
+// bind.
 func (c *client) mayListen() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,8 +254,8 @@ func (c *client) cancelTCP(r *ssh.Request) {
 	reply(r, wire.Unmarshal(r.Payload, &req) == nil && c.remove(tcpKey(req.Host, req.Port)), nil)
 }
 
-// listenTCP binds what tcpip-forward's address means: "" and "*" every address, "localhost" the loopback of both
-// families, else the address itself. All get the same port.
+// listenTCP binds the address of a tcpip-forward: "" and "*" mean every address, "localhost" the
+// loopback of both families, any other the address itself. All get the same port.
 func (g *Guest) listenTCP(ctx context.Context, host string, port int) ([]net.Listener, int, error) {
 	type bind struct{ network, addr string }
 	var binds []bind
@@ -274,7 +278,7 @@ func (g *Guest) listenTCP(ctx context.Context, host string, port int) ([]net.Lis
 		})
 		if err != nil {
 			if i > 0 {
-				continue // a sandbox without IPv6, or with that port taken there
+				continue // no IPv6 in the sandbox, or the port is taken there
 			}
 			return nil, 0, err
 		}
@@ -284,7 +288,7 @@ func (g *Guest) listenTCP(ctx context.Context, host string, port int) ([]net.Lis
 	return out, port, nil
 }
 
-// socketPath reports whether path may name a socket here: absolute, and short enough for an address.
+// socketPath reports whether path can be a socket: absolute, and short enough for an address.
 func socketPath(path string) bool {
 	return filepath.IsAbs(path) && len(path) < 108 && !strings.ContainsRune(path, 0)
 }

@@ -66,7 +66,7 @@ func talk(t testing.TB, conn net.Conn, text string) string {
 	return string(answer)
 }
 
-// dialVia opens a direct channel that can end one side.
+// dialVia opens a direct channel whose directions can end separately.
 func dialVia(t testing.TB, client *ssh.Client, channel string, payload any) (ssh.Channel, error) {
 	t.Helper()
 	ch, reqs, err := client.OpenChannel(channel, wire.Marshal(payload))
@@ -103,7 +103,7 @@ func TestDirect(t *testing.T) {
 			if err := ch.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			// The other side saw our end, and we still get its answer.
+			// The peer saw our end, and its answer still arrives.
 			if got, err := io.ReadAll(ch); string(got) != "read 300000 bytes, <nil>" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -132,7 +132,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// A client that closes its channel in the middle frees the connection that was made for it, though the other side is silent.
+// A client that closes its channel early frees the connection behind it, even if the peer is
+// silent.
 func TestDirectClosedByClient(t *testing.T) {
 	s := newSandbox(t)
 	l := listenLocal(t, "tcp", "127.0.0.1:0")
@@ -153,7 +154,7 @@ func TestDirectClosedByClient(t *testing.T) {
 	if got, err := io.ReadAll(conn); string(got) != "last words" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	// Whoever writes now finds nobody.
+	// A write now fails.
 	await(t, "the connection is closed both ways", func() bool { _, err := conn.Write([]byte("x")); return err != nil })
 }
 
@@ -189,7 +190,8 @@ func TestTCPForward(t *testing.T) {
 	}
 }
 
-// Forwards belong to the connection that asked: another can neither cancel nor receive them, and they end with it.
+// Forwards belong to their connection: another connection can neither cancel nor receive them, and
+// they end with theirs.
 func TestForwardsAreApart(t *testing.T) {
 	s := newSandbox(t)
 	alice, bob := s.dial(t), s.dial(t)
@@ -239,7 +241,7 @@ func TestUnixForward(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
 	path := filepath.Join(s.home, "forwarded")
-	// One that a killed server left behind is in nobody's way.
+	// A socket that a killed server left behind is replaced.
 	dead := listenLocal(t, "unix", path).(*net.UnixListener)
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
@@ -274,7 +276,7 @@ func TestUnixForward(t *testing.T) {
 	}
 }
 
-// Two clients with different agents at once never meet the other's.
+// Two clients with different agents at the same time never reach the other's agent.
 func TestAgentForwarding(t *testing.T) {
 	s := newSandbox(t)
 	type user struct {
@@ -352,13 +354,14 @@ func TestAgentForwarding(t *testing.T) {
 			return errors.Is(err, os.ErrNotExist)
 		})
 	}
-	// Unasked, there is none.
+	// Without a request there is none.
 	if got := execute(t, s.dial(t), "echo ${SSH_AUTH_SOCK-none}", ""); got.Out != "none\n" {
 		t.Errorf("without a request: %+v", got)
 	}
 }
 
-// X11 forwarding gives the cookie to the image's xauth and leads connections to the client; without xauth it is refused.
+// X11 forwarding gives the cookie to the image's xauth and connects displays to the client; without
+// xauth it fails.
 func TestX11(t *testing.T) {
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "xauth"), []byte("#!/bin/sh\nexec cat >$HOME/xauth.got\n"), 0o755); err != nil {
@@ -420,7 +423,8 @@ func TestX11(t *testing.T) {
 	}
 }
 
-// lostConn is a connection that ended as x/crypto's may: who opens a channel then is never told.
+// lostConn is a connection that ends like those of x/crypto can: a pending open of a channel never
+// returns.
 type lostConn struct {
 	ssh.Conn
 	opening, over chan struct{}
@@ -428,11 +432,12 @@ type lostConn struct {
 
 func (c lostConn) OpenChannel(string, []byte) (ssh.Channel, <-chan *ssh.Request, error) {
 	close(c.opening)
-	<-c.over // which is the test's own
+	<-c.over // the test's own
 	return nil, nil, io.EOF
 }
 
-// A connection whose end a channel that is being opened is not told of is over all the same, and what was accepted for it is closed.
+// A connection ends completely even if a pending open of a channel never returns, and connections
+// accepted for it are closed.
 func TestForwardIsOpenedAsItsConnectionEnds(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	lost := lostConn{opening: make(chan struct{}), over: make(chan struct{})}

@@ -1,9 +1,11 @@
-// Package guest is what runs inside a sandbox: an SSH server with everything that its clients expect – commands, files,
-// forwarding both ways, agents – the sessions of package session on the same connection, and the duties of PID 1.
+// Package guest runs inside a sandbox. It is an SSH server with everything that clients expect –
+// commands, files, forwarding both ways, agents – with the sessions of package session on the same
+// connection, and it does the duties of PID 1.
 //
-// It needs nothing of the image around it: no shell, no user database, no libraries. It states facts and is not trusted:
-// who may do what is decided outside, and whoever logs in with the one client key may do everything. [Main] is the
-// program; [New] serves inside another program, for tests that want the real thing without a container.
+// It needs nothing of the image: no shell, no user database, no libraries. It is not trusted: the
+// daemon decides who may do what, and a login with the one client key may do everything. [Main] is
+// the program; [New] serves inside another program, for tests that need a real guest without a
+// container.
 package guest
 
 import (
@@ -25,39 +27,41 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Software names this program to its peers.
+// Software is the name of this program for its peers.
 const Software = "sandboxd-guest"
 
-// Options of a Guest. The zero value serves as the configured user of this machine.
+// Options of a Guest. The zero value serves the configured user of this machine.
 type Options struct {
 	Log *slog.Logger // nil discards
 
-	// Exe is the program that children of the guest's own kind are started from, with the arguments of [Main] and Name as
-	// argument 0. Empty means /proc/self/exe: a program with a Guest inside calls [Main] when it finds itself named so.
+	// Exe is the program from which the guest starts children of its own kind, with the arguments
+	// of [Main] and Name as argument 0. Empty means /proc/self/exe: a program that contains a Guest
+	// calls [Main] when its argument 0 is Name.
 	Exe string
 
-	// Account is who commands run as, without switching to it: the user of the program around. Nil looks up the
-	// configured user and switches.
+	// Account is the user that runs commands, without a switch: the user of the surrounding
+	// program. Nil looks up the configured user and switches.
 	Account *Account
 }
 
 // Name is argument 0 of the guest's own children.
 const Name = "sandboxd-guest"
 
-// Guest is one sandbox seen from inside. Its methods may be called at once.
+// Guest serves one sandbox from inside. Its methods may be called concurrently.
 type Guest struct {
 	config   wire.GuestConfig
 	log      *slog.Logger
 	exe      string
-	switches bool // commands run as account, which is not ourselves
+	switches bool // commands run as account, which is another user
 	pid1     bool
-	login    bool // sessions run login shells: the environment is a machine's and not an image's
-	ssh      *ssh.ServerConfig
-	etc      string
+	// Sessions run login shells: the environment is that of a machine, not of an image.
+	login bool
+	ssh   *ssh.ServerConfig
+	etc   string
 
-	account  Account // numbers never change; refreshed for the rest
+	account  Account // numbers never change; the rest is refreshed
 	database database
-	hadShell bool // the image brought a shell: without one it is broken
+	hadShell bool // the image had a shell: if it is missing, the sandbox is broken
 
 	children *children
 	sessions *session.Set
@@ -67,24 +71,26 @@ type Guest struct {
 	closing bool              // guarded by mu
 	conns   map[net.Conn]bool // guarded by mu
 	drains  map[*os.File]bool // guarded by mu; outputs of background children, see discard
-	wg      sync.WaitGroup    // of the goroutines that read drains
+	wg      sync.WaitGroup    // goroutines that read drains
 
 	terminals map[*terminal]bool // guarded by mu; of sessions, until they are closed
 
-	quiet *time.Timer // gives memory back when it fires; nil inside another program, set before anything is served
+	// Returns memory when it fires; nil inside another program, set before the first connection.
+	quiet *time.Timer
 
-	stopped chan struct{} // closed when a stop was carried out
+	stopped chan struct{} // closed when a stop has been carried out
 	stop    sync.Once
 }
 
-// New returns a Guest for config, which serves what is given to ServeConn. It starts nothing; Close ends it.
+// New returns a Guest for config, which serves the connections of ServeConn. It starts nothing;
+// Close ends it.
 func New(config wire.GuestConfig, opt Options) (*Guest, error) {
 	return newGuest(config, opt, newChildren(false))
 }
 
 func newGuest(config wire.GuestConfig, opt Options, procs *children) (*Guest, error) {
 	if config.Version < wire.MinVersion {
-		return nil, fmt.Errorf("configuration speaks version %d, the oldest known is %d", config.Version, wire.MinVersion)
+		return nil, fmt.Errorf("configuration has version %d; the oldest supported is %d", config.Version, wire.MinVersion)
 	}
 	g := &Guest{config: config, log: opt.Log, exe: opt.Exe, children: procs, pid1: procs.all, etc: "/etc",
 		conns: make(map[net.Conn]bool), drains: make(map[*os.File]bool), terminals: make(map[*terminal]bool), stopped: make(chan struct{})}
@@ -112,7 +118,7 @@ func newGuest(config wire.GuestConfig, opt Options, procs *children) (*Guest, er
 	return g, nil
 }
 
-// serverConfig accepts the one client key, by proof of possession, and nothing else.
+// serverConfig accepts only the client key, by proof of possession.
 func serverConfig(config wire.GuestConfig) (*ssh.ServerConfig, error) {
 	host, err := ssh.ParsePrivateKey([]byte(config.HostKey))
 	if err != nil {
@@ -137,7 +143,7 @@ func serverConfig(config wire.GuestConfig) (*ssh.ServerConfig, error) {
 	return sc, nil
 }
 
-// user returns the session user as the user database has it now.
+// user returns the session user with its current entry in the user database.
 func (g *Guest) user() Account {
 	if !g.switches {
 		return g.account
@@ -145,7 +151,7 @@ func (g *Guest) user() Account {
 	return g.database.refresh(g.account, g.etc, time.Now())
 }
 
-// credential is what a child of a needs to become a, nil when it is a already.
+// credential is the switch that a child needs to run as a; nil if none is needed.
 func (g *Guest) credential(a Account) *syscall.Credential {
 	if !g.switches {
 		return nil
@@ -153,8 +159,8 @@ func (g *Guest) credential(a Account) *syscall.Credential {
 	return &syscall.Credential{Uid: a.UID, Gid: a.GID, Groups: a.Groups}
 }
 
-// Close ends every connection, session and process of the guest. It returns when processes and sessions are gone, for
-// those of sessions at the latest when ctx ends; ServeConn returns on its own.
+// Close ends every connection, session and process of the guest. It waits for processes and
+// sessions; for those of sessions until ctx ends at the latest. ServeConn returns by itself.
 func (g *Guest) Close(ctx context.Context) error {
 	g.mu.Lock()
 	g.closing = true

@@ -18,11 +18,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// On a machine that has an SSH server of its own the guest is a program of its user: no root, no port, not PID 1. One
-// process for each directory serves sessions on a socket in there, and outlives who started it; another copies between that
-// socket and an SSH channel. The directory is the daemon's, 0700, and so is what may be said on the socket.
+// On a machine with its own SSH server the guest is a program of the user: no root, no port, not
+// PID 1. One process for each directory serves sessions on a socket in it, and outlives its
+// starter. Another process copies between that socket and an SSH channel. The daemon owns the
+// directory, with mode 0700, and so controls the socket.
 
-// runStdio joins standard input and output with the session server of dir, and starts that first if there is none.
+// runStdio connects standard input and output to the session server of dir, and starts the server
+// if needed.
 func runStdio(dir string) int {
 	conn, err := reachHost(dir)
 	if err != nil {
@@ -30,7 +32,8 @@ func runStdio(dir string) int {
 		return 1
 	}
 	_, _ = os.Stdout.WriteString(wire.HostReady)
-	// A shell that replaced itself by another reads what it is to do from here; whoever came by the command line skips it.
+	// A shell that replaced itself with another reads its orders from here; if the order came by
+	// the command line, skip it.
 	for line := ""; line+"\n" != wire.HostStart; {
 		if line, err = readLine(os.Stdin); err != nil {
 			return 1
@@ -44,7 +47,8 @@ func runStdio(dir string) int {
 	return 0
 }
 
-// reachHost connects to the session server of dir, started first if there is none: by one at a time.
+// reachHost connects to the session server of dir. If there is none, one caller at a time starts
+// it.
 func reachHost(dir string) (*net.UnixConn, error) {
 	conn, err := dialHost(dir)
 	if err == nil {
@@ -67,7 +71,7 @@ func reachHost(dir string) (*net.UnixConn, error) {
 	return dialHost(dir)
 }
 
-// readLine reads a line of at most 64 KiB, and not a byte more.
+// readLine reads a line of at most 64 KiB, and no byte beyond it.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) < 64<<10; {
@@ -113,19 +117,21 @@ func startHost(dir string) error {
 	return err
 }
 
-// runHost is the session server of dir. It says on descriptor 3 when it listens, or why it does not.
+// runHost is the session server of dir. It reports on descriptor 3 that it listens, or why it does
+// not.
 func runHost(dir string) int {
 	ready := os.NewFile(3, "")
 	unix.CloseOnExec(3)
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGPIPE) // dropped: see takeSignals
-	signals.DefaultForChildren()                                      // whatever started us
-	// What other processes of this user could read here are the secrets of marks.
+	// Whatever the starter ignored.
+	signals.DefaultForChildren()
+	// Its memory and files would show other processes of this user the secrets of marks.
 	err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	if err == nil {
 		l, remove, lerr := listenUnix(identity{}, dir+"/sock")
 		if err = lerr; err == nil {
 			g := hostGuest()
-			go g.serveHost(l) // ends with the process, which ends with the order to stop
+			go g.serveHost(l) // ends with the process, at the order to stop
 			_, _ = ready.WriteString("ok")
 			ready.Close()
 			<-g.Stopped()
@@ -137,7 +143,8 @@ func runHost(dir string) int {
 	return 1
 }
 
-// hostGuest is a guest that is the user it runs as, in the environment that the machine's SSH server gave.
+// hostGuest is a guest that runs as its own user, with the environment from the machine's SSH
+// server.
 func hostGuest() *Guest {
 	var env []string
 	for _, e := range os.Environ() {
@@ -150,7 +157,7 @@ func hostGuest() *Guest {
 	}
 	uid := os.Getuid()
 	a, err := lookupAccount("/etc", strconv.Itoa(uid))
-	if err != nil || a.Shell == "" { // a directory service knows the account
+	if err != nil || a.Shell == "" { // the account is in a directory service
 		a = Account{Name: getenv(env, "USER"), UID: uint32(uid), GID: uint32(os.Getgid())}
 	}
 	if home := getenv(env, "HOME"); home != "" {
@@ -167,12 +174,12 @@ func hostGuest() *Guest {
 	return g
 }
 
-// serveHost serves what connects to the socket: an order, or with none a session stream.
+// serveHost serves connections to the socket: an order, or without one a session stream.
 func (g *Guest) serveHost(l *net.UnixListener) {
 	for {
 		conn, err := l.AcceptUnix()
 		if err != nil {
-			sleep(context.Background(), redialMost) // out of descriptors: sessions give them back
+			sleep(context.Background(), redialMost) // out of descriptors: sessions free them
 			continue
 		}
 		go func() {

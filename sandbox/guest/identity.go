@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity is whose rights a file operation of the guest itself uses. A zero identity is the guest's own.
+// identity is the user whose rights a file operation of the guest itself uses. A zero identity is
+// the guest's own.
 type identity struct {
 	account *Account
 }
 
-// identity is the session user's.
+// identity returns the session user's identity.
 func (g *Guest) identity() identity {
 	if !g.switches || g.account.UID == 0 {
 		return identity{}
@@ -27,9 +28,9 @@ func (g *Guest) identity() identity {
 	return identity{&a}
 }
 
-// do runs f with the identity's user, groups and none of root's capabilities, on one thread. The effective user and not
-// only that of the file system: whoever is connected to sees it (SO_PEERCRED), and must not take the session user for
-// root. f must not leave its goroutine.
+// do runs f with the identity's user and groups, without root's capabilities, on one thread. It
+// changes the effective user, not only that of the file system: a peer sees it (SO_PEERCRED) and
+// must not mistake the session user for root. f must not leave its goroutine.
 func (id identity) do(f func() error) error {
 	if id.account == nil {
 		return f()
@@ -48,14 +49,15 @@ func (id identity) do(f func() error) error {
 		return errors.Join(err, back)
 	}
 	runtime.UnlockOSThread()
-	// The kernel made this process dumpable as after a set-user-id exec (credentials(7)); it must stay closed.
+	// The kernel made this process dumpable, as after a set-user-id exec (credentials(7)). Revert
+	// that.
 	if derr := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); derr != nil {
 		return errors.Join(err, derr)
 	}
 	return err
 }
 
-// assume changes the calling thread alone: the raw calls, where syscall's wrappers change all threads.
+// assume changes only the calling thread, with raw calls: syscall's wrappers change all threads.
 func assume(uid, gid int, groups []uint32) error {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&groups[0])), 0); e != 0 {
 		return fmt.Errorf("setgroups: %w", e)
@@ -95,9 +97,9 @@ func dialUnix(id identity, path string) (*net.UnixConn, error) {
 	return conn, err
 }
 
-// listenUnix binds a socket that only its owner can connect to. Like OpenSSH (StreamLocalBindUnlink no) it takes no path
-// that is there already, except a socket on which nobody listens any more. The returned function removes the socket if it
-// is still that one.
+// listenUnix binds a socket that only its owner can connect to. Like OpenSSH (StreamLocalBindUnlink
+// no) it does not replace an existing path, except a socket without a listener. The returned
+// function removes the socket if it is still the same.
 func listenUnix(id identity, path string) (l *net.UnixListener, remove func(), err error) {
 	var own os.FileInfo
 	err = id.do(func() error {
@@ -121,7 +123,7 @@ func listenUnix(id identity, path string) (l *net.UnixListener, remove func(), e
 		return nil, nil, err
 	}
 	return l, func() {
-		// As the user too: a directory on the way may have been replaced.
+		// As the user, too: a parent directory may have been replaced.
 		_ = id.do(func() error {
 			if now, err := os.Lstat(path); err != nil || !os.SameFile(own, now) {
 				return err
@@ -131,8 +133,8 @@ func listenUnix(id identity, path string) (l *net.UnixListener, remove func(), e
 	}, nil
 }
 
-// bindUnix listens on path with mode 0600 from the first moment: a socket file takes the mode of its descriptor, while the
-// umask belongs to the whole process and to the children it starts meanwhile.
+// bindUnix listens on path with mode 0600 from the beginning. A socket file gets the mode of its
+// descriptor; the umask would apply to the whole process and to children that it starts meanwhile.
 func bindUnix(path string) (*net.UnixListener, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -158,7 +160,7 @@ func bindUnix(path string) (*net.UnixListener, error) {
 	return ul, nil
 }
 
-// abandoned reports whether path is a socket on which nobody listens.
+// abandoned reports whether path is a socket without a listener.
 func abandoned(path string) bool {
 	if st, err := os.Lstat(path); err != nil || st.Mode().Type() != fs.ModeSocket {
 		return false

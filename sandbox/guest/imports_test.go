@@ -9,15 +9,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The guest runs in every sandbox and is mapped into each of them: whatever it imports was weighed.
+// The guest runs in every sandbox and takes memory in each: every import needs a reason.
 func TestImports(t *testing.T) {
 	const module = "github.com/sandboxd/sandboxd/"
 	want := []string{
-		"github.com/kr/fs",    // of pkg/sftp
+		"github.com/kr/fs",    // for pkg/sftp
 		"github.com/pkg/sftp", // files
 		"github.com/pkg/sftp/internal/encoding/ssh/filexfer",
 		"github.com/pkg/sftp/internal/encoding/ssh/filexfer/openssh",
-		"golang.org/x/crypto/blowfish",          // of x/crypto/ssh, as all of x/crypto
+		"golang.org/x/crypto/blowfish",          // for x/crypto/ssh, as all of x/crypto
 		"golang.org/x/crypto/chacha20",          //
 		"golang.org/x/crypto/cryptobyte",        //
 		"golang.org/x/crypto/cryptobyte/asn1",   //
@@ -35,9 +35,10 @@ func TestImports(t *testing.T) {
 		"sandbox/session/screen",
 		"sandbox/session/text",
 		"sandbox/session/track",
-		"sandbox/signals", // a session server that nohup or a supervisor started
-		"sandbox/sshconn", // the library's connection layer without its traps
-		"sandbox/stdio",   // pipes and terminals that the daemon has the other ends of
+		// Resets ignored signals when nohup or a supervisor started the session server.
+		"sandbox/signals",
+		"sandbox/sshconn", // the library's connection layer without its pitfalls
+		"sandbox/stdio",   // pipes and terminals whose other ends the daemon has
 		"sandbox/wire",
 	}
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/sandboxd-guest").Output()

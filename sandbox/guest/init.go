@@ -23,47 +23,49 @@ import (
 )
 
 const (
-	// configTimeout is how long the configuration may take to arrive on standard input.
+	// configTimeout bounds the wait for the configuration on standard input.
 	configTimeout = 10 * time.Second
 	maxConfig     = 1 << 20
 
-	// The daemon may be away, for an upgrade or for ever.
+	// The daemon may be away, for an upgrade or indefinitely.
 	redialFirst = 10 * time.Millisecond
 	redialMost  = 250 * time.Millisecond
 
-	// parked is how many threads exist before the sandbox can use up its processes. A Go program that needs a thread then
-	// and cannot have it dies.
+	// parked is how many threads exist before the sandbox can use up its processes. Later, a Go
+	// program that cannot create a thread dies.
 	parked = 32
 
-	// restAfter is how long after the end of a channel memory goes back to the system. Of hundreds
-	// of sandboxes most are idle, and each would keep what its last transfer left behind.
+	// restAfter is how long after the end of a channel the guest returns memory to the system. Most
+	// of hundreds of sandboxes are idle; each would keep the buffers of its last transfer.
 	restAfter = time.Second
 
-	// maxProcs bounds what the guest takes of a large machine: what it runs is copying.
+	// maxProcs bounds the guest's processors on a large machine: it only copies.
 	maxProcs = 4
 )
 
-// runInit is PID 1 of a sandbox, until it is ordered to stop.
+// runInit is PID 1 of a sandbox, until it gets the order to stop.
 func runInit() int {
-	// First of all: without this root in the sandbox opens /proc/1/mem, reads the keys that are about to arrive, and
-	// attaches to this process.
+	// First of all: without this, root in the sandbox could open /proc/1/mem, read the keys that
+	// are about to arrive, and attach to this process.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd: prctl:", err)
 		return 1
 	}
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
-		// It kills all other processes of its namespace when told to: not of one that is not its own.
-		fmt.Fprintln(os.Stderr, "sandboxd: init runs as PID 1 of a sandbox, with that sandbox's /proc, and nowhere else")
+		// On an order it kills all other processes of its PID namespace, so it must be a namespace
+		// of its own.
+		fmt.Fprintln(os.Stderr, "sandboxd: init: must be PID 1 of a sandbox, with that sandbox's /proc")
 		return exitUsage
 	}
 	ended := takeSignals()
-	tun, err := openTun() // before its capability is gone
-	if err := errors.Join(err, keepFromChildren(), keepFromReserving(), keepOwnLimits()); err != nil {
+	tun, err := openTun() // before its capability is dropped
+	if err := errors.Join(err, dropCapabilities(), blockReserving(), protectLimits()); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
 	}
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
-	// After what is done on every thread at once, so that it is done on few. New threads inherit it.
+	// After the calls that change all threads, so that they change few. New threads inherit the
+	// result.
 	parkThreads()
 	unix.Umask(0o022)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -80,12 +82,12 @@ func runInit() int {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
 		return exitConfig
 	}
-	if err := furnish("/etc", config); err != nil {
+	if err := prepareImage("/etc", config); err != nil {
 		log.Warn("account", "err", err)
 	}
 
 	if (tun >= 0) != (config.TunSocket != "") {
-		fmt.Fprintln(os.Stderr, "sandboxd: configuration: a device and its socket belong together")
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration: a network device needs a socket, and the reverse")
 		return exitConfig
 	}
 
@@ -109,14 +111,15 @@ func runInit() int {
 	}
 	g.Begin(ctx)
 	<-g.Stopped()
-	// The process ends with what still runs: nobody is left to wait for it, and a connection gets the kernel's EOF.
+	// The process ends with its remaining goroutines: nothing waits for them, and connections get
+	// EOF from the kernel.
 	cancel()
 	return 0
 }
 
-// allSignals returns every signal that a Go program can take, without those that have a meaning
-// here: CHLD is ours, URG the runtime's. The runtime leaves 32 and 34 at their default for C
-// libraries, and has 33 for itself.
+// allSignals returns every signal that a Go program can handle, except CHLD, which the guest uses,
+// and URG, which the runtime uses. The runtime leaves 32 and 34 at their default for C libraries,
+// and uses 33 itself.
 func allSignals() []os.Signal {
 	var all []os.Signal
 	for n := syscall.Signal(1); n <= 64; n++ {
@@ -129,11 +132,13 @@ func allSignals() []os.Signal {
 	return all
 }
 
-// takeSignals takes every signal and obeys none: stopping is an order of the daemon. Not by ignoring them, which children
-// inherit, and not TERM alone: QUIT, ABRT, SEGV and others end a Go process. The returned channel gets one value when
-// children have ended, several ends counting as one.
+// takeSignals handles every signal and obeys none: only the daemon can order a stop. Ignoring them
+// would not do, because children inherit that; nor would TERM alone, because QUIT, ABRT, SEGV and
+// others end a Go process. The returned channel gets one value when one or more children have
+// ended.
 func takeSignals() <-chan os.Signal {
-	dropped := make(chan os.Signal, 1) // full from the first one on, and nobody reads: the rest is dropped
+	// Full after the first signal, and never read: later ones are dropped.
+	dropped := make(chan os.Signal, 1)
 	signal.Notify(dropped, allSignals()...)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -147,7 +152,7 @@ func parkThreads() {
 	ready.Add(parked)
 	for range parked {
 		done.Go(func() {
-			runtime.LockOSThread() // one thread each, as long as all are locked
+			runtime.LockOSThread() // one thread each, while all are locked
 			ready.Done()
 			<-hold
 			runtime.UnlockOSThread()
@@ -165,7 +170,7 @@ func readConfig(r io.Reader, timeout time.Duration) (wire.GuestConfig, error) {
 		err  error
 	}
 	got := make(chan result, 1)
-	// Ends with its read; when that never comes, with the process.
+	// It ends with its read, or with the process.
 	go func() {
 		line, err := bufio.NewReader(io.LimitReader(r, maxConfig)).ReadBytes('\n')
 		got <- result{line, err}
@@ -173,13 +178,14 @@ func readConfig(r io.Reader, timeout time.Duration) (wire.GuestConfig, error) {
 	var config wire.GuestConfig
 	select {
 	case <-time.After(timeout):
-		return config, fmt.Errorf("nothing on standard input for %v", timeout)
+		return config, fmt.Errorf("no configuration on standard input within %v", timeout)
 	case res := <-got:
 		if res.err != nil && (!errors.Is(res.err, io.EOF) || len(res.line) == 0) {
 			return config, res.err
 		}
 		if err := json.Unmarshal(res.line, &config); err != nil {
-			return config, errors.New("is not one line of JSON") // its text may be a key
+			// Without its text, which may contain a key.
+			return config, errors.New("is not one line of JSON")
 		}
 	}
 	if config.Socket == "" {
@@ -188,7 +194,7 @@ func readConfig(r io.Reader, timeout time.Duration) (wire.GuestConfig, error) {
 	return config, nil
 }
 
-// closeStdin closes standard input and leaves nothing for a later file to take its number.
+// closeStdin closes standard input, and reserves its number so that no later file gets it.
 func closeStdin() {
 	os.Stdin.Close()
 	if fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil && fd != 0 {
@@ -197,8 +203,8 @@ func closeStdin() {
 	}
 }
 
-// callIn keeps one connection to the daemon's socket waiting and serves those that the daemon has claimed by its first
-// byte, until ctx ends.
+// callIn keeps one connection waiting at the daemon's socket, and serves each that the daemon
+// claims by its first byte, until ctx ends.
 func (g *Guest) callIn(ctx context.Context, socket string) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -225,7 +231,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// awaitClaim dials and returns when the other side has sent something.
+// awaitClaim dials and returns when the peer has sent something.
 func awaitClaim(ctx context.Context, socket string) (net.Conn, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -240,7 +246,7 @@ func awaitClaim(ctx context.Context, socket string) (net.Conn, error) {
 	return conn, nil
 }
 
-// awaitByte waits for the first byte and leaves it.
+// awaitByte waits for the first byte without consuming it.
 func awaitByte(conn *net.UnixConn) error {
 	rc, err := conn.SyscallConn()
 	if err != nil {

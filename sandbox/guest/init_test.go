@@ -24,9 +24,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// box is a guest that is PID 1 of a namespace of its own, on this machine's files: what a container gives it beside its
-// image.
-type box struct {
+// pid1 is a guest that is PID 1 of its own namespace, on this machine's files: the parts of a
+// container without an image.
+type pid1 struct {
 	keys
 	socket   string
 	listener net.Listener
@@ -35,12 +35,12 @@ type box struct {
 	waited   chan error
 }
 
-// containerCaps are what PID 1 of a container has: Docker's default without the dangerous ones, and those that the guest
-// keeps to itself.
+// containerCaps are the capabilities of PID 1 of a container: Docker's default without the
+// dangerous ones, and those that only the guest keeps.
 const containerCaps = "-all,+chown,+dac_override,+setuid,+setgid,+sys_chroot,+audit_write,+fowner,+fsetid,+kill,+setfcap," +
 	"+net_bind_service,+sys_ptrace,+setpcap"
 
-// shipped is the guest as it is shipped: static, which a test program is not.
+// shipped builds the guest as it is shipped: static, unlike a test program.
 var shipped = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "guest-")
 	if err != nil {
@@ -56,10 +56,11 @@ var shipped = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// built is where shipped is, for TestMain to remove.
+// built is the path of shipped, for TestMain to remove.
 var built string
 
-// needRoot skips what takes root. Root of a user namespace will not do: the guest changes accounts.
+// needRoot skips tests that need root. Root of a user namespace does not suffice: the guest changes
+// accounts.
 func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -67,7 +68,7 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// unshare returns a command that runs the guest as PID 1. It needs root, as the guest does.
+// unshare returns a command that runs the guest as PID 1. It needs root, like the guest.
 func unshare(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	needRoot(t)
@@ -75,14 +76,14 @@ func unshare(t testing.TB, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// /proc has to be that of the namespace, which unshare(1) mounts.
+	// /proc must be that of the namespace, which unshare(1) mounts.
 	return exec.Command("unshare", append([]string{"--pid", "--fork", "--mount-proc", "--kill-child",
 		"setpriv", "--inh-caps", "-all", "--bounding-set", containerCaps, path}, args...)...)
 }
 
-func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *box {
+func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *pid1 {
 	t.Helper()
-	b := &box{keys: newKeys(t), socket: filepath.Join(shortdir.New(t), "s"), waited: make(chan error, 1)}
+	b := &pid1{keys: newKeys(t), socket: filepath.Join(shortdir.New(t), "s"), waited: make(chan error, 1)}
 	b.listen(t)
 	config := wire.GuestConfig{Version: wire.Version, HostKey: b.hostPEM, ClientKey: b.authorized, Name: "demo", Socket: b.socket}
 	for _, f := range change {
@@ -100,7 +101,7 @@ func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *box {
 	}
 	go func() { b.waited <- b.cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = b.cmd.Process.Kill() // and with it the namespace
+		_ = b.cmd.Process.Kill() // this also ends the namespace
 		<-b.waited
 		b.listener.Close()
 		if t.Failed() {
@@ -110,9 +111,9 @@ func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *box {
 	return b
 }
 
-func (b *box) listen(t testing.TB) {
+func (b *pid1) listen(t testing.TB) {
 	t.Helper()
-	_ = os.Remove(b.socket) // of a listener before
+	_ = os.Remove(b.socket) // of an earlier listener
 	l, err := net.Listen("unix", b.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -120,8 +121,8 @@ func (b *box) listen(t testing.TB) {
 	b.listener = l
 }
 
-// claim takes the guest's waiting connection and logs in.
-func (b *box) claim(t testing.TB) *ssh.Client {
+// claim claims the guest's waiting connection and logs in.
+func (b *pid1) claim(t testing.TB) *ssh.Client {
 	t.Helper()
 	if err := b.listener.(*net.UnixListener).SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
@@ -130,7 +131,7 @@ func (b *box) claim(t testing.TB) *ssh.Client {
 	if err != nil {
 		t.Fatalf("the guest does not call in: %v", err)
 	}
-	c, chans, reqs, err := ssh.NewClientConn(conn, "box", &ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.client)},
+	c, chans, reqs, err := ssh.NewClientConn(conn, "pid1", &ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.client)},
 		HostKeyCallback: ssh.FixedHostKey(b.host)})
 	if err != nil {
 		conn.Close()
@@ -160,15 +161,16 @@ func TestInitServes(t *testing.T) {
 	}
 }
 
-// ignoresNone matches the signals of a process that ignores none. 32 and 33 are the C library's own: what its posix_spawn
-// started, make's commands for one, ignores them.
+// ignoresNone matches the signals of a process that ignores none. 32 and 33 belong to the C
+// library: programs that its posix_spawn starts, such as make's, ignore them.
 var ignoresNone = regexp.MustCompile(`SigIgn:\t0000000[01][08]0000000`)
 
-// No signal that the guest takes ends PID 1, and children inherit nothing of that.
+// No signal that the guest handles ends PID 1, and children inherit no handling.
 func TestInitSurvivesSignals(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
-	// All but KILL and STOP, which nobody can take, and 32 and 34, which the Go runtime leaves alone.
+	// All but KILL and STOP, which cannot be handled, and 32 and 34, which the Go runtime leaves
+	// alone.
 	if got := execute(t, client, "grep SigCgt /proc/1/status", ""); got.Out != "SigCgt:\tfffffffd7ffbfeff\n" {
 		t.Errorf("signals that PID 1 takes: %q", got.Out)
 	}
@@ -184,7 +186,7 @@ func TestInitSurvivesSignals(t *testing.T) {
 	}
 }
 
-// Root beside it cannot look into PID 1.
+// Root in the sandbox cannot inspect PID 1.
 func TestInitIsClosed(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
@@ -198,7 +200,7 @@ func TestInitIsClosed(t *testing.T) {
 	}
 }
 
-// Children do not have the capabilities that only the guest is meant to have, and cannot win them back.
+// Children do not have the guest's own capabilities, and cannot regain them.
 func TestInitDropsCapabilities(t *testing.T) {
 	b := newBox(t)
 	got := execute(t, b.claim(t), "grep -h Cap /proc/self/status; exec bash -c 'grep -h CapEff /proc/self/status'", "")
@@ -219,7 +221,7 @@ func TestInitDropsCapabilities(t *testing.T) {
 	}
 }
 
-// Orphans are reaped, however many, and no exit status gets lost over it.
+// All orphans are reaped, and no exit status is lost.
 func TestInitReaps(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
@@ -249,13 +251,14 @@ func TestInitRescue(t *testing.T) {
 	}
 }
 
-// With no process left to be had the guest answers all the same, says what is wrong, and rescue clears it.
+// When no process can start the guest still answers and reports the problem, and rescue resolves
+// it.
 func TestInitWithoutProcesses(t *testing.T) {
-	const user = 54321 // nobody's, so that its limit is this test's
+	const user = 54321 // an unused user, so that only this test uses its limit
 	const most = 20
 	needRoot(t)
-	// A limit by user instead of by control group: both make fork fail with EAGAIN. The guest inherits it, as nobody can give
-	// it one later; it does not count for root.
+	// A limit by user instead of by control group: both make fork fail with EAGAIN. The guest
+	// inherits it, because it cannot be set later; it does not apply to root.
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &before); err != nil {
 		t.Fatal(err)
@@ -298,8 +301,8 @@ func TestInitWithoutProcesses(t *testing.T) {
 	await(t, "it is well again", func() bool { return order(t, client, wire.Control{Do: "health"}).Health == "ok" })
 }
 
-// guest returns the process ID of the guest as seen from here.
-func (b *box) guest(t testing.TB) int {
+// guest returns the process ID of the guest in this namespace.
+func (b *pid1) guest(t testing.TB) int {
 	t.Helper()
 	for _, pid := range tree(b.cmd.Process.Pid) {
 		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.HasSuffix(line, []byte("/"+Name+"\x00init\x00")) {
@@ -352,7 +355,7 @@ func TestInitWithoutConfig(t *testing.T) {
 	}
 }
 
-// A machine's own processes are safe from a guest that is started by mistake.
+// A guest that is started by mistake does not harm the machine's processes.
 func TestInitOnlyAsPID1(t *testing.T) {
 	path, err := shipped()
 	if err != nil {
@@ -365,10 +368,10 @@ func TestInitOnlyAsPID1(t *testing.T) {
 	}
 }
 
-// Sockets that the guest makes and dials for a session user carry that user's rights and name.
+// Sockets that the guest makes and dials for a session user have that user's rights and identity.
 func TestInitSocketsOfTheUser(t *testing.T) {
 	needRoot(t)
-	dir := shortdir.New(t) // t.TempDir's parents are closed to others
+	dir := shortdir.New(t) // other users cannot enter parents of t.TempDir
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +404,7 @@ func TestInitSocketsOfTheUser(t *testing.T) {
 	}
 	l.Close()
 
-	// Whoever is dialled sees the user, not root.
+	// The server of a dialed socket sees the user, not root.
 	seen := listenLocal(t, "unix", filepath.Join(own, "peer")).(*net.UnixListener)
 	defer seen.Close()
 	if err := os.Chmod(filepath.Join(own, "peer"), 0o777); err != nil {
@@ -428,7 +431,7 @@ func TestInitSocketsOfTheUser(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// And the guest itself is root again, and closed.
+	// Afterwards the guest itself is root again, and protected.
 	if got := execute(t, client, "grep -h ^Uid /proc/1/status /proc/1/task/*/status | sort -u | wc -l; id -u; id -G", ""); got.Out != fmt.Sprintf("1\n%d\n%d\n", user, user) {
 		t.Errorf("afterwards: %+v", got)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Interrupting a program with a child in a session of its own, which ^C does not reach: the receipt tells of it, and it is
-// killed if it comes to that.
+// Interrupting a program with a child in its own session, which ^C does not reach: the receipt
+// reports the child, and the interrupt kills it as a last resort.
 func TestInterruptSetsid(t *testing.T) {
 	for _, test := range []struct {
 		name, trap, steps string
@@ -27,7 +27,8 @@ func TestInterruptSetsid(t *testing.T) {
 			ran := make(chan struct{})
 			go func() {
 				defer close(ran)
-				_, _ = c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("a", 32), // its result is the interrupt's
+				// Its result comes from the interrupt.
+				_, _ = c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("a", 32),
 					Text: "sh -c '" + test.trap + "setsid sleep 1000 & echo $! >child; while :; do wait; sleep 0.1; done'"})
 			}()
 			var pid int
@@ -49,8 +50,8 @@ func TestInterruptSetsid(t *testing.T) {
 	}
 }
 
-// A flood on a channel without a terminal is interrupted by the channel's own request (RFC 4254, section 6.9), and its status comes
-// when everything before it has.
+// The channel's own request interrupts a flood on a channel without a terminal (RFC 4254, section
+// 6.9). The status comes after all earlier output.
 func TestSignalInFlood(t *testing.T) {
 	s := newSandbox(t)
 	session, err := s.dial(t).NewSession()

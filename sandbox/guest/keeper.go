@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors that a keeper is started with besides the terminal on 0, 1 and 2.
+// Descriptors of a keeper besides the terminal on 0, 1 and 2.
 const (
 	keeperSpecFD   = 3 // read: keeperSpec as JSON, to the end
 	keeperStatusFD = 4 // write: "pid N", then "exit STATUS", or "error TEXT"; one line each
-	keeperFilesFD  = 5 // the files to pass on, in order
+	keeperFilesFD  = 5 // files to pass on, in order
 )
 
 // keeperSpec is the process that a keeper starts.
@@ -28,18 +28,19 @@ type keeperSpec struct {
 	Argv   []string
 	Env    []string
 	Dir    string
-	Files  []int // descriptors that the inherited files become, in order
+	Files  []int // descriptors for the inherited files, in order
 	Switch bool  // to UID, GID, Groups
 	UID    uint32
 	GID    uint32
 	Groups []uint32
 }
 
-// runKeeper is the parent of a session's shell. As a subreaper it inherits whatever the shell's descendants orphan
-// (PR_SET_CHILD_SUBREAPER, prctl(2)), also what left the session by setsid, so that everything which a session started is
-// found below one process. It reports the shell's end and ends itself with the last descendant.
+// runKeeper is the parent of a session's shell. As a subreaper it inherits all orphans of the
+// shell's descendants (PR_SET_CHILD_SUBREAPER, prctl(2)), also those that left the session with
+// setsid. So one process is the ancestor of everything that a session started. It reports the
+// shell's end and exits with the last descendant.
 func runKeeper() int {
-	// Caught and dropped; ignored ones would be inherited. Not even a hang-up ends a keeper.
+	// Handled and dropped; children would inherit ignored ones. Not even a hang-up ends a keeper.
 	signal.Notify(make(chan os.Signal, 1), allSignals()...)
 	status := os.NewFile(keeperStatusFD, "status")
 	defer status.Close()
@@ -56,17 +57,18 @@ func runKeeper() int {
 		switch {
 		case err == unix.EINTR:
 		case err != nil:
-			return 0 // ECHILD: nothing is left of the session
+			return 0 // ECHILD: no descendant is left
 		case got == pid:
 			fmt.Fprintf(status, "exit %d\n", uint32(ws))
 		}
 	}
 }
 
-// keep reads the specification, starts the process and lets go of what only that needs.
+// keep reads the specification, starts the process and closes everything that only the process
+// needs.
 func keep() (pid int, err error) {
 	err = errors.Join(
-		// What is inherited for the shell is not for its neighbours to take from here.
+		// Other processes must not take the shell's descriptors from this process.
 		unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0),
 		unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	if err != nil {
@@ -95,7 +97,7 @@ func keep() (pid int, err error) {
 		c.account = &syscall.Credential{Uid: spec.UID, Gid: spec.GID, Groups: spec.Groups}
 	}
 	pid, err = fork(c)
-	// The terminal ends when its programs have closed it, not its keeper.
+	// The terminal ends when its programs have closed it, so its keeper must not hold it.
 	null, nerr := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	for fd := range 3 {
 		if nerr != nil || unix.Dup3(null, fd, 0) != nil {
@@ -108,7 +110,7 @@ func keep() (pid int, err error) {
 	return pid, err
 }
 
-// keeperReport reads what a keeper reports, line by line.
+// keeperReport reads a keeper's reports, line by line.
 type keeperReport struct {
 	lines *bufio.Reader
 }
@@ -127,7 +129,7 @@ func (r keeperReport) pid() (int, error) {
 	return strconv.Atoi(rest)
 }
 
-// exit returns how the shell ended; io.EOF when the keeper was killed first.
+// exit returns how the shell ended; io.EOF if the keeper was killed first.
 func (r keeperReport) exit() (unix.WaitStatus, error) {
 	word, rest, err := r.next()
 	if err != nil {

@@ -18,9 +18,9 @@ const (
 	exitConfig = 78
 )
 
-// Main is the program: args are those of the process. As PID 1, or with the argument init, it is the init process of a
-// sandbox; keep, sftp and true are its own children. With stdio and host it serves sessions on a machine that has an SSH
-// server of its own. It returns the exit status.
+// Main is the program: args are those of the process. As PID 1, or with the argument init, it is
+// the init process of a sandbox; keep, sftp and true are its own children. With stdio and host it
+// serves sessions on a machine that has its own SSH server. It returns the exit status.
 func Main(args []string) int {
 	mode := ""
 	if len(args) > 1 {
@@ -46,7 +46,7 @@ func Main(args []string) int {
 		}
 		return runStdio(args[2])
 	case "version":
-		// It is known by its checksum; what others need to know is what it speaks.
+		// Its checksum identifies it; peers need the protocol version.
 		fmt.Println(Software, wire.Version)
 		return 0
 	}
@@ -54,8 +54,8 @@ func Main(args []string) int {
 	return exitUsage
 }
 
-// runSFTP serves files on standard input and output with the rights that this process has. Hostile packets end it and
-// nothing else.
+// runSFTP serves files on standard input and output with the rights of this process. Hostile
+// packets end only this process.
 func runSFTP() int {
 	dir, err := os.Getwd()
 	if err != nil {

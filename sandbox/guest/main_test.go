@@ -23,7 +23,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The test program is also the children of the guests in it.
+// The test program also runs as the children of its guests.
 func TestMain(m *testing.M) {
 	if os.Args[0] == Name {
 		os.Exit(Main(os.Args))
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// keys are what a daemon makes for a sandbox.
+// keys are the keys that a daemon makes for a sandbox.
 type keys struct {
 	hostPEM    string
 	host       ssh.PublicKey
@@ -71,8 +71,8 @@ func newKey(t testing.TB) (string, ssh.Signer) {
 	return string(pem.EncodeToMemory(block)), signer
 }
 
-// sandbox is a guest inside the test program, reachable by a loopback listener: the kernel buffers, as with the socket of a
-// real sandbox.
+// sandbox is a guest inside the test program, reachable by a loopback listener: the kernel buffers,
+// as with the socket of a real sandbox.
 type sandbox struct {
 	*Guest
 	keys
@@ -102,12 +102,13 @@ func newSandbox(t testing.TB, change ...func(*wire.GuestConfig)) *sandbox {
 			if err != nil {
 				return
 			}
-			wg.Go(func() { _ = s.ServeConn(t.Context(), conn) }) // tests look at the other end
+			wg.Go(func() { _ = s.ServeConn(t.Context(), conn) }) // tests check the other end
 		}
 	})
 	t.Cleanup(func() {
 		s.listener.Close()
-		// The test's own context is over by now, and a shell that ends writes its history into the directory that is removed next.
+		// The test's own context has ended, and a shell that exits writes its history into the
+		// directory that is removed next.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
@@ -152,14 +153,14 @@ func order(t testing.TB, client *ssh.Client, ctl wire.Control) wire.ControlReply
 	return reply
 }
 
-// result is what a command did.
+// result is the result of a command.
 type result struct {
 	Out, Err string
-	Status   int    // -1 when there was none
+	Status   int    // -1 if there was none
 	Signal   string // without SIG
 }
 
-// execute runs a command on a channel of its own.
+// execute runs a command on its own channel.
 func execute(t testing.TB, client *ssh.Client, command, stdin string) result {
 	t.Helper()
 	sess, err := client.NewSession()
@@ -195,7 +196,7 @@ func exitSignal(err error) string {
 	return ""
 }
 
-// await waits until cond holds: for facts that nobody announces.
+// await waits until cond holds, for facts without a notification.
 func await(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -216,7 +217,7 @@ func writeFile(t testing.TB, dir, name, text string) string {
 	return path
 }
 
-// alive reports whether a process runs; one that has ended and that nobody reaped does not.
+// alive reports whether a process runs; an ended one that was not reaped does not.
 func alive(pid int) bool {
 	p, ok := readProcess(pid)
 	return ok && !p.zombie

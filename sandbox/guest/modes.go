@@ -11,7 +11,7 @@ const (
 	opEnd      = 0
 	opIspeed   = 128
 	opOspeed   = 129
-	opUnparsed = 160 // from here on the argument's length is unknown and parsing stops
+	opUnparsed = 160 // from here on the argument's length is unknown, so parsing stops
 )
 
 // controlChars are the opcodes whose argument is a character.
@@ -27,14 +27,14 @@ var localFlags = map[byte]uint32{50: unix.ISIG, 51: unix.ICANON, 52: unix.XCASE,
 
 var outputFlags = map[byte]uint32{70: unix.OPOST, 71: unix.OLCUC, 72: unix.ONLCR, 73: unix.OCRNL, 74: unix.ONOCR, 75: unix.ONLRET}
 
-// applyModes sets in t what a pty-req's encoded modes say. What this system does not know is passed over, and a blob cut
-// short ends there.
+// applyModes applies a pty-req's encoded modes to t. It skips modes that this system does not have,
+// and stops at a truncated entry.
 func applyModes(t *unix.Termios, modes string) {
 	for len(modes) >= 5 && modes[0] != opEnd && modes[0] < opUnparsed {
 		op, value := modes[0], binary.BigEndian.Uint32([]byte(modes[1:5]))
 		modes = modes[5:]
 		switch op {
-		case 90: // CS7; there is no mode for the others
+		case 90: // CS7; the others have no mode
 			if value != 0 {
 				t.Cflag = t.Cflag&^unix.CSIZE | unix.CS7
 			}
@@ -46,10 +46,10 @@ func applyModes(t *unix.Termios, modes string) {
 			setFlag(&t.Cflag, unix.PARENB, value)
 		case 93:
 			setFlag(&t.Cflag, unix.PARODD, value)
-		case opIspeed, opOspeed: // a pseudo-terminal has no line
+		case opIspeed, opOspeed: // a pseudo-terminal has no line speed
 		default:
 			if i, ok := controlChars[op]; ok {
-				if value == 255 { // "255 if none"; Linux disables by 0
+				if value == 255 { // "255 if none"; on Linux 0 disables
 					value = 0
 				}
 				t.Cc[i] = uint8(value)

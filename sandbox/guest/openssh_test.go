@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
-// openssh is OpenSSH's programs set up for a sandbox.
+// openssh runs OpenSSH's programs, configured for a sandbox.
 type openssh struct {
 	t    testing.TB
 	s    *sandbox
@@ -37,7 +37,7 @@ func newOpenSSH(t testing.TB, s *sandbox) *openssh {
 	}
 	addr := s.listener.Addr().(*net.TCPAddr)
 	known := fmt.Sprintf("[127.0.0.1]:%d %s", addr.Port, ssh.MarshalAuthorizedKey(s.host))
-	config := fmt.Sprintf(`Host box
+	config := fmt.Sprintf(`Host demo
 HostName 127.0.0.1
 Port %d
 User sandbox
@@ -54,7 +54,7 @@ LogLevel ERROR
 	return o
 }
 
-// run runs one of the programs and returns its output, its errors and its exit status.
+// run runs a program and returns its output, its errors and its exit status.
 func (o *openssh) run(stdin, program string, args ...string) (string, string, int) {
 	o.t.Helper()
 	cmd := exec.CommandContext(o.t.Context(), program, append(append([]string{}, o.args...), args...)...)
@@ -79,15 +79,15 @@ func TestOpenSSH(t *testing.T) {
 		errout string
 		status int
 	}{
-		{"command", []string{"box", "echo out; echo err >&2; exit 3"}, "", "out\n", "err\n", 3},
-		{"half close", []string{"box", "cat; echo done"}, "x\n", "x\ndone\n", "", 0},
-		{"shell without a terminal", []string{"-T", "box"}, "echo from $0; exit 4\n", "from bash\n", "", 4},
-		{"terminal", []string{"-tt", "box", "exit 7"}, "", "", "", 7},
-		{"killed", []string{"box", "kill -9 $$"}, "", "", "", 255},
-		{"background", []string{"box", "sleep 30 & echo hi"}, "", "hi\n", "", 0},
-		{"input nobody reads", []string{"box", "exec <&-; echo fine"}, strings.Repeat("x", 4<<20), "fine\n", "", 0},
-		{"environment", []string{"-o", "SendEnv=LC_TEST", "box", "echo $LC_TEST"}, "", "from-client\n", "", 0},
-		{"no such subsystem", []string{"-s", "box", "nothing"}, "", "", "subsystem request failed on channel 0\r\n", 255},
+		{"command", []string{"demo", "echo out; echo err >&2; exit 3"}, "", "out\n", "err\n", 3},
+		{"half close", []string{"demo", "cat; echo done"}, "x\n", "x\ndone\n", "", 0},
+		{"shell without a terminal", []string{"-T", "demo"}, "echo from $0; exit 4\n", "from bash\n", "", 4},
+		{"terminal", []string{"-tt", "demo", "exit 7"}, "", "", "", 7},
+		{"killed", []string{"demo", "kill -9 $$"}, "", "", "", 255},
+		{"background", []string{"demo", "sleep 30 & echo hi"}, "", "hi\n", "", 0},
+		{"input nobody reads", []string{"demo", "exec <&-; echo fine"}, strings.Repeat("x", 4<<20), "fine\n", "", 0},
+		{"environment", []string{"-o", "SendEnv=LC_TEST", "demo", "echo $LC_TEST"}, "", "from-client\n", "", 0},
+		{"no such subsystem", []string{"-s", "demo", "nothing"}, "", "", "subsystem request failed on channel 0\r\n", 255},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out, errout, status := o.run(tt.stdin, "ssh", tt.args...)
@@ -108,9 +108,9 @@ func TestOpenSSHFiles(t *testing.T) {
 		stdin string
 		run   []string
 	}{
-		{"scp", "", []string{"scp", "-q", "up", "box:copy"}},
-		{"scp legacy", "", []string{"scp", "-q", "-O", "up", "box:copy"}},
-		{"sftp", "put up copy\n", []string{"sftp", "-q", "-b", "-", "box"}},
+		{"scp", "", []string{"scp", "-q", "up", "demo:copy"}},
+		{"scp legacy", "", []string{"scp", "-q", "-O", "up", "demo:copy"}},
+		{"sftp", "put up copy\n", []string{"sftp", "-q", "-b", "-", "demo"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if out, errout, status := o.run(tt.stdin, tt.run[0], tt.run[1:]...); status != 0 {
@@ -126,7 +126,7 @@ func TestOpenSSHFiles(t *testing.T) {
 		})
 	}
 	writeFile(t, s.home, "down", data)
-	if _, errout, status := o.run("", "scp", "-q", "box:down", "here"); status != 0 {
+	if _, errout, status := o.run("", "scp", "-q", "demo:down", "here"); status != 0 {
 		t.Fatalf("scp down: %s", errout)
 	}
 	if got, err := os.ReadFile(filepath.Join(o.dir, "here")); err != nil || string(got) != data {
@@ -142,13 +142,13 @@ func TestOpenSSHForwards(t *testing.T) {
 	halfCloser(t, service)
 	near, far, ctl := filepath.Join(o.dir, "near"), filepath.Join(s.home, "far"), filepath.Join(o.dir, "ctl")
 	master := exec.CommandContext(t.Context(), "ssh", append(append([]string{}, o.args...), "-N", "-M", "-S", ctl,
-		"-L", near+":"+service.Addr().String(), "-R", far+":"+service.Addr().String(), "-o", "ExitOnForwardFailure=yes", "box")...)
+		"-L", near+":"+service.Addr().String(), "-R", far+":"+service.Addr().String(), "-o", "ExitOnForwardFailure=yes", "demo")...)
 	master.Stderr = os.Stderr
 	if err := master.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = master.Process.Kill() // it may have ended
+		_ = master.Process.Kill() // may have ended already
 		_ = master.Wait()
 	}()
 	for name, path := range map[string]string{"-L": near, "-R": far} {
@@ -163,11 +163,11 @@ func TestOpenSSHForwards(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if out, errout, status := o.run("", "ssh", "-S", ctl, "box", "echo shared"); out != "shared\n" || status != 0 {
+		if out, errout, status := o.run("", "ssh", "-S", ctl, "demo", "echo shared"); out != "shared\n" || status != 0 {
 			t.Errorf("a session of the shared connection: %q, %q, %d", out, errout, status)
 		}
 	}
-	if out, errout, status := o.run("hello", "ssh", "-W", service.Addr().String(), "box"); out != "read 5 bytes, <nil>" || status != 0 {
+	if out, errout, status := o.run("hello", "ssh", "-W", service.Addr().String(), "demo"); out != "read 5 bytes, <nil>" || status != 0 {
 		t.Errorf("-W: %q, %q, %d", out, errout, status)
 	}
 }

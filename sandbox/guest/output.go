@@ -12,12 +12,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/stdio"
 )
 
-// chunk is the size of copies; larger ones are no faster through SSH.
+// chunk is the size of copies; larger ones are no faster over SSH.
 const chunk = 32 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// copyData copies until src ends or either side breaks. The error is nil at the end of src.
+// copyData copies until src ends or either side fails. The error is nil at the end of src.
 func copyData(dst io.Writer, src io.Reader) error {
 	buf := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(buf)
@@ -37,16 +37,16 @@ func copyData(dst io.Writer, src io.Reader) error {
 	}
 }
 
-// output copies what a program writes, and can tell when everything has arrived that it wrote before it ended – which the
-// end of the pipe does not say while a background child holds it open.
+// output copies a program's output, and knows when all output from before the program's end has
+// arrived. The end of the pipe does not show that while a background child holds it open.
 type output struct {
 	file *os.File // non-blocking
 	dst  io.Writer
 	done chan struct{} // closed when the copying goroutine has ended
-	eof  bool          // the far side is closed; set before done
+	eof  bool          // the write end is closed; set before done
 }
 
-// copyOutput starts copying file to dst. The caller calls finish, and closes file after it.
+// copyOutput starts to copy file to dst. The caller calls finish, and then closes file.
 func copyOutput(file *os.File, dst io.Writer) *output {
 	o := &output{file: file, dst: dst, done: make(chan struct{})}
 	go func() {
@@ -58,17 +58,17 @@ func copyOutput(file *os.File, dst io.Writer) *output {
 	return o
 }
 
-// isHangup reports whether a read error is the end of a terminal whose slave nobody has open.
+// isHangup reports whether a read error means that no process has the terminal's slave open.
 func isHangup(err error) bool {
 	return errors.Is(err, unix.EIO)
 }
 
-// finish is called when the program has ended. It returns when what the program wrote before has been passed on, or
-// nobody takes it any more. It does not wait for what others may yet write.
+// finish is called when the program has ended. It returns when the program's output has been passed
+// on, or the receiver has gone. It does not wait for output of other processes.
 func (o *output) finish() {
-	// The copier stops between two reads: one that is in a write finishes it.
+	// The copier stops between two reads: it completes a write first.
 	if err := o.file.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		return // closed already
+		return // already closed
 	}
 	<-o.done
 	if o.eof || o.file.SetReadDeadline(time.Time{}) != nil {
@@ -78,12 +78,13 @@ func (o *output) finish() {
 	if err != nil {
 		return
 	}
-	_ = copyData(o.dst, rest) // nobody takes it, or nobody is left to write it
+	_ = copyData(o.dst, rest) // no receiver is left, or no writer
 	o.eof = rest.Closed
 }
 
-// discard closes a file that a program wrote to, at once or, unless closed says that nobody has it open, when the background children that
-// do have closed it. Until then it reads and drops, so that they do not die of a broken pipe.
+// discard closes a file that a program wrote to. If closed is false, background children may have
+// it open: then discard reads and drops their output until they have closed it, so that they do not
+// die of a broken pipe.
 func (g *Guest) discard(file *os.File, closed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,7 +94,7 @@ func (g *Guest) discard(file *os.File, closed bool) {
 	}
 	g.drains[file] = true
 	g.wg.Go(func() {
-		_ = copyData(io.Discard, file) // it ends with the last writer, or with the guest
+		_ = copyData(io.Discard, file) // ends with the last writer, or with the guest
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		delete(g.drains, file)

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/stdio"
 )
 
-// unwrap returns the request that r is, and takes the descriptors that come with it. False means
-// that r is to be refused.
+// unwrap returns the inner request of r, and takes the descriptors that come with it. It returns
+// false if r must be rejected.
 func (p *program) unwrap(r *ssh.Request) (*ssh.Request, bool) {
 	q, files, ok := p.c.socket.Unwrap(r)
 	switch {
@@ -25,13 +25,15 @@ func (p *program) unwrap(r *ssh.Request) (*ssh.Request, bool) {
 	return q, true
 }
 
-// setUpPassed sets up the terminal that came, as openPty does, and returns its slave, which stays p's. Without one it closes what came.
+// setUpPassed sets up the passed terminal, as openPty does, and returns its slave, which p still
+// owns. If there is no terminal it closes the passed files.
 func (p *program) setUpPassed() (slave int, err error) {
 	slave = p.passed.File(0)
 	var device uint64
 	if p.g.ptys.Add(1) > maxPtys {
-		err = ptysError("the sandbox's sessions and channels have all of its " + strconv.Itoa(maxPtys))
-	} else if err = updateTerminal(slave, func(t *unix.Termios) { t.Iflag |= unix.IUTF8 }); err == nil { // else it is no terminal
+		err = ptysError("sessions and channels of the sandbox use all of its " + strconv.Itoa(maxPtys))
+		// Fails if it is not a terminal.
+	} else if err = updateTerminal(slave, func(t *unix.Termios) { t.Iflag |= unix.IUTF8 }); err == nil {
 		device, err = giveTerminal(slave, p.account)
 	}
 	if err != nil {
@@ -44,13 +46,14 @@ func (p *program) setUpPassed() (slave int, err error) {
 	return slave, nil
 }
 
-// launchPassed gives cmd what came for it.
+// launchPassed starts cmd on the passed descriptors.
 func (p *program) launchPassed(cmd command) (follow func()) {
 	cmd.ctty = p.tty != ""
 	for i := range 3 {
 		cmd.files = append(cmd.files, uintptr(p.passed.File(i)))
 	}
-	// The guest reads what background children write once the daemon has let go, and not before.
+	// Once the daemon has closed its ends, and not before, the guest reads the output of background
+	// children.
 	var drains []int
 	if p.tty == "" {
 		var err error
@@ -68,14 +71,14 @@ func (p *program) launchPassed(cmd command) (follow func()) {
 	return func() { p.wg.Go(func() { p.await(drains) }) }
 }
 
-// await waits for the end of a program whose output the daemon reads, or of its channel, and takes
-// over what background children write.
+// await waits for the end of a program whose output the daemon reads, or of its channel, and then
+// reads the output of background children.
 func (p *program) await(drains []int) {
 	select {
 	case <-p.proc.done:
 		p.tell(p.proc.status)
-		// The daemon closes when it has read what was written by now. Were we to close first, the
-		// library there would answer before that.
+		// The daemon closes the channel when it has read all output so far. If the guest closed
+		// first, the SSH library there would answer before that.
 		<-p.gone
 		for _, fd := range drains {
 			if stdio.Abandoned(fd) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// dialPassing logs in over a unix socket, as a daemon.
+// dialPassing logs in over a unix socket, like a daemon.
 func (s *sandbox) dialPassing(t *testing.T) (*ssh.Client, *stdio.Socket) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -31,7 +31,7 @@ func (s *sandbox) dialPassing(t *testing.T) (*ssh.Client, *stdio.Socket) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = s.ServeConn(t.Context(), conns[1]) // tests look at the other end
+		_ = s.ServeConn(t.Context(), conns[1]) // tests check the other end
 	}()
 	files := stdio.NewSocket(conns[0].(*net.UnixConn))
 	conn, chans, reqs, err := ssh.NewClientConn(files, "", s.clientConfig())
@@ -60,7 +60,8 @@ func pipes(t *testing.T, n int) (list []int) {
 	return list
 }
 
-// A request that comes with descriptors is carried out on them or not at all: the daemon reads nothing else.
+// A request with descriptors is carried out on them or rejected: the daemon reads from nothing
+// else.
 func TestPassedOrNothing(t *testing.T) {
 	s := newSandbox(t)
 	client, files := s.dialPassing(t)
@@ -70,7 +71,7 @@ func TestPassedOrNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		client  *ssh.Client
-		files   int // negative: none, of a batch that never came
+		files   int // negative: a batch that never arrives
 		request string
 		payload []byte
 		again   bool // a second time on the same channel
@@ -106,7 +107,7 @@ func TestPassedOrNothing(t *testing.T) {
 					}
 				}
 				ok, err := ch.SendRequest(wire.DescriptorsRequest, true, wire.Marshal(wire.Descriptors{Batch: batch, Request: tt.request, Payload: tt.payload}))
-				if err != nil && !tt.again { // by then the program may have ended, and its channel
+				if err != nil && !tt.again { // the program may have ended by then, with its channel
 					t.Fatal(err)
 				}
 				return ok && err == nil
@@ -134,7 +135,7 @@ func TestPassedOrNothing(t *testing.T) {
 	}
 }
 
-// Descriptors are offered with one, and only where they can come.
+// The guest answers an offer of descriptors with one, and only where descriptors can be passed.
 func TestOffer(t *testing.T) {
 	s := newSandbox(t)
 	client, files := s.dialPassing(t)

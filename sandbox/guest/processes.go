@@ -13,14 +13,14 @@ type process struct {
 	zombie                      bool
 }
 
-// processes lists what /proc shows. Processes that end meanwhile are left out.
+// processes lists the processes in /proc, without those that end meanwhile.
 func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // what could be read counts
+	names, _ := dir.Readdirnames(-1) // the names that were read count
 	var all []process
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil {
@@ -32,7 +32,7 @@ func processes() []process {
 	return all
 }
 
-// living returns the processes that are wanted and have not ended, in order.
+// living returns the running processes that wanted accepts, in order.
 func living(wanted func(process) bool) []int {
 	var pids []int
 	for _, p := range processes() {
@@ -54,7 +54,7 @@ func readProcess(pid int) (process, bool) {
 }
 
 func parseStat(pid int, b []byte) (process, bool) {
-	// The name may hold anything, also parentheses: fields count from the last one.
+	// The name may contain anything, also parentheses, so fields count from the last one.
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
 		return process{}, false
@@ -72,7 +72,7 @@ func parseStat(pid int, b []byte) (process, bool) {
 	return process{pid: pid, parent: parent, group: group, session: session, zombie: f[0][0] == 'Z' || f[0][0] == 'X'}, true
 }
 
-// tree returns the living descendants of the given processes, these not included, in order.
+// tree returns the living descendants of the given processes, without these, in order.
 func tree(roots ...int) []int {
 	byParent := make(map[int][]process)
 	for _, p := range processes() {
@@ -82,7 +82,7 @@ func tree(roots ...int) []int {
 	seen := make(map[int]bool)
 	for queue := roots; len(queue) > 0; queue = queue[1:] {
 		if seen[queue[0]] {
-			continue // a number reused while we read
+			continue // the number was reused during the read
 		}
 		seen[queue[0]] = true
 		for _, p := range byParent[queue[0]] {
@@ -96,8 +96,8 @@ func tree(roots ...int) []int {
 	return pids
 }
 
-// other returns the processes of the sandbox besides the guest: for PID 1 all there are, for a guest inside another
-// program those that it started, and theirs.
+// other returns the processes of the sandbox besides the guest: all others for PID 1; for a guest
+// inside another program those that it started, and their descendants.
 func (g *Guest) other() []int {
 	if g.pid1 {
 		return living(func(p process) bool { return p.pid != os.Getpid() })

@@ -15,14 +15,14 @@ import (
 // maxPtys bounds the terminals that the guest opens: all sandboxes of a machine share its 4,096.
 const maxPtys = 256
 
-// ptysError says that there is no terminal to be had, and whose limit that is.
+// ptysError reports that no terminal is available, and whose limit that is.
 func ptysError(whose string) *wire.Error {
-	return &wire.Error{Code: wire.CodeLimitPtys, Message: "no terminal is left: " + whose,
+	return &wire.Error{Code: wire.CodeLimitPtys, Message: "no terminal is available: " + whose,
 		Hint: "close sessions, or end the programs that hold terminals; rescue ends all of them"}
 }
 
-// pty is the master side of a pseudo-terminal. Its descriptor is non-blocking from the start, so that a reader is a
-// goroutine and not a thread – which is why no library opens it.
+// pty is the master side of a pseudo-terminal. Its descriptor is non-blocking from the start, so
+// that a reader is a goroutine and not a thread. That is why no library opens it.
 type pty struct {
 	*os.File
 	name   string // of the slave
@@ -31,18 +31,20 @@ type pty struct {
 	closed atomic.Bool
 }
 
-// openPty returns a new terminal and its slave, which the caller closes once the process on it is started. The slave
-// belongs to the account, as login(1) leaves it. Where there is none left the error has code limit_ptys.
+// openPty returns a new terminal and its slave, which the caller closes after the start of the
+// process on it. The slave belongs to the account, as with login(1). If none is available the error
+// has code limit_ptys.
 func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 	if count.Add(1) > maxPtys {
 		count.Add(-1)
-		return nil, nil, ptysError("the sandbox's sessions and channels have all of its " + strconv.Itoa(maxPtys))
+		return nil, nil, ptysError("sessions and channels of the sandbox use all of its " + strconv.Itoa(maxPtys))
 	}
 	master, slave, err := openPair()
 	if err != nil {
 		count.Add(-1)
-		if errors.Is(err, unix.ENOSPC) { // devpts_new_index in the kernel: its mount's max, or kernel.pty.max
-			return nil, nil, ptysError("programs in the sandbox, or others of the machine, have them all")
+		// devpts_new_index in the kernel: the max option of the mount, or kernel.pty.max
+		if errors.Is(err, unix.ENOSPC) {
+			return nil, nil, ptysError("programs in the sandbox or elsewhere on the machine use all of them")
 		}
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
@@ -75,7 +77,7 @@ func openPair() (master, slave *os.File, err error) {
 	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	fd, err := unix.Open("/dev/ptmx", flags|unix.O_NONBLOCK, 0)
 	if err != nil {
-		// A sandbox may have lost its /dev/ptmx; the file system behind it has another one.
+		// A sandbox may have removed its /dev/ptmx; the devpts file system has another.
 		if fd, err = unix.Open("/dev/pts/ptmx", flags|unix.O_NONBLOCK, 0); err != nil {
 			return nil, nil, os.NewSyscallError("open", err)
 		}
@@ -97,8 +99,8 @@ func openPair() (master, slave *os.File, err error) {
 	return os.NewFile(uintptr(fd), "/dev/ptmx"), os.NewFile(uintptr(slaveFD), name), nil
 }
 
-// openSlave opens the slave of a master by that, not by name: nothing that the sandbox mounted or linked there comes
-// between.
+// openSlave opens a master's slave by the master's descriptor, not by name: the sandbox cannot put
+// a mount or a link in its place.
 func openSlave(master int, name string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
@@ -120,7 +122,7 @@ func (p *pty) Close() error {
 	return p.File.Close()
 }
 
-// ioctl runs f on the master's descriptor while that is sure to be open.
+// ioctl runs f on the master's descriptor while it is open.
 func (p *pty) ioctl(f func(fd int) error) error {
 	rc, err := p.SyscallConn()
 	if err != nil {
@@ -140,13 +142,14 @@ func (p *pty) update(f func(*unix.Termios)) error {
 	return p.ioctl(func(fd int) error { return updateTerminal(fd, f) })
 }
 
-// resizeTerminal is resize by either side of a terminal.
+// resizeTerminal sets the size of a terminal, by either of its sides.
 func resizeTerminal(fd, cols, rows int, width, height uint32) error {
 	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows),
 		Xpixel: uint16(min(width, 0xffff)), Ypixel: uint16(min(height, 0xffff))})
 }
 
-// updateTerminal is update by either side of a terminal: on a master the calls speak of the slave (tty_mode_ioctl in the kernel).
+// updateTerminal changes the modes of a terminal, by either of its sides: on a master the calls
+// apply to the slave (tty_mode_ioctl in the kernel).
 func updateTerminal(fd int, f func(*unix.Termios)) error {
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {

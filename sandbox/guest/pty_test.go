@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// onTerminal runs a command on a terminal and returns what it printed and its exit status.
+// onTerminal runs a command on a terminal and returns its output and exit status.
 func onTerminal(t testing.TB, client *ssh.Client, modes ssh.TerminalModes, cols, rows int, command, input string) (string, int) {
 	t.Helper()
 	sess, err := client.NewSession()
@@ -63,7 +63,8 @@ func TestPty(t *testing.T) {
 	}
 }
 
-// The last bytes of a terminal come before the status, every time; also when a background child keeps it open.
+// The last bytes of a terminal always come before the status, also when a background child keeps it
+// open.
 func TestPtyOutputIsExact(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -112,7 +113,8 @@ func TestPtyShell(t *testing.T) {
 	if err := sess.WindowChange(31, 101); err != nil {
 		t.Fatal(err)
 	}
-	say("until stty size | grep '31 101'; do :; done", "31 101\r\n") // a request and input have no order between them
+	// Requests and input are not ordered.
+	say("until stty size | grep '31 101'; do :; done", "31 101\r\n")
 	say("sh -c 'echo ready; exec cat'", "ready\r\n")
 	say("\x03", "^C")
 	say("echo code $?", "code 130\r\n")
@@ -152,7 +154,7 @@ func FuzzApplyModes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, modes string) {
 		var a, b unix.Termios
 		applyModes(&a, modes)
-		// What follows the end or a cut argument changes nothing.
+		// Data after the end or a truncated argument changes nothing.
 		applyModes(&b, modes[:len(modes)/5*5])
 		if a != b {
 			t.Errorf("a part of an entry counts: %+v, %+v", a, b)

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abi is one way in which programs call the kernel, with the numbers of the calls that are looked at there.
+// abi is one calling convention of the kernel, with the numbers of the calls that the filter
+// checks.
 type abi struct {
 	arch             uint32 // AUDIT_ARCH_* (seccomp(2), struct seccomp_data)
 	fallocate, ioctl uint32
@@ -29,38 +30,42 @@ const (
 	ioUringSetup = 425 // in all of them
 	x32          = 0x40000000
 
-	// What fallocate does with these gives blocks back, or moves them (linux/falloc.h).
+	// With these flags fallocate frees blocks, or moves them (linux/falloc.h).
 	freeing = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_COLLAPSE_RANGE | unix.FALLOC_FL_INSERT_RANGE
 )
 
-// reserving are the ioctls that every file system serves by fallocate (FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE), and as
-// 32-bit programs on amd64 have them.
+// reserving are the ioctls that every file system implements as fallocate (FS_IOC_RESVSP,
+// FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE), also as 32-bit programs on amd64 use them.
 var reserving = []uint32{0x40305828, 0x4030582a, 0x40305839, 0x402c5828, 0x402c582a, 0x402c5839}
 
-// keepFromReserving takes from this process, and all that it will start, the calls by which one can have a whole disk at once
-// without writing to it. The limit of disk is measured where the storage has no quotas, and writing takes time in which that is
-// noticed. The calls are answered as by a file system that cannot do it, upon which programs write instead (posix_fallocate(3));
-// io_uring, which can do the same out of sight, is answered as by a kernel without it.
+// blockReserving blocks, for this process and all its children, the calls that reserve a whole disk
+// at once without writing. If the storage has no quotas, the disk limit is enforced by measurement,
+// which notices writes in time but not such calls. The filter answers as a file system without
+// support does, and programs then write instead (posix_fallocate(3)). It answers io_uring, which
+// could do the same unseen, as a kernel without it does.
 //
-// Where setuid programs work (no_new_privs is off) the kernel lets nobody do this without CAP_SYS_ADMIN, and nothing is done.
-func keepFromReserving() error {
+// If setuid programs work (no_new_privs is off) the kernel allows a filter only with CAP_SYS_ADMIN,
+// and blockReserving does nothing.
+func blockReserving() error {
 	if on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || on == 0 {
 		return err
 	}
 	filter := reservingFilter(abis[runtime.GOARCH])
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// On all threads at once, and those to come inherit it.
+	// For all threads at once, and later ones inherit it.
 	if _, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); e != 0 {
 		return fmt.Errorf("seccomp: %w", e)
 	}
 	return nil
 }
 
-// reservingFilter is that filter as a program of classic BPF over struct seccomp_data (seccomp(2)). Calls of an unknown kind are
-// none of its business: the engine's own filter comes with a list of what is allowed.
+// reservingFilter returns the filter as a program of classic BPF over struct seccomp_data
+// (seccomp(2)). It allows calls of an unknown ABI: the engine's own filter has a list of allowed
+// calls.
 func reservingFilter(abis []abi) (f []unix.SockFilter) {
 	const (
-		nr, arch, second = 0, 4, 16 + 8 // offsets; of the second argument its lower half, which is all that the kernel looks at
+		// Offsets; for the second argument only the lower half, which is all that the kernel uses.
+		nr, arch, second = 0, 4, 16 + 8
 		allow            = unix.SECCOMP_RET_ALLOW
 		unsupported      = unix.SECCOMP_RET_ERRNO | uint32(unix.EOPNOTSUPP)
 		missing          = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
@@ -73,7 +78,7 @@ func reservingFilter(abis []abi) (f []unix.SockFilter) {
 	for _, a := range abis {
 		load(arch)
 		from := len(f)
-		add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, a.arch, 0, 0) // the way on is filled in below
+		add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, a.arch, 0, 0) // the jump is filled in below
 		load(nr)
 		if a.arch == unix.AUDIT_ARCH_X86_64 {
 			add(unix.BPF_JMP|unix.BPF_JGE|unix.BPF_K, x32, 0, 1)

@@ -22,36 +22,38 @@ const (
 	// handshakeTimeout bounds the time from the first byte to the end of login.
 	handshakeTimeout = 30 * time.Second
 
-	// maxChannels bounds what one connection has open at once, in both directions together.
+	// maxChannels bounds the open channels of one connection, of both directions together.
 	maxChannels = 1024
 )
 
-// client is one connection that logged in: one client of the gateway, or the daemon itself. What it forwards ends with
-// it and is seen by nobody else.
+// client is one authenticated connection: a client of the gateway, or the daemon itself. Its
+// forwards end with it and no other client sees them.
 type client struct {
 	g    *Guest
 	conn *sshconn.Conn
-	ctx  context.Context //nolint:containedctx // ends with the connection; for dials and whatever else has no channel to notice by
-	wg   sync.WaitGroup  // of everything that works for this connection
+	ctx  context.Context //nolint:containedctx // ends with the connection; for work without a channel
+	wg   sync.WaitGroup  // goroutines of this connection
 
-	// control is set by the first hello: this is the daemon's own connection and may have sessions and orders. The
-	// connections of its clients never say hello.
+	// control is set by the first hello: this is the daemon's own connection, which may use
+	// sessions and orders. Connections of its clients never say hello.
 	control atomic.Bool
 
-	// account is what an order named as the user of this connection's programs; nil means the session user.
+	// account is the user of this connection's programs, by an order; nil means the session user.
 	account atomic.Pointer[Account]
 
-	socket *stdio.Socket // carries descriptors beside the bytes of the connection; nil where none can come
+	// Carries descriptors besides the bytes of the connection; nil if it cannot.
+	socket *stdio.Socket
 
 	slots chan struct{} // one per open channel
 
 	mu      sync.Mutex
-	forward map[string]*forward // guarded by mu; listeners by what was asked for
-	closed  bool                // guarded by mu; no new listener
+	forward map[string]*forward // guarded by mu; listeners by request
+	closed  bool                // guarded by mu; no new listeners
 }
 
-// ServeConn speaks SSH on conn until the other side leaves, ctx ends or the guest closes, and closes it. It may be called
-// at once for any number of connections. The error is nil when the other side left in order.
+// ServeConn serves SSH on conn until the peer leaves, ctx ends or the guest closes, and closes
+// conn. It may be called concurrently for any number of connections. The error is nil if the peer
+// left in order.
 func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	if !g.enter(conn) {
@@ -89,7 +91,7 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// enter counts conn among those that Close ends; false when it has.
+// enter adds conn to those that Close ends; it returns false after Close.
 func (g *Guest) enter(conn net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,14 +108,14 @@ func (g *Guest) leave(conn net.Conn) {
 	delete(g.conns, conn)
 }
 
-// rest gives memory back to the system once nothing has ended for a while.
+// rest returns memory to the system some time after the last end of a channel.
 func (g *Guest) rest() {
 	if g.quiet != nil {
 		g.quiet.Reset(restAfter)
 	}
 }
 
-// serveChannel decides about one channel without waiting for anything: a dial here would hold up all the others.
+// serveChannel decides on one channel without blocking: a dial here would delay all other channels.
 func (c *client) serveChannel(ch *sshconn.NewChannel) {
 	var serve func(*sshconn.NewChannel)
 	switch ch.ChannelType() {
@@ -124,7 +126,7 @@ func (c *client) serveChannel(ch *sshconn.NewChannel) {
 	case wire.ChannelDirectUnix:
 		serve = c.serveDirectUnix
 	default:
-		ch.Refuse(ssh.UnknownChannelType, "channel type is not known here")
+		ch.Refuse(ssh.UnknownChannelType, "unknown channel type")
 		return
 	}
 	select {
@@ -142,7 +144,7 @@ func (c *client) serveChannel(ch *sshconn.NewChannel) {
 	})
 }
 
-// reply answers a request if an answer is wanted; a broken connection is noticed elsewhere.
+// reply answers a request if it wants an answer; other code notices a broken connection.
 func reply(r *ssh.Request, ok bool, payload []byte) {
 	if r.WantReply {
 		_ = r.Reply(ok, payload)
@@ -198,7 +200,7 @@ func (c *client) serveControl(r *ssh.Request) {
 	reply(r, true, b)
 }
 
-// setUser makes spec the user of the programs that this connection starts from now on. spec is as for lookupAccount.
+// setUser makes later programs of this connection run as spec, a user as for lookupAccount.
 func (c *client) setUser(spec string) *wire.Error {
 	if spec == "" {
 		return wire.Errorf(wire.CodeUsage, "user: none is named")

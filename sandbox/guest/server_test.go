@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The one key logs in, by proof of possession; nothing else does.
+// Only the one key logs in, by proof of possession.
 func TestLogin(t *testing.T) {
 	s := newSandbox(t)
 	stranger := newKeys(t)
@@ -79,7 +79,7 @@ func (f forged) Sign(r io.Reader, data []byte) (*ssh.Signature, error) {
 	return f.signer.Sign(r, data)
 }
 
-// What is not SSH ends its connection, at once and alone.
+// A connection that is not SSH ends immediately, and affects no other.
 func TestGarbage(t *testing.T) {
 	s := newSandbox(t)
 	for _, tt := range []struct{ name, send string }{
@@ -98,7 +98,7 @@ func TestGarbage(t *testing.T) {
 			served := make(chan error, 1)
 			go func() { served <- s.ServeConn(t.Context(), far) }()
 			if _, err := io.WriteString(near, tt.send); err != nil {
-				t.Logf("send: %v", err) // cut off already
+				t.Logf("send: %v", err) // already cut off
 			}
 			near.(*net.TCPConn).CloseWrite()
 			if err := <-served; err == nil {
@@ -124,7 +124,8 @@ func loopback(t testing.TB) (near, far net.Conn, err error) {
 	return near, far, err
 }
 
-// A hundred channels at once on one connection each get their own answer, and a flood of requests stops nothing.
+// A hundred concurrent channels on one connection each get their own answer, and a flood of
+// requests delays nothing.
 func TestManyChannels(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -187,7 +188,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// A sandbox that was booted without a name is given one, once, and by the daemon alone.
+// Only the daemon can name a sandbox that was booted without a name, and only once.
 func TestNamedOnce(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -204,7 +205,7 @@ func TestNamedOnce(t *testing.T) {
 	for _, bad := range []string{"", "a b", "$(id)", "sandboxd", strings.Repeat("x", 64)} {
 		denied("name "+bad, order(t, client, wire.Control{Do: "name", Name: bad}))
 	}
-	for range 2 { // told again after each restart of the daemon
+	for range 2 { // the daemon repeats it after each restart
 		if r := order(t, client, wire.Control{Do: "name", Name: "demo"}); r.Error != nil {
 			t.Errorf("name: %+v", r)
 		}
@@ -219,7 +220,7 @@ func TestHealthOfABrokenSandbox(t *testing.T) {
 	s := newSandbox(t)
 	shell := writeFile(t, s.home, "shell", "#!/bin/sh\nexit 3\n")
 	s.account.Shell = shell
-	if got := s.health(t.Context()); got != "ok" { // not executable: another one is found
+	if got := s.health(t.Context()); got != "ok" { // not executable: another shell is used
 		t.Errorf("got %q, want ok by the other shell", got)
 	}
 	if err := os.Chmod(shell, 0o755); err != nil {
@@ -348,7 +349,7 @@ func TestConfigRefused(t *testing.T) {
 		{"good", strings.NewReader(line(good) + "\n"), patience, ""},
 		{"without newline", strings.NewReader(line(good)), patience, ""},
 		{"nothing", strings.NewReader(""), patience, "EOF"},
-		{"silence", silent, short, "nothing on standard input"},
+		{"silence", silent, short, "no configuration on standard input"},
 		{"not JSON", strings.NewReader("secret\n"), patience, "is not one line of JSON"},
 		{"no socket", strings.NewReader("{}\n"), patience, "names no socket"},
 		{"endless", neverEnding{}, patience, "is not one line of JSON"},
@@ -359,7 +360,7 @@ func TestConfigRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("%v repeats what it read", err)
+				t.Errorf("%v repeats the input", err)
 			}
 		})
 	}
@@ -386,6 +387,6 @@ func TestCloseEndsConnections(t *testing.T) {
 		t.Error("the connection ended without an error")
 	}
 	if _, err := ssh.Dial("tcp", s.listener.Addr().String(), s.clientConfig()); err == nil {
-		t.Error("a closed guest lets somebody in")
+		t.Error("a closed guest accepts a login")
 	}
 }

@@ -27,8 +27,8 @@ func (g *Guest) newSessions() *session.Set {
 		Counters: counters, MaxSessions: g.config.Sessions, Log: g.log})
 }
 
-// Begin starts the configured entrypoint, if there is one, as a session of that name. Its end is a state of that session
-// and not the sandbox's.
+// Begin starts the configured entrypoint, if there is one, as a session of that name. If it ends,
+// the session ends but not the sandbox.
 func (g *Guest) Begin(ctx context.Context) {
 	if len(g.config.Entrypoint) == 0 {
 		return
@@ -41,11 +41,13 @@ func (g *Guest) Begin(ctx context.Context) {
 // Sessions returns the guest's sessions.
 func (g *Guest) Sessions() *session.Set { return g.sessions }
 
-// shell says which shell sessions run. It is no login shell: those would replace the image's PATH by the distribution's.
+// shell returns the shell that sessions run. It is not a login shell: those replace the image's
+// PATH with the distribution's.
 func (g *Guest) shell() session.Shell {
 	a := g.user()
 	sh := session.Shell{Path: shellOf(a), Login: g.login}
-	sh.Env = g.environment(a, sh.Path) // also without a shell: package session leaves the image's variables alone
+	// Also without a shell: package session does not set the image's variables.
+	sh.Env = g.environment(a, sh.Path)
 	if sh.Path == "" {
 		return sh
 	}
@@ -58,7 +60,8 @@ func (g *Guest) shell() session.Shell {
 	return sh
 }
 
-// startTerminal is the session.Starter: a terminal with a process on it, below a keeper of its own.
+// startTerminal is the session.Starter: it starts a process on a new terminal, with its own keeper
+// as parent.
 func (g *Guest) startTerminal(ctx context.Context, start session.Start) (session.Terminal, error) {
 	a := g.user()
 	spec := keeperSpec{Argv: start.Argv, Dir: g.startDir(a, start.Dir), Switch: g.switches, UID: a.UID, GID: a.GID, Groups: a.Groups}
@@ -122,14 +125,14 @@ func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, 
 		spec.Files = append(spec.Files, f.FD)
 		inherit = append(inherit, f.File.Fd())
 	}
-	// One thread and no collector: a keeper does nothing but wait.
+	// One thread and no collector: a keeper only waits.
 	t.keeper, err = t.g.children.start(command{path: t.g.exe, argv: []string{Name, "keep"},
 		env: []string{"GOMAXPROCS=1", "GOGC=off"}, dir: "/", files: inherit, ours: true})
 	if err != nil {
 		statusR.Close()
 		return err
 	}
-	specR.Close() // a keeper that dies early leaves no reader, and the write below returns
+	specR.Close() // if a keeper ends early no reader is left, and the write below returns
 	statusW.Close()
 	err = json.NewEncoder(specW).Encode(spec)
 	specW.Close()
@@ -141,7 +144,7 @@ func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, 
 	}
 	if err := errors.Join(err, perr); err != nil {
 		statusR.Close()
-		_ = t.g.children.signal(t.keeper, unix.SIGKILL) // ended already when it was it that failed
+		_ = t.g.children.signal(t.keeper, unix.SIGKILL) // the keeper may have failed and ended
 		if errors.Is(err, io.EOF) && pidsFull() {
 			return &wire.Error{Code: wire.CodeLimitPids, Message: "the sandbox is at its limit of processes", Hint: "rescue ends all of them"}
 		}
@@ -158,7 +161,7 @@ func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, 
 	return nil
 }
 
-// keep remembers a terminal whose session runs.
+// keep records a terminal whose session runs.
 func (g *Guest) keep(t *terminal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -182,22 +185,22 @@ func (g *Guest) running() []*terminal {
 	return out
 }
 
-// signalForStop tells every process of the sandbox that the end is near, each in its own way: the image's signal to the
-// entrypoint, HUP to the shells of sessions, TERM to the others.
+// signalForStop tells every process of the sandbox to end: the image's signal to the entrypoint,
+// HUP to the shells of sessions, TERM to the others.
 func (g *Guest) signalForStop(stop syscall.Signal) {
-	own := make(map[int]bool) // signalled already, or not to be
+	own := make(map[int]bool) // already signalled, or excluded
 	for _, t := range g.running() {
 		own[t.keeper.pid] = true
 		pid := t.tty.SessionPID
 		own[pid] = true
 		if t.session != entrypoint {
-			_ = unix.Kill(pid, unix.SIGHUP) // one that ended meanwhile needs none, here and below
+			_ = unix.Kill(pid, unix.SIGHUP) // ignores those that ended meanwhile, here and below
 			continue
 		}
 		_ = unix.Kill(pid, stop)
 		tree, _ := t.Tree()
 		for _, pid := range tree {
-			own[pid] = true // the entrypoint's own affair
+			own[pid] = true // the entrypoint ends its own processes
 		}
 	}
 	for _, pid := range g.other() {

@@ -59,7 +59,7 @@ func TestSessionRun(t *testing.T) {
 		status        int
 	}{
 		{"echo $IMAGE $PAGER $HOME", "yes cat " + s.home, 0},
-		{"echo $PATH", "/usr/bin:/bin:/image", 0}, // no login shell put another over it
+		{"echo $PATH", "/usr/bin:/bin:/image", 0}, // no login shell replaced it
 		{"cd /tmp; pwd", "/tmp", 0},
 		{"pwd; (exit 7)", "/tmp", 7},
 		{"stty size", "50 200", 0},
@@ -72,7 +72,8 @@ func TestSessionRun(t *testing.T) {
 	}
 }
 
-// What a session started ends with it, also what left its process group, its session and its parent.
+// All processes of a session end with it, also those that left its process group, its session or
+// their parent.
 func TestSessionCloseEndsItsTree(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -113,7 +114,7 @@ func TestEntrypoint(t *testing.T) {
 	}
 }
 
-// terminalOf starts a program on a terminal as a session would.
+// terminalOf starts a program on a terminal, as for a session.
 func terminalOf(t testing.TB, g *Guest, argv ...string) session.Local {
 	t.Helper()
 	start := session.Start{Session: "test"}
@@ -159,7 +160,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// pending returns how much input a terminal in non-canonical mode has that no program has read.
+// pending returns the number of unread input bytes of a terminal in non-canonical mode.
 func pending(t testing.TB, term session.Local) int {
 	t.Helper()
 	fd, err := openSlave(int(term.TTY().Master.Fd()), term.TTY().Name)
@@ -188,7 +189,7 @@ func TestTerminalEndsBySignal(t *testing.T) {
 	}
 }
 
-// A keeper that is killed takes the news of its shell with it: shell and session end with it, and can be closed.
+// If a keeper is killed, its shell and session end with it, and the session can be closed.
 func TestTerminalWithoutKeeper(t *testing.T) {
 	s := newSandbox(t)
 	term := terminalOf(t, s.Guest, "sh", "-c", "trap '' HUP; echo ready; sleep 1000")

@@ -29,7 +29,8 @@ const (
 	sftpExtended = 200
 )
 
-// packet builds one SFTP packet: uint32 and uint64 as they are, strings with their length, bytes raw.
+// packet builds one SFTP packet: uint32 and uint64 in network order, strings with their length,
+// bytes raw.
 func packet(kind byte, fields ...any) []byte {
 	body := []byte{kind}
 	for _, f := range fields {
@@ -47,8 +48,8 @@ func packet(kind byte, fields ...any) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
-// Hostile packets end the file server of their channel, or get an error there. PID 1, its sessions and other channels do
-// not notice.
+// Hostile packets end the file server of their channel, or get an error. They do not affect PID 1,
+// its sessions and other channels.
 func TestSFTPHostile(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
@@ -68,7 +69,7 @@ func TestSFTPHostile(t *testing.T) {
 		{"256 MB", []byte("\x10\x00\x00\x00garbage")},
 		{"4 GB", []byte("\xff\xff\xff\xffgarbage")},
 		{"empty packet", []byte("\x00\x00\x00\x00")},
-		{"cut short", packet(sftpOpen, uint32(1), "file")[:9]},
+		{"truncated", packet(sftpOpen, uint32(1), "file")[:9]},
 		{"type that is none", packet(99, uint32(1), "x")},
 		{"init again", repeat(100, packet(sftpInit, uint32(most)))},
 		{"without fields", []byte{0, 0, 0, 1, sftpOpen}},
@@ -108,7 +109,7 @@ func TestSFTPHostile(t *testing.T) {
 			if _, err := ch.Write(packet(sftpInit, uint32(3))); err != nil {
 				t.Fatal(err)
 			}
-			_, _ = ch.Write(tt.send) // a server that has ended takes no more
+			_, _ = ch.Write(tt.send) // fails if the server has ended
 			_ = ch.CloseWrite()
 			select {
 			case <-ended:

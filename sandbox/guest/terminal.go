@@ -23,13 +23,15 @@ var (
 )
 
 const (
-	// closeGrace is how long the processes of a closed session may take to end on HUP.
+	// closeGrace is how long the processes of a closed session may take to end after HUP.
 	closeGrace = 500 * time.Millisecond
-	// killTimeout bounds the wait for processes that were killed: one in an uninterruptible wait outlasts any.
+	// killTimeout bounds the wait for killed processes: one in an uninterruptible wait may last
+	// longer.
 	killTimeout = 3 * time.Second
 )
 
-// terminal is a session.Local: the master side of a terminal whose process lives below a keeper.
+// terminal is a session.Local: the master side of a terminal whose process has a keeper as its
+// parent.
 type terminal struct {
 	g       *Guest
 	pty     *pty
@@ -43,7 +45,7 @@ type terminal struct {
 	exit session.Exit  // set before done is closed
 
 	mu     sync.Mutex
-	reason string // guarded by mu; why we ended it
+	reason string // guarded by mu; why the guest ended it
 	close  sync.Once
 }
 
@@ -55,7 +57,7 @@ func (t *terminal) SetWriteDeadline(when time.Time) error { return t.pty.SetWrit
 func (t *terminal) Resize(cols, rows int) error           { return t.pty.resize(cols, rows, 0, 0) }
 func (t *terminal) TTY() session.TTY                      { return t.tty }
 
-// Children returns what is known of the children of the session's process. See session.Parent.
+// Children returns the known state of the children of the session's process. See session.Parent.
 func (t *terminal) Children() (ended uint64, live bool, err error) {
 	return proc.Children(t.tty.SessionPID)
 }
@@ -70,8 +72,8 @@ func (t *terminal) Wait() session.Exit {
 func (t *terminal) await(report keeperReport) {
 	ws, err := report.exit()
 	if errors.Is(err, io.EOF) {
-		// The keeper was killed, and with it what told us of the shell; a rescue does that. Nobody would ever be told of the
-		// shell's end: it has it now, with all that is on the terminal.
+		// The keeper was killed, such as by a rescue, so the shell's end would never be reported.
+		// Report it now, with all that is on the terminal.
 		<-t.keeper.done
 		t.sweep(0)
 	}
@@ -98,7 +100,7 @@ func (t *terminal) await(report keeperReport) {
 	close(t.done)
 }
 
-// because says why the session is about to end, if it does.
+// because records why the session is about to end.
 func (t *terminal) because(reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,13 +133,14 @@ func (t *terminal) Members(group int) ([]int, error) {
 	return living(func(p process) bool { return p.group == group }), nil
 }
 
-// Below returns what descends from some processes.
+// Below returns the descendants of some processes.
 func (t *terminal) Below(pids []int) ([]int, error) { return tree(pids...), nil }
 
-// Tree returns what descends from the session.
+// Tree returns the descendants of the session.
 func (t *terminal) Tree() ([]int, error) { return t.tree(), nil }
 
-// tree returns the processes below the keeper; should that have been killed, the ones that stayed in the session.
+// tree returns the processes below the keeper, or, if the keeper was killed, those that stayed in
+// the session.
 func (t *terminal) tree() []int {
 	if !t.keeper.ended() {
 		return tree(t.keeper.pid)
@@ -153,11 +156,11 @@ func (t *terminal) Signal(pid int, sig syscall.Signal) error {
 	return nil
 }
 
-// Close hangs up and sees that all processes of the session end.
+// Close hangs up and ends all processes of the session.
 func (t *terminal) Close() error {
 	t.close.Do(func() {
 		for _, pid := range t.tree() {
-			_ = unix.Kill(pid, unix.SIGHUP) // one that is gone needs none, here and below
+			_ = unix.Kill(pid, unix.SIGHUP) // ignores those that ended meanwhile, here and below
 			_ = unix.Kill(pid, unix.SIGCONT)
 		}
 		t.pty.Close()
@@ -172,8 +175,9 @@ func (t *terminal) Close() error {
 	return nil
 }
 
-// sweep waits until two scans in a row find nothing of the session, and kills what is left after the grace. A process
-// that forks faster than it is found loses all the same: its children stay below the keeper.
+// sweep waits until two scans in a row find no process of the session, and kills the rest after the
+// grace period. A process that forks faster than the scans fails, too: its children stay below the
+// keeper.
 func (t *terminal) sweep(grace time.Duration) {
 	began := time.Now()
 	keeper := t.keeper.done
@@ -191,14 +195,14 @@ func (t *terminal) sweep(grace time.Duration) {
 		}
 		select {
 		case <-keeper: // its last descendant has ended
-			keeper = nil // or it was killed: what is left takes its time
+			keeper = nil // or it was killed: the rest takes its time
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, 20*time.Millisecond)
 	}
 }
 
-// counters returns what the sandbox's control group counts, 0 where that is not told.
+// counters returns counters of the sandbox's control group, 0 if unknown.
 func counters() session.Counters {
 	return session.Counters{
 		OOMKills:    count("oom_kill", "memory.events", "memory/memory.oom_control"),
@@ -206,7 +210,7 @@ func counters() session.Counters {
 	}
 }
 
-// count returns the number behind a key in the first of some files of the control group that is there.
+// count returns the number after a key in the first of the files that the control group has.
 func count(key string, files ...string) int {
 	for _, file := range files {
 		b, err := os.ReadFile("/sys/fs/cgroup/" + file)
@@ -215,7 +219,7 @@ func count(key string, files ...string) int {
 		}
 		for line := range strings.Lines(string(b)) {
 			if f := strings.Fields(line); len(f) == 2 && f[0] == key {
-				n, _ := strconv.Atoi(f[1]) // the kernel writes numbers
+				n, _ := strconv.Atoi(f[1]) // the kernel writes only numbers
 				return n
 			}
 		}

@@ -11,10 +11,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// openTun makes the network device of a sandbox whose packets the daemon carries (tun(4)): its address, its size, and the
-// route of everything through it. It returns -1 where this process may not: the sandbox has no network then, or another one.
+// openTun makes the network device of a sandbox whose packets the daemon carries (tun(4)): its
+// address, its size, and the default route through it. It returns -1 if this process may not: then
+// the sandbox has no network, or another one.
 //
-// The packets have no daemon to read them until passTun has handed the device over; until then the kernel keeps some.
+// Until passTun has passed the device to the daemon, the kernel queues some packets.
 func openTun() (int, error) {
 	_, sets, err := ownCapabilities()
 	if err != nil {
@@ -83,7 +84,7 @@ func setUpTun(tun int) error {
 	return routeAll(s)
 }
 
-// rtentry is struct rtentry of <linux/route.h>, on machines of 64 bits.
+// rtentry is struct rtentry of <linux/route.h> on 64-bit machines.
 type rtentry struct {
 	_             uint64
 	dst           unix.RawSockaddrInet4
@@ -99,7 +100,7 @@ type rtentry struct {
 	_             [6]byte
 }
 
-// routeAll sends all that no other device takes to the sandbox's own (SIOCADDRT, route(8)).
+// routeAll sends all packets that no other device takes to the sandbox's own (SIOCADDRT, route(8)).
 func routeAll(s int) error {
 	name, err := unix.BytePtrFromString(wire.TunName)
 	if err != nil {
@@ -113,8 +114,9 @@ func routeAll(s int) error {
 	return nil
 }
 
-// passTun hands the device to whoever listens on socket, again whenever that one has gone, until ctx ends. The device is
-// kept: without anybody the sandbox's connections stall and its network stays.
+// passTun passes the device to the listener on socket, and again after that has gone, until ctx
+// ends. The guest keeps the device: without a listener the sandbox's connections stall and its
+// network stays.
 func passTun(ctx context.Context, tun int, socket string) {
 	rights := unix.UnixRights(tun)
 	for pause := redialFirst; ctx.Err() == nil; {
@@ -129,7 +131,7 @@ func passTun(ctx context.Context, tun int, socket string) {
 	}
 }
 
-// passTunOnce returns when the other side has gone; nil if it was there.
+// passTunOnce returns when the peer has gone; nil if there was one.
 func passTunOnce(ctx context.Context, rights []byte, socket string) error {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -141,6 +143,6 @@ func passTunOnce(ctx context.Context, rights []byte, socket string) error {
 	if _, _, err := conn.WriteMsgUnix([]byte{0}, rights, nil); err != nil {
 		return err
 	}
-	_, _ = conn.Read(make([]byte, 1)) // its end says that it has gone
+	_, _ = conn.Read(make([]byte, 1)) // it ends when the peer has gone
 	return nil
 }

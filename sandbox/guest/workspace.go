@@ -13,29 +13,30 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// work is the name by which programs find the first bound directory.
+// work is the path at which programs find the first bound directory.
 const work = "/work"
 
-// checkMounts compares what is mounted with what the daemon looked at. Between the two somebody may have put a link in the
-// place of a directory; nothing of the sandbox has run yet.
+// checkMounts compares the mounted directories with those that the daemon checked: a link may have
+// replaced one meanwhile. No process of the sandbox has run yet.
 func checkMounts(mounts []wire.GuestMount) error {
 	for _, m := range mounts {
 		info, err := os.Stat(m.Path)
 		if err != nil {
 			return err
 		}
-		if st := info.Sys().(*syscall.Stat_t); uint64(st.Dev) != m.Dev || st.Ino != m.Ino { //nolint:unconvert // of 32 bits elsewhere
-			return errors.New("directory " + m.Path + " was replaced while it was mounted")
+		if st := info.Sys().(*syscall.Stat_t); uint64(st.Dev) != m.Dev || st.Ino != m.Ino { //nolint:unconvert // 32 bits on other systems
+			return errors.New("directory " + m.Path + " was replaced during the mount")
 		}
 	}
 	return nil
 }
 
-// furnish makes what bound directories and sudo take: the link, an account for a user that the image does not have. What
-// the image does not let it make is left out: it is a convenience, and the image may be read-only or empty.
-func furnish(etc string, c wire.GuestConfig) error {
+// prepareImage makes what bound directories and sudo need: the link, and an account for a user that
+// the image lacks. It skips steps that the image does not permit: they are a convenience, and the
+// image may be read-only or empty.
+func prepareImage(etc string, c wire.GuestConfig) error {
 	if len(c.Mounts) > 0 {
-		_ = os.Symlink(c.Mounts[0].Path, work) // one that is there stays
+		_ = os.Symlink(c.Mounts[0].Path, work) // an existing one stays
 	}
 	if c.Account != "" {
 		if err := makeAccount(etc, c); err != nil {
@@ -44,25 +45,27 @@ func furnish(etc string, c wire.GuestConfig) error {
 	}
 	a, err := lookupAccount(etc, c.User)
 	if err != nil || !c.Sudo || a.UID == 0 {
-		return nil //nolint:nilerr // a user who is not there is said by who needs them
+		return nil //nolint:nilerr // code that needs the user reports that it is missing
 	}
 	dir := filepath.Join(etc, "sudoers.d")
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
 		return nil //nolint:nilerr // there is no sudo
 	}
-	// sudo drops the variables by which programs find the network, where that is a proxy: those of wire.ProxyEnv. Its * takes no name with two _ before it.
+	// sudo removes the variables of a network proxy, those of wire.ProxyEnv. Its * matches at most
+	// one _, so NODE_USE_ENV_PROXY is listed by itself.
 	rule := fmt.Sprintf("Defaults env_keep += \"*_proxy *_PROXY NODE_USE_ENV_PROXY\"\n#%d ALL=(ALL:ALL) NOPASSWD: ALL\n", a.UID)
 	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
 }
 
-// makeAccount gives the uid and gid of c.User an entry and a home, unless the image has one for that uid.
+// makeAccount gives the uid and gid of c.User an entry and a home, unless the image has one for
+// that uid.
 func makeAccount(etc string, c wire.GuestConfig) error {
 	a, err := lookupAccount(etc, c.User)
 	if err != nil {
 		return err
 	}
 	uid, gid := strconv.FormatUint(uint64(a.UID), 10), strconv.FormatUint(uint64(a.GID), 10)
-	if a.Name != uid { // it has a name
+	if a.Name != uid { // the account has a name
 		return nil
 	}
 	name := c.Account
@@ -92,7 +95,7 @@ func makeAccount(etc string, c wire.GuestConfig) error {
 	if err := own(home, a, c.Mounts); err != nil {
 		return err
 	}
-	for _, m := range c.Mounts { // the engine made what leads to it, as root
+	for _, m := range c.Mounts { // the engine made its parent directories, as root
 		for dir := filepath.Dir(m.Path); strings.HasPrefix(dir, home+"/"); dir = filepath.Dir(dir) {
 			if err := own(dir, a, c.Mounts); err != nil {
 				return err
@@ -102,7 +105,7 @@ func makeAccount(etc string, c wire.GuestConfig) error {
 	return nil
 }
 
-// own gives a directory to a, one that is not the machine's.
+// own gives a directory to a, unless it belongs to the machine.
 func own(dir string, a Account, mounts []wire.GuestMount) error {
 	for _, m := range mounts {
 		if dir == m.Path || strings.HasPrefix(dir, m.Path+"/") {
@@ -115,7 +118,7 @@ func own(dir string, a Account, mounts []wire.GuestMount) error {
 	return os.Lchown(dir, int(a.UID), int(a.GID))
 }
 
-// appendLine adds a line to a database of the image, which may lack it, or its last newline.
+// appendLine adds a line to a database of the image, which may be missing or lack its last newline.
 func appendLine(path, line string) error {
 	b, err := readSmall(path, maxDatabase)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

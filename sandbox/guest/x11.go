@@ -30,12 +30,12 @@ type x11Origin struct {
 
 const (
 	x11Base  = 6000
-	x11First = 10 // display numbers below are for servers, as with OpenSSH
+	x11First = 10 // lower display numbers are for servers, as with OpenSSH
 	x11Last  = 99
 )
 
-// forwardX11 listens as an X11 display on the loopback and gives the client's cookie to xauth, without which no program
-// would be let in by the client. In an image that has no xauth it is refused.
+// forwardX11 listens as an X11 display on the loopback and passes the client's cookie to xauth,
+// without which the client would accept no program. It fails if the image has no xauth.
 func (p *program) forwardX11(payload []byte) bool {
 	var req x11Request
 	if err := ssh.Unmarshal(payload, &req); err != nil || !plainWord(req.Protocol) || !plainWord(req.Cookie) || req.Screen > 255 {
@@ -82,7 +82,7 @@ func (p *program) forwardX11(payload []byte) bool {
 // displayName is the part of a display's name after the host.
 func displayName(display int, screen uint32) string { return fmt.Sprintf(":%d.%d", display, screen) }
 
-// plainWord reports whether s is safe as a word of an xauth command line, the test that OpenSSH makes.
+// plainWord reports whether s is safe as a word of an xauth command line, by OpenSSH's test.
 func plainWord(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -106,7 +106,7 @@ func (p *program) addCookie(xauth, name string, req x11Request) error {
 		return err
 	}
 	defer null.Close()
-	// On standard input, not as arguments, which everybody in the sandbox can read.
+	// On standard input: all processes in the sandbox can read arguments.
 	_, err = fmt.Fprintf(w, "remove unix%s\nadd unix%s %s %s\n", name, name, req.Protocol, req.Cookie)
 	w.Close()
 	if err != nil {
@@ -124,8 +124,8 @@ func (p *program) addCookie(xauth, name string, req x11Request) error {
 		}
 		return nil
 	case <-time.After(5 * time.Second):
-		_ = p.g.children.signal(proc, unix.SIGKILL) // ended meanwhile: as good
-		return fmt.Errorf("xauth does not end")
+		_ = p.g.children.signal(proc, unix.SIGKILL) // ignores a process that ended meanwhile
+		return fmt.Errorf("xauth did not end in time")
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// account makes an account of the machine for the test, with a shell and a password, and returns its name and home.
+// account makes an account on the machine for the test, with a shell and a password, and returns
+// its name and home.
 func account(t *testing.T, shell, password string) (name, home string) {
 	t.Helper()
 	needRoot(t, "making an account")
@@ -30,7 +31,7 @@ func account(t *testing.T, shell, password string) (name, home string) {
 	}
 	must(exec.Command("useradd", "-M", "-d", home, "-s", shell, name))
 	t.Cleanup(func() {
-		_ = exec.Command("pkill", "-KILL", "-u", name).Run() // there may be none: the account is the test's own
+		_ = exec.Command("pkill", "-KILL", "-u", name).Run() // the account may have no processes
 		until(t, "the account is gone", func() bool { return exec.Command("userdel", name).Run() == nil })
 	})
 	set := exec.Command("chpasswd")
@@ -40,7 +41,7 @@ func account(t *testing.T, shell, password string) (name, home string) {
 	return name, home
 }
 
-// A host that takes nothing but a password, and an account whose shell is dash.
+// A host that accepts only a password, and an account whose shell is dash.
 func TestPasswordOnly(t *testing.T) {
 	name, home := account(t, "/bin/dash", "right horse")
 	p := openSSH(t, settings{home: home, lines: []string{"PubkeyAuthentication no", "PasswordAuthentication yes"}})
@@ -61,10 +62,10 @@ func TestPasswordOnly(t *testing.T) {
 	if _, err := b.Boot(timeout(t), sandbox.Spec{ID: "other", Host: spec.Host}); stage(err) != "login" {
 		t.Errorf("a wrong password: got %v, want an error of the login", err)
 	}
-	put(t, file, "right horse\n") // what the test made is destroyed by it
+	put(t, file, "right horse\n") // Destroy at the end of the test needs it
 }
 
-// dropbear starts Debian's dropbear for an account of the test's own.
+// dropbear starts Debian's dropbear for an account of the test.
 func dropbear(t *testing.T, shell string) *peer {
 	t.Helper()
 	const program = "/usr/sbin/dropbear"
@@ -99,7 +100,7 @@ func dropbear(t *testing.T, shell string) *peer {
 	return p
 }
 
-// Dropbear forwards to no socket and has OpenSSH's SFTP server where that is installed.
+// Dropbear forwards to no socket; it has OpenSSH's SFTP server if that is installed.
 func TestDropbear(t *testing.T) {
 	p := dropbear(t, "/bin/bash")
 	b := newBackend(t)

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// closeTimeout is how long a machine may take to close a channel that we closed.
+	// closeTimeout is how long a machine may take to close a channel that this side closed.
 	closeTimeout = 10 * time.Second
-	// hangUpTime is how long a command that has said everything may take to end.
+	// hangUpTime is how long a command that has printed everything may take to end.
 	hangUpTime = time.Second
 )
 
-// errExec: the machine runs no commands for us. A ForceCommand looks otherwise: it runs something else.
+// errExec: the machine runs no commands. A ForceCommand looks different: it runs another command.
 var errExec = errors.New("runs no commands")
 
 // channel is a session channel with a command or a subsystem on it.
@@ -31,13 +31,13 @@ type channel struct {
 	conn    *connect.Conn
 	closing sync.Once
 	heard   chan struct{} // closed when all of the standard error has been read
-	ended   chan struct{} // closed after that, when the machine has closed it, too
+	ended   chan struct{} // closed after that, when the machine has closed the channel, too
 
 	mu     sync.Mutex
-	stderr bytes.Buffer // guarded by mu; its beginning
+	stderr bytes.Buffer // guarded by mu; only its beginning
 }
 
-// open opens a session channel and makes one request on it that starts something. ctx bounds the
+// open opens a session channel and makes one request on it that starts a program. ctx bounds the
 // opening.
 func open(ctx context.Context, conn *connect.Conn, request string, payload []byte) (*channel, error) {
 	c, err := openType(ctx, conn, wire.ChannelSession, nil)
@@ -78,21 +78,22 @@ func openType(ctx context.Context, conn *connect.Conn, kind string, extra []byte
 	return c, nil
 }
 
-// started opens a channel with a command on it. Start-up files of the account may replace the shell that is to run it by
-// another one, which then reads its input: so the command comes there, too.
+// started opens a channel with a command on it. Start-up files of the account may replace the shell
+// that runs it with another, which then reads its input; so the command is also sent as input.
 func started(ctx context.Context, conn *connect.Conn, command string) (*channel, error) {
 	c, err := open(ctx, conn, wire.RequestExec, wire.Marshal(wire.Exec{Command: command}))
 	if err != nil {
 		return nil, err
 	}
-	if err := c.send(ctx, []byte(command+"\n")); err != nil && !errors.Is(err, io.EOF) { // one that has ended already may have said why
+	// A command that has already ended may have printed why.
+	if err := c.send(ctx, []byte(command+"\n")); err != nil && !errors.Is(err, io.EOF) {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// send writes p, which a machine that gives the channel no room never takes. ctx bounds it.
+// send writes p. A machine may never accept it, so ctx bounds it.
 func (c *channel) send(ctx context.Context, p []byte) error {
 	return c.within(ctx, func() error {
 		_, err := c.Channel.Write(p)
@@ -100,7 +101,7 @@ func (c *channel) send(ctx context.Context, p []byte) error {
 	})
 }
 
-// Write takes what the command prints on its standard error.
+// Write receives the standard error of the command.
 func (c *channel) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,15 +111,16 @@ func (c *channel) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// said is what the command printed on its standard error, in one line.
+// said returns the standard error of the command, in one line.
 func (c *channel) said() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(strings.Fields(c.stderr.String()), " ")
 }
 
-// hangUp ends the input of a command that has said everything, and waits a moment for its end. Dropbear, when a channel is closed before
-// its command has ended, tells of that end on the next channel, and closes it.
+// hangUp ends the input of a command that has printed everything, and waits a moment for its end.
+// If a channel is closed before its command has ended, Dropbear reports that end on the next
+// channel, and closes it.
 func (c *channel) hangUp() {
 	_ = c.CloseWrite()
 	late := time.NewTimer(hangUpTime)
@@ -129,10 +131,11 @@ func (c *channel) hangUp() {
 	}
 }
 
-// Close closes the channel and returns at once. A machine that does not answer within a while loses the connection.
+// Close closes the channel and returns immediately. If the machine does not confirm in time, Close
+// ends the connection.
 func (c *channel) Close() error {
 	c.closing.Do(func() {
-		_ = c.Channel.Close() // an error means that it is closed
+		_ = c.Channel.Close() // an error means that it is closed already
 		go func() {           // ends with the channel, or ends the connection
 			late := time.NewTimer(closeTimeout)
 			defer late.Stop()
@@ -146,7 +149,8 @@ func (c *channel) Close() error {
 	return nil
 }
 
-// until reads what the machine prints until a line of the two has come, and returns what follows the second: why not.
+// until reads the machine's output until one of two lines. After the second, it returns the text
+// that follows as the error.
 func (c *channel) until(ready, failed string) error {
 	var got []byte
 	for b := make([]byte, 1); len(got) < maxNoise; {
@@ -163,15 +167,15 @@ func (c *channel) until(ready, failed string) error {
 			}
 		}
 	}
-	return fmt.Errorf("printed %d bytes of something else", maxNoise)
+	return fmt.Errorf("printed %d bytes of other output", maxNoise)
 }
 
-// read reads what the machine prints up to a line.
+// read reads the machine's output up to a line.
 func (c *channel) read(end string, limit int) ([]byte, error) {
 	got := make([]byte, 0, 4096)
 	for !bytes.HasSuffix(got, []byte(end)) {
 		if len(got) >= limit {
-			return got, fmt.Errorf("printed %d bytes of something else", maxNoise)
+			return got, fmt.Errorf("printed %d bytes of other output", maxNoise)
 		}
 		n, err := io.ReadFull(c.Channel, got[len(got):len(got)+1])
 		got = got[:len(got)+n]
@@ -185,7 +189,7 @@ func (c *channel) read(end string, limit int) ([]byte, error) {
 	return got, nil
 }
 
-// why is what a command that failed has printed last, of either kind.
+// why returns the last output of a failed command, from either stream.
 func (c *channel) why(got []byte) string {
 	select {
 	case <-c.ended:
@@ -201,8 +205,8 @@ func (c *channel) why(got []byte) string {
 	return text
 }
 
-// within runs f, which blocks on c, and closes c when ctx ends first. Then f may go on for a while: its caller looks at nothing that
-// f writes unless the error is nil.
+// within runs f, which blocks on c, and closes c if ctx ends first. Then f may continue for a
+// while: the caller uses the results of f only if the error is nil.
 func (c *channel) within(ctx context.Context, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }() // ends with the channel
@@ -215,5 +219,6 @@ func (c *channel) within(ctx context.Context, f func() error) error {
 	}
 }
 
-// quote makes a word for any shell of it: sh, csh and fish agree on single quotes around harmless characters.
+// quote quotes a word for any shell: sh, csh and fish agree on single quotes around harmless
+// characters.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

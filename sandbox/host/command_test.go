@@ -16,7 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 )
 
-// full is a channel to a machine that gives no room to write.
+// full is a channel to a machine that accepts no data.
 type full struct {
 	ssh.Channel
 	once   sync.Once
@@ -33,7 +33,7 @@ func (f *full) Close() error {
 	return nil
 }
 
-// A machine that takes nothing holds nobody up beyond ctx.
+// A send to a machine that accepts no data ends with ctx.
 func TestSendBounded(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)
@@ -45,7 +45,7 @@ func TestSendBounded(t *testing.T) {
 	}
 }
 
-// An agent that does not answer holds no login up.
+// An agent that does not answer does not delay a login indefinitely.
 func TestSilentAgent(t *testing.T) {
 	socket := filepath.Join(shortDir(t), "agent")
 	l, err := net.Listen("unix", socket)

@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// guestOf is the process that serves the sessions of inst, as its arguments tell.
+// guestOf returns the process that serves the sessions of inst, found by its arguments.
 func guestOf(t *testing.T, inst sandbox.Instance) int {
 	t.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -29,7 +29,7 @@ func guestOf(t *testing.T, inst sandbox.Instance) int {
 	return 0
 }
 
-// A guest that does not end keeps its directory, without which nobody would find it again: a second Destroy does.
+// A guest that does not end keeps its directory, by which a second Destroy finds it.
 func TestDestroyGoesOn(t *testing.T) {
 	p := openSSH(t, settings{})
 	b := newBackend(t)
@@ -41,7 +41,7 @@ func TestDestroyGoesOn(t *testing.T) {
 	if err := syscall.Kill(guest, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Kill(guest, syscall.SIGCONT) }) // it has ended
+	t.Cleanup(func() { _ = syscall.Kill(guest, syscall.SIGCONT) }) // may have ended
 	err := b.Destroy(timeout(t), inst)
 	if err == nil || !strings.Contains(err.Error(), p.uri()) || !strings.Contains(err.Error(), "stop the guest") {
 		t.Errorf("Destroy of a stopped guest: got %v, want an error that names the host and the step", err)
@@ -53,12 +53,12 @@ func TestDestroyGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.Destroy(timeout(t), inst); err != nil {
-		t.Errorf("Destroy of one that goes on: %v", err)
+		t.Errorf("Destroy of a guest that continues: %v", err)
 	}
 	until(t, "no process of ours is left", func() bool { return len(ours(t, p.home)) == 0 })
 }
 
-// A guest whose program somebody has removed is ended all the same.
+// Destroy ends a guest even if its program was removed.
 func TestDestroyWithoutProgram(t *testing.T) {
 	p := openSSH(t, settings{})
 	b := newBackend(t)
@@ -79,7 +79,7 @@ func TestDestroyWithoutProgram(t *testing.T) {
 	}
 }
 
-// A machine that does not let us in keeps what is there, and Destroy says so.
+// If the machine denies the login its files stay, and the error of Destroy says so.
 func TestDestroyShutOut(t *testing.T) {
 	p := openSSH(t, settings{})
 	b := newBackend(t)
@@ -95,7 +95,7 @@ func TestDestroyShutOut(t *testing.T) {
 		want string
 	}{
 		{"key changed", changed, "has CHANGED"},
-		{"login refused", refused, "refuses the login"},
+		{"login refused", refused, "denied the login"},
 	} {
 		err := b.Destroy(timeout(t), tt.inst)
 		var left *sandbox.LeftError
@@ -104,6 +104,6 @@ func TestDestroyShutOut(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(p.home, ".cache", folder, inst.ID)); err != nil {
-		t.Errorf("what was there is gone: %v", err)
+		t.Errorf("the files are gone: %v", err)
 	}
 }

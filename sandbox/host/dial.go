@@ -21,11 +21,12 @@ const (
 	maxJumps    = 8
 )
 
-// dial reaches e: directly, through a command, or through other hosts, for whose passwords asked stands. ctx bounds the dial.
+// dial connects to e: directly, through a command, or through jump hosts, whose passwords come from
+// asked. ctx bounds the dial.
 func (e endpoint) dial(ctx context.Context, depth int, asked *asking) (net.Conn, error) {
 	switch {
 	case depth > maxJumps:
-		return nil, fmt.Errorf("more than %d jump hosts: do they lead to each other?", maxJumps)
+		return nil, fmt.Errorf("more than %d jump hosts: check for a loop", maxJumps)
 	case e.proxy != "":
 		return e.dialCommand()
 	case len(e.jumps) > 0:
@@ -36,7 +37,7 @@ func (e endpoint) dial(ctx context.Context, depth int, asked *asking) (net.Conn,
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", e.addr())
 	if err != nil {
 		if errno := syscall.Errno(0); errors.As(err, &errno) {
-			err = errno // the address is said
+			err = errno // the address is in the message already
 		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
@@ -46,7 +47,8 @@ func (e endpoint) dial(ctx context.Context, depth int, asked *asking) (net.Conn,
 	return conn, nil
 }
 
-// dialThrough goes from jump host to jump host. Only the first is reached by what its own configuration says.
+// dialThrough connects from jump host to jump host. Only the first uses its own configuration of a
+// connection.
 func (e endpoint) dialThrough(ctx context.Context, depth int, asked *asking) (_ net.Conn, err error) {
 	var hops []*ssh.Client
 	end := func() {
@@ -100,7 +102,7 @@ func (e endpoint) dialThrough(ctx context.Context, depth int, asked *asking) (_ 
 	return newPipe(conn, end), nil
 }
 
-// dialCommand makes a connection of the input and output of the user's own ProxyCommand.
+// dialCommand runs the user's own ProxyCommand, and returns its input and output as a connection.
 func (e endpoint) dialCommand() (net.Conn, error) {
 	cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", "exec "+e.expand(e.proxy)) //nolint:gosec // the daemon's user wrote it in their ssh_config
 	in, err := cmd.StdinPipe()
@@ -118,12 +120,12 @@ func (e endpoint) dialCommand() (net.Conn, error) {
 		io.Reader
 		io.WriteCloser
 	}{out, in}, func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // may have ended already
 		_ = cmd.Wait()
 	}), nil
 }
 
-// peer says how to log in on conn, and in words with what.
+// peer returns how to log in on conn, and describes the credentials in words.
 func (e endpoint) peer(conn net.Conn, h sandbox.Host, accepted func(ssh.PublicKey)) (sandbox.Peer, string, error) {
 	known, algorithms, keys, err := e.hostKeys(h.Keys, h.Accept, accepted)
 	if err != nil {
@@ -136,8 +138,8 @@ func (e endpoint) peer(conn net.Conn, h sandbox.Host, accepted func(ssh.PublicKe
 	return sandbox.Peer{Conn: conn, User: e.user, HostKeys: keys, Auth: auth, Known: known, Algorithms: algorithms}, words, nil
 }
 
-// pipe is a net.Conn of a stream that has no deadlines: it is closed when one has passed. That is all that is asked of
-// deadlines here: to end a connection that is dead.
+// pipe is a net.Conn of a stream without deadlines: when a deadline passes, it closes the stream.
+// That suffices here, where deadlines only end dead connections.
 type pipe struct {
 	io.ReadWriteCloser
 	end   func() // closes what carries the stream; may be nil

@@ -18,24 +18,24 @@ import (
 	"github.com/kevinburke/ssh_config"
 )
 
-// endpoint is one SSH server and what the user's ssh configuration says of it.
+// endpoint is one SSH server, with its settings from the user's ssh configuration.
 type endpoint struct {
-	name       string // as it was asked for, for errors
+	name       string // as the user gave it, for errors
 	user       string
 	host, port string
 	keyAlias   string   // HostKeyAlias
-	identities []string // files of private keys, first to last
-	only       bool     // IdentitiesOnly: of the agent's keys no others
-	agent      string   // socket of the ssh agent; empty without one
+	identities []string // files of private keys, in order
+	only       bool     // IdentitiesOnly: use no other keys of the agent
+	agent      string   // socket of the ssh agent; empty if there is none
 	known      []string // known_hosts files
-	algorithms []string // kinds of host keys, in order
-	jumps      []string // ProxyJump, first to last
-	proxy      string   // ProxyCommand, tokens not expanded
+	algorithms []string // host key types, in order
+	jumps      []string // ProxyJump, in order
+	proxy      string   // ProxyCommand, with unexpanded tokens
 }
 
 func (e endpoint) addr() string { return net.JoinHostPort(e.host, e.port) }
 
-// keyName is the name under which known_hosts files have the server.
+// keyName is the server's name in known_hosts files.
 func (e endpoint) keyName() string {
 	if e.keyAlias != "" {
 		return net.JoinHostPort(e.keyAlias, "22")
@@ -45,17 +45,18 @@ func (e endpoint) keyName() string {
 
 func (e endpoint) String() string { return e.user + "@" + e.addr() }
 
-// resolveTimeout is how long ssh may take to say what its configuration makes of a name.
+// resolveTimeout bounds the time in which ssh applies its configuration to a name.
 const resolveTimeout = 15 * time.Second
 
-// URI is where somebody wants to log in. What it does not say is empty.
+// URI is the target of a login. Parts that it lacks are empty.
 type URI struct {
 	User, Host, Port string
-	Path             string // without slashes at its ends
+	Path             string // without leading and trailing slashes
 }
 
-// ParseURI reads ssh://[user@]host[:port][/path], [user@]host[:port], or an alias of ssh_config, which looks like a host
-// (draft-ietf-secsh-scp-sftp-ssh-uri). Its parts may be arguments of ssh: none begins with a hyphen or has a blank in it.
+// ParseURI parses ssh://[user@]host[:port][/path], [user@]host[:port], or an alias of ssh_config,
+// which looks like a host (draft-ietf-secsh-scp-sftp-ssh-uri). Its parts may be arguments of ssh:
+// none begins with a hyphen or contains a blank.
 func ParseURI(s string) (URI, error) {
 	shown := s
 	bad := func(why string) (URI, error) {
@@ -67,34 +68,34 @@ func ParseURI(s string) (URI, error) {
 	}
 	u, err := url.Parse(raw)
 	if at := strings.LastIndexByte(s, '@'); at >= 0 && strings.Contains(strings.TrimPrefix(s[:at], "ssh://"), ":") {
-		shown = "…" + s[at:] // who has put a password there does not want to read it in a log
+		shown = "…" + s[at:] // keep a mistaken password out of logs
 	}
 	switch {
 	case err != nil:
-		return bad("it does not parse")
+		return bad("not a valid URI")
 	case u.Scheme != "ssh":
-		return bad("the scheme is not ssh")
+		return bad("the scheme must be ssh")
 	case u.Hostname() == "":
-		return bad("it names no host")
+		return bad("the host is missing")
 	case u.RawQuery != "" || u.Fragment != "":
-		return bad("it goes on behind its path")
+		return bad("a query or fragment is not allowed")
 	case strings.HasPrefix(u.Hostname(), "-") || strings.HasPrefix(u.User.Username(), "-"):
-		return bad("a name does not begin with a hyphen")
+		return bad("a name must not begin with a hyphen")
 	case strings.ContainsFunc(u.Hostname()+u.User.Username(), func(r rune) bool { return r <= ' ' || r == 0x7f }):
-		return bad("a name has no blanks")
+		return bad("a name must not contain blanks")
 	}
 	if _, set := u.User.Password(); set {
-		return bad("a password does not belong into a URI")
+		return bad("a password in a URI is not allowed")
 	}
 	return URI{User: u.User.Username(), Host: u.Hostname(), Port: u.Port(), Path: strings.Trim(u.Path, "/")}, nil
 }
 
-// resolve says where a URI leads: what OpenSSH itself makes of it where it is installed, else what its configuration
-// files say.
+// resolve returns the endpoint of a URI: by OpenSSH itself if it is installed, else by its
+// configuration files.
 func resolve(ctx context.Context, uri string) (endpoint, error) {
 	at, err := ParseURI(uri)
 	if err == nil && at.Path != "" {
-		err = fmt.Errorf("ssh URI %q: a path is not taken", uri)
+		err = fmt.Errorf("ssh URI %q: a path is not allowed", uri)
 	}
 	if err != nil {
 		return endpoint{}, err
@@ -106,12 +107,14 @@ func resolve(ctx context.Context, uri string) (endpoint, error) {
 	if at.Port != "" {
 		args = append(args, "-p", at.Port)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, fmt.Errorf("no answer within %v: what does a Match exec of your configuration do?", resolveTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, fmt.Errorf("no answer within %v: check the Match exec lines of your ssh configuration", resolveTimeout))
 	defer cancel()
 	ask := exec.CommandContext(ctx, "ssh", append(args, "--", at.Host)...)
 	ask.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	ask.Cancel = func() error { return syscall.Kill(-ask.Process.Pid, syscall.SIGKILL) } // with what its Match exec runs
-	ask.WaitDelay = time.Second                                                          // what a Match exec has started may hold its output
+	// With the programs of its Match exec.
+	ask.Cancel = func() error { return syscall.Kill(-ask.Process.Pid, syscall.SIGKILL) }
+	// A program of a Match exec may hold its output.
+	ask.WaitDelay = time.Second
 	out, err := ask.Output()
 	e := endpoint{name: uri, agent: os.Getenv("SSH_AUTH_SOCK")}
 	var failed *exec.ExitError
@@ -148,7 +151,7 @@ func localUser() string {
 	return os.Getenv("USER")
 }
 
-// readOpenSSH reads what ssh -G prints: a keyword in lower case and its value on each line.
+// readOpenSSH reads the output of ssh -G: on each line a keyword in lower case and its value.
 func (e *endpoint) readOpenSSH(out string) {
 	for line := range strings.Lines(out) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -156,7 +159,7 @@ func (e *endpoint) readOpenSSH(out string) {
 	}
 }
 
-// readConfig reads the user's and the system's configuration files, for a machine without OpenSSH.
+// readConfig reads the user's and the system's configuration files, on a machine without OpenSSH.
 func (e *endpoint) readConfig(host string) {
 	for _, key := range []string{"HostName", "Port", "User", "IdentityFile", "IdentitiesOnly", "IdentityAgent", "ProxyJump", "ProxyCommand",
 		"UserKnownHostsFile", "GlobalKnownHostsFile", "HostKeyAlias", "HostKeyAlgorithms"} {
@@ -179,7 +182,7 @@ func (e *endpoint) readConfig(host string) {
 	}
 }
 
-// set takes one setting of the configuration. Those that this package does not know are left.
+// set applies one setting of the configuration, and ignores those that this package does not use.
 func (e *endpoint) set(key, value string) {
 	if value == "" || value == "none" && key != "user" {
 		if key == "identityagent" {
@@ -217,7 +220,7 @@ func (e *endpoint) set(key, value string) {
 	}
 }
 
-// expand fills in the tokens of a ProxyCommand (ssh_config(5), TOKENS).
+// expand replaces the tokens of a ProxyCommand (ssh_config(5), TOKENS).
 func (e endpoint) expand(command string) string {
 	return strings.NewReplacer("%%", "%", "%h", e.host, "%p", e.port, "%r", e.user, "%n", e.name, "%u", localUser()).Replace(command)
 }

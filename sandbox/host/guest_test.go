@@ -20,7 +20,7 @@ func leftIn(t *testing.T, dir string) []string {
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // what was here is being removed
+			return nil // the files are being removed
 		}
 		if err == nil && path != dir {
 			found = append(found, strings.TrimPrefix(path, dir+"/"))
@@ -33,7 +33,8 @@ func leftIn(t *testing.T, dir string) []string {
 	return found
 }
 
-// Sessions on a host with the guest are as in a container, outlive the connection, and leave nothing behind.
+// Sessions on a host with the guest work as in a container, outlive the connection, and leave
+// nothing behind.
 func TestGuest(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -66,7 +67,7 @@ func TestGuest(t *testing.T) {
 					t.Errorf("%s: %v, %v; want mode 0700", dir, st.Mode(), err)
 				}
 			}
-			c.Close() // as when the network or the daemon is gone
+			c.Close() // like a loss of the network or the daemon
 
 			c = dialSessions(t, b, inst, TierGuest)
 			client = attach(t, c, "main", wire.Start{})
@@ -89,7 +90,7 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// Two sandboxes on one account share the binary and nothing else.
+// Two sandboxes on one account share only the binary.
 func TestSideBySide(t *testing.T) {
 	p := openSSH(t, settings{})
 	b := newBackend(t)
@@ -107,7 +108,7 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// Streams beyond what one connection takes go over further ones.
+// Streams beyond the limit of one connection use further ones.
 func TestMaxSessions(t *testing.T) {
 	p := openSSH(t, settings{lines: []string{"MaxSessions 2", "AllowStreamLocalForwarding no"}})
 	b := newBackend(t)
@@ -123,7 +124,7 @@ func TestMaxSessions(t *testing.T) {
 	}
 }
 
-// What start-up files print, and another shell that they become, does not matter.
+// Neither output of start-up files nor a shell that they start affects the guest.
 func TestHostileStart(t *testing.T) {
 	if _, err := os.Stat("/usr/bin/zsh"); err != nil {
 		needed(t, "zsh")
@@ -141,7 +142,7 @@ func TestHostileStart(t *testing.T) {
 	}
 }
 
-// A Boot that is given up leaves nothing.
+// An abandoned Boot leaves nothing behind.
 func TestBootCancelled(t *testing.T) {
 	p := openSSH(t, settings{})
 	b := newBackend(t)
@@ -162,9 +163,9 @@ func TestBootCancelled(t *testing.T) {
 		spec.Progress = func(s string) { said = s; say(s) }
 		inst, err := b.Boot(ctx, spec)
 		cancel()
-		if err == nil { // this one was faster
+		if err == nil { // it completed first
 			if !strings.Contains(said, "tier guest") {
-				t.Errorf("what was cut short counts as a machine that can do less: %s", said)
+				t.Errorf("an interrupted login counts as a machine with a lower tier: %s", said)
 			}
 			if err := b.Destroy(timeout(t), inst); err != nil {
 				t.Errorf("Destroy: %v", err)

@@ -10,20 +10,20 @@ import (
 	"slices"
 )
 
-// guestPrefix begins the names of guest programs, which end with the architecture in Go's words.
+// guestPrefix begins the names of guest programs, which end with the architecture in Go's spelling.
 const guestPrefix = "sandboxd-guest-linux-"
 
 // Guests are the guest programs of one sandboxd, by architecture.
 type Guests struct {
-	dir  string // of sandboxd-guest-linux-ARCH; empty where there is none
-	self string // the sandboxd that is the guest itself then
+	dir  string // of sandboxd-guest-linux-ARCH; empty if there is none
+	self string // the sandboxd that is the guest itself, if dir is empty
 }
 
-// GuestsIn are the guests in a directory.
+// GuestsIn returns the guests in a directory.
 func GuestsIn(dir string) Guests { return Guests{dir: dir} }
 
-// GuestsBeside finds the guests that make build and the packages put beside a program. ok is false
-// where there are none.
+// GuestsBeside finds the guests that make build and the packages place beside a program. ok is
+// false if there are none.
 func GuestsBeside(program string) (g Guests, ok bool) {
 	if real, err := filepath.EvalSymlinks(program); err == nil {
 		program = real
@@ -37,8 +37,8 @@ func GuestsBeside(program string) (g Guests, ok bool) {
 	return Guests{}, false
 }
 
-// GuestItself makes a sandboxd its own guest. It is an error for one that a dynamic loader has to load:
-// a guest runs in images and on machines without its C library.
+// GuestItself makes a sandboxd its own guest. A program that needs a dynamic loader is an error: a
+// guest runs in images and on machines without its C library.
 func GuestItself(sandboxd string) (Guests, error) {
 	real, err := filepath.EvalSymlinks(sandboxd)
 	if err != nil {
@@ -50,12 +50,12 @@ func GuestItself(sandboxd string) (Guests, error) {
 // Itself reports whether sandboxd itself is the guest.
 func (g Guests) Itself() bool { return g.dir == "" }
 
-// Path returns the guest for an architecture, in the words of Go.
+// Path returns the guest for an architecture, in Go's spelling.
 func (g Guests) Path(arch string) (string, error) {
 	if g.Itself() {
 		if arch != runtime.GOARCH {
-			return "", fmt.Errorf("there is no guest binary for %s, and sandboxd itself is of %s; "+
-				"build one with make build, and name its directory: guest_dir", arch, runtime.GOARCH)
+			return "", fmt.Errorf("no guest binary for %s; sandboxd itself is for %s; "+
+				"build one with make build, and set guest_dir to its directory", arch, runtime.GOARCH)
 		}
 		return g.self, nil
 	}
@@ -66,9 +66,9 @@ func (g Guests) Path(arch string) (string, error) {
 	return path, nil
 }
 
-var errDynamic = errors.New("it is not static")
+var errDynamic = errors.New("not a static binary")
 
-// checkStatic returns errDynamic for a program that a dynamic loader has to load.
+// checkStatic returns errDynamic for a program that needs a dynamic loader.
 func checkStatic(program string) error {
 	f, err := elf.Open(program)
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-// A program is a guest of its own architecture only.
+// A program is the guest only for its own architecture.
 func TestGuestOfAnotherArchitecture(t *testing.T) {
 	g := Guests{self: "/opt/sandboxd"}
 	if got, err := g.Path(runtime.GOARCH); got != g.self || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, g.self)
 	}
-	const want = "there is no guest binary for riscv64"
+	const want = "no guest binary for riscv64"
 	if got, err := g.Path("riscv64"); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %q, %v, want an error: %s", got, err, want)
 	}
 }
 
-// A program that needs a loader is no guest.
+// A program that needs a loader cannot be the guest.
 func TestGuestItself(t *testing.T) {
 	if _, err := GuestItself("/bin/sh"); !errors.Is(err, errDynamic) {
 		t.Errorf("/bin/sh: got error %v, want %v", err, errDynamic)
@@ -35,7 +35,7 @@ func TestGuestItself(t *testing.T) {
 	}
 }
 
-// Guests are found beside a program, also when that is named by a link.
+// GuestsBeside finds guests beside a program, also if the program's path is a link.
 func TestGuestsBeside(t *testing.T) {
 	dir := t.TempDir()
 	program, link := filepath.Join(dir, "bin", "sandboxd"), filepath.Join(dir, "link")

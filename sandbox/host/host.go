@@ -1,9 +1,11 @@
-// Package host is the backend of machines that answer SSH already. It boots nothing and destroys nothing: a sandbox on it is
-// a name for somebody's account on a machine, with sessions beside that machine's own SSH server.
+// Package host is the backend of machines that already answer SSH. It boots and destroys no
+// machine: a sandbox on it is a name for an account on a machine, with sessions beside that
+// machine's own SSH server.
 //
-// Where the machine runs Linux and takes files, the guest is copied there and serves the sessions; they outlive the daemon
-// and the network. Everything else – commands, files, forwarding – is the machine's own SSH server's. The package knows no
-// gateway. What the machine sends is taken for hostile.
+// If the machine runs Linux and accepts files, the guest is copied to it and serves the sessions;
+// they outlive the daemon and the network. The machine's own SSH server does everything else:
+// commands, files, forwarding. The package knows no gateway. It treats everything that the machine
+// sends as hostile.
 package host
 
 import (
@@ -25,39 +27,41 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Name is what Instance.Backend says of instances of this package.
+// Name is the Instance.Backend of instances of this package.
 const Name = "host"
 
 // Options of a Backend.
 type Options struct {
-	// Guest returns the path of the guest binary for an architecture (amd64, arm64). An error means that there is none; hosts
-	// then do without.
+	// Guest returns the path of the guest binary for an architecture (amd64, arm64). An error means
+	// that there is none; hosts then use another tier.
 	Guest func(arch string) (string, error)
 	Log   *slog.Logger // nil discards
 
-	// KnownHosts are files that hold the machines' host keys, those of jump hosts apart. nil means the files that the user's
-	// ssh configuration names.
+	// KnownHosts are files with the machines' host keys, but not those of jump hosts. nil means the
+	// files of the user's ssh configuration.
 	KnownHosts []string
-	// Signers log in to the machines, in place of keys from files and the agent. nil means those.
+	// Signers log in to the machines, in place of keys from files and the agent. nil means keys
+	// from files and the agent.
 	Signers []ssh.Signer
-	// Password returns the password of an account, also of one on a jump host. It is called during a login when no key did and
-	// the server takes one, at most once for each connection, and may ask a person: ctx, and the server's patience, bound it.
-	// nil means that there is none but that of sandbox.Host.
+	// Password returns the password of an account, also of one on a jump host. It is called during
+	// a login when no key was accepted and the server accepts passwords, at most once for each
+	// connection. It may ask a person; ctx and the server's timeout bound it. nil means that only
+	// sandbox.Host may have a password.
 	Password func(ctx context.Context, user, host string) (string, error)
-	// Owner is what this process is in texts that say where sessions are; empty is "the daemon".
+	// Owner names this process in texts about the place of sessions; empty means "the daemon".
 	Owner string
 }
 
-// Backend makes sandboxes of machines that answer SSH. Its methods may be called at once.
+// Backend makes sandboxes from machines that answer SSH. Its methods may be called concurrently.
 type Backend struct {
 	guest func(arch string) (string, error)
 	log   *slog.Logger
-	own   Options // what it says of logging in
+	own   Options // its settings of logins
 
 	mu     sync.Mutex
 	closed bool                  // guarded by mu
 	locals map[string]*local     // guarded by mu; by Instance.ID
-	typed  map[accountKey]string // guarded by mu; passwords that let us in; nowhere else
+	typed  map[accountKey]string // guarded by mu; passwords that logged in; stored nowhere else
 }
 
 var (
@@ -65,21 +69,22 @@ var (
 	_ connect.SessionDialer = (*Backend)(nil)
 )
 
-// New returns a Backend. It reaches nobody.
+// New returns a Backend. It makes no connection.
 func New(o Options) *Backend {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Guest == nil {
-		o.Guest = func(string) (string, error) { return "", errors.New("no guest binaries are here") }
+		o.Guest = func(string) (string, error) { return "", errors.New("no guest binaries are installed") }
 	}
 	o.Owner = cmp.Or(o.Owner, "the daemon")
 	return &Backend{guest: o.Guest, log: o.Log, own: o, locals: make(map[string]*local), typed: make(map[accountKey]string)}
 }
 
-// Boot logs in to the machine, finds out which sessions it can have, and copies the guest there if it may.
+// Boot logs in to the machine, finds its best tier of sessions, and copies the guest to it if
+// possible.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Instance, err error) {
-	if err := refuse(spec); err != nil {
+	if err := checkSpec(spec); err != nil {
 		return inst, &sandbox.BootError{Stage: "validate", Err: err}
 	}
 	e, err := resolve(ctx, spec.Host.URI)
@@ -100,7 +105,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Ins
 	}
 	s, err := b.sessions(ctx, inst, conn, say)
 	if err != nil {
-		if ctx.Err() != nil { // perhaps in the middle of it
+		if ctx.Err() != nil { // it may have been interrupted
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 			defer cancel()
 			if err := b.Destroy(clean, inst); err != nil {
@@ -112,14 +117,14 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Ins
 	tier, why := s.Tier()
 	say("%s: tier %s: %s", e, tier, why)
 	s.End()
-	_ = s.Wait() // that it was ended here
+	_ = s.Wait() // this code ended it
 	return inst, nil
 }
 
-// refuse says what a machine cannot be asked for.
-func refuse(spec sandbox.Spec) error {
+// checkSpec rejects settings that a host cannot have.
+func checkSpec(spec sandbox.Spec) error {
 	no := func(what string) error {
-		return fmt.Errorf("%s: a host is taken as it is: %w", what, sandbox.ErrUnsupported)
+		return fmt.Errorf("%s: not available on an existing machine: %w", what, sandbox.ErrUnsupported)
 	}
 	h := spec.Host
 	if _, err := wire.ParseLabel("sandbox id", spec.ID); err != nil {
@@ -127,7 +132,7 @@ func refuse(spec sandbox.Spec) error {
 	}
 	switch {
 	case h.URI == "":
-		return errors.New("no host is named")
+		return errors.New("the host is missing")
 	case spec.Image != "":
 		return no("image " + spec.Image)
 	case spec.Via != "":
@@ -137,7 +142,7 @@ func refuse(spec sandbox.Spec) error {
 	case spec.Limits != sandbox.Limits{}:
 		return no("limits")
 	case spec.User != "":
-		return fmt.Errorf("user %s: name it in the URI, as ssh://%s@host: %w", spec.User, spec.User, sandbox.ErrUnsupported)
+		return fmt.Errorf("user %s: set it in the URI, as ssh://%s@host: %w", spec.User, spec.User, sandbox.ErrUnsupported)
 	case spec.Sudo:
 		return no("sudo")
 	case len(spec.Mounts) > 0:
@@ -158,22 +163,22 @@ func refuse(spec sandbox.Spec) error {
 	switch h.Tier {
 	case "", TierGuest, TierMarks, TierScreen:
 	default:
-		return fmt.Errorf("tier %q: there are guest, marks and screen", h.Tier)
+		return fmt.Errorf("tier %q: must be guest, marks or screen", h.Tier)
 	}
 	if _, err := regexp.Compile(h.Prompt); err != nil {
 		return fmt.Errorf("prompt %q: %w", h.Prompt, err)
 	}
 	if h.Accept != "" && !strings.HasPrefix(h.Accept, "SHA256:") {
-		return fmt.Errorf("fingerprint %q has no SHA256: in front", h.Accept)
+		return fmt.Errorf("fingerprint %q: must begin with SHA256:", h.Accept)
 	}
 	return nil
 }
 
-// Dial reaches the machine's own SSH server.
+// Dial connects to the machine's own SSH server.
 func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 	asked := b.asking(ctx, inst.ID)
 	_, peer, _, err := b.dial(ctx, &inst, asked)
-	asked.settle(err)
+	asked.record(err)
 	return peer, err
 }
 
@@ -193,7 +198,7 @@ func (b *Backend) dial(ctx context.Context, inst *sandbox.Instance, asked *askin
 	return e, peer, with, err
 }
 
-// peer says how to log in to e on conn, which it closes on an error.
+// peer returns how to log in to e on conn, which it closes on an error.
 func (b *Backend) peer(ctx context.Context, e endpoint, conn net.Conn, inst *sandbox.Instance, asked *asking) (peer sandbox.Peer, with credentials, err error) {
 	if b.own.KnownHosts != nil {
 		e.known = b.own.KnownHosts
@@ -215,36 +220,38 @@ func (b *Backend) peer(ctx context.Context, e endpoint, conn net.Conn, inst *san
 	return peer, with, nil
 }
 
-// login makes one connection to the machine. A key that was accepted by its fingerprint is pinned in inst.
+// login makes one connection to the machine. It pins in inst a key that was accepted by its
+// fingerprint.
 func (b *Backend) login(ctx context.Context, inst *sandbox.Instance) (*connect.Conn, error) {
 	asked := b.asking(ctx, inst.ID)
 	e, peer, with, err := b.dial(ctx, inst, asked)
 	if err != nil {
-		asked.settle(err)
+		asked.record(err)
 		return nil, err
 	}
 	conn, err := enter(ctx, e, peer, with)
-	asked.settle(err)
+	asked.record(err)
 	return conn, err
 }
 
-// credentials are what there is to log in with.
+// credentials are everything that a login can use.
 type credentials struct {
-	words  string
-	failed func() error // why there was no password when one was asked for; nil where nobody is asked
+	words string
+	// Why no password was available when the server asked for one; nil if there is no source.
+	failed func() error
 }
 
-// add adds a password, which get returns when the server takes one.
+// add adds a password, which get returns when the server accepts one.
 func (c *credentials) add(ctx context.Context, e endpoint, peer *sandbox.Peer, get passwordOf) {
 	var methods []ssh.AuthMethod
 	methods, c.failed = passwords(ctx, e, peer.Conn, get)
 	peer.Auth, c.words = append(peer.Auth, methods...), c.words+", a password if the host takes one"
 }
 
-// enter logs in to peer, which is e.
+// enter logs in to peer, the server of e.
 func enter(ctx context.Context, e endpoint, peer sandbox.Peer, with credentials) (*connect.Conn, error) {
 	conn, err := connect.SSH(ctx, peer)
-	if err != nil && with.failed != nil { // x/crypto goes on with what else there is, and forgets it
+	if err != nil && with.failed != nil { // x/crypto tries the other methods, and drops this error
 		if asked := with.failed(); asked != nil {
 			return nil, asked
 		}
@@ -258,20 +265,21 @@ func enter(ctx context.Context, e endpoint, peer sandbox.Peer, with credentials)
 	return conn, nil
 }
 
-// LoginError says which account a machine did not let us into, and with what. It is a connect.ErrLogin.
+// LoginError names the account that a machine did not let in, and the credentials that were tried.
+// It is a connect.ErrLogin.
 type LoginError struct {
-	User, Addr string // as Options.Password has them
+	User, Addr string // as for Options.Password
 
 	to, words string
 	err       error
 }
 
 func (e *LoginError) Error() string {
-	return fmt.Sprintf("%s refuses the login of %s: tried %s", e.to, e.User, e.words)
+	return fmt.Sprintf("%s denied the login of %s: tried %s", e.to, e.User, e.words)
 }
 func (e *LoginError) Unwrap() error { return e.err }
 
-// bootError names the step that failed and what to do.
+// bootError names the failed step and what to do.
 func (b *Backend) bootError(err error) error {
 	boot := &sandbox.BootError{Stage: "connect", Err: err}
 	var unknown *UnknownKeyError
@@ -282,21 +290,21 @@ func (b *Backend) bootError(err error) error {
 		return err
 	case errors.As(err, &unknown):
 		boot.Stage, boot.Err = "host key", unknown
-		boot.Hint = "if that is the host's (there: ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), add --accept " + unknown.Fingerprint
+		boot.Hint = "compare it with the key on the host (ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), then add --accept " + unknown.Fingerprint
 		if unknown.Accepted != "" {
-			boot.Hint = "that is another one than --accept " + unknown.Accepted + ": somebody may be in between, or the fingerprint is that of another of its keys"
+			boot.Hint = "it differs from --accept " + unknown.Accepted + ": the connection may be intercepted, or the fingerprint belongs to another key of the host"
 		}
 	case errors.As(err, &changed):
 		boot.Stage, boot.Err = "host key", changed
-		boot.Hint = "somebody may be in between; when the host was made anew, remove the old key with ssh-keygen -R"
+		boot.Hint = "the connection may be intercepted; if the host was reinstalled, remove the old key with ssh-keygen -R"
 	case errors.Is(err, connect.ErrIdentity):
 		boot.Stage = "host key"
 	case errors.Is(err, connect.ErrLogin):
-		boot.Stage, boot.Hint = "login", "name a key with --identity or a password with --password-file, or add the key there: ssh-copy-id; on a terminal, a password is asked for"
+		boot.Stage, boot.Hint = "login", "use --identity or --password-file, or add your key with ssh-copy-id; on a terminal, sandboxd asks for a password"
 	case errors.As(err, new(*fileError)):
-		boot.Stage, boot.Hint = "login", "name a file of the daemon's machine, that its user may read"
+		boot.Stage, boot.Hint = "login", "use a file on the daemon's machine that its user may read"
 	case errors.As(err, new(net.Error)):
-		boot.Hint = "is the host up, and the name and the port right?"
+		boot.Hint = "check that the host is up, and check its name and port"
 	}
 	return boot
 }

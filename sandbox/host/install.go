@@ -30,26 +30,27 @@ const (
 	probeBegin = "\nsandboxd-probe\n"
 	probeEnd   = "\nsandboxd-end\n"
 
-	// maxNoise is how much the start-up files of an account may print before what we started does.
+	// maxNoise is how much the start-up files of an account may print before our command does.
 	maxNoise = 64 << 10
 
-	// folder holds all that we put on a machine.
+	// folder contains everything that this package places on a machine.
 	folder = "sandboxd-guest"
-	// maxSocket is the longest path of a socket, less a byte (unix(7)).
+	// maxSocket is the longest path of a socket without its NUL (unix(7)).
 	maxSocket = 107
 )
 
-// facts are what a machine says of itself.
+// facts are a machine's own report of itself.
 type facts struct {
 	system, machine string // uname
 	uid             string
-	home, runtime   string  // $HOME and $XDG_RUNTIME_DIR
-	shell, real     string  // $SHELL, and what it is a link to in the end
-	proc, fd        bool    // there is a /proc to read, and a /dev/fd
-	becomes         dialect // of the shell that the account's start-up files leave; empty for none that takes marks
+	home, runtime   string // $HOME and $XDG_RUNTIME_DIR
+	shell, real     string // $SHELL, and the final target if it is a link
+	proc, fd        bool   // it has a readable /proc, and a /dev/fd
+	// Dialect of the shell that the start-up files leave running; empty if it supports no marks.
+	startupShell dialect
 }
 
-// arch is the machine's architecture as Go calls it; empty for one that there is no guest for.
+// arch is the machine's architecture in Go's spelling; empty if there is no guest for it.
 func (f facts) arch() string {
 	switch f.machine {
 	case "x86_64", "amd64":
@@ -60,13 +61,13 @@ func (f facts) arch() string {
 	return ""
 }
 
-// probeScript has no single quotes: it is between two.
+// probeScript has no single quotes, because it is quoted with them.
 const probeScript = `printf "\nsandboxd-probe\n"; uname -s; uname -m; id -u; printf "%s\n" "$HOME" "$XDG_RUNTIME_DIR" "$SHELL"; ` +
 	`readlink -f "$SHELL" || echo "$SHELL"; test -r /proc/self/stat && echo proc; test -r /dev/fd/9 9</dev/null && echo fd; printf "\nsandboxd-end\n"`
 
-var errSlow = fmt.Errorf("commands do not begin within %v: are the account's start-up files slow?", probeTimeout)
+var errSlow = fmt.Errorf("commands do not start within %v: check the account's start-up files", probeTimeout)
 
-// probe asks a machine what it is. An error means that it runs no commands of ours.
+// probe asks a machine for its facts. An error means that it does not run our commands.
 func probe(ctx context.Context, conn *connect.Conn) (facts, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSlow)
 	defer cancel()
@@ -75,7 +76,7 @@ func probe(ctx context.Context, conn *connect.Conn) (facts, error) {
 		return facts{}, err
 	}
 	defer c.Close()
-	text := &strings.Builder{} // not looked at after an error: the reading may go on
+	text := &strings.Builder{} // not used after an error: the read may continue
 	err = c.within(ctx, func() error {
 		if err := c.until(probeBegin, ""); err != nil {
 			return err
@@ -93,23 +94,23 @@ func parseProbe(text string) (facts, error) {
 	text, _, whole := strings.Cut(text, probeEnd)
 	lines := strings.Split(text, "\n")
 	if !whole || len(lines) < 7 {
-		return facts{}, errors.New("the answer of the machine is not whole")
+		return facts{}, errors.New("the answer of the machine is incomplete")
 	}
 	return facts{system: lines[0], machine: lines[1], uid: lines[2], home: lines[3], runtime: lines[4], shell: lines[5], real: lines[6],
 		proc: slices.Contains(lines[7:], "proc"), fd: slices.Contains(lines[7:], "fd")}, nil
 }
 
-// place is where the guest is on a machine.
+// place is the location of the guest on a machine.
 type place struct {
-	root   string // holds guests of all versions, and a directory for each sandbox
+	root   string // contains guests of all versions, and a directory for each sandbox
 	binary string
 	dir    string // of the sandbox
 }
 
-// fresh is the guest while it is copied for this sandbox.
-func (p place) fresh() string { return p.root + "/." + path.Base(p.dir) }
+// partial is the path of the guest while it is copied for this sandbox.
+func (p place) partial() string { return p.root + "/." + path.Base(p.dir) }
 
-// command is what reaches the sandbox's sessions.
+// command is the command that connects to the sandbox's sessions.
 func (p place) command() string {
 	return "exec " + quote(p.binary) + " stdio " + quote(p.dir)
 }
@@ -119,8 +120,8 @@ func placeIn(parent, sum, id string) place {
 	return place{root: root, binary: path.Join(root, "guest-"+sum[:16]), dir: path.Join(root, id)}
 }
 
-// parents are the directories in which there may be a folder of ours, best first. Not $XDG_RUNTIME_DIR: it goes with the
-// last login, and sessions are to stay.
+// parents are the directories in which our folder may be, best first. Not $XDG_RUNTIME_DIR: it is
+// removed at the last logout, and sessions must outlive that.
 func (f facts) parents() []string {
 	var all []string
 	if path.IsAbs(f.home) && f.home != "/" {
@@ -155,11 +156,12 @@ func files(ctx context.Context, conn *connect.Conn) (*sftp.Client, func(), error
 	return client, func() { stop(); client.Close(); c.Close() }, nil
 }
 
-// install copies the guest to a machine, where it is not there yet, and starts it. The error says why there is none. When ctx ends it
-// begins nothing more, but waits a moment for what has begun: what the machine did after we left, nobody would remove.
+// install copies the guest to a machine, unless it is there already, and starts it. The error says
+// why there is none. When ctx ends it begins no further step, but waits a moment for the current
+// one: what the machine did later would never be removed.
 func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id string, say func(string, ...any)) (place, error) {
 	if f.system != "Linux" || f.arch() == "" {
-		return place{}, fmt.Errorf("there is no guest for %s on %s", f.system, f.machine)
+		return place{}, fmt.Errorf("no guest for %s on %s", f.system, f.machine)
 	}
 	binary, err := b.guest(f.arch())
 	if err != nil {
@@ -191,7 +193,7 @@ func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id s
 				return p, nil
 			}
 		}
-		_ = p.remove(client) // why it is not used is what counts
+		_ = p.remove(client) // report why it is not used instead
 		if ctx.Err() != nil {
 			return place{}, context.Cause(ctx)
 		}
@@ -203,7 +205,7 @@ func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id s
 	return place{}, errors.New(strings.Join(why, "; "))
 }
 
-// outlive returns a context that ends a while after ctx does.
+// outlive returns a context that ends some time after ctx does.
 func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -216,10 +218,11 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return longer, func() { stop(); cancel(nil) }
 }
 
-// put makes the directories, private to the account, and copies the guest. When ctx ends it stops before the next part of that.
+// put makes the directories, private to the account, and copies the guest. When ctx ends it stops
+// before the next step.
 func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []byte, say func(string, ...any)) error {
 	if len(p.dir)+len("/sock") > maxSocket {
-		return errors.New("its name is too long for a socket")
+		return errors.New("its path is too long for a socket")
 	}
 	parent := path.Dir(p.root)
 	if _, err := client.Stat(parent); errors.Is(err, fs.ErrNotExist) {
@@ -233,11 +236,11 @@ func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []
 		}
 	}
 	if st, err := client.Lstat(p.binary); err == nil && st.Mode().IsRegular() && st.Size() == int64(len(body)) {
-		return nil // it is renamed to that name when it is whole
+		return nil // it gets that name when it is complete
 	}
 	say("copying the guest (%.1f MB)", float64(len(body))/1e6)
-	fresh := p.fresh()
-	_ = client.Remove(fresh) // of a copy that was cut short
+	fresh := p.partial()
+	_ = client.Remove(fresh) // of an interrupted copy
 	w, err := client.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return fmt.Errorf("copy the guest: %w", err)
@@ -258,8 +261,8 @@ func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []
 		err = rename(client, fresh, p.binary)
 	}
 	if err != nil {
-		_ = client.Remove(fresh) // what is wrong is said
-		return fmt.Errorf("copy the guest (%d bytes): %w: is the disk full?", len(body), err)
+		_ = client.Remove(fresh) // the error of the copy is reported
+		return fmt.Errorf("copy the guest (%d bytes): %w: check for a full disk", len(body), err)
 	}
 	return nil
 }
@@ -272,7 +275,7 @@ func rename(client *sftp.Client, from, to string) error {
 	return client.Rename(from, to)
 }
 
-// ownDir makes a directory that only the account may enter, or finds one that is so.
+// ownDir makes a directory that only the account may enter, or checks an existing one.
 func ownDir(client *sftp.Client, dir, uid string) error {
 	err := client.Mkdir(dir)
 	st, serr := client.Lstat(dir)
@@ -287,28 +290,28 @@ func ownDir(client *sftp.Client, dir, uid string) error {
 	}
 	if st.Mode().Perm() != 0o700 {
 		if err := client.Chmod(dir, 0o700); err != nil {
-			return fmt.Errorf("close %s to others: %w", dir, err)
+			return fmt.Errorf("make %s private: %w", dir, err)
 		}
 	}
 	return nil
 }
 
-// start starts the session server of the sandbox, if there is none, and sees that it answers.
+// start starts the session server of the sandbox, if there is none, and checks that it answers.
 func (p place) start(ctx context.Context, conn *connect.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the guest does not answer within %v", startTimeout))
 	defer cancel()
 	err := ask(ctx, conn, p.command(), []byte(`{"do":"hello"}`))
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "permission denied") {
-		return fmt.Errorf("programs cannot be run from there (noexec?): %w", err)
+		return fmt.Errorf("programs cannot run there (noexec?): %w", err)
 	}
 	return err
 }
 
-// ask gives one order to the session server on a channel of its own, and waits for the answer.
+// ask gives one order to the session server on its own channel, and waits for the answer.
 func ask(ctx context.Context, conn *connect.Conn, command string, order []byte) error {
 	c, err := stream(ctx, conn, command, order)
-	// sshd counts a session until its process is gone (MaxSessions in sshd_config(5)): one that has just
-	// ended may be in the way.
+	// sshd counts a session until its process is gone (MaxSessions in sshd_config(5)): one that has
+	// just ended may still count.
 	for tries := 1; errors.As(err, new(*ssh.OpenChannelError)) && tries < 20; tries++ {
 		select {
 		case <-time.After(100 * time.Millisecond):
@@ -328,12 +331,12 @@ func ask(ctx context.Context, conn *connect.Conn, command string, order []byte) 
 	})
 	c.hangUp()
 	if err == nil && len(answer) == 0 {
-		err = errors.New("the guest gave no answer")
+		err = errors.New("the guest did not answer")
 	}
 	return err
 }
 
-// stream opens a channel to the session server and gives the order that says what it is for.
+// stream opens a channel to the session server and sends the order that states its purpose.
 func stream(ctx context.Context, conn *connect.Conn, command string, order []byte) (*channel, error) {
 	c, err := started(ctx, conn, command)
 	if err != nil {
@@ -353,14 +356,15 @@ func stream(ctx context.Context, conn *connect.Conn, command string, order []byt
 	return c, nil
 }
 
-// remove removes the sandbox's directory, and with the last one all the rest. What is gone already is not an error.
+// remove removes the sandbox's directory, and with the last one the folder. A missing one is not an
+// error.
 func (p place) remove(client *sftp.Client) error {
-	_ = client.Remove(p.fresh()) // hardly ever there
+	_ = client.Remove(p.partial()) // rarely exists
 	err := removeAll(client, p.dir)
 	left, lerr := client.ReadDir(p.root)
 	for _, st := range left {
 		if st.IsDir() {
-			return errors.Join(err, lerr) // another sandbox's
+			return errors.Join(err, lerr) // of another sandbox
 		}
 	}
 	if errors.Is(lerr, fs.ErrNotExist) {
@@ -368,12 +372,13 @@ func (p place) remove(client *sftp.Client) error {
 	}
 	err = errors.Join(err, lerr, removeAll(client, p.root))
 	if parent := path.Dir(p.root); path.Base(parent) == ".cache" {
-		_ = client.RemoveDirectory(parent) // perhaps we made it; a full one stays
+		_ = client.RemoveDirectory(parent) // this package may have made it; a non-empty one stays
 	}
 	return err
 }
 
-// removeAll removes a directory of ours with the files in it. Links are removed and not followed.
+// removeAll removes a directory of this package with the files in it. It removes links and does not
+// follow them.
 func removeAll(client *sftp.Client, dir string) error {
 	list, err := client.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,32 +20,33 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// fileError is an error of a file that a login is made with.
+// fileError is an error of a file with credentials.
 type fileError struct{ error }
 
 func (e *fileError) Unwrap() error { return e.error }
 
-// UnknownKeyError is a host key that neither a known_hosts file nor its owner has vouched for.
+// UnknownKeyError is a host key that is neither in a known_hosts file nor accepted by its
+// fingerprint.
 type UnknownKeyError struct {
 	Host        string
-	Fingerprint string // of the key that was presented, SHA256:…
+	Fingerprint string // of the presented key, SHA256:…
 	Type        string
-	Line        string // that accepts it in a known_hosts file
-	Accepted    string // the fingerprint that was said to be the host's, and is not; empty where none was
+	Line        string // line for a known_hosts file that accepts it
+	Accepted    string // the fingerprint that was given, and differs; empty if none was given
 }
 
 func (e *UnknownKeyError) Error() string {
 	if e.Accepted != "" {
-		return fmt.Sprintf("the host key of %s is not the one that was accepted: it presents %s %s", e.Host, e.Type, e.Fingerprint)
+		return fmt.Sprintf("the host key of %s differs from the accepted one: it presents %s %s", e.Host, e.Type, e.Fingerprint)
 	}
 	return fmt.Sprintf("the host key of %s is not known: %s %s", e.Host, e.Type, e.Fingerprint)
 }
 
-// ChangedKeyError is a host key that is not the one which is known. Nobody accepts it by a flag.
+// ChangedKeyError is a host key that differs from the known one. No flag accepts it.
 type ChangedKeyError struct {
 	Host        string
 	Fingerprint string
-	Where       string // file and line that know another one; empty where the sandbox's own record does
+	Where       string // file and line that has another one; empty if the sandbox's own record does
 }
 
 func (e *ChangedKeyError) Error() string {
@@ -56,14 +57,14 @@ func (e *ChangedKeyError) Error() string {
 	return s
 }
 
-// supported are the kinds of host keys that this side can check, in the order of preference.
+// supported are the host key types that this side can verify, in order of preference.
 var supported = []string{
 	ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01, ssh.CertAlgoECDSA521v01, ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
 	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 }
 
-// hostKeys says which host keys e may present: what known_hosts files say, or the keys that were pinned. accepted is
-// called with a key that is in no file and has the fingerprint accept.
+// hostKeys returns which host keys e may present: those of known_hosts files, or the pinned ones.
+// It calls accepted with a key that is in no file and has the fingerprint accept.
 func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.PublicKey)) (known func(ssh.PublicKey) error, algorithms []string, keys []ssh.PublicKey, err error) {
 	for _, line := range pinned {
 		key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
@@ -92,7 +93,7 @@ func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.Pub
 	if have := db.HostKeyAlgorithms(e.keyName()); len(have) > 0 {
 		algorithms = slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return !slices.Contains(have, a) })
 	}
-	if len(algorithms) == 0 { // not known: a certificate would be of an authority that nobody knows
+	if len(algorithms) == 0 { // an unknown host: its certificate would be from an unknown authority
 		algorithms = slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return strings.Contains(a, "-cert-") })
 	}
 	for _, k := range db.HostKeys(e.keyName()) {
@@ -101,7 +102,7 @@ func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.Pub
 		}
 	}
 	check := db.HostKeyCallback()
-	nowhere := &net.TCPAddr{IP: net.IPv4zero} // a proxy has no address; the name is what counts
+	nowhere := &net.TCPAddr{IP: net.IPv4zero} // a proxy has no address; the name decides
 	return func(key ssh.PublicKey) error {
 		err := check(e.keyName(), nowhere, key)
 		fingerprint := ssh.FingerprintSHA256(key)
@@ -123,7 +124,8 @@ func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.Pub
 			return &UnknownKeyError{Host: e.keyName(), Fingerprint: fingerprint, Type: key.Type(),
 				Line: knownhosts.Line([]string{e.keyName()}, key), Accepted: accept}
 		}
-		return fmt.Errorf("the host key of %s: %w", e.keyName(), err) // revoked, or a certificate that does not hold
+		// Revoked, or an invalid certificate.
+		return fmt.Errorf("the host key of %s: %w", e.keyName(), err)
 	}, algorithms, keys, nil
 }
 
@@ -139,7 +141,7 @@ func algorithmsOf(keys []ssh.PublicKey) []string {
 	return all
 }
 
-// auth returns what there is to log in with, and in words what was tried and left out.
+// auth returns the ways to log in, and describes in words which were tried and left out.
 func (e endpoint) auth(h sandbox.Host) ([]ssh.AuthMethod, string, error) {
 	var signers []ssh.Signer
 	var words []string
@@ -155,7 +157,7 @@ func (e endpoint) auth(h sandbox.Host) ([]ssh.AuthMethod, string, error) {
 		for _, file := range e.identities {
 			keys, err := readKey(file)
 			if locked := (*ssh.PassphraseMissingError)(nil); errors.As(err, &locked) {
-				words = append(words, file+" was left out: it has a passphrase, add it to the agent")
+				words = append(words, file+" was skipped: it has a passphrase; add it to the agent")
 			}
 			for _, key := range keys {
 				seen[string(key.PublicKey().Marshal())] = true
@@ -195,7 +197,7 @@ func (e endpoint) auth(h sandbox.Host) ([]ssh.AuthMethod, string, error) {
 					return nil, nil
 				}
 				if len(questions) > 1 || echos[0] {
-					return nil, errors.New("the server asks for more than a password")
+					return nil, errors.New("the server asks for other input than a password")
 				}
 				return []string{password}, nil
 			}))
@@ -207,7 +209,8 @@ func (e endpoint) auth(h sandbox.Host) ([]ssh.AuthMethod, string, error) {
 	return methods, strings.Join(words, ", "), nil
 }
 
-// names reports whether the configuration names a file of this key: IdentitiesOnly lets an agent sign with that.
+// names reports whether the configuration names a file of this key: with IdentitiesOnly an agent
+// may sign only with those.
 func (e endpoint) names(key ssh.PublicKey) bool {
 	return slices.ContainsFunc(e.identities, func(file string) bool {
 		b, err := os.ReadFile(strings.TrimSuffix(file, ".pub") + ".pub")
@@ -219,7 +222,7 @@ func (e endpoint) names(key ssh.PublicKey) bool {
 	})
 }
 
-// readKey reads a private key, and with it the certificate that is beside it.
+// readKey reads a private key, and the certificate beside it.
 func readKey(file string) ([]ssh.Signer, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -242,7 +245,7 @@ func readKey(file string) ([]ssh.Signer, error) {
 	return signers, nil
 }
 
-// expired says of which of the keys the certificate does not hold any more: a server does not.
+// expired reports which of the keys have an expired certificate: a server does not report it.
 func expired(keys []ssh.Signer) string {
 	for _, key := range keys {
 		if cert, ok := key.PublicKey().(*ssh.Certificate); ok && cert.ValidBefore != ssh.CertTimeInfinity {
@@ -255,12 +258,13 @@ func expired(keys []ssh.Signer) string {
 }
 
 const (
-	agentTimeout = 5 * time.Second  // of a list of keys
-	signTimeout  = 15 * time.Second // of a signature, which its owner may have to allow; the login takes no longer
+	agentTimeout = 5 * time.Second // for a list of keys
+	// For a signature, which its owner may have to allow; the login takes no longer.
+	signTimeout = 15 * time.Second
 )
 
-// dialAgent connects to the agent at socket. It is a program of the user's, which may hang: what is asked of it on the
-// connection is over after d.
+// dialAgent connects to the agent at socket. The agent is a program of the user's, which may hang:
+// requests on the connection end after d.
 func dialAgent(socket string, d time.Duration) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: d}).DialContext(context.Background(), "unix", socket)
 	if err != nil {
@@ -296,7 +300,8 @@ func agentKeys(socket string) ([]ssh.Signer, error) {
 	return signers, nil
 }
 
-// agentKey signs through the agent, on a connection for each signature: nobody says when a login is over.
+// agentKey signs through the agent, with a connection for each signature, because nothing reports
+// the end of a login.
 type agentKey struct {
 	socket string
 	public ssh.PublicKey

@@ -19,28 +19,30 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxConnections bounds what the daemon opens to one machine for its own work.
+// maxConnections bounds the daemon's own connections to one machine.
 const maxConnections = 16
 
-// link is the daemon's own connection to one machine: one as long as that takes all the channels that are asked for,
-// more where the machine allows few on each (MaxSessions in sshd_config(5)). It ends with the first of them.
+// link is the daemon's own connection to one machine. It consists of several connections if the
+// machine allows few channels on each (MaxSessions in sshd_config(5)). It ends with the first of
+// them.
 type link struct {
 	b    *Backend
 	inst sandbox.Instance
 
 	first   *connect.Conn
-	dialing chan struct{}   // semaphore of who adds a connection
-	life    context.Context //nolint:containedctx // ends with the first connection; for what works on it
+	dialing chan struct{}   // semaphore: one caller adds a connection
+	life    context.Context //nolint:containedctx // ends with the first connection; for work on the link
 	over    context.CancelFunc
 	wg      sync.WaitGroup
 
 	mu    sync.Mutex
-	more  []*connect.Conn        // guarded by mu
-	ended error                  // guarded by mu; why, once it is
-	full  map[*connect.Conn]bool // guarded by mu; that refused a channel, and have not lost one since
-	freed int                    // guarded by mu; how many channels have ended
+	more  []*connect.Conn // guarded by mu
+	ended error           // guarded by mu; why, once it has ended
+	// Guarded by mu; connections that rejected a channel and have not lost one since.
+	full  map[*connect.Conn]bool
+	freed int // guarded by mu; number of channels that have ended
 
-	streams map[io.Closer]bool // guarded by mu; to sessions in this process, by which somebody came over the link
+	streams map[io.Closer]bool // guarded by mu; to sessions in this process, opened over the link
 }
 
 func (b *Backend) newLink(inst sandbox.Instance, conn *connect.Conn) *link {
@@ -51,7 +53,7 @@ func (b *Backend) newLink(inst sandbox.Instance, conn *connect.Conn) *link {
 	return l
 }
 
-// serve keeps a connection alive and refuses what the machine asks of it.
+// serve keeps a connection alive and rejects requests of the machine.
 func (l *link) serve(conn *connect.Conn) {
 	l.wg.Go(func() {
 		conn.Serve(sshconn.Handler{})
@@ -70,8 +72,8 @@ func (l *link) serve(conn *connect.Conn) {
 	})
 }
 
-// gone notes that a connection has ended. With the first one the streams end, before any session on it
-// does: a caller that waits learns that the connection is lost, and not what that did.
+// gone records that a connection has ended. With the first one the streams end, before their
+// sessions do: so a waiting caller learns that the connection is lost, and not the consequences.
 func (l *link) gone(conn *connect.Conn, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +89,8 @@ func (l *link) gone(conn *connect.Conn, why error) {
 	delete(l.full, conn)
 }
 
-// check notes the end of a connection that has failed a channel, which x/crypto reports to the channels
-// first. ctx bounds it.
+// check records the end of a connection on which a channel has failed; x/crypto reports the end to
+// the channels first. ctx bounds it.
 func (l *link) check(ctx context.Context, conn *connect.Conn) {
 	asked := make(chan error, 1)
 	go func() { // ends with the machine's answer or the connection
@@ -131,14 +133,14 @@ func (l *link) End() {
 	}
 }
 
-// lost is why the link has ended, nil while it lives.
+// lost returns why the link has ended, nil while it works.
 func (l *link) lost() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ended
 }
 
-// channel opens a channel with open, on a connection that takes one more.
+// channel opens a channel with open, on a connection with room for it.
 func (l *link) channel(ctx context.Context, open func(*connect.Conn) (*channel, error)) (*channel, error) {
 	tried := make(map[*connect.Conn]bool)
 	for {
@@ -178,14 +180,15 @@ func (l *link) channel(ctx context.Context, open func(*connect.Conn) (*channel, 
 		}
 		tried[next] = true
 		l.mu.Lock()
-		if l.freed == freed { // else it may have room again, and no channel that will ever say so
+		// Else it may have room again, and no later end of a channel would show that.
+		if l.freed == freed {
 			l.full[next] = true
 		}
 		l.mu.Unlock()
 	}
 }
 
-// add returns another connection: one that somebody else has just made, or a new one.
+// add returns another connection: one that a concurrent caller has just made, or a new one.
 func (l *link) add(ctx context.Context, tried map[*connect.Conn]bool) (*connect.Conn, error) {
 	select {
 	case l.dialing <- struct{}{}:
@@ -206,8 +209,8 @@ func (l *link) add(ctx context.Context, tried map[*connect.Conn]bool) (*connect.
 	case ended != nil:
 		return nil, ended
 	case n >= maxConnections:
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s takes no more channels on %d connections", l.inst.Host.URI, n),
-			Hint: "raise MaxSessions in its sshd_config, or use fewer sessions at once"}
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s accepts no more channels on %d connections", l.inst.Host.URI, n),
+			Hint: "raise MaxSessions in its sshd_config, or use fewer concurrent sessions"}
 	}
 	inst := l.inst
 	conn, err := l.b.login(ctx, &inst)
@@ -225,22 +228,23 @@ func (l *link) add(ctx context.Context, tried map[*connect.Conn]bool) (*connect.
 	return conn, nil
 }
 
-// guestLink reaches sessions that a guest on the machine serves.
+// guestLink connects to sessions that a guest on the machine serves.
 type guestLink struct {
 	*link
 	place place
 
-	closed atomic.Bool // the SSH server forwards to no socket, or not well
+	closed atomic.Bool // the SSH server does not forward to sockets, or not reliably
 }
 
-// closesSockets reports whether a server is known to close a channel to a socket now and then as soon as it is open: Dropbear.
+// closesSockets reports whether a server is known to close a channel to a socket occasionally right
+// after its opening: Dropbear.
 func closesSockets(conn *connect.Conn) bool {
 	return strings.Contains(string(conn.ServerVersion()), "dropbear")
 }
 
-// Tier is the best that there is.
+// Tier returns the best tier.
 func (g *guestLink) Tier() (string, string) {
-	return TierGuest, "the guest runs there, in " + g.place.dir + ": sessions outlive the connection"
+	return TierGuest, "the guest runs on the host, in " + g.place.dir + ": sessions outlive the connection"
 }
 
 // Open opens a session stream.
@@ -256,9 +260,9 @@ func (g *guestLink) Open(ctx context.Context) (io.ReadWriteCloser, error) {
 	return streamOf{c}, nil
 }
 
-// open opens a channel to the session server and gives the order that says what it is for: by its socket where the SSH
-// server forwards to that, which costs no process and no start-up files, else by a program that reaches it and starts one
-// that has ended.
+// open opens a channel to the session server and sends the order that states its purpose. It uses
+// the server's socket if the SSH server forwards to it, which needs no process and no start-up
+// files. Otherwise it runs a program that connects to the server, and starts one that has ended.
 func (g *guestLink) open(ctx context.Context, order []byte) (*channel, error) {
 	if !g.closed.Load() {
 		c, err := openSocket(ctx, g.first, g.place.dir+"/sock")
@@ -272,7 +276,8 @@ func (g *guestLink) open(ctx context.Context, order []byte) (*channel, error) {
 		if !errors.As(err, &refused) {
 			return nil, err
 		}
-		// Not forwarded at all, or nobody listens any more: the program that starts one tells.
+		// Not forwarded at all, or no listener is left: the program that starts a server reports
+		// which.
 		g.closed.Store(refused.Reason != ssh.ConnectionFailed)
 	}
 	for tries := 1; ; tries++ {
@@ -281,7 +286,8 @@ func (g *guestLink) open(ctx context.Context, order []byte) (*channel, error) {
 		if !closed || ctx.Err() != nil || g.lost() != nil || tries == 3 {
 			return c, err
 		}
-		// Closed before the order was given: a server may mix it up with the one that had its number before.
+		// Closed before the order was sent: a server may confuse the channel with an earlier one of
+		// the same number.
 	}
 }
 
@@ -304,7 +310,7 @@ func (g *guestLink) Order(ctx context.Context, order []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// streamOf is the standard input and output of what runs on a channel.
+// streamOf is the standard input and output of a channel's program.
 type streamOf struct{ c *channel }
 
 func (s streamOf) Read(p []byte) (int, error)  { return s.c.Channel.Read(p) }

@@ -15,27 +15,28 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// local is the sessions of a machine without a guest. They are in this process, each on a terminal of the machine's SSH
-// server, and end with the connection; the set outlives it, so that who asks is told why.
+// local has the sessions of a machine without a guest. They run in this process, each on a terminal
+// of the machine's SSH server, and end with the connection. The set outlives the connection, so
+// that callers learn why the sessions ended.
 type local struct {
 	b    *Backend
 	inst sandbox.Instance
 	set  *session.Set
 
 	mu   sync.Mutex
-	link *link  // guarded by mu; the newest, perhaps ended
-	f    facts  // guarded by mu; of the machine; zero where it does not say
+	link *link  // guarded by mu; the newest, possibly ended
+	f    facts  // guarded by mu; of the machine; zero if it does not report them
 	tier string // guarded by mu
 }
 
-// defaultPrompt is what prompts end in, where nobody says what they look like.
+// defaultPrompt matches the end of a prompt, unless the spec describes the prompt.
 var defaultPrompt = regexp.MustCompile(`[^\s<>|][$#%>❯»] ?$|^[$#%>❯»] ?$`)
 
 // localOf returns the sessions of inst in this process, now on link l.
 func (b *Backend) localOf(inst sandbox.Instance, l *link, f facts, tier string) (*local, error) {
 	looks := defaultPrompt
 	if inst.Host.Prompt != "" {
-		// The whole end of the line, with the blank that stands behind most.
+		// The whole end of the line, with the blank at the end of most prompts.
 		re, err := regexp.Compile(`(?:` + inst.Host.Prompt + `)\s*$`)
 		if err != nil {
 			return nil, err
@@ -59,7 +60,7 @@ func (b *Backend) localOf(inst sandbox.Instance, l *link, f facts, tier string) 
 	return lo, nil
 }
 
-// forget ends the sessions of an instance that are here.
+// forget ends the sessions of an instance in this process.
 func (b *Backend) forget(ctx context.Context, id string) error {
 	b.mu.Lock()
 	lo := b.locals[id]
@@ -73,7 +74,7 @@ func (b *Backend) forget(ctx context.Context, id string) error {
 
 var errBackendClosed = errors.New("the daemon is shutting down")
 
-// Close ends all sessions that are in this process. Those that a guest has go on.
+// Close ends all sessions in this process. Those of guests continue.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	b.closed = true
@@ -92,17 +93,17 @@ func (b *Backend) Close() error {
 	return errors.Join(errs...)
 }
 
-// shell is the account's own where it can print marks. In tier screen the machine starts what it likes.
+// shell is the account's own if it can print marks. In tier screen the machine chooses the program.
 func (lo *local) shell() session.Shell {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 	if lo.tier != TierMarks {
 		return session.Shell{Path: cmp.Or(lo.f.shell, "shell")}
 	}
-	return lo.f.becomes.shellOf(lo.f)
+	return lo.f.startupShell.shellOf(lo.f)
 }
 
-// localLink is what the daemon holds of sessions that are here.
+// localLink is the daemon's handle of sessions in this process.
 type localLink struct {
 	*link
 	local     *local
@@ -111,7 +112,7 @@ type localLink struct {
 	serving sync.WaitGroup
 }
 
-// Tier says why it is no better one.
+// Tier returns the tier, and why it is not a better one.
 func (ll *localLink) Tier() (string, string) { return ll.tier, ll.why }
 
 // Wait returns when the connection has ended, and with it the streams.
@@ -145,7 +146,7 @@ func (ll *localLink) Open(context.Context) (io.ReadWriteCloser, error) {
 		defer cancel()
 		stop := context.AfterFunc(ll.link.life, cancel)
 		defer stop()
-		_ = ll.local.set.Serve(ctx, theirs, true) // how a stream ended is the other side's to know
+		_ = ll.local.set.Serve(ctx, theirs, true) // the other side learns how the stream ended
 	})
 	return ours, nil
 }
@@ -165,7 +166,7 @@ func (ll *localLink) Order(_ context.Context, order []byte) ([]byte, error) {
 	case "health":
 		answer.Health = "ok"
 	default:
-		answer.Error = wire.Errorf(wire.CodeUnavailable, "%s: not on a host without the guest (tier %s)", o.Do, ll.tier)
+		answer.Error = wire.Errorf(wire.CodeUnavailable, "%s: not available on a host without the guest (tier %s)", o.Do, ll.tier)
 	}
 	return json.Marshal(answer)
 }

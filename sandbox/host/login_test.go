@@ -18,8 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// sshConfig makes the ssh that resolves names read a configuration of the test's own: OpenSSH finds a home directory by the
-// user database, and not by $HOME.
+// sshConfig makes the ssh that resolves names read the test's configuration: OpenSSH finds a home
+// directory by the user database, not by $HOME.
 func sshConfig(t *testing.T, lines ...string) {
 	t.Helper()
 	ssh, err := exec.LookPath("ssh")
@@ -35,15 +35,16 @@ func sshConfig(t *testing.T, lines ...string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// knownHosts writes a known_hosts file for p, with a key or as one of an authority.
+// knownHosts writes a known_hosts file for p, with a key or with an authority's key.
 func (p *peer) knownHosts(t *testing.T, marker string, key ssh.PublicKey) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "known_hosts") // of its own: what was made with an earlier one is to be removed with it
+	// Its own file: Destroy needs the earlier ones.
+	file := filepath.Join(t.TempDir(), "known_hosts")
 	put(t, file, strings.TrimSpace(marker+" [127.0.0.1]:"+p.port+" "+string(ssh.MarshalAuthorizedKey(key)))+"\n")
 	return file
 }
 
-// block is a block of ssh_config that leads to p.
+// block returns a block of ssh_config for p.
 func (p *peer) block(name, known string, more ...string) []string {
 	return append([]string{"Host " + name, "HostName 127.0.0.1", "Port " + p.port, "User " + p.user, "IdentityFile " + p.identity,
 		"IdentitiesOnly yes", "UserKnownHostsFile " + known, "GlobalKnownHostsFile /dev/null"}, more...)
@@ -63,14 +64,14 @@ func echoes(t *testing.T, b *Backend, h sandbox.Host) {
 	}
 }
 
-// A name of ssh_config has all that the configuration says of it.
+// An alias of ssh_config uses all settings of its block.
 func TestAlias(t *testing.T) {
 	p := openSSH(t, settings{})
 	sshConfig(t, p.block("gpu-box", p.knownHosts(t, "", p.host.PublicKey()))...)
 	echoes(t, newBackend(t), sandbox.Host{URI: "gpu-box"})
 }
 
-// What a Match exec of the configuration started holds nobody up, and neither does one that does not end.
+// Neither a Match exec that hangs nor a process that it started delays a login indefinitely.
 func TestMatchExecHangs(t *testing.T) {
 	p := openSSH(t, settings{})
 	known := p.knownHosts(t, "", p.host.PublicKey())
@@ -115,7 +116,7 @@ func TestProxyCommand(t *testing.T) {
 		needed(t, "perl")
 	}
 	p := openSSH(t, settings{})
-	// What nc does, by what every machine with these tests has.
+	// Does the same as nc, in Perl, which all machines with these tests have.
 	relay := filepath.Join(p.dir, "relay.pl")
 	put(t, relay, `use IO::Socket::INET; use IO::Select;
 my $s = IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => $ARGV[1]) or die;
@@ -136,7 +137,7 @@ func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, princi
 func certifyUntil(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, principal string, end time.Time) *ssh.Certificate {
 	t.Helper()
 	cert := &ssh.Certificate{Key: key, CertType: kind, KeyId: "test", ValidPrincipals: []string{principal},
-		ValidAfter: uint64(end.Add(-2 * time.Hour).Unix()), ValidBefore: uint64(end.Unix()), //nolint:gosec // the present
+		ValidAfter: uint64(end.Add(-2 * time.Hour).Unix()), ValidBefore: uint64(end.Unix()), //nolint:gosec // positive
 		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": "", "permit-port-forwarding": ""}}}
 	if err := cert.SignCert(rand.Reader, ca); err != nil {
 		t.Fatal(err)
@@ -168,8 +169,8 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// What has expired is said: a user's certificate, which the machine refuses, and that of a host, which is as a key that nobody
-// vouches for.
+// Expired certificates are reported: a user's, which the machine denies, and a host's, whose key
+// then counts as unknown.
 func TestCertificatesExpired(t *testing.T) {
 	dir := t.TempDir()
 	ca := keyPair(t, filepath.Join(dir, "ca"))
@@ -222,7 +223,7 @@ func stage(err error) string {
 	return ""
 }
 
-// What is wrong is named, with the host, the step and what to do.
+// Each error names the host, the failed step and what to do.
 func TestErrors(t *testing.T) {
 	p := openSSH(t, settings{lines: []string{"PasswordAuthentication yes"}})
 	b := newBackend(t)
@@ -239,14 +240,14 @@ func TestErrors(t *testing.T) {
 		name  string
 		host  sandbox.Host
 		stage string
-		says  []string // of the text and the hint
+		says  []string // parts of the text and the hint
 	}{
 		{"scheme", sandbox.Host{URI: "http://box"}, "validate", []string{`"http://box"`, "scheme", "ssh://[user@]host"}},
-		{"no host", sandbox.Host{URI: "ssh://"}, "validate", []string{"no host"}},
+		{"no host", sandbox.Host{URI: "ssh://"}, "validate", []string{"the host is missing"}},
 		{"option", sandbox.Host{URI: "ssh://-oProxyCommand=x"}, "validate", []string{"hyphen"}},
 		{"password in it", sandbox.Host{URI: "ssh://me:secret@box"}, "validate", []string{"password"}},
 		{"path", sandbox.Host{URI: "ssh://box/dir"}, "validate", []string{"path"}},
-		{"alias", sandbox.Host{URI: "no-such-box.invalid"}, "connect", []string{"no-such-box.invalid", "is the host up"}},
+		{"alias", sandbox.Host{URI: "no-such-box.invalid"}, "connect", []string{"no-such-box.invalid", "check that the host is up"}},
 		{"closed port", sandbox.Host{URI: "ssh://127.0.0.1:" + closed}, "connect", []string{"127.0.0.1:" + closed, "refused"}},
 		{"unknown host key", sandbox.Host{URI: p.uri(), Identity: p.identity}, "host key", []string{"127.0.0.1:" + p.port, good, "--accept " + good}},
 		{"wrong fingerprint", sandbox.Host{URI: p.uri(), Identity: p.identity, Accept: ssh.FingerprintSHA256(other.PublicKey())}, "host key", []string{good}},
@@ -256,7 +257,7 @@ func TestErrors(t *testing.T) {
 		{"wrong key", sandbox.Host{URI: p.uri(), Identity: dir + "/other", Accept: good}, "login", []string{p.uri(), dir + "/other", "--identity"}},
 		{"password file", sandbox.Host{URI: p.uri(), Identity: p.identity, PasswordFile: dir + "/none", Accept: good}, "login", []string{dir + "/none"}},
 		{"wrong password", sandbox.Host{URI: p.uri(), Identity: dir + "/other", PasswordFile: dir + "/password", Accept: good}, "login", []string{dir + "/password"}},
-		{"tier", sandbox.Host{URI: p.uri(), Tier: "best"}, "validate", []string{"guest, marks and screen"}},
+		{"tier", sandbox.Host{URI: p.uri(), Tier: "best"}, "validate", []string{"guest, marks or screen"}},
 		{"prompt", sandbox.Host{URI: p.uri(), Prompt: "("}, "validate", []string{"prompt"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -278,7 +279,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What a machine cannot be asked for is refused by name, before anybody is reached.
+// Settings that a host cannot have are rejected by name, before any connection.
 func TestRefusals(t *testing.T) {
 	b := newBackend(t)
 	for _, spec := range []sandbox.Spec{

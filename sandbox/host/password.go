@@ -12,25 +12,26 @@ import (
 // passwordOf returns the password of an account.
 type passwordOf func(ctx context.Context, user, addr string) (string, error)
 
-// accountKey names one on a machine that a sandbox is reached by: the sandbox's own, or that of a jump host.
+// accountKey identifies an account on a machine that a sandbox uses: its own, or that of a jump
+// host.
 type accountKey struct{ id, user, addr string } // id is Instance.ID
 
-// asking is where the passwords of one login come from that no file has: the owner of the Backend, what was typed when the machine was
-// added, or the person who is behind the call.
+// asking is the source of one login's passwords that no file has: the owner of the Backend, what
+// was typed when the machine was added, or the person behind the call.
 type asking struct {
-	own passwordOf // before all else; may be nil
+	own passwordOf // asked first; may be nil
 	ask sandbox.Ask
-	b   *Backend // that remembers
+	b   *Backend // stores passwords that worked
 	id  string   // Instance.ID
 
-	said map[accountKey]string // by a person, now
+	said map[accountKey]string // typed by a person during this login
 }
 
 func (b *Backend) asking(ctx context.Context, id string) *asking {
 	return &asking{own: b.own.Password, ask: sandbox.AskOf(ctx), b: b, id: id, said: make(map[accountKey]string)}
 }
 
-// of returns what has the password of the account at e, nil where there is nobody.
+// of returns the source of the password for the account at e, nil if there is none.
 func (a *asking) of(e endpoint) passwordOf {
 	if a.own != nil {
 		return a.own
@@ -51,7 +52,7 @@ func (a *asking) of(e endpoint) passwordOf {
 	return func(ctx context.Context, user, addr string) (string, error) {
 		password, err := a.ask(ctx, fmt.Sprintf("password of %s@%s: ", user, addr))
 		if err == nil && password == "" {
-			err = errors.New("none was typed")
+			err = errors.New("no password was typed")
 		}
 		if err == nil {
 			a.said[who] = password
@@ -60,15 +61,16 @@ func (a *asking) of(e endpoint) passwordOf {
 	}
 }
 
-// forgetPasswords drops what was typed for a sandbox, for its jump hosts too.
+// forgetPasswords drops passwords that were typed for a sandbox, and for its jump hosts.
 func (b *Backend) forgetPasswords(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.typed, func(k accountKey, _ string) bool { return k.id == id })
 }
 
-// settle keeps the passwords that a person typed and that let us in, in memory alone, and drops one that does not any more.
-func (a *asking) settle(err error) {
+// record stores passwords that a person typed and that worked, only in memory, and drops one that
+// no longer works.
+func (a *asking) record(err error) {
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()
 	var refused *LoginError

@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// asked lets a person be asked, who says answer, and counts how often.
+// asked returns a context whose questions get answer, and records the questions.
 func asked(t *testing.T, answer string, err error) (context.Context, *[]string) {
 	questions := new([]string)
 	return sandbox.WithAsk(timeout(t), func(_ context.Context, question string) (string, error) {
@@ -26,7 +26,8 @@ func asked(t *testing.T, answer string, err error) (context.Context, *[]string) 
 	}), questions
 }
 
-// A password is asked for once, where the server takes one and no file has it, and is in memory alone.
+// A password is asked for once, if the server accepts one and no file has it, and is kept only in
+// memory.
 func TestPasswordAsked(t *testing.T) {
 	name, home := account(t, "/bin/bash", "right horse")
 	p := openSSH(t, settings{home: home, lines: []string{"PubkeyAuthentication no", "PasswordAuthentication yes", "KbdInteractiveAuthentication yes"}})
@@ -50,10 +51,10 @@ func TestPasswordAsked(t *testing.T) {
 	}
 	ctx, questions = asked(t, "", errors.New("nobody is there"))
 	if _, err := b.Boot(ctx, spec); err == nil || !strings.Contains(err.Error(), "nobody is there") || len(*questions) != 1 {
-		t.Errorf("nobody there: asked %d times, got %v", len(*questions), err)
+		t.Errorf("no answer: asked %d times, got %v", len(*questions), err)
 	}
 	if _, err := b.Boot(timeout(t), spec); stage(err) != "login" {
-		t.Errorf("nobody to ask: got %v, want an error of the login", err)
+		t.Errorf("no person to ask: got %v, want an error of the login", err)
 	}
 	ctx, questions = asked(t, "right horse", nil)
 	inst, err := b.Boot(ctx, spec)
@@ -63,7 +64,7 @@ func TestPasswordAsked(t *testing.T) {
 	if len(*questions) != 1 || (*questions)[0] != "password of "+name+"@127.0.0.1:"+p.port+": " {
 		t.Errorf("asked %q, want one question that names the account", *questions)
 	}
-	// Nobody is asked from here on, by the daemon that has it; another one does not have it.
+	// From here on the daemon that has it does not ask; another daemon does not have it.
 	client := attach(t, dialSessions(t, b, inst, TierGuest), "main", wire.Start{})
 	if res := run(t, client, "id -un"); res.Output != name+"\n" {
 		t.Errorf("got %q, want %s", res.Output, name)
@@ -79,7 +80,8 @@ func TestPasswordAsked(t *testing.T) {
 	}
 }
 
-// A jump host that takes nothing but a password has it from the person who adds the machine behind it, and from memory then.
+// The person who adds a machine is asked for the password of its jump host; later logins use the
+// one in memory.
 func TestJumpPassword(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -108,7 +110,7 @@ func TestJumpPassword(t *testing.T) {
 		t.Errorf("a wrong one: got %v, asked %d times, tried %d times; want an error of the login, once", err, len(*questions), tried.Load())
 	}
 	if _, err := b.Boot(timeout(t), spec); stage(err) != "login" || tried.Load() != 1 {
-		t.Errorf("nobody to ask: got %v, tried %d times; want an error of the login, and the wrong one forgotten", err, tried.Load())
+		t.Errorf("no person to ask: got %v, tried %d times; want an error of the login, and the wrong one forgotten", err, tried.Load())
 	}
 	ctx, questions = asked(t, "right horse", nil)
 	inst, err := b.Boot(ctx, spec)

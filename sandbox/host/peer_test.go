@@ -21,7 +21,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// patience bounds what takes no time, on a machine that has none.
+// patience bounds waits for quick events on a busy machine.
 const patience = time.Minute
 
 var shared struct {
@@ -58,23 +58,23 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// peer is an SSH server that the test started, and who may log in to it.
+// peer is an SSH server of the test, with a user who may log in.
 type peer struct {
 	dir, home  string
 	port, user string
-	host       ssh.Signer // its key
+	host       ssh.Signer // its host key
 	identity   string     // file of the key that may log in
 	pid        int
 	log        string
 }
 
-// settings of an OpenSSH server. What the zero value leaves out is as Debian has it, with SFTP.
+// settings of an OpenSSH server. The zero value is Debian's configuration, with SFTP.
 type settings struct {
-	lines  []string // of sshd_config, before ours: the first one of a keyword counts
+	lines  []string // of sshd_config, before ours: the first line of a keyword counts
 	noSFTP bool
 	rc     string // ~/.bashrc of the account
-	home   string // instead of a directory of the test's own
-	env    string // more for SetEnv
+	home   string // instead of a directory of the test
+	env    string // more variables for SetEnv
 }
 
 // openSSH starts the SSH server of this machine, for the account that runs the test.
@@ -87,7 +87,7 @@ func openSSH(t *testing.T, s settings) *peer {
 
 func shortDir(t *testing.T) string { t.Helper(); return openssh.ShortDir(t) }
 
-// start runs a server until the test ends, and waits until it takes connections.
+// start runs a server until the test ends, and waits until it accepts connections.
 func (p *peer) start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	p.pid = openssh.Run(t, cmd, p.port, p.log)
@@ -97,8 +97,8 @@ func needed(t *testing.T, what string)     { t.Helper(); openssh.Needed(t, what)
 func freePort(t *testing.T) string         { t.Helper(); return openssh.FreePort(t) }
 func ours(_ *testing.T, d string) []string { return openssh.Processes(d) }
 
-// needRoot skips what takes root: mounts and accounts of the test's own. No setup could give it to
-// another user, so SANDBOXD_TEST_REQUIRE makes no difference.
+// needRoot skips tests that need root, for mounts and accounts. SANDBOXD_TEST_REQUIRE makes no
+// difference, because no setup could permit them to another user.
 func needRoot(t *testing.T, what string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -121,7 +121,7 @@ func until(t *testing.T, what string, cond func() bool) {
 
 func (p *peer) uri() string { return "ssh://" + p.user + "@127.0.0.1:" + p.port }
 
-// spec is a sandbox on p whose key was accepted by its fingerprint.
+// spec returns a spec for p, with its key accepted by fingerprint.
 func (p *peer) spec(t *testing.T) sandbox.Spec {
 	return sandbox.Spec{ID: fmt.Sprintf("t%x", time.Now().UnixNano()), Name: "box", Progress: func(line string) { t.Log(line) },
 		Host: sandbox.Host{URI: p.uri(), Identity: p.identity, Accept: ssh.FingerprintSHA256(p.host.PublicKey())}}
@@ -154,7 +154,7 @@ func timeout(t *testing.T) context.Context {
 	return ctx
 }
 
-// boot boots a sandbox that is destroyed at the end of the test.
+// boot boots a sandbox and destroys it at the end of the test.
 func boot(t *testing.T, b *Backend, spec sandbox.Spec) sandbox.Instance {
 	t.Helper()
 	inst, err := b.Boot(timeout(t), spec)
@@ -169,7 +169,7 @@ func boot(t *testing.T, b *Backend, spec sandbox.Spec) sandbox.Instance {
 	return inst
 }
 
-// dialSessions reaches the sessions, and checks by which tier.
+// dialSessions connects to the sessions, and checks their tier.
 func dialSessions(t *testing.T, b *Backend, inst sandbox.Instance, tier string) *connect.Control {
 	t.Helper()
 	c, err := b.DialSessions(timeout(t), inst)
@@ -177,7 +177,7 @@ func dialSessions(t *testing.T, b *Backend, inst sandbox.Instance, tier string) 
 		t.Fatalf("DialSessions: %v", err)
 	}
 	t.Cleanup(func() { c.Close() })
-	if tier != TierGuest { // whose terminals the guest makes
+	if tier != TierGuest { // the guest makes the terminals of its tier
 		openssh.NeedTerminals(t)
 	}
 	if got, why := c.Tier(); got != tier {
@@ -188,7 +188,7 @@ func dialSessions(t *testing.T, b *Backend, inst sandbox.Instance, tier string) 
 
 var party = wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive, ID: "1"}
 
-// attach attaches an agent to a session, which is made if it is not there.
+// attach attaches an agent to a session, and creates the session if needed.
 func attach(t *testing.T, c *connect.Control, session string, start wire.Start) *wire.Client {
 	t.Helper()
 	s, err := c.OpenStream(timeout(t))
@@ -218,7 +218,7 @@ func do(t *testing.T, client *wire.Client, r wire.Request) *wire.Result {
 	return reply.Result
 }
 
-// run runs a command that is expected to end.
+// run runs a command that must end.
 func run(t *testing.T, client *wire.Client, command string) *wire.Result {
 	t.Helper()
 	res := do(t, client, wire.Request{Verb: wire.VerbRun, Text: command})

@@ -14,13 +14,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// Reached is a connection to an SSH server that has said what it is, and to which nobody has logged in yet. Whoever has it
-// closes Conn, or hands it on.
+// Reached is an unauthenticated connection to an SSH server that has identified itself. Its owner
+// closes Conn, or passes it on.
 type Reached struct {
 	Conn    net.Conn
 	Version string // identification string (RFC 4253, section 4.2)
 
-	// What the user's ssh configuration makes of the URI.
+	// From the user's ssh configuration of the URI.
 	Host, Port string
 	Identities []string // files of private keys
 	KnownHosts []string // files
@@ -28,8 +28,8 @@ type Reached struct {
 	e endpoint
 }
 
-// Reach connects to the SSH server at uri, by the way that the user's ssh configuration says. ctx bounds it. It does not log
-// in, except to jump hosts, for which password is what Options.Password is; it may be nil.
+// Reach connects to the SSH server at uri, as the user's ssh configuration says. ctx bounds it. It
+// does not log in, except to jump hosts, with password as for Options.Password; it may be nil.
 func Reach(ctx context.Context, uri string, password func(ctx context.Context, user, host string) (string, error)) (*Reached, error) {
 	e, err := resolve(ctx, uri)
 	if err != nil {
@@ -46,7 +46,7 @@ func Reach(ctx context.Context, uri string, password func(ctx context.Context, u
 	return &Reached{Conn: conn, Version: version, Host: e.host, Port: e.port, Identities: e.identities, KnownHosts: e.known, e: e}, nil
 }
 
-// Sessions is DialSessions on a connection that is there already, which it owns from here on.
+// Sessions is like DialSessions, on an existing connection, which it owns from then on.
 func (b *Backend) Sessions(ctx context.Context, inst sandbox.Instance, r *Reached) (*connect.Control, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout+startTimeout, errors.New("the machine takes too long"))
 	defer cancel()
@@ -56,7 +56,7 @@ func (b *Backend) Sessions(ctx context.Context, inst sandbox.Instance, r *Reache
 		return nil, err
 	}
 	conn, err := enter(ctx, r.e, peer, with)
-	asked.settle(err)
+	asked.record(err)
 	if err != nil {
 		return nil, err
 	}
@@ -68,31 +68,35 @@ func (b *Backend) Login(ctx context.Context, inst sandbox.Instance) (*connect.Co
 	return b.login(ctx, &inst)
 }
 
-// Local opens a stream to those sessions of an instance that are in this process. Unlike one of DialSessions it outlives the
-// connection to the machine, and so tells that a session is dead, by its link; when DialSessions has connected again, the
-// session can be started again. The stream ends with Close of the Backend. The caller closes it.
+// Local opens a stream to those sessions of an instance that are in this process. Unlike a stream
+// of DialSessions it outlives the connection to the machine. So it reports the end of a session
+// with its link; after another DialSessions the session can be started again. The stream ends with
+// Close of the Backend. The caller closes it.
 func (b *Backend) Local(id string) (io.ReadWriteCloser, error) {
 	b.mu.Lock()
 	lo := b.locals[id]
 	b.mu.Unlock()
 	if lo == nil {
-		return nil, fmt.Errorf("%s: no session is in this process", id)
+		return nil, fmt.Errorf("%s: no session in this process", id)
 	}
 	ours, theirs, err := connect.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	go func() { // ends with either side, or with the sessions
-		_ = lo.set.Serve(context.Background(), theirs, true) // how it ended is the other side's to know
+		// The other side learns how the stream ended.
+		_ = lo.set.Serve(context.Background(), theirs, true)
 	}()
 	return ours, nil
 }
 
-// errTried says that the one password that there is has been tried. It ends a login that would count two refusals.
+// errTried means that the only password has been tried. It ends a login that would count as two
+// failures.
 var errTried = errors.New("the password was tried")
 
-// passwords are the ways to log in with what get returns. It is asked for once, and what it says is tried once, also where the
-// server takes passwords by either way. failed is why there was none to try.
+// passwords returns the ways to log in with the result of get. It calls get once and tries the
+// password once, even if the server accepts passwords in two ways. failed returns why there was
+// none to try.
 func passwords(ctx context.Context, e endpoint, conn net.Conn, get passwordOf) (methods []ssh.AuthMethod, failed func() error) {
 	asked := false
 	var why error
@@ -101,7 +105,8 @@ func passwords(ctx context.Context, e endpoint, conn net.Conn, get passwordOf) (
 			return "", errTried
 		}
 		asked = true
-		// The handshake's deadline is not for people. The server hangs up on who takes too long (LoginGraceTime).
+		// The deadline of the handshake is too short for people. The server hangs up if login takes
+		// too long (LoginGraceTime).
 		if err := conn.SetDeadline(time.Time{}); err != nil {
 			return "", err
 		}
@@ -117,7 +122,7 @@ func passwords(ctx context.Context, e endpoint, conn net.Conn, get passwordOf) (
 		case len(questions) == 0:
 			return nil, nil
 		case len(questions) > 1 || echos[0]:
-			return nil, errors.New("the server asks for more than a password")
+			return nil, errors.New("the server asks for other input than a password")
 		}
 		password, err := ask()
 		return []string{password}, err

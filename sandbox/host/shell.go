@@ -16,7 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 )
 
-// dialect is a family of shells that take marks over a terminal.
+// dialect is a family of shells that support marks over a terminal.
 type dialect string
 
 const (
@@ -25,21 +25,23 @@ const (
 	zsh   dialect = "zsh"
 )
 
-// shellTime is how long the start-up files of an account may take until it is known where they lead.
+// shellTime is how long the start-up files of an account may take until the final shell answers.
 const shellTime = 8 * time.Second
 
 const shellAnswer = "\nsandboxd-shell="
 
-// shellScript starts the account's shell as a login would, but for the terminal, and asks it. What start-up files make of it
-// answers; what it was asked is not for its history. It has no single quotes: it is between two.
+// shellScript starts the account's shell as a login would, but without a terminal, and asks for its
+// version. The shell that start-up files leave running answers; the question is kept out of its
+// history. It has no single quotes, because it is quoted with them.
 const shellScript = `printf "\nsandboxd-probe\n"; q="unset HISTFILE; echo sandboxd-shell=\$BASH_VERSION=\$ZSH_VERSION=\$FISH_VERSION="; ` +
 	`printf "%s\n" "" "$q" "$q" "$q" | { exec 3<&0; HISTFILE= fish_history= "$SHELL" -l -i <&3 3<&- 2>/dev/null & p=$!; ` +
 	`{ trap "kill \$!; exit" TERM; sleep 5 & wait $!; kill -9 $p; } >/dev/null 2>&1 & w=$!; wait $p; kill $w; } 2>/dev/null; printf "\nsandboxd-end\n"`
 
-// becomes asks which shell an account's start-up files leave: one with `exec zsh` in its .bashrc has another than the user
-// database says. No answer leaves what that says.
-func becomes(ctx context.Context, conn *connect.Conn, f facts) dialect {
-	ctx, cancel := context.WithTimeoutCause(ctx, shellTime, errors.New("start-up files do not end"))
+// startupShell asks which shell an account's start-up files leave running: an `exec zsh` in .bashrc
+// makes it differ from the user database. Without an answer it returns the shell of the user
+// database.
+func startupShell(ctx context.Context, conn *connect.Conn, f facts) dialect {
+	ctx, cancel := context.WithTimeoutCause(ctx, shellTime, errors.New("start-up files did not end in time"))
 	defer cancel()
 	c, err := started(ctx, conn, "exec /bin/sh -c "+quote(shellScript))
 	if err != nil {
@@ -61,7 +63,7 @@ func becomes(ctx context.Context, conn *connect.Conn, f facts) dialect {
 	return f.answered(<-text)
 }
 
-// answered reads what a shell said of itself.
+// answered parses a shell's answer.
 func (f facts) answered(text string) dialect {
 	_, answer, ok := strings.Cut("\n"+text, shellAnswer)
 	if !ok {
@@ -79,10 +81,11 @@ func (f facts) answered(text string) dialect {
 	case versions[2] == "" && f.dialect() == posix:
 		return posix
 	}
-	return "" // a shell that is none of these
+	return "" // an unsupported shell
 }
 
-// dialect is that of the account's shell, by its name and by what that is a link to; empty for one that takes no marks.
+// dialect returns the dialect of the account's shell, by its name and its link's target; empty if
+// it supports no marks.
 func (f facts) dialect() dialect {
 	for _, name := range []string{path.Base(f.shell), path.Base(f.real)} {
 		switch name {
@@ -100,10 +103,10 @@ func (f facts) dialect() dialect {
 	return ""
 }
 
-// shellOf is what the sessions are told of a shell of this dialect: a name by which the marks know it, whatever that name is
-// a link to on the machine where the daemon runs.
+// shellOf describes a shell of this dialect for the sessions: by a name that the marks recognize,
+// whatever it is a link to on the daemon's machine.
 func (d dialect) shellOf(f facts) session.Shell {
-	// Login start-up files that become another bash would do so again.
+	// Login start-up files that replace the shell with another bash would do so again.
 	sh := session.Shell{Path: f.shell, FDDir: "/dev/fd", Login: d != bash || f.dialect() == bash}
 	if path.Base(f.shell) != string(d) {
 		sh.Path = "/bin/" + string(d)
@@ -114,15 +117,15 @@ func (d dialect) shellOf(f facts) session.Shell {
 	return sh
 }
 
-// command is shell text that becomes the shell. args is what starts one of this machine. Where start-up files make another one of
-// the account's shell, so they must here.
+// command is shell text that replaces itself with the shell. args are those of a shell on this
+// machine. If start-up files replace the account's shell, this text must do the same.
 func (d dialect) command(f facts, args []string) string {
 	words := []string{quote(f.shell)}
 	switch own := f.dialect(); {
 	case d == own:
-	case d == zsh && own == bash: // as a login shell it would close the script to the other
+	case d == zsh && own == bash: // as a login shell it would hide the script from the other
 		return "exec " + words[0] + ` --rcfile "$ZDOTDIR/.login" -i`
-	case d == zsh || d == posix: // these find their way by the environment
+	case d == zsh || d == posix: // these find their script by the environment
 		return "exec " + words[0] + " -l -i"
 	default:
 		words[0] = string(d)
@@ -133,12 +136,13 @@ func (d dialect) command(f facts, args []string) string {
 	return "exec " + strings.Join(words, " ")
 }
 
-// A shell on another machine has no descriptor of ours to read commands from. It asks for each by a mark that only it and we
-// know (asksMark), with the echo off, and reads lines that printf %b turns into the command. The first one is not read: before it
-// may stand what the terminal answered to a line editor's question.
+// A shell on another machine has no descriptor of ours to read commands from. It asks for each by a
+// mark with a secret (asksMark), with echo off, and reads lines that printf %b turns into the
+// command. It ignores the first line, which may contain the terminal's answer to a query of a line
+// editor.
 const (
-	// In bash one read turns the echo off, asks and takes all up to a NUL, with no program in between. Before version 5 nobody has
-	// looked which of these it does first.
+	// In bash one read turns echo off, asks and reads up to a NUL, with no program in between. The
+	// order of these in versions before 5 is untested.
 	bashAsks = `local y=
 ((BASH_VERSINFO>4))||{ y=$(stty -g </dev/tty);stty -echo </dev/tty; }
 builtin printf -v t '\e]7337;R;%s\a' "$__sbx_k"
@@ -147,7 +151,8 @@ IFS= builtin read -rsd '' -p "$t" a </dev/tty 2>/dev/tty
 a=${a#*$'\n'}
 builtin printf -v a %b "${a%.}"`
 
-	// In place of two lines of __sbx_r: __sbx_p is to be the command's first line, __sbx_d what is to be run.
+	// Replaces two lines of __sbx_r: __sbx_p becomes the command's first line, __sbx_d the text to
+	// run.
 	posixAsks = `__sbx_y=$(stty -g </dev/tty)
 stty -echo </dev/tty
 printf '\033]7337;R;%s\007' "$__sbx_k" >/dev/tty
@@ -160,7 +165,7 @@ __sbx_p=${__sbx_d%%"
 "*}
 `
 
-	// Its editor has the terminal: no lines, and newlines for carriage returns.
+	// Its line editor has changed the terminal: no line mode, and newlines for carriage returns.
 	zshAsks = `local t= y=$(stty -g </dev/tty) l
 stty -echo icanon icrnl -inlcr </dev/tty
 print -n $'\e]7337;R;@NONCE@\a' >/dev/tty
@@ -172,10 +177,11 @@ t=$(printf %b "$t")
 `
 )
 
-// change is a piece of a script and what takes its place.
+// change is a part of a script and its replacement.
 type change struct{ from, to string }
 
-// changes make the script of the marks one for a shell on another machine.
+// changes returns the replacements that adapt the script of the marks for a shell on another
+// machine.
 func (d dialect) changes(script []byte, key string) []change {
 	fd := "/dev/fd/" + strconv.Itoa(marks.CommandFD)
 	switch d {
@@ -194,7 +200,7 @@ func (d dialect) changes(script []byte, key string) []change {
 	return nil
 }
 
-// zsh finds the script as .zshenv in a directory that holds nothing else, and removes it.
+// zsh finds the script as .zshenv in a directory with nothing else, and removes it.
 const (
 	zshDir = `[ -z "${ZDOTDIR+x}" ] || export SBXZ="$ZDOTDIR"
 ZDOTDIR=$(mktemp -d) && ln -s /dev/fd/9 "$ZDOTDIR/.zshenv" && export ZDOTDIR
@@ -207,23 +213,24 @@ unset SBXZ
 `
 )
 
-// adapt makes a script of the marks one for a shell on another machine, and returns what that prints when it asks.
+// adapt adapts a script of the marks for a shell on another machine, and returns the text that it
+// prints when it asks.
 func (d dialect) adapt(script []byte) (adapted, asks []byte, err error) {
 	m := nonce.FindSubmatch(script)
 	if m == nil {
-		return nil, nil, errors.New("the script of the marks has no nonce")
+		return nil, nil, errors.New("the marks script has no nonce")
 	}
 	for _, c := range d.changes(script, string(m[1])) {
 		if !bytes.Contains(script, []byte(c.from)) {
-			return nil, nil, fmt.Errorf("the script of the marks is not as it was: no %q", c.from)
+			return nil, nil, fmt.Errorf("the marks script has changed: no %q", c.from)
 		}
 		script = bytes.ReplaceAll(script, []byte(c.from), []byte(c.to))
 	}
 	return script, []byte(asksMark + string(m[1]) + "\a"), nil
 }
 
-// environment is shell text that sets up what a shell is started with. start is for a shell of this machine, and names files
-// of it.
+// environment is shell text that sets the shell's environment. start is for a shell on this
+// machine, and names files of it.
 func (d dialect) environment(start session.Start) string {
 	var text strings.Builder
 	for _, e := range start.Env {
@@ -243,13 +250,13 @@ func (d dialect) environment(start session.Start) string {
 	return text.String()
 }
 
-// noMarks says why a machine's shell takes none.
+// noMarks returns why a machine's shell supports no marks.
 func (f facts) noMarks(d dialect) string {
 	switch {
 	case !f.fd:
 		return "it has no /dev/fd"
 	case d == "":
-		return "the account's shell is " + cmp.Or(f.shell, "not known") + ", and not bash, zsh, dash or busybox's"
+		return "the account's shell is " + cmp.Or(f.shell, "unknown") + "; supported are bash, zsh, dash and busybox"
 	}
 	return ""
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// shellAccount starts an OpenSSH server without SFTP and makes an account with a shell that may log in to it. rc are its
-// start-up files.
+// shellAccount starts an OpenSSH server without SFTP and makes an account with a shell that may log
+// in to it. rc are its start-up files.
 func shellAccount(t *testing.T, shell string, rc map[string]string) (*peer, sandbox.Spec) {
 	t.Helper()
 	if _, err := os.Stat(shell); err != nil {
@@ -44,7 +44,7 @@ func shellAccount(t *testing.T, shell string, rc map[string]string) (*peer, sand
 	return p, p.spec(t)
 }
 
-// busyboxShell is busybox's shell under a name of its own.
+// busyboxShell makes busybox's shell available under another name.
 func busyboxShell(t *testing.T, name string) string {
 	t.Helper()
 	busybox, err := exec.LookPath("busybox")
@@ -61,7 +61,7 @@ func busyboxShell(t *testing.T, name string) string {
 	return file
 }
 
-// Each shell that takes marks in a container takes them over a terminal, too.
+// Each shell that supports marks in a container supports them over a terminal, too.
 func TestMarksOfShells(t *testing.T) {
 	zshrc := map[string]string{".zshrc": "echo noise; PS1='rc%# '\n"}
 	for _, tt := range []struct {
@@ -128,8 +128,9 @@ func TestMarksOfShells(t *testing.T) {
 	}
 }
 
-// ownedBy returns the files directly in /tmp that belong to an account, except its home. A new account can have the number
-// of an old one that left files there. Other tests make and remove files meanwhile: an entry that is gone is no file.
+// ownedBy returns the files directly in /tmp that belong to an account, except its home. A new
+// account can have the number of an old one that left files there. Other tests make and remove
+// files meanwhile: missing entries are skipped.
 func ownedBy(t *testing.T, name, home string) []string {
 	t.Helper()
 	account, err := user.Lookup(name)
@@ -158,7 +159,7 @@ func ownedBy(t *testing.T, name, home string) []string {
 	return owned
 }
 
-// What an account's shell says of itself counts, and what cannot be read does not.
+// The answer of an account's shell counts if it can be parsed.
 func TestAnswered(t *testing.T) {
 	f := facts{shell: "/bin/bash", real: "/usr/bin/bash"}
 	sh := facts{shell: "/bin/sh", real: "/usr/bin/dash"}
@@ -183,7 +184,7 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// What ends a shell was sent: the end of its terminal is no error of the writing.
+// A write that ends the shell has been sent: the end of its terminal is not an error of the write.
 func TestWriteEndsTheTerminal(t *testing.T) {
 	term := &terminal{writes: make(chan write), done: make(chan struct{}), moved: make(chan struct{})}
 	go func() {

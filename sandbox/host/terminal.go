@@ -24,10 +24,12 @@ import (
 // bootTimeout is how long a shell with marks may take to ask for its script.
 const bootTimeout = 30 * time.Second
 
-// asksMark is what a shell prints, with its nonce, when it has turned the echo off and reads what it is to run.
+// asksMark is printed by a shell, with its nonce, when it has turned echo off and reads its next
+// command.
 const asksMark = "\x1b]7337;R;"
 
-// terminal is a session.Terminal on a channel of the machine's SSH server. Its processes are out of sight.
+// terminal is a session.Terminal on a channel of the machine's SSH server. It cannot see its
+// processes.
 type terminal struct {
 	*channel
 	link *link
@@ -35,25 +37,26 @@ type terminal struct {
 	done chan struct{} // closed when it has ended
 	exit session.Exit  // set before done is closed
 
-	writes    chan write    // to the goroutine that writes; closed by none
-	resized   chan struct{} // holds one; size has changed
-	answering atomic.Int32  // answers to the shell's question that are on their way
+	writes    chan write    // to the goroutine that writes; never closed
+	resized   chan struct{} // capacity one; size has changed
+	answering atomic.Int32  // answers to the shell that are in progress
 
-	asks    []byte   // what the shell prints when it reads a command; nil without marks
-	command *os.File // what it is to read then
-	whole   bool     // it reads that at once, up to a NUL, and not by lines
-	held    []byte   // output that may be the beginning of asks; of the reader
-	ready   []byte   // output that was looked through; of the reader
+	asks    []byte   // text that the shell prints when it reads a command; nil without marks
+	command *os.File // the command for the shell
+	whole   bool     // it reads that in one go, up to a NUL, and not by lines
+	held    []byte   // output that may begin asks; used only by the reader
+	ready   []byte   // filtered output; used only by the reader
 
-	telling sync.Mutex // held while a size is sent; taken before mu
+	sizing sync.Mutex // held while a size is sent; taken before mu
 
 	mu       sync.Mutex
-	size     *wire.WindowChange // guarded by mu; that the machine is still to be told
+	size     *wire.WindowChange // guarded by mu; not yet sent to the machine
 	deadline time.Time          // guarded by mu
 	moved    chan struct{}      // guarded by mu; closed when deadline changes
 }
 
-// start is the session.Starter: a terminal on the machine, with the account's shell or a program on it.
+// start is the session.Starter: it opens a terminal on the machine, with the account's shell or a
+// program.
 func (lo *local) start(ctx context.Context, start session.Start) (session.Terminal, error) {
 	lo.mu.Lock()
 	l, tier, f := lo.link, lo.tier, lo.f
@@ -88,14 +91,14 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 		}
 		request, payload = wire.RequestExec, wire.Marshal(wire.Exec{Command: line})
 	case start.Dir != "":
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "tier " + tier + " does not choose a session's directory", Hint: "change to it in the session"}
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "tier " + tier + " cannot set a session's directory", Hint: "use cd in the session"}
 	}
 	t := &terminal{link: l, done: make(chan struct{}), writes: make(chan write), moved: make(chan struct{}), resized: make(chan struct{}, 1)}
 	c, err := l.channel(ctx, func(conn *connect.Conn) (*channel, error) {
 		return t.open(ctx, conn, pty, request, payload)
 	})
 	if lost := l.lost(); err != nil && lost != nil {
-		return nil, wire.Errorf(wire.CodeLost, "terminal on %s: the connection broke: %v", lo.inst.Host.URI, lost)
+		return nil, wire.Errorf(wire.CodeLost, "terminal on %s: connection lost: %v", lo.inst.Host.URI, lost)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("terminal on %s: %w", lo.inst.Host.URI, err)
@@ -112,7 +115,7 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 	return t, nil
 }
 
-// open opens the channel and starts what is to run. The channel's requests say how that ended.
+// open opens the channel and starts its program. The channel's requests report how that ended.
 func (t *terminal) open(ctx context.Context, conn *connect.Conn, pty []byte, request string, payload []byte) (*channel, error) {
 	ch, err := conn.Open(ctx, wire.ChannelSession, nil)
 	if err != nil {
@@ -127,7 +130,7 @@ func (t *terminal) open(ctx context.Context, conn *connect.Conn, pty []byte, req
 	}{{wire.RequestPty, pty}, {request, payload}} {
 		ok, err := ch.Request(ctx, ask.name, ask.payload)
 		if err == nil && !ok {
-			err = fmt.Errorf("%s was refused", ask.name)
+			err = fmt.Errorf("%s was denied", ask.name)
 		}
 		if err != nil {
 			c.Close()
@@ -137,7 +140,7 @@ func (t *terminal) open(ctx context.Context, conn *connect.Conn, pty []byte, req
 	return c, nil
 }
 
-// await takes what the machine says of the end.
+// await waits for the machine's report of the end.
 func (t *terminal) await(c *channel) {
 	exit := session.Exit{Signal: "HUP", Reason: "the machine closed the terminal"}
 	for r := range c.Requests {
@@ -152,10 +155,11 @@ func (t *terminal) await(c *channel) {
 		_ = r.Reply(r.Type == wire.RequestExitStatus || r.Type == wire.RequestExitSignal, nil)
 	}
 	if exit.Reason != "" {
-		// x/crypto closes the channels of a connection before it tells its end.
+		// x/crypto closes the channels of a connection before it reports the end of the connection.
 		if _, _, err := c.conn.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
 			exit.Reason = "link"
-			t.link.gone(c.conn, err) // before it is reported: the caller may ask for the next shell at once
+			// Before the report: the caller may start the next shell immediately.
+			t.link.gone(c.conn, err)
 		}
 	}
 	t.exit = exit
@@ -169,7 +173,8 @@ func (t *terminal) Wait() session.Exit {
 	return t.exit
 }
 
-// Resize has the machine told the size. It does not wait for the network, which may be stuck: the session calls it with its lock held.
+// Resize sends the size to the machine later. It does not wait for the network, which may be stuck:
+// the session calls it with its lock held.
 func (t *terminal) Resize(cols, rows int) error {
 	t.mu.Lock()
 	t.size = &wire.WindowChange{Cols: uint32(cols), Rows: uint32(rows)}
@@ -181,39 +186,41 @@ func (t *terminal) Resize(cols, rows int) error {
 	return nil
 }
 
-// resize tells the machine what Resize is given, also while a write waits.
+// resize sends the sizes of Resize to the machine, also while a write waits.
 func (t *terminal) resize() {
 	for {
 		select {
 		case <-t.resized:
-			t.tellSize()
+			t.sendSize()
 		case <-t.done:
 			return
 		}
 	}
 }
 
-// tellSize tells the machine a size that it does not know yet. Input goes after it.
-func (t *terminal) tellSize() {
-	t.telling.Lock()
-	defer t.telling.Unlock()
+// sendSize sends a size that the machine does not know yet. Input is sent after it.
+func (t *terminal) sendSize() {
+	t.sizing.Lock()
+	defer t.sizing.Unlock()
 	t.mu.Lock()
 	size := t.size
 	t.size = nil
 	t.mu.Unlock()
 	if size != nil {
-		_, _ = t.SendRequest(wire.RequestWindowChange, false, wire.Marshal(*size)) // the end of the link is reported elsewhere
+		// The end of the link is reported elsewhere.
+		_, _ = t.SendRequest(wire.RequestWindowChange, false, wire.Marshal(*size))
 	}
 }
 
-// Close hangs up, and returns when the machine has, too, or took too long.
+// Close hangs up, and waits for the machine to do the same, for a limited time.
 func (t *terminal) Close() error {
 	_ = t.channel.Close()
 	<-t.done
 	return nil
 }
 
-// Read returns output. A request of the shell for its command is answered and not part of it.
+// Read returns output. It answers the shell's requests for its command and removes them from the
+// output.
 func (t *terminal) Read(p []byte) (int, error) {
 	if t.asks == nil {
 		return t.Channel.Read(p)
@@ -221,7 +228,7 @@ func (t *terminal) Read(p []byte) (int, error) {
 	for len(t.ready) == 0 {
 		buf := make([]byte, 8<<10)
 		n, err := t.Channel.Read(buf)
-		t.look(buf[:n])
+		t.filter(buf[:n])
 		if err != nil {
 			t.ready, t.held = append(t.ready, t.held...), nil
 			if len(t.ready) == 0 {
@@ -234,8 +241,8 @@ func (t *terminal) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// look passes output on without the shell's requests, and holds back what may be the beginning of one.
-func (t *terminal) look(p []byte) {
+// filter passes output on without the shell's requests, and holds back text that may begin one.
+func (t *terminal) filter(p []byte) {
 	t.held = append(t.held, p...)
 	for {
 		at := bytes.Index(t.held, t.asks)
@@ -247,7 +254,8 @@ func (t *terminal) look(p []byte) {
 		t.answer()
 	}
 	keep := 0
-	for n := min(len(t.asks)-1, len(t.held)); n > 1; n-- { // a lone ESC is passed on: programs end their output with one
+	// A lone ESC is passed on: programs end their output with one.
+	for n := min(len(t.asks)-1, len(t.held)); n > 1; n-- {
 		if bytes.HasPrefix(t.asks, t.held[len(t.held)-n:]) {
 			keep = n
 			break
@@ -257,15 +265,16 @@ func (t *terminal) look(p []byte) {
 	t.held = append([]byte(nil), t.held[len(t.held)-keep:]...)
 }
 
-// maxAnswering is how many answers to the shell's question may be on their way. It has one question at a time; the channel may have
-// taken the answer to the one before a little earlier than we know.
+// maxAnswering is how many answers to the shell may be in progress. It asks one question at a time;
+// the channel may have taken the previous answer slightly earlier than it reports.
 const maxAnswering = 3
 
-// answer gives the shell the command that it is to run. It reads without echo.
+// answer sends the shell its next command. The shell reads it without echo.
 func (t *terminal) answer() {
 	if t.answering.Add(1) > maxAnswering {
 		t.answering.Add(-1)
-		return // a program that prints the question again and again is no shell that reads the answers
+		// A program that prints the question repeatedly is not a shell that reads the answers.
+		return
 	}
 	text, err := io.ReadAll(io.NewSectionReader(t.command, 0, 1<<20))
 	if err != nil {
@@ -276,10 +285,11 @@ func (t *terminal) answer() {
 		said = append(bytes.ReplaceAll(said, []byte("\n"), nil), 0)
 	}
 	lines := write{append([]byte("\n"), said...), make(chan struct{})}
-	go func() { // ends with the shell's reading or the channel; the reader must not wait for it
+	// Ends when the shell has read it, or with the channel; the reader must not wait for it.
+	go func() {
 		defer t.answering.Add(-1)
 		select {
-		case t.writes <- lines: // whole, whatever else is written
+		case t.writes <- lines: // sent as one, whatever else is written
 		case <-t.done:
 			return
 		}
@@ -290,7 +300,7 @@ func (t *terminal) answer() {
 	}()
 }
 
-// SetWriteDeadline bounds writes that the machine does not take.
+// SetWriteDeadline bounds writes that the machine does not accept.
 func (t *terminal) SetWriteDeadline(when time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -300,8 +310,8 @@ func (t *terminal) SetWriteDeadline(when time.Time) error {
 	return nil
 }
 
-// Write sends input. What the machine does not take before the deadline is not sent; what it has begun to take counts as
-// sent.
+// Write sends input. Bytes that the machine does not accept before the deadline are not sent; those
+// of a write in progress count as sent.
 func (t *terminal) Write(p []byte) (int, error) {
 	own := write{append([]byte(nil), p...), make(chan struct{})}
 	for send := t.writes; ; {
@@ -334,18 +344,18 @@ func (t *terminal) Write(p []byte) (int, error) {
 	}
 }
 
-// write is input on its way.
+// write is a pending write of input.
 type write struct {
 	bytes []byte
 	done  chan struct{} // closed when the channel has taken it
 }
 
-// write writes what Write is given, one at a time.
+// write carries out the writes of Write, one at a time.
 func (t *terminal) write() {
 	for {
 		select {
 		case w := <-t.writes:
-			t.tellSize()
+			t.sendSize()
 			if _, err := t.Channel.Write(w.bytes); err != nil {
 				<-t.done
 				return
@@ -357,16 +367,17 @@ func (t *terminal) write() {
 	}
 }
 
-// A shell with marks gets its script, which holds the nonce, from a descriptor that only it has. Over SSH there is no
-// descriptor to hand over: the script is typed, once, to a shell that has turned the echo off, and goes from its memory
-// through a pipe. So it is in no file, no environment and no argument list. The shell takes the place of this one: it has to lead the
-// terminal's session, or would not be told of a hang-up while a command of its own runs. Hence no pipeline: a here-document is a
-// pipe, too, but for bash, which may make a file of it.
+// A shell with marks reads its script, which contains the nonce, from a descriptor that only it
+// has. SSH cannot pass a descriptor. So the script is typed, once, to a shell that has turned echo
+// off, and passed from its memory through a pipe: it is in no file, environment or argument list.
+// The real shell must replace this one, because it has to lead the terminal's session: otherwise it
+// would not get a hang-up while a command runs. Hence there is no pipeline. A here-document is a
+// pipe, too, except in bash, which may use a file.
 const (
 	bootReady = "\nsandboxd-tty\n"
-	bootGo    = "\nsandboxd-go\n" // what was typed before is not for us
-	// Two texts, each a few lines of printf's escapes, ended by a line with a dot: what sets up the environment, and the
-	// script. No single quotes: it is between two.
+	bootGo    = "\nsandboxd-go\n" // what was typed before is not for the script
+	// It reads two texts, each a few lines of printf escapes, ended by a line with a dot: the
+	// environment, and the marks script. It has no single quotes, because it is quoted with them.
 	bootScript = `stty -echo; printf "\nsandboxd-tty\n"; ` +
 		`while IFS= read -r l; do case $l in sandboxd-go) break;; esac; done; ` +
 		`t() { s=; while IFS= read -r l; do case $l in .) break;; esac; s=$s$l; done; }; ` +
@@ -381,8 +392,8 @@ var nonce = regexp.MustCompile(`(?:__sbx_k=|7337;[^;]*;)([0-9A-Za-z_-]{16,})`)
 
 // boot types the environment and the script.
 func (t *terminal) boot(ctx context.Context, start session.Start, f facts, script, command *os.File) error {
-	d := f.becomes
-	if d != f.dialect() { // what has become of the shell that was to run it reads it from the terminal
+	d := f.startupShell
+	if d != f.dialect() { // the shell that start-up files left running reads it from the terminal
 		if err := t.send(ctx, []byte(bootLine+"\n")); err != nil {
 			return err
 		}
@@ -400,7 +411,7 @@ func (t *terminal) boot(ctx context.Context, start session.Start, f facts, scrip
 		return err
 	}
 	go func() { <-t.done; t.command.Close() }()
-	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("it does not begin within %v", bootTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("it did not start within %v", bootTimeout))
 	defer cancel()
 	return t.within(ctx, func() error {
 		// The terminal writes a carriage return before each newline.
@@ -413,7 +424,8 @@ func (t *terminal) boot(ctx context.Context, start session.Start, f facts, scrip
 	})
 }
 
-// encode makes lines of text that a terminal takes whatever the text holds, and a last one with a dot. printf %b reads them.
+// encode converts text to lines that any terminal accepts, and a last one with a dot. printf %b
+// decodes them.
 func encode(text []byte) []byte {
 	var out []byte
 	width := 0
@@ -425,7 +437,7 @@ func encode(text []byte) []byte {
 			out = append(out, c)
 			width++
 		}
-		if width >= 1000 { // a terminal that gathers lines takes 4095 bytes at most
+		if width >= 1000 { // in line mode a terminal takes at most 4095 bytes
 			out = append(out, '\n')
 			width = 0
 		}
@@ -438,7 +450,7 @@ func encode(text []byte) []byte {
 
 func duplicate(f *os.File) (*os.File, error) {
 	if f == nil {
-		return nil, errors.New("there is no command descriptor")
+		return nil, errors.New("no command descriptor")
 	}
 	return os.Open("/proc/self/fd/" + strconv.FormatUint(uint64(f.Fd()), 10))
 }

@@ -19,17 +19,18 @@ import (
 // stopGrace is how long the processes of sessions may take to end when a sandbox is removed.
 const stopGrace = 2 * time.Second
 
-// stopTimeout is how long a guest may take to end, those included.
+// stopTimeout is how long a guest may take to end, with its processes.
 const stopTimeout = 10 * time.Second
 
 // How well the state of a machine's terminals is known, best first.
 const (
-	TierGuest  = "guest"  // a guest runs there: sessions outlive the connection, and processes are looked at
-	TierMarks  = "marks"  // sessions are in the daemon; the shell tells its prompt and exit codes
-	TierScreen = "screen" // sessions are in the daemon, and what is on the screen is all that is known
+	// A guest runs on the machine: sessions outlive the connection, and processes are visible.
+	TierGuest  = "guest"
+	TierMarks  = "marks"  // sessions are in the daemon; the shell reports its prompt and exit codes
+	TierScreen = "screen" // sessions are in the daemon; only the screen is known
 )
 
-// DialSessions reaches the sessions of inst by the best way that the machine allows.
+// DialSessions connects to the sessions of inst in the best way that the machine allows.
 func (b *Backend) DialSessions(ctx context.Context, inst sandbox.Instance) (*connect.Control, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout+startTimeout, errors.New("the machine takes too long"))
 	defer cancel()
@@ -40,7 +41,8 @@ func (b *Backend) DialSessions(ctx context.Context, inst sandbox.Instance) (*con
 	return b.control(ctx, inst, conn)
 }
 
-// control makes the control connection of a machine that let us in. Its errors name the machine.
+// control makes the control connection over an authenticated connection. Its errors name the
+// machine.
 func (b *Backend) control(ctx context.Context, inst sandbox.Instance, conn *connect.Conn) (*connect.Control, error) {
 	s, err := b.sessions(ctx, inst, conn, func(string, ...any) {})
 	if err != nil {
@@ -58,26 +60,26 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 	l := b.newLink(inst, conn)
 	fail := func(err error) (connect.Sessions, error) {
 		l.End()
-		_ = l.Wait() // that we ended it
+		_ = l.Wait() // this code ended it
 		return nil, err
 	}
-	cut := func() error { // what was cut short says nothing of the machine
+	cut := func() error { // an interrupted probe shows nothing about the machine
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		return l.lost()
 	}
-	tier, why := TierScreen, "tier screen was asked for"
+	tier, why := TierScreen, "tier screen was requested"
 	f, err := probe(ctx, conn)
 	switch {
 	case cut() != nil:
 		return fail(cut())
 	case err != nil:
-		why = "the machine runs no commands of ours, or another one in their place (ForceCommand?): " + err.Error()
+		why = "the machine does not run commands, or replaces them (ForceCommand?): " + err.Error()
 		f = facts{}
 	case inst.Host.Tier == TierScreen:
 	case inst.Host.Tier == TierMarks:
-		why = "tier marks was asked for"
+		why = "tier marks was requested"
 	default:
 		p, err := b.install(ctx, conn, f, inst.ID, say)
 		if err == nil {
@@ -94,8 +96,8 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 		return fail(errors.New(why))
 	}
 	if err == nil && inst.Host.Tier != TierScreen {
-		f.becomes = becomes(ctx, conn, f)
-		if no := f.noMarks(f.becomes); no == "" {
+		f.startupShell = startupShell(ctx, conn, f)
+		if no := f.noMarks(f.startupShell); no == "" {
 			tier = TierMarks
 		} else {
 			why += "; no marks: " + no
@@ -114,8 +116,9 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 	return &localLink{link: l, local: lo, tier: tier, why: why + ": sessions are in " + b.own.Owner + " and end with the connection"}, nil
 }
 
-// Destroy ends the sandbox's sessions and removes what was copied to the machine for it. The machine itself is not
-// touched. One that does not let us in any more keeps what is there: *sandbox.LeftError.
+// Destroy ends the sandbox's sessions and removes their files on the machine. It leaves the machine
+// itself untouched. If the machine no longer accepts a login, the files stay and the error is a
+// *sandbox.LeftError.
 func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	if err := b.forget(ctx, inst.ID); err != nil {
 		return err
@@ -127,7 +130,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		conn, err := b.login(ctx, &inst)
 		if errors.Is(err, connect.ErrLogin) || errors.Is(err, connect.ErrIdentity) {
 			b.forgetPasswords(inst.ID)
-			return &sandbox.LeftError{Where: inst.Host.URI, Err: reason(err), Hint: "if it had tier guest, remove there what is left: " + leftover(inst.ID)}
+			return &sandbox.LeftError{Where: inst.Host.URI, Err: reason(err), Hint: "if it had tier guest, remove its files on the host: " + leftover(inst.ID)}
 		}
 		if err != nil {
 			return err
@@ -135,7 +138,8 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		err = b.clean(ctx, inst, conn)
 		no := (*noError)(nil)
 		switch {
-		case errors.As(err, &no) && try < cleanTries && !errors.Is(no.err, errSlow): // Dropbear closes a channel now and then that was just opened
+		// Dropbear occasionally closes a channel right after its opening.
+		case errors.As(err, &no) && try < cleanTries && !errors.Is(no.err, errSlow):
 		case errors.As(err, &no):
 			b.log.Info("nothing to clean up", "sandbox", inst.ID, "err", no)
 			b.forgetPasswords(inst.ID)
@@ -149,10 +153,10 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	}
 }
 
-// cleanTries is how often a machine is asked, on a connection of its own each time, until what it does not do is believed.
+// cleanTries is how many connections are tried before a machine's failure is final.
 const cleanTries = 3
 
-// noError says that a machine runs no commands or has no files, and so has nothing of ours.
+// noError means that a machine runs no commands or has no files, and so has nothing of ours.
 type noError struct {
 	what string
 	err  error
@@ -160,7 +164,7 @@ type noError struct {
 
 func (e *noError) Error() string { return fmt.Sprintf("%s: %v", e.what, e.err) }
 
-// reason is what a machine that does not let us in is known for, without what led to it.
+// reason returns why a machine does not let us in, without the steps before.
 func reason(err error) error {
 	var changed *ChangedKeyError
 	var unknown *UnknownKeyError
@@ -176,16 +180,18 @@ func reason(err error) error {
 	return err
 }
 
-// leftover is a command that ends the guest of a sandbox and removes its directory, for the account's owner.
+// leftover is a command for the account's owner that ends the guest of a sandbox and removes its
+// directory.
 func leftover(id string) string {
 	return fmt.Sprintf("pkill -f '%s host .*/%s'; rm -r ~/.cache/%s/%s", folder, id, folder, id)
 }
 
-// clean removes what is there of inst on the machine that conn, which it closes, leads to.
+// clean removes everything of inst on the machine behind conn, which it closes.
 func (b *Backend) clean(ctx context.Context, inst sandbox.Instance, conn *connect.Conn) error {
 	l := b.newLink(inst, conn)
 	defer func() { l.End(); _ = l.Wait() }()
-	// A machine that says no has nothing of ours: a guest needs its shell and its SFTP. One that no longer says anything may.
+	// A machine that answers no has nothing of ours: a guest needs its shell and its SFTP. One that
+	// no longer answers may have.
 	no := func(what string, err error) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", what, context.Cause(ctx))
@@ -197,7 +203,7 @@ func (b *Backend) clean(ctx context.Context, inst sandbox.Instance, conn *connec
 	}
 	f, err := probe(ctx, conn)
 	if err != nil {
-		return no("look at the machine", err)
+		return no("probe the machine", err)
 	}
 	if f.system != "Linux" {
 		return nil // there is no guest for it
@@ -213,10 +219,11 @@ func (b *Backend) clean(ctx context.Context, inst sandbox.Instance, conn *connec
 		if _, err := client.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
-			errs = append(errs, no("look at "+p.dir, err))
+			errs = append(errs, no("list "+p.dir, err))
 			continue
 		}
-		// Without its directory nobody finds a guest again: that stays as long as it runs.
+		// Without its directory a guest cannot be found again: the directory stays as long as the
+		// guest runs.
 		if err := stop(ctx, conn, client, p); err != nil {
 			errs = append(errs, fmt.Errorf("stop the guest in %s: %w", p.dir, err))
 			continue
@@ -226,25 +233,25 @@ func (b *Backend) clean(ctx context.Context, inst sandbox.Instance, conn *connec
 	return errors.Join(errs...)
 }
 
-// tell gives an order to a session server whose program somebody has removed: by its socket alone. That nobody listens on that is
-// no error.
-func tell(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place, order []byte) error {
+// orderBySocket gives an order to a session server whose program was removed, through its socket.
+// It is not an error if nothing listens on the socket.
+func orderBySocket(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place, order []byte) error {
 	c, err := openSocket(ctx, conn, p.dir+"/sock")
 	var refused *ssh.OpenChannelError
 	switch {
 	case errors.As(err, &refused) && refused.Reason == ssh.ConnectionFailed:
 		return client.Remove(p.dir + "/sock")
 	case err != nil:
-		return fmt.Errorf("its program has been removed, and its socket is not reached: %w", err)
+		return fmt.Errorf("its program was removed, and its socket does not answer: %w", err)
 	}
 	defer c.Close()
 	return c.send(ctx, append(order, '\n'))
 }
 
-// stop ends the session server of a sandbox and all that it started, and returns when it is gone.
+// stop ends the session server of a sandbox and its processes, and returns when they are gone.
 func stop(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
-		fmt.Errorf("it does not end within %v: is it stopped (SIGSTOP), or the machine busy?", stopTimeout))
+		fmt.Errorf("it did not end within %v: it may be stopped (SIGSTOP), or the machine busy", stopTimeout))
 	defer cancel()
 	if _, err := client.Lstat(p.dir + "/sock"); errors.Is(err, fs.ErrNotExist) {
 		return nil // it does not run
@@ -260,10 +267,10 @@ func stop(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place)
 		return err
 	}
 	if len(guests) > 0 {
-		p.binary = guests[0] // any of them carries bytes to the one that runs
+		p.binary = guests[0] // any of them can connect to the running one
 		err = ask(ctx, conn, p.command(), order)
 	} else {
-		err = tell(ctx, conn, client, p, order)
+		err = orderBySocket(ctx, conn, client, p, order)
 	}
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Without the guest, bash still tells its prompt and exit codes.
+// Without the guest, bash still reports its prompt and exit codes.
 func TestMarks(t *testing.T) {
 	p := openSSH(t, settings{noSFTP: true, lines: []string{"MaxSessions 2"}, rc: "echo noise; PS1='rc> '\n"})
 	b := newBackend(t)
@@ -32,7 +32,7 @@ func TestMarks(t *testing.T) {
 		{"echo hello; (exit 7)", "hello\n", "7"},
 		{"echo $?", "7\n", "0"},
 		{"for i in 1 2; do\n\techo \"$i \\\\ ü\"\ndone", "1 \\ ü\n2 \\ ü\n", "0"},
-		{".\n", "", ""}, // usage of . is bash's own text
+		{".\n", "", ""}, // bash prints its own usage of .
 		{"echo " + strings.Repeat("long ", 2000) + "| wc -c", "10000\n", "0"},
 		{"stty -a | grep -ow -- '-\\?echo'", "echo\n", "0"},
 		{"cat <<'E'\n.\n%s\\n\nE", ".\n%s\\n\n", "0"},
@@ -61,14 +61,14 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// The secret of the marks is nowhere that another process could read.
+// No other process can read the secret of the marks.
 func TestMarksKeepTheirSecret(t *testing.T) {
 	p := openSSH(t, settings{noSFTP: true})
 	b := newBackend(t)
 	inst := boot(t, b, p.spec(t))
 	c := dialSessions(t, b, inst, TierMarks)
 	client := attach(t, c, "main", wire.Start{})
-	res := run(t, client, `printf %s "$__sbx_k"`) // who has the shell has the secret
+	res := run(t, client, `printf %s "$__sbx_k"`) // the shell itself has the secret
 	secret := strings.TrimSpace(res.Output)
 	if len(secret) < 20 {
 		t.Fatalf("got %q, want the secret", secret)
@@ -90,7 +90,7 @@ func TestMarksKeepTheirSecret(t *testing.T) {
 	}
 }
 
-// What the guest cannot have is named.
+// The reason says why the guest cannot run.
 func TestWhyNoGuest(t *testing.T) {
 	mount := func(options string) func(t *testing.T) settings {
 		return func(t *testing.T) settings {
@@ -113,7 +113,7 @@ func TestWhyNoGuest(t *testing.T) {
 		want string
 	}{
 		{"noexec", mount("noexec"), "noexec"},
-		{"full", mount("size=1m"), "is the disk full?"},
+		{"full", mount("size=1m"), "check for a full disk"},
 		{"no SFTP", func(*testing.T) settings { return settings{noSFTP: true} }, "no SFTP"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestWhyNoGuest(t *testing.T) {
 	})
 }
 
-// An account that runs one program whatever is asked: its prompt is what is on the screen.
+// An account that runs one fixed program: its prompt is on the screen.
 func TestForcedCommand(t *testing.T) {
 	dir := t.TempDir()
 	menu := filepath.Join(dir, "menu")
@@ -183,7 +183,8 @@ func TestForcedCommand(t *testing.T) {
 	}
 }
 
-// router is a server with the manners of network gear: a terminal with a shell of its own, and nothing else.
+// router is a server that behaves like network equipment: a terminal with its own shell, and
+// nothing else.
 func router(t *testing.T) *peer {
 	t.Helper()
 	dir := t.TempDir()
@@ -232,7 +233,7 @@ func router(t *testing.T) *peer {
 	return p
 }
 
-// Network gear: no commands, no files, a prompt that nobody described.
+// Network equipment: no commands, no files, a prompt without a description.
 func TestRouter(t *testing.T) {
 	p := router(t)
 	b := newBackend(t)
@@ -246,7 +247,7 @@ func TestRouter(t *testing.T) {
 			t.Errorf("run %q: got %q, %s; want %q, unknown", tt.command, res.Output, exitCode(res), tt.output)
 		}
 	}
-	// exec, files and what else there is are the router's own to refuse.
+	// The router itself denies exec, files and other requests.
 	peer, err := b.Dial(timeout(t), boot(t, b, p.spec(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +255,7 @@ func TestRouter(t *testing.T) {
 	peer.Conn.Close()
 }
 
-// A link that breaks ends the sessions that are here, and says so; they can be started again.
+// A lost connection ends the sessions in this process and reports it; they can be started again.
 func TestLinkBreaks(t *testing.T) {
 	p := openSSH(t, settings{noSFTP: true})
 	b := newBackend(t)
@@ -262,7 +263,7 @@ func TestLinkBreaks(t *testing.T) {
 	c := dialSessions(t, b, inst, TierMarks)
 	client := attach(t, c, "main", wire.Start{})
 	run(t, client, "x=lost")
-	// The processes that serve this connection die, as when the network is gone.
+	// The processes of this connection end, as if the network were lost.
 	for _, pid := range children(t, p.pid) {
 		_ = exec.Command("kill", "-9", pid).Run()
 	}
@@ -292,7 +293,7 @@ func TestLinkBreaks(t *testing.T) {
 	}
 }
 
-// children are the processes below the listening server.
+// children returns the processes below the listening server.
 func children(t *testing.T, pid int) []string {
 	t.Helper()
 	out, err := exec.Command("pgrep", "-P", fmt.Sprint(pid)).Output()
@@ -303,8 +304,9 @@ func children(t *testing.T, pid int) []string {
 	return strings.Fields(string(out))
 }
 
-// A link that is cut in the middle of a command: the caller is told at once, by an error of the connection. In tier guest the
-// command goes on and nothing is lost, in the others it ends with its terminal. When the sandbox is removed nothing of ours is left.
+// When a link is cut during a command the caller immediately gets an error of the connection. In
+// tier guest the command continues and nothing is lost; in the others it ends with its terminal.
+// After the removal of the sandbox nothing of ours is left.
 func TestLinkCutInCommand(t *testing.T) {
 	for _, tier := range []string{TierGuest, TierMarks, TierScreen} {
 		t.Run(tier, func(t *testing.T) {
@@ -325,17 +327,18 @@ func TestLinkCutInCommand(t *testing.T) {
 			until(t, "the command runs", func() bool { _, err := os.Stat(p.home + "/started"); return err == nil })
 			cut := time.Now()
 			for _, pid := range children(t, p.pid) {
-				// For a user who is not root a child of theirs has the connection.
-				inner, _ := exec.Command("pgrep", "-P", pid, "-x", "sshd").Output() // exit status 1 is none
+				// For a user other than root a child process has the connection.
+				// Exit status 1 means none.
+				inner, _ := exec.Command("pgrep", "-P", pid, "-x", "sshd").Output()
 				for _, pid := range append([]string{pid}, strings.Fields(string(inner))...) {
 					_ = exec.Command("kill", "-9", pid).Run()
 				}
 			}
 			select {
 			case err := <-answered:
-				t.Logf("the caller was told after %v: %v", time.Since(cut).Round(time.Millisecond), err)
+				t.Logf("the caller got the error after %v: %v", time.Since(cut).Round(time.Millisecond), err)
 				if err == nil {
-					t.Error("the caller was told no error")
+					t.Error("the caller got no error")
 				}
 			case <-timeout(t).Done():
 				t.Fatal("the caller hangs")
@@ -373,7 +376,7 @@ func TestLinkCutInCommand(t *testing.T) {
 	}
 }
 
-// waiting are the shells whose directory is dir.
+// waiting returns the shells whose directory is dir.
 func waiting(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string

@@ -1,5 +1,6 @@
-// Package hostdir decides which directories of this machine a sandbox may be given, and says which directory exactly was
-// looked at, so that what is mounted later can be compared with it. It knows no sandbox, no engine and no principal.
+// Package hostdir decides which directories of this machine a sandbox may mount. It also identifies
+// the directory that it checked, so that a later mount can be compared with it. It knows no
+// sandbox, engine or principal.
 package hostdir
 
 import (
@@ -17,38 +18,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules say which directories may be given. The zero value gives none.
+// Rules say which directories may be mounted. The zero value allows none.
 type Rules struct {
-	// Roots are absolute. They may be given themselves, and so may directories below them.
+	// Roots are absolute. They and the directories below them are allowed.
 	Roots []string
-	// Never are absolute paths of files and directories that are not given, nor anything below them, nor a directory that
-	// holds one. System is added to them.
+	// Never are absolute paths of files and directories that are not allowed, nor anything below
+	// them, nor a directory that contains one. System is always added.
 	Never []string
-	// Homes are absolute. They are not given themselves, nor is a directory that holds one: what lies below them may be.
+	// Homes are absolute. They are not allowed, nor is a directory that contains one; directories
+	// below them may be.
 	Homes []string
 }
 
-// System are the directories of a machine that no rule gives: at the same path they would hide what a sandbox's programs need,
-// and most of them belong to the machine.
+// System are the directories that no rule allows: at the same path they would hide files that a
+// sandbox's programs need, and most belong to the machine.
 var System = []string{"/.sandboxd", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
 	"/var/lib/containerd", "/var/lib/docker", "/var/run"}
 
-// maxPath is what a path may have in bytes (PATH_MAX, with its NUL).
+// maxPath is the longest path in bytes (PATH_MAX, without its NUL).
 const maxPath = 4095
 
-// Dir is a directory that may be given, as it was when it was looked at.
+// Dir is an allowed directory, with its state at the time of the check.
 type Dir struct {
 	Path     string // without symbolic links
-	Dev, Ino uint64 // by which it is known again, whatever has its path by then
+	Dev, Ino uint64 // identify it, even if another directory has its path by then
 	UID, GID uint32 // of its owner
 }
 
-// Error says why a directory is not given.
+// Error says why a directory is not allowed.
 type Error struct {
 	Path   string
 	Why    string // "is not absolute"
-	Hint   string // what to do about it; may be empty
-	Denied bool   // it is not allowed; otherwise the path itself will not do
+	Hint   string // what to do; may be empty
+	Denied bool   // a rule forbids it; false if the path itself is invalid
 }
 
 func (e *Error) Error() string {
@@ -59,7 +61,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("directory %q %s", path, e.Why)
 }
 
-// Check looks at the directory at path. Errors are *Error.
+// Check checks the directory at path. Its errors are *Error.
 func (r Rules) Check(path string) (Dir, error) {
 	root, dir, err := r.Open(path)
 	if err != nil {
@@ -69,20 +71,20 @@ func (r Rules) Check(path string) (Dir, error) {
 	return dir, nil
 }
 
-// Open is Check that leaves the directory open, for what is read in it. The caller closes it.
+// Open is like Check, and leaves the directory open to read files in it. The caller closes it.
 func (r Rules) Open(path string) (*os.Root, Dir, error) {
 	bad := func(why, hint string) (*os.Root, Dir, error) {
 		return nil, Dir{}, &Error{Path: path, Why: why, Hint: hint}
 	}
 	if why := grammar(path); why != "" {
-		return bad(why, "name an absolute path of the daemon's machine")
+		return bad(why, "use an absolute path on the daemon's machine")
 	}
 	real, err := filepath.EvalSymlinks(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return bad("does not exist on the daemon's machine", "make it, or correct its name")
+		return bad("does not exist on the daemon's machine", "create it, or correct its path")
 	case err != nil:
-		return bad("cannot be looked at: "+reason(err), "")
+		return bad("cannot be checked: "+reason(err), "")
 	}
 	if why := grammar(real); why != "" {
 		return bad("is "+real+", which "+why, "")
@@ -93,7 +95,8 @@ func (r Rules) Open(path string) (*os.Root, Dir, error) {
 		}
 		return nil, Dir{}, &Error{Path: path, Why: why, Hint: hint, Denied: true}
 	}
-	// What was judged is the path without links: it is opened without following one. Whoever puts one there meanwhile ends it.
+	// Check decided on the path without links, so open it without following any. If a link has
+	// replaced a part meanwhile, this fails.
 	f, err := openPlain(real)
 	if err != nil {
 		return bad("cannot be opened: "+reason(err), "")
@@ -101,16 +104,16 @@ func (r Rules) Open(path string) (*os.Root, Dir, error) {
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return bad("cannot be looked at: "+reason(err), "")
+		return bad("cannot be checked: "+reason(err), "")
 	}
 	root, err := rootOf(f, real)
 	if err != nil {
 		return bad("cannot be opened: "+reason(err), "")
 	}
-	return root, Dir{Path: real, Dev: uint64(st.Dev), Ino: st.Ino, UID: st.Uid, GID: st.Gid}, nil //nolint:unconvert // Dev is an int32 elsewhere
+	return root, Dir{Path: real, Dev: uint64(st.Dev), Ino: st.Ino, UID: st.Uid, GID: st.Gid}, nil //nolint:unconvert // Dev is an int32 on other systems
 }
 
-// grammar says what is wrong with the text of a path.
+// grammar returns what is wrong with the text of a path.
 func grammar(path string) string {
 	switch {
 	case path == "":
@@ -124,7 +127,7 @@ func grammar(path string) string {
 	case !filepath.IsAbs(path):
 		return "is not absolute"
 	case strings.Contains(path, ":"):
-		return "has a colon in its name, which lists of paths such as PATH cannot hold"
+		return "has a colon in its name, which separates paths in lists such as PATH"
 	}
 	for part := range strings.SplitSeq(path, "/") {
 		if part == ".." {
@@ -134,14 +137,14 @@ func grammar(path string) string {
 	return ""
 }
 
-// denied says why a path without links is not given.
+// denied returns why a path without links is not allowed.
 func (r Rules) denied(path string) (why, hint string) {
 	for _, home := range r.Homes {
 		if home = resolved(home); within(home, path) {
 			if home == path {
 				return "is a home directory", "mount a directory in it"
 			}
-			return "holds the home directory " + home, "mount a directory in that"
+			return "contains the home directory " + home, "mount a directory in it"
 		}
 	}
 	for _, list := range [][]string{System, r.Never} {
@@ -149,32 +152,32 @@ func (r Rules) denied(path string) (why, hint string) {
 			for _, never := range []string{never, resolved(never)} {
 				switch {
 				case never == path:
-					return "is not for sandboxes", ""
+					return "is not allowed for sandboxes", ""
 				case within(path, never):
-					return "lies in " + never + ", which is not for sandboxes", ""
+					return "is in " + never + ", which is not allowed for sandboxes", ""
 				case within(never, path):
-					return "holds " + never + ", which is not for sandboxes", ""
+					return "contains " + never + ", which is not allowed for sandboxes", ""
 				}
 			}
 		}
 	}
 	if len(r.Roots) == 0 {
-		return "cannot be mounted: no directories are allowed", "name those that are in mount_roots, in the daemon's configuration"
+		return "cannot be mounted: no directories are allowed", "set mount_roots in the daemon's configuration"
 	}
 	for _, root := range r.Roots {
 		if within(path, resolved(root)) {
 			return "", ""
 		}
 	}
-	return "is outside of " + strings.Join(r.Roots, ", "), "what may be mounted is mount_roots, in the daemon's configuration; add it there and restart the daemon"
+	return "is outside of " + strings.Join(r.Roots, ", "), "add it to mount_roots in the daemon's configuration, and restart the daemon"
 }
 
-// within reports whether path is dir or lies below it. Both are clean.
+// within reports whether path is dir or below it. Both are clean.
 func within(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// resolved is path without links, as far as it exists.
+// resolved returns path without links, as far as it exists.
 func resolved(path string) string {
 	path = filepath.Clean(path)
 	if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -183,7 +186,7 @@ func resolved(path string) string {
 	return path
 }
 
-// openPlain opens a directory whose path has no link in it, one part after the other.
+// openPlain opens a directory whose path contains no link, one part after the other.
 func openPlain(path string) (*os.File, error) {
 	fd, err := unix.Open("/", openFlags, 0)
 	if err != nil {
@@ -200,7 +203,7 @@ func openPlain(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// reason is a system error without the path that the caller names anyway.
+// reason returns a system error without the path, which the message already has.
 func reason(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -214,7 +217,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// ReadFile reads a regular file in root of at most so many bytes, whatever is in its place. Its errors do not name the file.
+// ReadFile reads a regular file in root of at most most bytes; any other file is an error and does
+// not block. Its errors do not name the file.
 func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

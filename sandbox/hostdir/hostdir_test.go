@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// machine is a tree to choose from:
+// machine makes a directory tree for the tests:
 //
 //	allowed/{project,sub/deep,file,fifo,"a, b","col:on"}, allowed/out -> elsewhere, allowed/in -> project, allowed/home/user
 //	elsewhere/secret, state
@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 	base, rules := machine(t)
 	for _, tt := range []struct {
 		path   string // below base unless absolute
-		want   string // below base; empty: refused
+		want   string // below base; empty: an error
 		why    string
 		denied bool
 	}{
@@ -56,9 +56,9 @@ func TestCheck(t *testing.T) {
 		{path: "allowed/home/user/p", want: "allowed/home/user/p"},
 		{path: "allowed/out", why: "is outside of", denied: true},
 		{path: "allowed/out/secret", why: "is outside of", denied: true},
-		{path: "allowed/etc", why: "is /etc, which is not for sandboxes", denied: true},
+		{path: "allowed/etc", why: "is /etc, which is not allowed for sandboxes", denied: true},
 		{path: "allowed/proc", denied: true},
-		{path: "allowed/loop", why: "cannot be looked at"},
+		{path: "allowed/loop", why: "cannot be checked"},
 		{path: "allowed/gone", why: "does not exist"},
 		{path: "allowed/missing", why: "does not exist"},
 		{path: "allowed/file", why: "not a directory"},
@@ -72,20 +72,20 @@ func TestCheck(t *testing.T) {
 		{path: "allowed/project/..", why: "has .. in it"},
 		{path: "elsewhere", why: "is outside of", denied: true},
 		{path: "allowed-too", why: "is outside of", denied: true},
-		{path: "allowed/state", why: "is not for sandboxes", denied: true},
-		{path: "allowed/state/x", why: "lies in", denied: true},
-		{path: "allowed", why: "holds", denied: true},
-		{path: "allowed/home", why: "holds the home directory", denied: true},
+		{path: "allowed/state", why: "is not allowed for sandboxes", denied: true},
+		{path: "allowed/state/x", why: "is in", denied: true},
+		{path: "allowed", why: "contains", denied: true},
+		{path: "allowed/home", why: "contains the home directory", denied: true},
 		{path: "allowed/home/user", why: "is a home directory", denied: true},
 		{path: "/", denied: true},
-		{path: "/etc", why: "is not for sandboxes", denied: true},
-		{path: "/etc/ssl", why: "lies in /etc", denied: true},
-		{path: "/proc", why: "is not for sandboxes", denied: true},
+		{path: "/etc", why: "is not allowed for sandboxes", denied: true},
+		{path: "/etc/ssl", why: "is in /etc", denied: true},
+		{path: "/proc", why: "is not allowed for sandboxes", denied: true},
 		{path: "/proc/self", denied: true},
 		{path: "/sys", denied: true},
 		{path: "/dev", denied: true},
 		{path: "/var/run", denied: true},
-		{path: "/var", why: "holds ", denied: true}, // /var/run, or the home of this test
+		{path: "/var", why: "contains ", denied: true}, // /var/run, or the home of this test
 		{path: "/" + strings.Repeat("long/", 1000), why: "is longer than 4095 bytes"},
 	} {
 		t.Run(strings.ToValidUTF8(tt.path[:min(len(tt.path), 40)], "?"), func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A directory that becomes a link while it is looked at is never opened by that link.
+// A directory that a link replaces during the check is never opened by that link.
 func TestCheckSwapped(t *testing.T) {
 	base, rules := machine(t)
 	victim, aside := base+"/allowed/sub", base+"/allowed/aside"
@@ -151,7 +151,8 @@ func TestCheckSwapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	given := 0
-	for i := 0; i < 2000 || given == 0 && i < 1e6; i++ { // on a machine that does much else it takes longer until there is something
+	// A busy machine takes longer for the first success.
+	for i := 0; i < 2000 || given == 0 && i < 1e6; i++ {
 		got, err := rules.Check(victim)
 		if err != nil {
 			continue

@@ -1,10 +1,11 @@
-// Package sandboxtest says in tests what a sandbox.Backend has to do ([Run]), and has one that needs no container engine:
-// [Backend] keeps sandboxes in memory, each with the real guest in this process, so that whatever stands above a backend
-// can be tested with real SSH and real commands. A sandbox of it isolates nothing: its commands run here, as the user of
-// the test, in a home of their own.
+// Package sandboxtest tests the contract of a sandbox.Backend ([Run]), and provides one that needs
+// no container engine. [Backend] keeps sandboxes in memory, each with a real guest in this process,
+// so that code above a backend can be tested with real SSH and real commands. Its sandboxes are not
+// isolated: commands run on this machine, as the user of the test, in a home directory of their
+// own.
 //
-// It is imported by tests only. The guest starts children of its own kind from the running program: a program that
-// imports this package becomes the guest when it is started under guest.Name.
+// Only tests import it. The guest starts children of its own kind from the running program: a
+// program that imports this package becomes the guest when it is started as guest.Name.
 package sandboxtest
 
 import (
@@ -43,17 +44,18 @@ func init() {
 // Name is the name of the in-memory backend in instances.
 const Name = "memory"
 
-// NoImage is an image that the in-memory backend does not have; it has all others, and makes no difference between them.
+// NoImage is an image that the in-memory backend does not have; it has all others, with the same
+// content.
 const NoImage = "no-such-image:latest"
 
 // Options of a Backend. The zero value works.
 type Options struct {
 	Env []string     // of every sandbox
 	Log *slog.Logger // of the guests; nil discards
-	// Fail, if set, is asked at each stage of Boot and Start ("validate", "image", "keys", "create", "guest") and breaks
-	// it with what it returns.
+	// Fail, if set, is called at each stage of Boot and Start ("validate", "image", "keys",
+	// "create", "guest"), which fails with its error.
 	Fail func(stage string) error
-	// Freezes makes sandboxes that Freeze freezes. No descriptors are passed to their guests.
+	// Freezes allows Freeze. Then no descriptors are passed to guests.
 	Freezes bool
 }
 
@@ -63,12 +65,12 @@ type Backend struct {
 	tmp    string
 	builds atomic.Int64 // of all images
 
-	mu    sync.Mutex
-	boxes map[string]*box // guarded by mu; by ID
+	mu        sync.Mutex
+	instances map[string]*instance // guarded by mu; by ID
 }
 
-// box is one sandbox.
-type box struct {
+// instance is one sandbox.
+type instance struct {
 	inst   sandbox.Instance
 	home   string
 	env    []string
@@ -77,10 +79,10 @@ type box struct {
 	host   ssh.PublicKey
 
 	// guarded by Backend.mu
-	guest *guest.Guest // nil while stopped
-	ice   *ice
-	conns *sync.WaitGroup
-	ends  []net.Conn // of the guest, since it was started
+	guest   *guest.Guest // nil while stopped
+	freezer *freezer
+	conns   *sync.WaitGroup
+	ends    []net.Conn // of the guest, since its start
 }
 
 var (
@@ -88,15 +90,15 @@ var (
 	_ sandbox.Lifecycle = (*Backend)(nil)
 )
 
-// New returns a Backend without sandboxes. What it makes is gone when t has ended.
+// New returns a Backend without sandboxes. It removes all of them when t ends.
 func New(t testing.TB, opt Options) *Backend {
 	t.Helper()
-	signals.DefaultForChildren() // as a process of its own the guest takes all signals
-	b := &Backend{opt: opt, tmp: t.TempDir(), boxes: make(map[string]*box)}
+	signals.DefaultForChildren() // as a separate process the guest handles all signals
+	b := &Backend{opt: opt, tmp: t.TempDir(), instances: make(map[string]*instance)}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		list, _ := b.List(ctx) // it has no errors
+		list, _ := b.List(ctx) // never fails
 		for _, inst := range list {
 			if err := b.Destroy(ctx, inst); err != nil {
 				t.Errorf("destroy %s: %v", inst.ID, err)
@@ -106,7 +108,7 @@ func New(t testing.TB, opt Options) *Backend {
 	return b
 }
 
-// stage fails a step of a boot when ctx has ended or the test wants it to fail.
+// stage fails a step of a boot if ctx has ended or Options.Fail says so.
 func (b *Backend) stage(ctx context.Context, name string) error {
 	err := ctx.Err()
 	if err != nil {
@@ -122,31 +124,31 @@ func (b *Backend) stage(ctx context.Context, name string) error {
 
 // Boot makes a sandbox.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
-	bx, err := b.prepare(ctx, spec)
+	in, err := b.prepare(ctx, spec)
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.boxes[spec.ID] != nil {
+	if b.instances[spec.ID] != nil {
 		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: fmt.Errorf("instance %s exists", spec.ID)}
 	}
-	if err := os.Mkdir(bx.home, 0o700); err != nil {
+	if err := os.Mkdir(in.home, 0o700); err != nil {
 		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: err}
 	}
 	err = b.stage(ctx, "create")
 	if err == nil {
-		err = b.startLocked(ctx, bx)
+		err = b.startLocked(ctx, in)
 	}
 	if err != nil {
-		return sandbox.Instance{}, errors.Join(err, os.RemoveAll(bx.home))
+		return sandbox.Instance{}, errors.Join(err, os.RemoveAll(in.home))
 	}
-	b.boxes[spec.ID] = bx
-	return bx.inst, nil
+	b.instances[spec.ID] = in
+	return in.inst, nil
 }
 
-// prepare checks spec and makes a box that nobody sees yet.
-func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*box, error) {
+// prepare checks spec and makes an instance that is not visible yet.
+func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, error) {
 	if err := b.stage(ctx, "validate"); err != nil {
 		return nil, err
 	}
@@ -176,22 +178,22 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*box, error) 
 	if spec.Progress != nil {
 		spec.Progress("starting a sandbox in memory")
 	}
-	return &box{
-		ice:  new(ice),
-		home: b.tmp + "/" + spec.ID, env: slices.Concat(b.opt.Env, spec.Env), name: spec.Name,
+	return &instance{
+		freezer: new(freezer),
+		home:    b.tmp + "/" + spec.ID, env: slices.Concat(b.opt.Env, spec.Env), name: spec.Name,
 		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image, Digest: b.digest(image), Created: time.Now(),
 			User: account("").Name, Runtime: "host", Network: network, Notes: []string{"runs in the test's own process"}},
 	}, nil
 }
 
-// Rebuild makes other images of all names.
+// Rebuild makes new images under all names.
 func (b *Backend) Rebuild() { b.builds.Add(1) }
 
 func (b *Backend) digest(image string) string {
 	return fmt.Sprintf("memory:%d:%s", b.builds.Load(), image)
 }
 
-// Resolve returns what Digest is of sandboxes that are made now.
+// Resolve returns the Digest of sandboxes that are made now.
 func (b *Backend) Resolve(_ context.Context, image string) (string, error) {
 	if image == NoImage {
 		return "", fmt.Errorf("%s: %w", image, sandbox.ErrNoImage)
@@ -199,13 +201,13 @@ func (b *Backend) Resolve(_ context.Context, image string) (string, error) {
 	return b.digest(cmp.Or(image, sandbox.DefaultImage)), nil
 }
 
-// Revision is always empty: the guest is the test's own.
+// Revision is always empty: the guest is part of the test.
 func (b *Backend) Revision(context.Context, sandbox.Spec) (string, error) { return "", nil }
 
 // Sweep has nothing to remove.
 func (b *Backend) Sweep(context.Context) error { return nil }
 
-// account is the user of this program, at home in home.
+// account returns the user of this program, with the given home.
 func account(home string) guest.Account {
 	name := "root"
 	if os.Getuid() != 0 {
@@ -216,8 +218,8 @@ func account(home string) guest.Account {
 	return guest.Account{Name: name, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: home, Shell: "/bin/bash"}
 }
 
-// startLocked starts a guest for bx, with keys of its own. b.mu is held.
-func (b *Backend) startLocked(ctx context.Context, bx *box) error {
+// startLocked starts a guest for in, with new keys. b.mu is held.
+func (b *Backend) startLocked(ctx context.Context, in *instance) error {
 	if err := b.stage(ctx, "keys"); err != nil {
 		return err
 	}
@@ -229,8 +231,8 @@ func (b *Backend) startLocked(ctx context.Context, bx *box) error {
 	if err != nil {
 		return &sandbox.BootError{Stage: "keys", Err: err}
 	}
-	a := account(bx.home)
-	g, err := guest.New(wire.GuestConfig{Version: wire.Version, HostKey: hostPEM, Name: bx.name, Env: bx.env, Workdir: bx.home,
+	a := account(in.home)
+	g, err := guest.New(wire.GuestConfig{Version: wire.Version, HostKey: hostPEM, Name: in.name, Env: in.env, Workdir: in.home,
 		ClientKey: string(ssh.MarshalAuthorizedKey(client.PublicKey()))}, guest.Options{Account: &a, Log: b.opt.Log})
 	if err != nil {
 		return &sandbox.BootError{Stage: "guest", Err: err}
@@ -238,7 +240,7 @@ func (b *Backend) startLocked(ctx context.Context, bx *box) error {
 	if err := b.stage(ctx, "guest"); err != nil {
 		return errors.Join(err, g.Close(context.WithoutCancel(ctx)))
 	}
-	bx.guest, bx.client, bx.host, bx.conns = g, client, host.PublicKey(), new(sync.WaitGroup)
+	in.guest, in.client, in.host, in.conns = g, client, host.PublicKey(), new(sync.WaitGroup)
 	return nil
 }
 
@@ -256,13 +258,13 @@ func newKey() (string, ssh.Signer, error) {
 	return string(pem.EncodeToMemory(block)), signer, err
 }
 
-// lookupLocked returns the box of inst. b.mu is held.
-func (b *Backend) lookupLocked(inst sandbox.Instance) (*box, error) {
-	bx := b.boxes[inst.ID]
-	if bx == nil {
+// lookupLocked returns the instance of inst. b.mu is held.
+func (b *Backend) lookupLocked(inst sandbox.Instance) (*instance, error) {
+	in := b.instances[inst.ID]
+	if in == nil {
 		return nil, fmt.Errorf("instance %s: %w", inst.ID, sandbox.ErrGone)
 	}
-	return bx, nil
+	return in, nil
 }
 
 // Dial connects to the sandbox's guest.
@@ -272,11 +274,11 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bx, err := b.lookupLocked(inst)
+	in, err := b.lookupLocked(inst)
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
-	if bx.guest == nil {
+	if in.guest == nil {
 		return sandbox.Peer{}, fmt.Errorf("instance %s: %w", inst.ID, sandbox.ErrStopped)
 	}
 	near, far, err := Pipe()
@@ -284,38 +286,38 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 		return sandbox.Peer{}, err
 	}
 	if b.opt.Freezes {
-		near = bx.ice.over(near)
+		near = in.freezer.over(near)
 	}
-	g := bx.guest
-	bx.ends = append(bx.ends, far)
-	// Ends with the connection, at the latest when the guest closes; whoever closes it waits.
-	bx.conns.Go(func() {
+	g := in.guest
+	in.ends = append(in.ends, far)
+	// Ends with the connection, at the latest when the guest closes; end waits for it.
+	in.conns.Go(func() {
 		if err := g.ServeConn(context.Background(), far); err != nil && b.opt.Log != nil {
 			b.opt.Log.Info("connection", "instance", inst.ID, "err", err)
 		}
 	})
-	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{bx.host}, Auth: []ssh.AuthMethod{ssh.PublicKeys(bx.client)}}, nil
+	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{in.host}, Auth: []ssh.AuthMethod{ssh.PublicKeys(in.client)}}, nil
 }
 
 // Destroy ends a sandbox and removes its home.
 func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	b.mu.Lock()
-	bx := b.boxes[inst.ID]
-	delete(b.boxes, inst.ID)
+	in := b.instances[inst.ID]
+	delete(b.instances, inst.ID)
 	b.mu.Unlock()
-	if bx == nil {
+	if in == nil {
 		return nil
 	}
-	return errors.Join(bx.end(ctx), os.RemoveAll(bx.home))
+	return errors.Join(in.end(ctx), os.RemoveAll(in.home))
 }
 
 // end closes the guest and waits for its connections.
-func (bx *box) end(ctx context.Context) error {
-	if bx.guest == nil {
+func (in *instance) end(ctx context.Context) error {
+	if in.guest == nil {
 		return nil
 	}
-	err := bx.guest.Close(ctx)
-	bx.conns.Wait()
+	err := in.guest.Close(ctx)
+	in.conns.Wait()
 	return err
 }
 
@@ -323,35 +325,35 @@ func (bx *box) end(ctx context.Context) error {
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := make([]sandbox.Instance, 0, len(b.boxes))
-	for _, bx := range b.boxes {
-		list = append(list, bx.inst)
+	list := make([]sandbox.Instance, 0, len(b.instances))
+	for _, in := range b.instances {
+		list = append(list, in.inst)
 	}
 	slices.SortFunc(list, func(x, y sandbox.Instance) int { return strings.Compare(x.ID, y.ID) })
 	return list, nil
 }
 
-// Inspect says whether a sandbox runs.
+// Inspect reports whether a sandbox runs.
 func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bx, err := b.lookupLocked(inst)
+	in, err := b.lookupLocked(inst)
 	if err != nil {
 		return sandbox.Status{}, err
 	}
-	status := bx.ice.status()
-	status.Running = bx.guest != nil
+	status := in.freezer.status()
+	status.Running = in.guest != nil
 	return status, nil
 }
 
-// Stop ends a sandbox's processes; its home stays.
+// Stop ends a sandbox's processes and keeps its home.
 func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	b.mu.Lock()
-	bx, err := b.lookupLocked(inst)
-	var stopping box
+	in, err := b.lookupLocked(inst)
+	var stopping instance
 	if err == nil {
-		stopping = *bx
-		bx.guest = nil
+		stopping = *in
+		in.guest = nil
 	}
 	b.mu.Unlock()
 	if err != nil || stopping.guest == nil {
@@ -369,25 +371,26 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 func (b *Backend) Cut(inst sandbox.Instance) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bx, err := b.lookupLocked(inst)
+	in, err := b.lookupLocked(inst)
 	if err != nil {
 		return err
 	}
-	for _, c := range bx.ends {
+	for _, c := range in.ends {
 		c.Close()
 	}
-	bx.ends = nil
+	in.ends = nil
 	return nil
 }
 
-// Kill ends a sandbox's processes without a word of its guest, as when a container is killed; its home stays.
+// Kill ends a sandbox's processes without the guest's orderly stop, like the kill of a container,
+// and keeps its home.
 func (b *Backend) Kill(ctx context.Context, inst sandbox.Instance) error {
 	b.mu.Lock()
-	bx, err := b.lookupLocked(inst)
-	var killed box
+	in, err := b.lookupLocked(inst)
+	var killed instance
 	if err == nil {
-		killed = *bx
-		bx.guest, bx.ends = nil, nil
+		killed = *in
+		in.guest, in.ends = nil, nil
 		for _, c := range killed.ends {
 			c.Close()
 		}
@@ -403,16 +406,16 @@ func (b *Backend) Kill(ctx context.Context, inst sandbox.Instance) error {
 func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bx, err := b.lookupLocked(inst)
+	in, err := b.lookupLocked(inst)
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
-	if bx.guest == nil {
-		if err := b.startLocked(ctx, bx); err != nil {
+	if in.guest == nil {
+		if err := b.startLocked(ctx, in); err != nil {
 			return sandbox.Instance{}, err
 		}
 	}
-	return bx.inst, nil
+	return in.inst, nil
 }
 
 // Pipe returns two connected sockets of this process. Not net.Pipe: both SSH peers write before they read.

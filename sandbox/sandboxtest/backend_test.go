@@ -21,7 +21,7 @@ func TestBackend(t *testing.T) {
 	})
 }
 
-// A boot that fails at any stage leaves nothing behind: no instance, no directory.
+// A failed boot leaves nothing behind at any stage: no instance, no directory.
 func TestBootIsAtomic(t *testing.T) {
 	broken := errors.New("broken")
 	for _, stage := range []string{"validate", "image", "keys", "create", "guest"} {

@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// nobody returns an instance like inst that never was.
+// nobody returns an instance like inst that never existed.
 func (s Suite) nobody(t *testing.T, inst sandbox.Instance) sandbox.Instance {
 	inst.ID, inst.Ref = s.newSpec(t).ID, "0123456789ab"
 	return inst
@@ -48,7 +48,7 @@ func (s Suite) testList(t *testing.T) {
 		t.Fatalf("List: got %d of the instance, want 1", len(found))
 	}
 	if found[0].Ref != inst.Ref || found[0].Backend != inst.Backend || found[0].Network != inst.Network {
-		t.Errorf("List: what a daemon without memory finds differs from what Boot said (-boot +list):\n%s", cmp.Diff(inst, found[0]))
+		t.Errorf("List: a new daemon finds another instance than Boot returned (-boot +list):\n%s", cmp.Diff(inst, found[0]))
 	}
 	if out, _ := run(t, s.dial(t, b, found[0]), "echo found"); out != "found\n" {
 		t.Errorf("a listed instance: got %q", out)
@@ -82,10 +82,10 @@ func (s Suite) testResolve(t *testing.T) {
 	r := b.(sandbox.Finder)
 	inst := s.boot(t, b)
 	if got, err := r.Resolve(timeout(t), inst.Image); err != nil || got != inst.Digest || got == "" {
-		t.Errorf("Resolve %s: got %q, %v; want what the instance was made from, %q", inst.Image, got, err, inst.Digest)
+		t.Errorf("Resolve %s: got %q, %v; want the instance's own, %q", inst.Image, got, err, inst.Digest)
 	}
 	if got, err := r.Resolve(timeout(t), NoImage); !errors.Is(err, sandbox.ErrNoImage) {
-		t.Errorf("Resolve of an image that is not there: got %q, %v, want ErrNoImage", got, err)
+		t.Errorf("Resolve of a missing image: got %q, %v, want ErrNoImage", got, err)
 	}
 }
 

@@ -59,7 +59,7 @@ func (s Suite) testFork(t *testing.T) {
 	if string(first.HostKeys[0].Marshal()) == string(second.HostKeys[0].Marshal()) {
 		t.Error("a fork has the host key of the first one")
 	}
-	// It is that one's, and gone with it.
+	// The image belongs to that instance, and is removed with it.
 	stranger := s.newSpec(t)
 	stranger.Image = image
 	if _, err := b.Boot(timeout(t), stranger); !errors.Is(err, sandbox.ErrNoImage) {
@@ -70,7 +70,7 @@ func (s Suite) testFork(t *testing.T) {
 	}
 	again := spec
 	if _, err := b.Boot(timeout(t), again); !errors.Is(err, sandbox.ErrNoImage) {
-		t.Errorf("Boot of a fork's image when that is destroyed: got %v, want ErrNoImage", err)
+		t.Errorf("Boot of a destroyed fork's image: got %v, want ErrNoImage", err)
 	}
 	nobody := s.nobody(t, inst)
 	if _, err := sn.Fork(timeout(t), nobody, s.newSpec(t).ID); !errors.Is(err, sandbox.ErrGone) {
@@ -78,7 +78,7 @@ func (s Suite) testFork(t *testing.T) {
 	}
 }
 
-// bootOf boots a sandbox of owner's from an image and returns what it prints for a command.
+// bootOf boots a sandbox of owner from an image and returns the output of a command.
 func (s Suite) bootOf(t *testing.T, b sandbox.Backend, owner, image, command string) string {
 	t.Helper()
 	spec := s.newSpec(t)
@@ -94,7 +94,7 @@ func (s Suite) bootOf(t *testing.T, b sandbox.Backend, owner, image, command str
 	return out
 }
 
-// ownedBy checks that an image can be booted by owner alone, and is gone after Forget.
+// ownedBy checks that only owner can boot an image, and that Forget removes it.
 func (s Suite) ownedBy(t *testing.T, b sandbox.Backend, owner, image string) {
 	t.Helper()
 	im := b.(sandbox.Imager)
@@ -145,7 +145,7 @@ func (s Suite) testPrepare(t *testing.T) {
 		t.Errorf("Prepared by another key: got %q, %v", got, err)
 	}
 	if got := s.bootOf(t, b, spec.Owner, image, "cat /prepared"); got != "setup\n" {
-		t.Errorf("boot of what was prepared: got %q", got)
+		t.Errorf("boot of a prepared image: got %q", got)
 	}
 	s.ownedBy(t, b, spec.Owner, image)
 }
@@ -181,7 +181,7 @@ func (s Suite) testBuild(t *testing.T) {
 		t.Errorf("Build of the same: got %q, %v; want %q", again, err, image)
 	}
 	if got := s.bootOf(t, b, spec.Owner, image, "cat /data /built"); got != "copied\nbuilt\n" {
-		t.Errorf("boot of what was built: got %q", got)
+		t.Errorf("boot of a built image: got %q", got)
 	}
 	s.ownedBy(t, b, spec.Owner, image)
 	spec.Dockerfile = []byte("FROM " + from.Image + "\nRUN exit 3\n")

@@ -6,8 +6,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// NoImages is a sandbox.Imager that keeps no image, to embed in a backend of a test that needs a
-// part of one. What would make an image fails with ErrUnsupported.
+// NoImages is a sandbox.Imager without images, to embed in a test's backend that implements only a
+// part of one. Methods that make an image return ErrUnsupported.
 type NoImages struct{}
 
 var _ sandbox.Imager = NoImages{}

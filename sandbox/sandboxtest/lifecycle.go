@@ -72,7 +72,7 @@ func (s Suite) testPauser(t *testing.T) {
 			t.Errorf("Inspect of a paused one: got %+v, %v; want it to run and be paused", got, err)
 		}
 	}
-	// Nothing in it answers. There is no event for an answer that does not come, so a while has to do.
+	// No process in it answers. A missing answer causes no event, so a short wait must do.
 	answered := make(chan error, 1)
 	go func() {
 		_, _, err := client.SendRequest("keepalive@openssh.com", true, nil)
@@ -91,7 +91,7 @@ func (s Suite) testPauser(t *testing.T) {
 	select {
 	case err := <-answered:
 		if err != nil {
-			t.Errorf("after Resume: %v; the connection from before has to go on", err)
+			t.Errorf("after Resume: %v; the earlier connection must continue", err)
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("after Resume nothing answers")
@@ -113,7 +113,7 @@ func (s Suite) testPauser(t *testing.T) {
 			t.Errorf("Resume of a stopped one: %v", err)
 		}
 	}
-	paused := s.boot(t, b) // destroyed as it is
+	paused := s.boot(t, b) // destroyed while paused
 	if err := p.Pause(timeout(t), paused); err != nil {
 		t.Fatalf("Pause: %v", err)
 	}

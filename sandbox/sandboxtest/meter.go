@@ -71,7 +71,7 @@ func (s Suite) testNetworker(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Boot: %v", err)
 	}
-	for range 2 { // as a new daemon does
+	for range 2 { // as in a new daemon
 		tun, err := n.Tunnel(timeout(t), inst)
 		if err != nil {
 			t.Fatalf("Tunnel: %v", err)

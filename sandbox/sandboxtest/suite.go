@@ -15,17 +15,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Suite is what [Run] needs to know of a backend.
+// Suite describes a backend to [Run].
 type Suite struct {
-	// Open returns a backend to test. What it made must be gone when t has ended, whatever the test did.
+	// Open returns a backend to test. Its sandboxes must be removed when t ends, also after a
+	// failure.
 	Open func(t *testing.T) sandbox.Backend
-	// Spec is the sandbox to boot; its image must have a shell. ID is filled in by the suite.
+	// Spec is the sandbox to boot; its image must have a shell. The suite sets ID.
 	Spec sandbox.Spec
 	// NoImage is an image reference that does not exist.
 	NoImage string
-	// Refused are the network modes that the backend does not have.
+	// Refused are the network modes that the backend does not support.
 	Refused []sandbox.Network
-	// NewID returns a fresh instance ID; nil makes them from the test's name and the time.
+	// NewID returns a new instance ID; nil derives it from the test's name and the time.
 	NewID func(t *testing.T) string
 }
 
@@ -47,7 +48,7 @@ func Run(t *testing.T, s Suite) {
 	t.Run("Networker", s.testNetworker)
 }
 
-// newSpec is s.Spec with an ID of its own.
+// newSpec returns s.Spec with a new ID.
 func (s Suite) newSpec(t *testing.T) sandbox.Spec {
 	spec := s.Spec
 	if s.NewID != nil {
@@ -58,7 +59,7 @@ func (s Suite) newSpec(t *testing.T) sandbox.Spec {
 	return spec
 }
 
-// boot boots a sandbox that is destroyed at the end of the test.
+// boot boots a sandbox and destroys it at the end of the test.
 func (s Suite) boot(t *testing.T, b sandbox.Backend) sandbox.Instance {
 	t.Helper()
 	inst, err := b.Boot(timeout(t), s.newSpec(t))
@@ -81,8 +82,8 @@ func timeout(t *testing.T) context.Context {
 	return ctx
 }
 
-// Login logs in to a peer as the daemon does: with its credentials, accepting its keys and no others. The client is
-// closed at the end of the test.
+// Login logs in to a peer like the daemon: with its credentials, accepting only its keys. The
+// client is closed at the end of the test.
 func Login(t testing.TB, peer sandbox.Peer) *ssh.Client {
 	t.Helper()
 	conn, chans, reqs, err := ssh.NewClientConn(peer.Conn, "sandbox", &ssh.ClientConfig{
@@ -145,7 +146,7 @@ func (s Suite) testBoot(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = b.Destroy(context.WithoutCancel(t.Context()), inst) })
 	if inst.ID != spec.ID || inst.Backend == "" || inst.Ref == "" || inst.Runtime == "" || inst.Network == "" || inst.Created.IsZero() {
-		t.Errorf("Boot: instance leaves out what it should say: %+v", inst)
+		t.Errorf("Boot: instance lacks required fields: %+v", inst)
 	}
 	for _, line := range progress {
 		if strings.ContainsAny(line, "\n\r") {
@@ -210,7 +211,7 @@ func (s Suite) testDestroy(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = client.Wait() // however it ends
+		_ = client.Wait() // with any error
 	}()
 	for range 2 {
 		if err := b.Destroy(timeout(t), inst); err != nil {
@@ -277,7 +278,7 @@ func (s Suite) testRefusals(t *testing.T) {
 	}
 }
 
-// nothingLeft checks that no instance of that ID can be found.
+// nothingLeft checks that no instance with that ID exists.
 func (s Suite) nothingLeft(t *testing.T, b sandbox.Backend, id string) {
 	t.Helper()
 	l, ok := b.(sandbox.Finder)
@@ -293,7 +294,7 @@ func (s Suite) nothingLeft(t *testing.T, b sandbox.Backend, id string) {
 	}
 }
 
-// testCancelled ends Boot's context at moments all over a boot.
+// testCancelled ends Boot's context at many moments of a boot.
 func (s Suite) testCancelled(t *testing.T) {
 	b := s.Open(t)
 	began := time.Now()
@@ -305,14 +306,14 @@ func (s Suite) testCancelled(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(part*float64(whole)))
 			defer cancel()
 			inst, err := b.Boot(ctx, spec)
-			if err == nil { // this one was faster
+			if err == nil { // it completed first
 				if err := b.Destroy(timeout(t), inst); err != nil {
 					t.Errorf("Destroy: %v", err)
 				}
 				return
 			}
 			s.nothingLeft(t, b, spec.ID)
-			// The ID is free again.
+			// The ID is available again.
 			if inst, err = b.Boot(timeout(t), spec); err != nil {
 				t.Fatalf("Boot after a cancelled one: %v", err)
 			}

@@ -1,6 +1,6 @@
-// Package signals undoes, for the programs that a process starts, what nohup(1), a shell's & or a
-// supervisor did to the process itself: a signal that is ignored stays ignored across execve(2).
-// Use it before you start a program that somebody else wrote, such as a shell or a hook.
+// Package signals resets signals that nohup(1), a shell's & or a supervisor made this process
+// ignore, for the programs that it starts: an ignored signal stays ignored across execve(2). Use it
+// before the start of a foreign program, such as a shell or a hook.
 package signals
 
 import (
@@ -11,27 +11,27 @@ import (
 	"syscall"
 )
 
-// DefaultForChildren has programs that this process starts begin with the default action for each
-// signal that this process ignores. The process itself goes on ignoring them. What the caller
-// passes to signal.Notify works as ever. undo, which may be called once, has later children
-// inherit SIGHUP and SIGINT as this process did.
+// DefaultForChildren makes programs that this process starts begin with the default action for each
+// signal that this process ignores. The process itself still ignores them. signal.Notify works as
+// usual. undo, which may be called once, makes later children ignore SIGHUP and SIGINT again if
+// this process did.
 //
-// A handler is what makes the difference: execve(2) resets a caught signal and keeps an ignored
-// one. The Go runtime installs handlers at start, but neither for SIGHUP and SIGINT when they are
-// ignored, nor ever for the signals of job control. Signals 32 and 33 stay as they are: a C library
-// keeps them to itself, sets them when it needs them, and Go hands them to nobody (signal(7)).
+// It works by handlers: execve(2) resets a handled signal and keeps an ignored one. The Go runtime
+// installs handlers at its start, but not for ignored SIGHUP and SIGINT, and never for the signals
+// of job control. Signals 32 and 33 stay unchanged: a C library uses them internally and sets them
+// when needed, and Go does not deliver them (signal(7)).
 func DefaultForChildren() (undo func()) {
 	all := ignored()
 	if len(all) == 0 {
-		return func() {} // signal.Notify without signals would take every one
+		return func() {} // signal.Notify without signals would handle all
 	}
-	dropped := make(chan os.Signal, 1) // full from the first signal on, and nobody reads
+	dropped := make(chan os.Signal, 1) // full from the first signal on, and never read
 	signal.Notify(dropped, all...)
 	return func() { signal.Stop(dropped) }
 }
 
-// ignored lists the signals that this process ignores. Without proc(5) these are the two that the
-// Go runtime keeps ignored.
+// ignored returns the signals that this process ignores. Without proc(5) it returns the two that
+// the Go runtime keeps ignored.
 func ignored() []os.Signal {
 	var all []os.Signal
 	status, err := os.ReadFile("/proc/self/status")

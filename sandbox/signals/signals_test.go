@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// asChild names what this program does when a test starts it with signals ignored.
+// asChild is a variable that says what this program does when a test starts it with ignored
+// signals.
 const asChild = "SANDBOXD_TEST_SIGNALS"
 
 func TestMain(m *testing.M) {
@@ -38,8 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// TestDefaultForChildren starts this program with many signals ignored, and reads what a program
-// that it starts in turn ignores.
+// TestDefaultForChildren starts this program with many ignored signals, and checks which signals
+// its own child ignores.
 func TestDefaultForChildren(t *testing.T) {
 	const none = 0
 	for _, tt := range []struct {
@@ -57,11 +58,11 @@ func TestDefaultForChildren(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cmd := exec.Command("sh", "-c", `[ -z "$1" ] || trap '' $1; exec "$0"`, os.Args[0], tt.ignore)
 			cmd.Env = append(os.Environ(), asChild+"="+tt.do)
-			// This test's own process may have been started by nohup(1).
+			// nohup(1) may have started this test.
 			defer DefaultForChildren()()
 			out, err := cmd.CombinedOutput()
 			mask, perr := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(out)), "SigIgn:\t"), 16, 64)
-			mask &^= 1<<31 | 1<<32 // a C library's own, 32 and 33
+			mask &^= 1<<31 | 1<<32 // 32 and 33 belong to a C library
 			if err != nil || perr != nil || mask != tt.want {
 				t.Errorf("a child ignores %x, %v, %v; want %x", mask, err, perr, tt.want)
 			}
@@ -69,7 +70,8 @@ func TestDefaultForChildren(t *testing.T) {
 	}
 }
 
-// TestNotifyStillDelivers holds that a handler of the caller's own gets a signal that came ignored.
+// TestNotifyStillDelivers checks that the caller's own handler gets a signal that was ignored at
+// the start.
 func TestNotifyStillDelivers(t *testing.T) {
 	defer DefaultForChildren()()
 	got := make(chan os.Signal, 1)

@@ -10,17 +10,17 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Offered answers a daemon's request that asks whether this guest takes descriptors. The answer
-// names the file that opens terminals and does not open it: who opens it has a terminal of their
-// own, whose flags nobody here can change. A nil Socket takes none.
+// Offered answers a daemon's question whether this guest accepts descriptors. The answer names the
+// file that opens terminals, but does not open it: the daemon then has terminals of its own, whose
+// flags the sandbox cannot change. A nil Socket accepts none.
 func (s *Socket) Offered(q *ssh.Request) {
 	var offer wire.Descriptors
 	if s == nil || wire.Unmarshal(q.Payload, &offer) != nil {
-		_ = q.Reply(false, nil) // a broken connection is noticed elsewhere
+		_ = q.Reply(false, nil) // other code notices a broken connection
 		return
 	}
 	files := s.Take(offer.Batch)
-	CloseAll(files...) // the probe has come, which is all
+	CloseAll(files...) // their arrival suffices
 	if len(files) != 1 {
 		_ = q.Reply(false, nil)
 		return
@@ -34,8 +34,8 @@ func (s *Socket) Offered(q *ssh.Request) {
 	_ = q.Reply(true, wire.Marshal(wire.Descriptors{Batch: batch}))
 }
 
-// Unwrap returns the request that q is: where it comes with descriptors, the one that it names, and
-// these. False means that q is to be refused.
+// Unwrap returns the inner request of q with its descriptors, or q itself if it has none. False
+// means that q must be rejected.
 func (s *Socket) Unwrap(q *ssh.Request) (*ssh.Request, Passed, bool) {
 	if q.Type != wire.DescriptorsRequest {
 		return q, nil, true
@@ -59,28 +59,30 @@ func (s *Socket) Unwrap(q *ssh.Request) (*ssh.Request, Passed, bool) {
 	return &ssh.Request{Type: req.Request, Payload: req.Payload}, files, true
 }
 
-// Passed are the descriptors that the daemon passed for a program to run on: the slave of a
-// terminal, or standard input, output and error. Their owner closes them.
+// Passed are the descriptors that the daemon passed to run a program on: the slave of a terminal,
+// or standard input, output and error. Their owner closes them.
 type Passed []int
 
-// File is what the program's descriptor n is: 0 to 2 are standard input, output and error.
+// File returns the descriptor for the program's descriptor n: 0 to 2 are standard input, output and
+// error.
 func (p Passed) File(n int) int { return p[min(n, len(p)-1)] }
 
-// Write writes where the program would report an error.
+// Write writes to the descriptor on which the program would report an error.
 func (p Passed) Write(b []byte) (int, error) { return unix.Write(p[len(p)-1], b) }
 
-// Close closes all. Closing twice, or none, does nothing.
+// Close closes all. Closing twice, or without any, has no effect.
 func (p *Passed) Close() {
 	CloseAll(*p...)
 	*p = nil
 }
 
-// Drains opens the reading ends of standard output and error, for what background children write
-// when the daemon has let go. Nobody reads them before that: the output is the daemon's.
+// Drains opens the read ends of standard output and error, for output of background children after
+// the daemon has closed its ends. Before that only the daemon reads the output.
 func (p Passed) Drains() ([]int, error) {
 	var drains []int
 	for _, fd := range p[1:] {
-		drain, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // anew (proc_pid_fd(5))
+		// A new description (proc_pid_fd(5)).
+		drain, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			CloseAll(drains...)
 			return nil, fmt.Errorf("pipe: %w", err)

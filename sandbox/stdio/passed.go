@@ -15,17 +15,17 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// errHeld: this process has too many descriptors of programs.
+// errHeld means that this process holds too many descriptors of programs.
 var errHeld = errors.New("too many descriptors")
 
-// passed is a session channel whose program runs on descriptors of this process: what it reads and
-// writes goes by these, all else by the channel.
+// passed is a session channel whose program runs on descriptors of this process: input and output
+// use these, everything else uses the channel.
 type passed struct {
 	ssh.Channel
 	socket   *Socket
-	held     int64    // counted in the variable held
-	far      []int    // what the guest is to have, until it was passed
-	sent     bool     // it was passed
+	held     int64    // number counted in the variable held
+	far      []int    // descriptors for the guest, until they are passed
+	sent     bool     // they were passed
 	in       *os.File // the master, on a terminal
 	out, err *output  // err is nil on a terminal
 
@@ -48,7 +48,7 @@ func newPassed(of *Programs, channel ssh.Channel, kind Kind) (*passed, error) {
 	return p, nil
 }
 
-// hold counts n descriptors as p's, instead of what it had. It reports whether it may have them.
+// hold makes p hold n descriptors instead of its earlier number. It reports whether it may.
 func (p *passed) hold(n int64) bool {
 	if held.Add(n-p.held) > maxHeld() && n > p.held {
 		held.Add(p.held - n)
@@ -63,12 +63,14 @@ func (p *passed) openTerminal(ptmx *os.File) error {
 	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	var master int
 	err := control(ptmx, func(fd int) (err error) {
-		master, err = unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_NONBLOCK, 0) // anew (proc_pid_fd(5))
+		// A new description (proc_pid_fd(5)).
+		master, err = unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_NONBLOCK, 0)
 		return err
 	})
 	switch {
-	case errors.Is(err, unix.ENOSPC): // devpts_new_index in the kernel: its mount's max, or kernel.pty.max
-		return &wire.Error{Code: wire.CodeLimitPtys, Message: "no terminal is left: programs in the sandbox, or others of the machine, have them all",
+	// devpts_new_index in the kernel: the max option of the mount, or kernel.pty.max.
+	case errors.Is(err, unix.ENOSPC):
+		return &wire.Error{Code: wire.CodeLimitPtys, Message: "no terminal is available: programs in the sandbox or elsewhere on the machine use all of them",
 			Hint: "end the programs that hold terminals; rescue ends all of the sandbox's"}
 	case err != nil:
 		return fmt.Errorf("open a terminal: %w", err)
@@ -98,8 +100,8 @@ func (p *passed) openPipes() error {
 			ours, theirs = fds[1], fds[0]
 		}
 		p.far = append(p.far, theirs)
-		// Ours alone: the program's end keeps blocking, which is what programs expect. The user that
-		// it runs as may open that again, as /dev/stdout.
+		// Only our end: the program's end stays blocking, as programs expect. The program's user
+		// may open that again, as /dev/stdout.
 		_, err := unix.FcntlInt(uintptr(ours), unix.F_SETFL, unix.O_NONBLOCK)
 		if err == nil {
 			err = unix.Fchmod(ours, 0o666)
@@ -120,11 +122,11 @@ func (p *passed) openPipes() error {
 	return nil
 }
 
-// Read reads what the program writes on its standard output, or on its terminal. io.EOF means that
-// nobody has that open any more, or that the program has ended and this is all that it wrote.
+// Read reads the program's standard output, or its terminal. io.EOF means that no process has it
+// open, or that the program has ended and all its output was read.
 func (p *passed) Read(b []byte) (int, error) { return p.out.Read(b) }
 
-// Stderr is the program's standard error, at its end on a terminal.
+// Stderr is the program's standard error; on a terminal it is empty.
 func (p *passed) Stderr() io.ReadWriter {
 	if p.err == nil {
 		return nothing{}
@@ -132,10 +134,10 @@ func (p *passed) Stderr() io.ReadWriter {
 	return p.err
 }
 
-// Write is what the program reads. It blocks while the program does not read.
+// Write writes to the program's input. It blocks while the program does not read.
 func (p *passed) Write(b []byte) (int, error) { return p.in.Write(b) }
 
-// CloseWrite ends the program's standard input. A terminal has no such end: it stays usable.
+// CloseWrite ends the program's standard input. It does not affect a terminal, which stays usable.
 func (p *passed) CloseWrite() error {
 	if p.err == nil {
 		return nil
@@ -143,14 +145,14 @@ func (p *passed) CloseWrite() error {
 	return p.in.Close()
 }
 
-// SendRequest sends a request to the guest, except those about a terminal that are carried out
-// here. Shell, exec, subsystem and pty-req are not sent at once with others.
+// SendRequest sends a request to the guest, except those about a terminal that this process carries
+// out. Shell, exec, subsystem and pty-req must not be sent concurrently.
 func (p *passed) SendRequest(name string, wantReply bool, payload []byte) (bool, error) {
 	terminal := p.err == nil
 	switch name {
 	case wire.RequestPty, wire.RequestShell, wire.RequestExec, wire.RequestSubsystem:
 		switch {
-		case terminal && p.sent && name != wire.RequestPty: // it runs on that terminal
+		case terminal && p.sent && name != wire.RequestPty: // its program runs on that terminal
 		case p.sent, terminal != (name == wire.RequestPty):
 			return false, nil
 		default:
@@ -192,7 +194,7 @@ func (p *passed) resize(payload []byte) error {
 	})
 }
 
-// control calls f with the descriptor of a file that stays open meanwhile.
+// control calls f with the descriptor of a file, which stays open meanwhile.
 func control(file *os.File, f func(fd int) error) error {
 	rc, err := file.SyscallConn()
 	if err != nil {
@@ -202,20 +204,20 @@ func control(file *os.File, f func(fd int) error) error {
 	return errors.Join(cerr, err)
 }
 
-// Close closes the channel, by which the guest hangs up on the program, and ends a Write that
-// blocks. Read goes on until the guest has closed the channel, too.
+// Close closes the channel, at which the guest hangs up on the program, and ends a blocked Write.
+// Read continues until the guest has closed the channel, too.
 func (p *passed) Close() error {
 	if p.err == nil {
 		_ = p.in.SetWriteDeadline(time.Unix(1, 0)) // fails after release
 	} else {
-		p.in.Close() // may have been closed by CloseWrite
+		p.in.Close() // CloseWrite may have closed it
 	}
 	return p.Channel.Close()
 }
 
-// follow passes the guest's requests on and puts the end of the program in order: the rest of its
-// output, its exit status, the end of the requests. Output that others write who still have its
-// pipes is for the guest to read. The channel itself ends later: the guest waits for Close.
+// follow passes on the guest's requests and orders the end of the program: the rest of its output,
+// its exit status, the end of the requests. The guest reads output of other processes that still
+// have its pipes. The channel itself ends later: the guest waits for Close.
 func (p *passed) follow(in <-chan *ssh.Request, out chan<- *ssh.Request) {
 	defer close(p.gone)
 	for q := range in {
@@ -240,7 +242,7 @@ func (p *passed) follow(in <-chan *ssh.Request, out chan<- *ssh.Request) {
 	ssh.DiscardRequests(in)
 }
 
-// isExit reports whether q says how the program ended.
+// isExit reports whether q is an exit status or signal.
 func isExit(q *ssh.Request) bool {
 	switch q.Type {
 	case wire.RequestExitStatus:
@@ -251,7 +253,7 @@ func isExit(q *ssh.Request) bool {
 	return false
 }
 
-// outputs are the program's one or two.
+// outputs returns the program's one or two outputs.
 func (p *passed) outputs() []*output {
 	if p.err == nil {
 		return []*output{p.out}
@@ -259,7 +261,7 @@ func (p *passed) outputs() []*output {
 	return []*output{p.out, p.err}
 }
 
-// finish has the outputs come to their end: the program has ended, or its channel.
+// finish ends the outputs after their remaining bytes: the program has ended, or its channel.
 func (p *passed) finish() {
 	for _, o := range p.outputs() {
 		o.finish()
@@ -273,7 +275,7 @@ func (p *passed) release() {
 	<-p.gone
 }
 
-// closeAll closes all descriptors that there are.
+// closeAll closes all descriptors.
 func (p *passed) closeAll() {
 	p.hold(0)
 	CloseAll(p.far...)
@@ -288,18 +290,18 @@ func (p *passed) closeAll() {
 	}
 }
 
-// output is what a program writes to one descriptor.
+// output is a program's output on one descriptor.
 type output struct {
 	file     *os.File
 	finished atomic.Bool
-	rest     *Rest         // of Read; what is left when the program has ended
-	drained  chan struct{} // closed when Read has returned io.EOF, or nobody reads any more
+	rest     *Rest         // used by Read; the remaining bytes when the program has ended
+	drained  chan struct{} // closed when Read has returned io.EOF, or the reader has gone
 	over     atomic.Bool   // drained is closed
 }
 
 func newOutput(file *os.File) *output { return &output{file: file, drained: make(chan struct{})} }
 
-// finish has Read end with what the program has written by now.
+// finish makes Read end after all bytes that the program has written by now.
 func (o *output) finish() {
 	if !o.finished.Swap(true) {
 		_ = o.file.SetReadDeadline(time.Unix(1, 0)) // fails after close
@@ -332,7 +334,8 @@ func (o *output) read(p []byte) (int, error) {
 			return n, nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return 0, io.EOF // closed on the far side, which a terminal calls EIO, or on this one
+			// Closed by the far side, which a terminal reports as EIO, or by this one.
+			return 0, io.EOF
 		}
 		if err := o.file.SetReadDeadline(time.Time{}); err != nil {
 			return 0, io.EOF
@@ -344,7 +347,7 @@ func (o *output) read(p []byte) (int, error) {
 	return o.rest.Read(p)
 }
 
-// Write is there to make it what ssh.Channel.Stderr returns.
+// Write exists because ssh.Channel.Stderr returns an io.ReadWriter.
 func (o *output) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 // nothing is the standard error of a program on a terminal.

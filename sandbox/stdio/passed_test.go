@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// channel is a session channel that only counts how often it is closed.
+// channel is a session channel that only counts its closes.
 type channel struct {
 	ssh.Channel
 	closed int
@@ -23,15 +23,15 @@ func (c *channel) Close() error {
 	return nil
 }
 
-// Output comes to its end when the program has ended, also while a child has its pipes; the exit
-// status comes after that, and the requests end.
+// Output ends when the program has ended, even while a child has its pipes; then come the exit
+// status and the end of the requests.
 func TestEndOfPassed(t *testing.T) {
 	exit := &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
 	signal := &ssh.Request{Type: wire.RequestExitSignal, Payload: wire.Marshal(wire.ExitSignal{Signal: "KILL"})}
 	for name, tt := range map[string]struct {
 		sent []*ssh.Request
-		want int // of sent, how many come
-		held int // of sent, how many come before the output is read
+		want int // how many of sent arrive
+		held int // how many of sent arrive before the output is read
 	}{
 		"exit status":                {[]*ssh.Request{exit}, 1, 0},
 		"signal":                     {[]*ssh.Request{signal}, 1, 0},
@@ -49,7 +49,7 @@ func TestEndOfPassed(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := unix.Write(p.far[1], []byte("hello")); err != nil { // and nobody closes it
+				if _, err := unix.Write(p.far[1], []byte("hello")); err != nil { // which stays open
 					t.Fatal(err)
 				}
 				in, out := make(chan *ssh.Request), make(chan *ssh.Request)
@@ -93,7 +93,7 @@ func TestEndOfPassed(t *testing.T) {
 	}
 }
 
-// A program that nobody reads is released all the same.
+// Release works for a program whose output was not read.
 func TestReleaseUnread(t *testing.T) {
 	near, _ := pairWith(t, false)
 	p, err := newPassed(&Programs{socket: near}, new(channel), Pipes)
@@ -111,7 +111,7 @@ func TestReleaseUnread(t *testing.T) {
 	}
 }
 
-// Descriptors beyond the share of programs are not made.
+// No descriptors are made beyond the share of programs.
 func TestHeld(t *testing.T) {
 	near, _ := pairWith(t, false)
 	n := maxHeld()

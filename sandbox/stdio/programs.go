@@ -1,10 +1,10 @@
-// Package stdio carries what programs of a sandbox read and write between the daemon and the guest.
-// There are two ways, and users of a Program need not know which it goes: by the SSH channel, or
-// past the guest, by pipes and terminals of which the daemon holds one end and passes the other
-// along the guest's unix socket (SCM_RIGHTS, unix(7)). Signals, exit statuses and all other
-// requests always go by the channel.
+// Package stdio carries input and output of a sandbox's programs between the daemon and the guest.
+// There are two ways, and users of a Program need not know which it uses. One is the SSH channel.
+// The other bypasses the guest with pipes and terminals: the daemon holds one end and passes the
+// other over the guest's unix socket (SCM_RIGHTS, unix(7)). Signals, exit statuses and all other
+// requests always use the channel.
 //
-// Use Programs in the daemon and Socket.Offered and Socket.Unwrap in the guest. The package starts
+// Use Programs in the daemon, and Socket.Offered and Socket.Unwrap in the guest. The package starts
 // no process, and knows neither accounts nor sandboxes.
 package stdio
 
@@ -23,30 +23,33 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Kind is what a program runs on.
+// Kind is what a program runs on: pipes or a terminal.
 type Kind int
 
 // Kinds.
 const (
 	Pipes    Kind = iota // three, for standard input, output and error
-	Terminal             // one, of the sandbox's own
+	Terminal             // one, of the sandbox's devpts
 )
 
-// Programs makes the Programs of one connection to a guest. A nil *Programs makes those whose bytes
-// go by the channel.
+// Programs makes the Programs of one connection to a guest. A nil *Programs makes Programs that use
+// the channel for all bytes.
 type Programs struct {
-	conn     *sshconn.Conn
-	socket   *Socket
-	answered chan struct{} // closed when the guest has said whether it takes descriptors, or never will
-	ptmx     *os.File      // the guest's /dev/pts/ptmx, named and not open; nil if it takes none; set before answered is closed
+	conn   *sshconn.Conn
+	socket *Socket
+	// Closed when the guest has answered whether it accepts descriptors, or never will.
+	answered chan struct{}
+	// The guest's /dev/pts/ptmx, named and not open; nil if it accepts none; set before answered is
+	// closed.
+	ptmx *os.File
 }
 
-// NewPrograms returns the Programs of conn, which runs on socket. The caller has Run called.
+// NewPrograms returns the Programs of conn, which runs on socket. The caller must call Run.
 func NewPrograms(conn *sshconn.Conn, socket *Socket) *Programs {
 	return &Programs{conn: conn, socket: socket, answered: make(chan struct{})}
 }
 
-// Run asks the guest whether it takes descriptors, and returns when the connection has ended.
+// Run asks the guest whether it accepts descriptors, and returns when the connection has ended.
 func (p *Programs) Run() {
 	p.offer()
 	close(p.answered)
@@ -57,9 +60,10 @@ func (p *Programs) Run() {
 	}
 }
 
-// offer asks the guest whether it takes descriptors, and where terminals are opened.
+// offer asks the guest whether it accepts descriptors, and for the file that opens terminals.
 func (p *Programs) offer() {
-	var probe [2]int // of the kind that will be passed: a security module may tell them apart
+	// Of the same types as later ones: a security module may treat them differently.
+	var probe [2]int
 	if unix.Pipe2(probe[:], unix.O_CLOEXEC) != nil {
 		return
 	}
@@ -70,7 +74,8 @@ func (p *Programs) offer() {
 	}
 	ok, answer, err := p.conn.SendRequest(wire.DescriptorsRequest, true, wire.Marshal(wire.Descriptors{Batch: batch}))
 	var came wire.Descriptors
-	if !ok || err != nil || wire.Unmarshal(answer, &came) != nil { // other servers may grant what they do not know
+	// Other servers may accept unknown requests.
+	if !ok || err != nil || wire.Unmarshal(answer, &came) != nil {
 		return
 	}
 	files := p.socket.Take(came.Batch)
@@ -81,12 +86,13 @@ func (p *Programs) offer() {
 	CloseAll(files...)
 }
 
-// Program makes a Program of channel, a session that has started nothing yet, and owns it. On an
-// error the channel is closed. The caller calls Release in the end.
+// Program makes a Program of channel, a session that has not started a program yet, and owns it. On
+// an error it closes the channel. The caller must call Release in the end.
 //
-// Where the guest takes no descriptors – it is no guest of ours, or not on this machine's kernel –
-// or this process has too many, the bytes go by the channel. Errors: the cause of ctx, which bounds
-// the wait for the guest's answer, and a *wire.Error with code limit_ptys where no terminal is left.
+// The bytes use the channel if the guest accepts no descriptors – because it is another program, or
+// runs on another kernel – or if this process holds too many. Errors: the cause of ctx, which
+// bounds the wait for the guest's answer, and a *wire.Error with code limit_ptys if no terminal is
+// available.
 func (p *Programs) Program(ctx context.Context, channel *sshconn.Channel, kind Kind) (*Program, error) {
 	plain := &Program{Channel: channel, release: channel.Drain}
 	if p == nil {
@@ -105,40 +111,40 @@ func (p *Programs) Program(ctx context.Context, channel *sshconn.Channel, kind K
 	case errors.Is(err, &wire.Error{Code: wire.CodeLimitPtys}):
 		return nil, drop(channel, err)
 	case err != nil:
-		return plain, nil //nolint:nilerr // what cannot be opened here the guest may be able to
+		return plain, nil //nolint:nilerr // the guest may be able to open it
 	}
 	requests := make(chan *ssh.Request)
 	go passed.follow(channel.Requests, requests) // ends with the channel
 	return &Program{Channel: &sshconn.Channel{Channel: passed, Requests: requests, Closed: channel.Closed}, release: passed.release}, nil
 }
 
-// drop closes a channel that nobody wants, and returns err.
+// drop closes an unused channel, and returns err.
 func drop(channel *sshconn.Channel, err error) error {
 	_ = channel.Close()
 	go channel.Drain() // ends with the channel
 	return err
 }
 
-// Program is a session channel and what its program reads and writes. Output comes to its end
-// before an exit status that was sent after it, and Requests end after that.
+// Program is a session channel with the input and output of its program. Output ends before an exit
+// status that was sent after it, and Requests end after that.
 type Program struct {
 	*sshconn.Channel
 	release func()
 }
 
-// Release closes the channel and all descriptors, on which a terminal hangs up, and returns when
-// the guest has closed the channel, too. It is called once, when nothing else is any more.
+// Release closes the channel and all descriptors, so that a terminal hangs up, and returns when the
+// guest has closed the channel, too. It is called once, after all other use.
 func (p *Program) Release() {
 	_ = p.Close()
 	p.release()
 }
 
-// checking are the checks of descriptors under way, of which so many may hang.
+// checking limits concurrent checks of descriptors, which may hang.
 var checking = make(chan struct{}, 16)
 
-// isPtmx reports whether fd, which a guest has passed, names the file that opens terminals
-// (ptmx(4)). Opening any other file could do harm. A file system in the guest's hands could also
-// keep the check waiting, so the caller waits for it no longer than a second.
+// isPtmx reports whether fd, from a guest, is the file that opens terminals (ptmx(4)). Opening
+// another file could do harm. A file system that the guest controls could also block the check, so
+// the caller waits at most a second.
 func isPtmx(fd int) bool {
 	select {
 	case checking <- struct{}{}:
@@ -154,7 +160,7 @@ func isPtmx(fd int) bool {
 	go func() { // ends with the file system's answer
 		defer func() { <-checking }()
 		defer unix.Close(own)
-		// First what the kernel knows by itself.
+		// First, checks that the kernel answers without the file system.
 		var st unix.Statx_t
 		err := unix.Statx(own, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != 5 || st.Rdev_minor != 2 {
@@ -174,11 +180,11 @@ func isPtmx(fd int) bool {
 	}
 }
 
-// How many descriptors a program has, at most, until the guest has its own, and from then on.
+// The number of descriptors of a program, at most, before the guest has its own, and afterwards.
 const heldUnpassed, heldPassed = 6, 3
 
-// held is how many descriptors programs have. They may have a quarter of those that this process
-// may have; beyond that their bytes go by the channel.
+// held is the number of descriptors of programs. They may use a quarter of this process's limit;
+// beyond that bytes use the channel.
 var held atomic.Int64
 
 var maxHeld = sync.OnceValue(func() int64 {

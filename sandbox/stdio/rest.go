@@ -9,13 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTerminalRest is more than a terminal holds of what its programs wrote: two buffers of 64 KiB and a page.
+// maxTerminalRest is more than a terminal can buffer of its programs' output: two buffers of 64 KiB
+// and a page.
 const maxTerminalRest = 256 << 10
 
-// Rest reads what a program that has ended left in a pipe or terminal, and then says io.EOF. The end of the pipe does not say that
-// while a background child holds it open; what others may yet write is not waited for.
+// Rest reads the bytes that an ended program left in a pipe or terminal, and then returns io.EOF.
+// The end of the pipe does not show that while a background child holds it open. Rest does not wait
+// for later output of other processes.
 type Rest struct {
-	// Closed says, when Read has said io.EOF, that nobody has the far side open.
+	// Closed reports, after io.EOF, that no process has the far side open.
 	Closed bool
 
 	file syscall.RawConn
@@ -30,8 +32,9 @@ func NewRest(file *os.File) (*Rest, error) {
 	}
 	r := &Rest{file: rc, left: maxTerminalRest}
 	err = rc.Control(func(fd uintptr) {
-		// A pipe says how much is in it now: a background flood is not waited out. On a terminal the number leaves out what
-		// is on its way, but a read there first waits for that (tty_buffer_flush_work).
+		// A pipe reports its number of bytes, so Rest does not follow a background flood. On
+		// a terminal that number excludes bytes in transit, but a read first waits for those
+		// (tty_buffer_flush_work).
 		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil && !isTerminal(int(fd)) {
 			r.left = n
 		}
@@ -49,7 +52,7 @@ func (r *Rest) Read(p []byte) (n int, err error) {
 				n, err = 0, unix.EAGAIN
 				r.Closed = Abandoned(int(fd))
 			}
-			return true // one try, however it went
+			return true // one attempt, with any result
 		})
 		switch {
 		case rerr != nil:
@@ -69,7 +72,8 @@ func (r *Rest) Read(p []byte) (n int, err error) {
 	}
 }
 
-// Abandoned reports whether nobody has the far side of fd, the reading end of a pipe or the master of a terminal, open.
+// Abandoned reports whether no process has the far side of fd open. fd is the read end of a pipe or
+// the master of a terminal.
 func Abandoned(fd int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(poll, 0)

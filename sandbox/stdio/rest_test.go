@@ -20,7 +20,8 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// What is in a pipe is read to its end, also while somebody holds it open, and not beyond what was there at first.
+// The content of a pipe is read to its end, even while it is held open, and not beyond its length
+// at the beginning.
 func TestRestOfPipe(t *testing.T) {
 	text := strings.Repeat("0123456789", 6000)
 	for name, held := range map[string]bool{"held": true, "closed": false} {
@@ -48,7 +49,7 @@ func TestRestOfPipe(t *testing.T) {
 	}
 }
 
-// A terminal has no number that says what is in it.
+// A terminal does not report the length of its content.
 func TestRestOfTerminal(t *testing.T) {
 	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	fd, err := unix.Open("/dev/ptmx", flags|unix.O_NONBLOCK, 0)

@@ -10,47 +10,48 @@ import (
 )
 
 const (
-	// MaxBatch is how many descriptors go together.
+	// MaxBatch is how many descriptors a batch has at most.
 	MaxBatch = 3
 
-	// maxUnsent is how many batches may wait for a write. Each takes a byte of it, of which a packet
-	// of SSH has at least 28.
+	// maxUnsent is how many batches may wait for a write. Each uses a byte of it; an SSH packet has
+	// at least 28.
 	maxUnsent = 16
 
 	// maxUntaken is how many received batches may wait for Take. More are closed.
 	maxUntaken = 64
 
-	// maxRights is how many descriptors the kernel passes at once (SCM_MAX_FD, unix(7)).
+	// maxRights is how many descriptors the kernel passes in one message (SCM_MAX_FD, unix(7)).
 	maxRights = 253
 )
 
-// Socket is a connection on a unix socket that carries descriptors. They go in batches, which both
-// sides count from 0, so that a message on the connection can name its own: a batch that was passed
-// before the message was written has come when the message has.
+// Socket is a connection on a unix socket that carries descriptors. They are sent in batches, which
+// both sides count from 0, so that a message on the connection can name its batch. A batch that was
+// passed before the message was written arrives no later than the message.
 //
-// Its methods may be called at once, as those of any net.Conn; Read by one goroutine at a time.
+// Its methods may be called concurrently, as those of any net.Conn; Read by one goroutine at a
+// time.
 type Socket struct {
 	*net.UnixConn
-	control []byte // of Read
+	control []byte // used by Read
 	wary    bool
 
 	mu     sync.Mutex
 	sent   sync.Cond        // of mu; out has become shorter, or the connection is closed
 	closed bool             // guarded by mu
-	unable bool             // guarded by mu; the kernel here passes none
-	passed uint64           // guarded by mu; batches that Pass was given
-	out    [][]int          // guarded by mu; those of them that go with the next write
-	came   uint64           // guarded by mu; batches that came
-	in     map[uint64][]int // guarded by mu; those of them that nobody has taken
+	unable bool             // guarded by mu; the kernel cannot pass descriptors here
+	passed uint64           // guarded by mu; number of batches given to Pass
+	out    [][]int          // guarded by mu; batches for the next write
+	came   uint64           // guarded by mu; number of received batches
+	in     map[uint64][]int // guarded by mu; received batches that were not taken yet
 }
 
 // NewSocket returns a Socket on c, which it owns.
 func NewSocket(c *net.UnixConn) *Socket { return newSocket(c, MaxBatch) }
 
-// NewWarySocket is NewSocket for a hostile other side: the Socket keeps the first batch that comes
-// and closes all others at once, and closing cannot keep it waiting.
+// NewWarySocket is NewSocket for a hostile peer: the Socket keeps the first batch and closes all
+// others immediately, and no close can block it.
 func NewWarySocket(c *net.UnixConn) *Socket {
-	s := newSocket(c, maxRights) // else the kernel closes what has no room, and may wait for that
+	s := newSocket(c, maxRights) // else the kernel closes those without room, which may block
 	s.wary = true
 	return s
 }
@@ -61,10 +62,10 @@ func newSocket(c *net.UnixConn, room int) *Socket {
 	return s
 }
 
-// Pass sends files with what is written next, and returns the number of their batch. It owns them
-// from here on, and waits while many wait. The error is net.ErrClosed on a closed connection, and
+// Pass sends files with the next write, and returns the number of their batch. It owns them from
+// then on, and blocks while many batches wait. It returns net.ErrClosed on a closed connection, and
 // errors.ErrUnsupported after a batch could not be sent, as from inside gVisor. That batch is lost,
-// and its number names none.
+// and its number is invalid.
 func (s *Socket) Pass(files ...int) (batch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,15 +85,15 @@ func (s *Socket) Pass(files ...int) (batch uint64, err error) {
 	return batch, nil
 }
 
-// Able reports whether Pass may succeed: not on a closed connection, nor after a batch could not be sent.
+// Able reports whether Pass may succeed: false on a closed connection, and after a batch could not
+// be sent.
 func (s *Socket) Able() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.closed && !s.unable
 }
 
-// Write writes p, and with it the batches that were passed: with one byte each, the last with all
-// that is left.
+// Write writes p, and the waiting batches with it: each with one byte, the last with the rest.
 func (s *Socket) Write(p []byte) (n int, err error) {
 	for err == nil {
 		files, last := s.next(len(p) - n)
@@ -108,7 +109,7 @@ func (s *Socket) Write(p []byte) (n int, err error) {
 		n += max(m, 0) // -1 with an error
 		CloseAll(files...)
 		if err != nil && m <= 0 && s.drop() {
-			err = nil // the next write reports what is wrong with the connection itself
+			err = nil // the next write reports an error of the connection itself
 		}
 	}
 	if err == nil && (n < len(p) || len(p) == 0) {
@@ -119,7 +120,8 @@ func (s *Socket) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// drop closes all batches that wait, and has Pass fail from now on. It reports whether it did not before.
+// drop closes all waiting batches, and makes Pass fail from now on. It reports whether Pass worked
+// before.
 func (s *Socket) drop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +137,8 @@ func (s *Socket) drop() bool {
 	return true
 }
 
-// next returns the first batch that waits, nil if there is none or no room to send it with, and
-// whether no other goes with this write.
+// next returns the first waiting batch, nil if there is none or no room for it, and whether it is
+// the last for this write.
 func (s *Socket) next(room int) (files []int, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,13 +160,13 @@ func (s *Socket) Read(p []byte) (int, error) {
 		s.keep(s.control[:controls], flags&unix.MSG_CTRUNC == 0)
 	}
 	if errors.Is(err, io.EOF) {
-		err = io.EOF // not in a net.OpError, which Read puts around errors alone
+		err = io.EOF // without the net.OpError that Read puts around errors
 	}
 	return max(n, 0), err // -1 with an error
 }
 
-// keep counts the batch that came as control. A batch that is not whole is dropped: the kernel has
-// closed the rest.
+// keep counts the batch that came as control. It drops an incomplete batch: the kernel has closed
+// the rest.
 func (s *Socket) keep(control []byte, whole bool) {
 	var files []int
 	messages, err := unix.ParseSocketControlMessage(control)
@@ -176,8 +178,8 @@ func (s *Socket) keep(control []byte, whole bool) {
 	}
 	if s.wary {
 		for _, fd := range files {
-			// Closing a socket would send what it holds first, for as long as that says (SO_LINGER,
-			// socket(7)). Other files have no such option.
+			// Closing a socket can block to send its data first (SO_LINGER, socket(7)). Other files
+			// have no such option.
 			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 		}
 	}
@@ -194,9 +196,8 @@ func (s *Socket) keep(control []byte, whole bool) {
 	}
 }
 
-// Take returns the descriptors of a batch that was announced, which the caller owns from here on.
-// None means that they have not come: the other side has sent none, or this process was at its
-// limit of open files.
+// Take returns the descriptors of an announced batch, which the caller then owns. None means that
+// they have not arrived: the peer has sent none, or this process was at its limit of open files.
 func (s *Socket) Take(batch uint64) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +206,7 @@ func (s *Socket) Take(batch uint64) []int {
 	return files
 }
 
-// Close closes the connection and every descriptor that has not been sent or taken.
+// Close closes the connection, and every descriptor that was neither sent nor taken.
 func (s *Socket) Close() error {
 	err := s.UnixConn.Close()
 	s.mu.Lock()

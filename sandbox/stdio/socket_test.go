@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pair returns both sides of a connection.
 func pair(t *testing.T) (near, far *Socket) { return pairWith(t, false) }
 
-// pairWith returns a connection of which far may be wary.
+// pairWith returns a connection; far may be wary.
 func pairWith(t *testing.T, wary bool) (near, far *Socket) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -44,7 +44,7 @@ func pairWith(t *testing.T, wary bool) (near, far *Socket) {
 	return conns[0], conns[1]
 }
 
-// open is how many descriptors this process has.
+// open returns the number of descriptors of this process.
 func open(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -54,7 +54,7 @@ func open(t *testing.T) int {
 	return len(entries)
 }
 
-// numbered returns the reading end of a pipe that says n and ends.
+// numbered returns the read end of a pipe that contains only n.
 func numbered(t *testing.T, n uint64) int {
 	t.Helper()
 	var fds [2]int
@@ -68,13 +68,13 @@ func numbered(t *testing.T, n uint64) int {
 	return fds[0]
 }
 
-// Batches arrive whole, by their numbers, not later than what announces them, whatever is written between and by whomever; and every
-// byte arrives.
+// Batches arrive whole, under their numbers, and no later than their announcement, whatever other
+// goroutines write in between; and every byte arrives.
 func TestBatches(t *testing.T) {
 	before := open(t)
 	near, far := pair(t)
 	const batches, noise = 300, 20
-	var writing sync.Mutex // as of whoever writes packets
+	var writing sync.Mutex // as in SSH, for whole packets
 	message := func(kind byte, n uint64, rest []byte) error {
 		writing.Lock()
 		defer writing.Unlock()
@@ -84,7 +84,7 @@ func TestBatches(t *testing.T) {
 		return err
 	}
 	var all sync.WaitGroup
-	large := make([]byte, 300<<10) // more than a socket takes at once
+	large := make([]byte, 300<<10) // more than a socket accepts in one write
 	rand.Read(large)
 	for i := range 4 {
 		all.Go(func() {
@@ -145,7 +145,8 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// What nobody takes is closed: with the connection, and beyond a bound as it comes. The numbers stay right.
+// Batches that are not taken are closed: with the connection, and beyond a limit when they arrive.
+// The numbers stay right.
 func TestUntaken(t *testing.T) {
 	before := open(t)
 	near, far := pair(t)
@@ -162,7 +163,8 @@ func TestUntaken(t *testing.T) {
 			t.Fatalf("got %v, %v, want batch %d announced", b, err, i)
 		}
 	}
-	if now := open(t); now > before+2+2+maxUntaken { // the two sockets, and what the network poller has
+	// Two for the sockets, and two for the network poller.
+	if now := open(t); now > before+2+2+maxUntaken {
 		t.Errorf("%d descriptors are open, %d were before", now, before)
 	}
 	if files := far.Take(maxUntaken); len(files) != 0 {
@@ -180,7 +182,7 @@ func TestUntaken(t *testing.T) {
 	if again := far.Take(3); len(again) != 0 {
 		t.Errorf("taken again: %d", len(again))
 	}
-	// One that was never written, and one that nobody read.
+	// One batch was never written, and one never read.
 	if _, err := near.Pass(numbered(t, 0)); err != nil {
 		t.Error(err)
 	}
@@ -194,7 +196,8 @@ func TestUntaken(t *testing.T) {
 	}
 }
 
-// More descriptors than a batch holds, and other messages beside bytes, are no batch and leave nothing open.
+// Too many descriptors, and control messages of other types, are not batches and leave nothing
+// open.
 func TestUnwanted(t *testing.T) {
 	near, far := pair(t)
 	before := open(t)
@@ -219,7 +222,7 @@ func TestUnwanted(t *testing.T) {
 	if now := open(t); now > before {
 		t.Errorf("%d descriptors are open, %d were before", now, before)
 	}
-	// The next one is well, and the second: credentials that nobody asked for are none.
+	// The next batch is intact, and so is the second: unrequested credentials are not a batch.
 	if _, err := near.Pass(numbered(t, 7)); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +239,7 @@ func TestUnwanted(t *testing.T) {
 	CloseAll(files...)
 }
 
-// Errors come with no bytes, as of any connection.
+// Errors return no bytes, as with any connection.
 func TestErrors(t *testing.T) {
 	near, far := pair(t)
 	if _, err := near.Write([]byte("unread")); err != nil {
@@ -249,7 +252,7 @@ func TestErrors(t *testing.T) {
 	if n, err := far.Read(b); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the deadline: got %d, %v", n, err)
 	}
-	far.Close() // with something unread: the other side is reset
+	far.Close() // with unread data: the peer gets a reset
 	if n, err := near.Read(b); n != 0 || err == nil {
 		t.Errorf("reset: got %d, %v", n, err)
 	}
@@ -261,12 +264,12 @@ func TestErrors(t *testing.T) {
 	}
 	near, far = pair(t)
 	near.Close()
-	if n, err := far.Read(b); n != 0 || err != io.EOF { //nolint:errorlint // that itself: who reads to the end compares
+	if n, err := far.Read(b); n != 0 || err != io.EOF { //nolint:errorlint // exactly that: callers compare it
 		t.Errorf("at the end: got %d, %v", n, err)
 	}
 }
 
-// As many batches as one write can carry go with it, and whoever passes more waits for the next one.
+// A write carries as many batches as it can, and a further Pass waits for the next write.
 func TestManyBatchesAtOnce(t *testing.T) {
 	near, far := pair(t)
 	passed := make(chan uint64, 3*maxUnsent)
@@ -283,7 +286,7 @@ func TestManyBatchesAtOnce(t *testing.T) {
 	known := make(map[uint64]bool)
 	for len(known) < 3*maxUnsent {
 		for len(known) < 3*maxUnsent && (len(known)%maxUnsent != 0 || len(known) == 0 || len(passed) > 0) {
-			known[<-passed] = true // all that one write carries
+			known[<-passed] = true // all batches of one write
 			if len(known)%maxUnsent == 0 {
 				break
 			}
@@ -306,7 +309,7 @@ func TestManyBatchesAtOnce(t *testing.T) {
 			known[batch] = false
 		}
 	}
-	// Who waits on a connection that is closed waits no more.
+	// A Pass that waits on a connection returns when it is closed.
 	for range maxUnsent {
 		if _, err := near.Pass(numbered(t, 0)); err != nil {
 			t.Fatal(err)
@@ -323,13 +326,13 @@ func TestManyBatchesAtOnce(t *testing.T) {
 	}
 }
 
-// Where a batch cannot be sent the bytes are, and no other batch is taken.
+// If a batch cannot be sent the bytes still are, and no further batch is accepted.
 func TestUnable(t *testing.T) {
 	near, far := pair(t)
 	if !near.Able() {
 		t.Error("unable from the start")
 	}
-	if _, err := near.Pass(1 << 20); err != nil { // which is no descriptor
+	if _, err := near.Pass(1 << 20); err != nil { // not a descriptor
 		t.Fatal(err)
 	}
 	if n, err := near.Write([]byte("hello")); n != 5 || err != nil {
@@ -354,7 +357,7 @@ func TestUnable(t *testing.T) {
 	}
 }
 
-// A wary connection keeps the first batch, and only if it has no more than a batch has.
+// A wary connection keeps the first batch, unless it has too many descriptors.
 func TestWary(t *testing.T) {
 	near, far := pairWith(t, true)
 	before := open(t)
@@ -381,7 +384,7 @@ func TestWary(t *testing.T) {
 		pass(n)
 	}
 	if now := open(t); now != before+1 {
-		t.Errorf("after those that nobody wants: %d descriptors are open, %d were before", now, before)
+		t.Errorf("after unwanted messages: %d descriptors are open, %d were before", now, before)
 	}
 	files := far.Take(0)
 	if len(files) != 1 {
@@ -395,7 +398,8 @@ func TestWary(t *testing.T) {
 	}
 }
 
-// What a hostile side passes is closed without a wait, also a socket that would send what it holds first.
+// Descriptors from a hostile peer are closed without blocking, also a socket that would send its
+// data first.
 func TestLinger(t *testing.T) {
 	near, far := pairWith(t, true)
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -427,11 +431,11 @@ func TestLinger(t *testing.T) {
 		if cerr := rc.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
 			t.Fatal(cerr, err)
 		}
-		full.Close() // not the last one
+		full.Close() // not the last reference
 		if _, _, err := near.WriteMsgUnix([]byte{byte(i)}, unix.UnixRights(own), nil); err != nil {
 			t.Fatal(err)
 		}
-		unix.Close(own) // nor this: it is on its way
+		unix.Close(own) // nor this: it is in transit
 	}
 	began := time.Now()
 	b := make([]byte, 3)

@@ -42,7 +42,7 @@ func (d *Door) terminal(w http.ResponseWriter, r *http.Request) {
 		}
 		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: d.Prefix, Public: d.Hub.Public,
 			Read: func(ctx context.Context, p *person.Person) { defer s.tasks.Done(); s.follow(ctx, p) },
-			Stands: func(now person.Standing) {
+			Report: func(now person.State) {
 				_ = s.say(map[string]any{"stands": standing{Session: now.Target.Session, Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private, Holds: now.Holds,
 					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}}) // its end comes with the socket's
 			}})

@@ -6,24 +6,27 @@ import (
 )
 
 const (
-	// askKitty asks whether a picture of one pixel could be drawn (a=q). A terminal that knows nothing of that ignores it, or shows it: see clean.
+	// askKitty asks whether a picture of one pixel could be drawn (a=q). A terminal that does not
+	// know the sequence ignores it, or shows it: see clean.
 	askKitty = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"
-	// askVersion is XTVERSION: which program the terminal is.
+	// askVersion is XTVERSION: the name of the terminal.
 	askVersion = "\x1b[>q"
-	// askDevice is DA1, which every terminal answers. It comes last, so that its answer says that no other one follows.
+	// askDevice is DA1, which every terminal answers. It comes last, so that its answer means that
+	// no other follows.
 	askDevice = "\x1b[c"
-	// clean removes what a terminal has shown of questions that it does not know. The cursor is at the beginning of a line.
+	// clean erases questions that a terminal has shown instead of understanding. The cursor is at
+	// the beginning of a line.
 	clean = "\r\x1b[K"
 )
 
-// answers are what a terminal said.
+// answers are a terminal's answers.
 type answers struct {
-	kitty   bool     // it draws by kitty's protocol
-	version string   // its name and version, empty if it does not tell
-	device  []string // of DA1: class, then abilities; nil as long as it has not answered
+	kitty   bool     // it supports kitty's protocol
+	version string   // its name and version, empty if unknown
+	device  []string // answer to DA1: class, then features; nil until it has answered
 }
 
-// read takes the answers out of what came from a terminal. typed is the rest: keys that a person pressed.
+// read separates the answers from typed keys, which it returns.
 func read(p []byte) (a answers, typed []byte) {
 	for len(p) > 0 {
 		n := 0
@@ -44,10 +47,11 @@ func read(p []byte) (a answers, typed []byte) {
 	return a, typed
 }
 
-// maxAnswer bounds the answers that are strings: what is longer was typed, or pasted.
+// maxAnswer bounds answers that are strings: longer ones were typed, or pasted.
 const maxAnswer = 256
 
-// enclosed is the body of a string that begins with that and ends with ST, or BEL, and the size of it all.
+// enclosed returns the body and the total size of a string that begins with begin and ends with ST
+// or BEL.
 func enclosed(p []byte, begin string) (body []byte, size int, ok bool) {
 	rest, ok := bytes.CutPrefix(p, []byte(begin))
 	if !ok {
@@ -66,7 +70,7 @@ func enclosed(p []byte, begin string) (body []byte, size int, ok bool) {
 	return nil, 0, false
 }
 
-// device reads an answer to DA1.
+// device parses an answer to DA1.
 func device(p []byte) (params []string, size int, ok bool) {
 	rest, ok := bytes.CutPrefix(p, []byte("\x1b[?"))
 	if !ok {
@@ -82,7 +86,7 @@ func device(p []byte) (params []string, size int, ok bool) {
 	return strings.Split(string(rest[:n]), ";"), len("\x1b[?") + n + 1, true
 }
 
-// sixel is an ability in the answer to DA1, as the VT340 has it.
+// sixel is a feature in the answer to DA1, as of the VT340.
 func (a answers) sixel() bool {
 	for i, ability := range a.device {
 		if i > 0 && ability == "4" {
@@ -92,15 +96,17 @@ func (a answers) sixel() bool {
 	return false
 }
 
-// drawsITerm2 are programs with iTerm2's protocol, as they name themselves and, in TERM_PROGRAM, as those before XTVERSION are named.
+// drawsITerm2 are the names of programs with iTerm2's protocol. Those older than XTVERSION are
+// named in TERM_PROGRAM.
 var drawsITerm2 = []string{"iTerm2 ", "WezTerm ", "mintty "}
 
-// protocol is what a terminal of that environment can, by what it answered.
+// protocol returns the protocol of a terminal, from its answers and its environment.
 func (a answers) protocol(env func(string) string) Protocol {
 	switch {
 	case a.device == nil:
 		return None
-	case multiplexed(env): // what is behind it may know more, but not where on the screen it is
+	// The terminal behind it may support more, but not know the position on the screen.
+	case multiplexed(env):
 	case a.kitty:
 		return Kitty
 	case a.version == "" && (env("TERM_PROGRAM") == "iTerm.app" || env("TERM_PROGRAM") == "WezTerm"):
@@ -118,19 +124,21 @@ func (a answers) protocol(env func(string) string) Protocol {
 	return None
 }
 
-// multiplexed says whether tmux or screen is the terminal.
+// multiplexed reports whether tmux or screen is the terminal.
 func multiplexed(env func(string) string) bool {
 	term := env("TERM")
 	return env("TMUX") != "" || env("STY") != "" || strings.HasPrefix(term, "tmux") || strings.HasPrefix(term, "screen")
 }
 
-// silent says of which terminals nothing is asked: they draw nothing, and show the questions.
+// silent reports whether to ask the terminal nothing: it draws no pictures, and shows the
+// questions.
 func silent(env func(string) string) bool {
 	term := env("TERM")
 	return term == "" || term == "dumb" || term == "linux" || strings.HasPrefix(term, "eterm") || env("TERM_PROGRAM") == "Apple_Terminal"
 }
 
-// questions are what is asked there. tmux and screen take kitty's question for a title.
+// questions returns the questions for a terminal. tmux and screen take kitty's question for a
+// title.
 func questions(env func(string) string) string {
 	if multiplexed(env) {
 		return askDevice

@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// env is an environment.
+// env returns an environment.
 type env map[string]string
 
 func (e env) get(name string) string { return e[name] }
 
-// What terminals answer to the three questions, as their sources and people who asked them say.
+// Answers of terminals to the three questions, according to their sources and to users.
 var terminals = []struct {
 	name   string
 	answer string
@@ -50,7 +50,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// What a person types between the answers stays, whole and in order.
+// Keys that are typed between the answers are kept, complete and in order.
 func TestTyped(t *testing.T) {
 	for _, tt := range []struct{ came, typed string }{
 		{"ls\n\x1b[?62;4c", "ls\n"},
@@ -65,7 +65,7 @@ func TestTyped(t *testing.T) {
 	}
 }
 
-// Nothing that comes is made up or moved, and the same bytes without what was typed answer the same.
+// No byte is invented or moved, and the same bytes without the typed ones give the same answers.
 func FuzzRead(f *testing.F) {
 	for _, tt := range terminals {
 		f.Add([]byte(tt.answer))
@@ -78,7 +78,7 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%q: %q was typed", came, typed)
 		}
 		rest := came
-		for _, c := range typed { // a part of what came, in its order
+		for _, c := range typed { // typed bytes are part of the input, in order
 			i := bytes.IndexByte(rest, c)
 			if i < 0 {
 				t.Fatalf("%q: %q was typed", came, typed)

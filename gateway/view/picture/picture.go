@@ -1,8 +1,9 @@
-// Package picture draws pictures on a person's terminal, among the lines of a program's output. Ask finds out which protocol the terminal
-// has for that – kitty's, iTerm2's or sixel – by asking the terminal; Draw writes a picture in one of them.
+// Package picture draws pictures on a person's terminal, among the lines of a program's output. Ask
+// asks the terminal which protocol it supports – kitty's, iTerm2's or sixel; Draw writes a picture
+// in one of them.
 //
-// A picture may come from where nobody is trusted. Its bytes never reach the terminal: it is decoded, and what is drawn is encoded anew from
-// its pixels. Package picture knows nothing of Python, and draws no SVG.
+// A picture may come from an untrusted source. Its bytes never reach the terminal: Draw decodes it
+// and encodes its pixels anew. Package picture knows nothing of Python, and draws no SVG.
 package picture
 
 import (
@@ -10,7 +11,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"image"
-	_ "image/gif"  // a form that is decoded, of animations the first picture
+	_ "image/gif"  // a supported format; of animations the first picture
 	_ "image/jpeg" // likewise
 	"image/png"
 
@@ -19,7 +20,7 @@ import (
 	_ "golang.org/x/image/webp" // likewise
 )
 
-// Protocol is how a terminal is told to draw.
+// Protocol is how a terminal draws pictures.
 type Protocol string
 
 // The protocols.
@@ -30,23 +31,26 @@ const (
 	Sixel  Protocol = "sixel"  // DEC STD 070, chapter 9
 )
 
-// Protocols are all of them, None included.
+// Protocols are all protocols, None included.
 var Protocols = []Protocol{Kitty, ITerm2, Sixel, None}
 
 const (
-	// maxPixels bounds what a picture takes of memory while it is decoded: 8 bytes for each, and 20 in a progressive JPEG.
+	// maxPixels bounds the memory for decoding a picture: 8 bytes a pixel, and 20 in a progressive
+	// JPEG.
 	maxPixels = 32 << 20
-	// maxScans bounds how often a JPEG goes over its pixels: fifty bytes say that it does once more. Programs write a dozen at most.
+	// maxScans bounds the passes of a JPEG over its pixels: fifty bytes add another. Programs write
+	// a dozen at most.
 	maxScans = 64
-	// maxSixel is the width and height to which pictures are drawn by sixel: xterm leaves larger ones out.
+	// maxSixel is the largest width and height of sixel pictures: xterm drops larger ones.
 	maxSixel = 1000
 	// kittyChunk is how many bytes of base64 the protocol allows in one sequence.
 	kittyChunk = 4096
 )
 
-// Draw returns what draws a picture – PNG, JPEG, GIF or WebP – by that protocol at the beginning of a line, and leaves the cursor at the beginning of
-// the next one. A picture that is wider than width pixels is made smaller; 0 is any width. What is no picture, or one of more than 32
-// megapixels or 64 scans, is an error. Draw by None is nothing.
+// Draw returns bytes that draw a picture – PNG, JPEG, GIF or WebP – by that protocol at the
+// beginning of a line, and leave the cursor at the beginning of the next one. It shrinks a picture
+// that is wider than width pixels; 0 is any width. Other data, and a picture of more than 32
+// megapixels or 64 scans, are errors. Draw by None returns nothing.
 func Draw(p Protocol, data []byte, width int) ([]byte, error) {
 	if p == None {
 		return nil, nil
@@ -73,20 +77,20 @@ func Draw(p Protocol, data []byte, width int) ([]byte, error) {
 	return nil, fmt.Errorf("no protocol %q for pictures", p)
 }
 
-// startOfScan is a marker of JPEG (ITU-T T.81, annex B), which is nothing else within a scan.
+// startOfScan is a marker of JPEG (ITU-T T.81, annex B), which cannot occur within a scan.
 var startOfScan = []byte{0xff, 0xda}
 
-// decode looks at the size before it makes room for the pixels.
+// decode checks the size before it allocates the pixels.
 func decode(data []byte) (image.Image, error) {
 	c, format, err := image.DecodeConfig(bytes.NewReader(data))
 	if err != nil {
 		return nil, fmt.Errorf("decode picture: %w", err)
 	}
 	if c.Width <= 0 || c.Height <= 0 || c.Width > maxPixels/c.Height {
-		return nil, fmt.Errorf("a picture of %d x %d pixels is not drawn", c.Width, c.Height)
+		return nil, fmt.Errorf("picture too large: %d x %d pixels", c.Width, c.Height)
 	}
 	if format == "jpeg" && bytes.Count(data, startOfScan) > maxScans {
-		return nil, fmt.Errorf("a picture of more than %d scans is not drawn", maxScans)
+		return nil, fmt.Errorf("picture too complex: more than %d scans", maxScans)
 	}
 	img, _, err := image.Decode(bytes.NewReader(data))
 	if err != nil {
@@ -95,7 +99,7 @@ func decode(data []byte) (image.Image, error) {
 	return img, nil
 }
 
-// within is img, made smaller if it is wider or higher than that; 0 is no bound.
+// within returns img, shrunk if it is wider or higher than the bounds; 0 is no bound.
 func within(img image.Image, width, height int) image.Image {
 	size := img.Bounds().Size()
 	w, h := size.X, size.Y
@@ -113,7 +117,7 @@ func within(img image.Image, width, height int) image.Image {
 	return small
 }
 
-// encoded is img as PNG in base64.
+// encoded returns img as PNG in base64.
 func encoded(img image.Image) (string, int, error) {
 	var b bytes.Buffer
 	if err := png.Encode(&b, img); err != nil {
@@ -122,7 +126,8 @@ func encoded(img image.Image) (string, int, error) {
 	return base64.StdEncoding.EncodeToString(b.Bytes()), b.Len(), nil
 }
 
-// kitty sends a PNG (f=100) in the sequence itself, to be drawn at once (a=T) and never answered (q=2): an answer would be read as typed.
+// kitty returns a sequence that contains a PNG (f=100), to be drawn at once (a=T) and never
+// answered (q=2): an answer would be read as typed.
 func kitty(img image.Image) ([]byte, error) {
 	text, _, err := encoded(img)
 	if err != nil {

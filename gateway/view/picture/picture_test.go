@@ -43,14 +43,14 @@ func asPNG(t testing.TB, img image.Image) []byte {
 	return b.Bytes()
 }
 
-// chunk is a PNG's.
+// chunk returns a chunk of PNG.
 func chunk(kind string, data []byte) []byte {
 	out := binary.BigEndian.AppendUint32(nil, uint32(len(data)))
 	out = append(append(out, kind...), data...)
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(out[4:]))
 }
 
-// header is a PNG of that size without its pixels, and what may follow.
+// header returns a PNG of that size without its pixels, and with what follows.
 func header(w, h uint32, more ...[]byte) []byte {
 	ihdr := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, w), h)
 	return append([]byte("\x89PNG\r\n\x1a\n"), bytes.Join(append([][]byte{chunk("IHDR", append(ihdr, 8, 2, 0, 0, 0))}, more...), nil)...)
@@ -61,7 +61,7 @@ var (
 	itermForm = regexp.MustCompile(`^\x1b\]1337;File=inline=1;size=([0-9]+):([A-Za-z0-9+/=]+)\x07\n$`)
 )
 
-// shown reads what Draw wrote as the terminal does, and fails on anything else in it.
+// shown parses the output of Draw like a terminal, and fails on anything else in it.
 func shown(t testing.TB, p Protocol, drawn []byte) image.Image {
 	t.Helper()
 	text := ""
@@ -111,7 +111,7 @@ func shown(t testing.TB, p Protocol, drawn []byte) image.Image {
 	return img
 }
 
-// distance is how much the colours of two pictures of one size differ on average, of 255.
+// distance is the average difference of colours between two pictures of the same size, of 255.
 func distance(t testing.TB, a, b image.Image) float64 {
 	t.Helper()
 	if a.Bounds().Size() != b.Bounds().Size() {
@@ -145,8 +145,8 @@ func TestDraw(t *testing.T) {
 		name  string
 		data  []byte
 		width int
-		want  image.Image // whose size it has
-		exact bool        // and pixels, where the protocol has them
+		want  image.Image // same size
+		exact bool        // and same pixels, where the protocol has them
 	}{
 		{"PNG", asPNG(t, small), 0, small, true},
 		{"as wide as the terminal", asPNG(t, small), 200, small, true},
@@ -175,7 +175,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// xterm leaves pictures out that are larger than 1000 pixels either way.
+// xterm drops pictures that are larger than 1000 pixels either way.
 func TestSixelIsBounded(t *testing.T) {
 	for _, size := range []image.Point{{2000, 50}, {50, 2000}, {1500, 1200}} {
 		drawn, err := Draw(Sixel, asPNG(t, image.NewNRGBA(image.Rectangle{Max: size})), 4000)
@@ -189,7 +189,8 @@ func TestSixelIsBounded(t *testing.T) {
 	}
 }
 
-// What else than pixels is in a picture never comes to the terminal, and what is none is not drawn.
+// Other data in a picture than pixels never reaches the terminal, and invalid pictures are not
+// drawn.
 func TestNothingIsSmuggled(t *testing.T) {
 	const evil = "\x1b]52;c;ZXZpbA==\a\x1b[31mEVIL\x1b\\"
 	honest := asPNG(t, plot(20, 20))
@@ -220,7 +221,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 	}
 }
 
-// A few bytes may say that they are very many pixels.
+// A few bytes may declare a huge number of pixels.
 func TestBomb(t *testing.T) {
 	var nothing bytes.Buffer
 	z := zlib.NewWriter(&nothing)
@@ -248,7 +249,7 @@ func TestBomb(t *testing.T) {
 	}
 }
 
-// A few bytes more may say that all pixels are gone over once more.
+// A few more bytes may declare another pass over all pixels.
 func TestScans(t *testing.T) {
 	var b bytes.Buffer
 	if err := jpeg.Encode(&b, plot(20, 20), nil); err != nil {
@@ -264,14 +265,14 @@ func TestScans(t *testing.T) {
 	}
 }
 
-// Whatever the bytes are, what is drawn is a whole sequence of the protocol.
+// For any bytes, the output is a complete sequence of the protocol.
 func FuzzDraw(f *testing.F) {
 	f.Add(asPNG(f, plot(9, 7)), 100)
 	f.Add([]byte("GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"), 1)
 	f.Add(header(4, 4), 0)
 	f.Fuzz(func(t *testing.T, data []byte, width int) {
 		if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil && c.Width*c.Height > 1<<20 {
-			return // slow, and nothing else
+			return // only slow
 		}
 		for _, p := range []Protocol{Kitty, ITerm2, Sixel} {
 			if drawn, err := Draw(p, data, width); err == nil {

@@ -8,44 +8,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long a terminal may take to answer: one of this machine, and one at the other end of an ssh connection.
+// How long a terminal may take to answer: on this machine, and at the other end of an ssh
+// connection.
 const (
 	near = 200 * time.Millisecond
 	far  = time.Second
 )
 
-// usualCell is the width of a character, in pixels, where the terminal does not say how wide it is.
+// usualCell is the width of a character, in pixels, if the terminal does not report it.
 const usualCell = 10
 
-// Terminal is the terminal of a person who sits at this program.
+// Terminal is the terminal of the person who uses this program.
 type Terminal struct {
 	In, Out *os.File
 	Env     func(string) string // os.Getenv
 
-	patience time.Duration // 0 is near or far
+	patience time.Duration // 0 is the default
 }
 
-// Ask finds out by which protocol the terminal draws. It asks only a terminal at which this program is in the foreground, waits no longer than
-// 200 ms, or a second where SSH_CONNECTION or SSH_TTY says that the terminal is elsewhere, and leaves its modes as they were. A terminal
-// that has not answered by then draws nothing. Nobody else may read In meanwhile.
+// Ask returns the protocol of the terminal. It asks only if this program is in the foreground of
+// the terminal. It waits at most 200 ms, or a second if SSH_CONNECTION or SSH_TTY says that the
+// terminal is remote, and leaves its modes unchanged. A terminal that has not answered by then
+// draws nothing. No other code may read In meanwhile.
 //
-// typed is what a person typed meanwhile. keep says that the caller has use for it. If it does not, a terminal at which something has been
-// typed before is not asked: it would be lost.
+// typed is the input that a person typed meanwhile. keep says that the caller can use it. Otherwise
+// a terminal with pending input is not asked, because the input would be lost.
 func (t Terminal) Ask(keep bool) (p Protocol, typed []byte) {
 	in := int(t.In.Fd())
 	before, err := unix.IoctlGetTermios(in, unix.TCGETS)
 	if _, noOut := unix.IoctlGetTermios(int(t.Out.Fd()), unix.TCGETS); err != nil || noOut != nil || silent(t.Env) || !foreground(in) {
 		return None, nil
 	}
-	// Each byte as it comes, and none of the answers shown. ^C and line ends work as ever. TCSETS, not TCSETSF, which would throw away what
-	// was typed.
+	// Read each byte immediately, and do not echo the answers. ^C and line ends work as usual.
+	// TCSETS, not TCSETSF, which would discard typed input.
 	asking := *before
 	asking.Lflag &^= unix.ICANON | unix.ECHO
 	asking.Cc[unix.VMIN], asking.Cc[unix.VTIME] = 1, 0
 	if err := unix.IoctlSetTermios(in, unix.TCSETS, &asking); err != nil {
 		return None, nil
 	}
-	defer func() { _ = unix.IoctlSetTermios(in, unix.TCSETS, before) }() // nobody is left to be told
+	// An error cannot be reported.
+	defer func() { _ = unix.IoctlSetTermios(in, unix.TCSETS, before) }()
 	if !keep && readable(in, 0) {
 		return None, nil
 	}
@@ -78,7 +81,7 @@ func (t Terminal) wait() time.Duration {
 	return near
 }
 
-// Width is how many pixels wide the terminal is, or may be taken to be; 0 where nobody knows.
+// Width returns the terminal's width in pixels, reported or estimated; 0 if unknown.
 func (t Terminal) Width() int {
 	size, err := unix.IoctlGetWinsize(int(t.Out.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
@@ -90,13 +93,14 @@ func (t Terminal) Width() int {
 	return int(size.Col) * usualCell
 }
 
-// foreground says whether this program may read the terminal, and change its modes: one in the background is stopped for that.
+// foreground reports whether this program may read the terminal and change its modes: a background
+// process would be stopped.
 func foreground(fd int) bool {
 	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
 }
 
-// readable waits until there is something to read.
+// readable waits until there is input.
 func readable(fd int, within time.Duration) bool {
 	for end := time.Now().Add(within); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}

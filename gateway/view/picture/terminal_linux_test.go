@@ -17,13 +17,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-// asked is what the program says that asks its terminal: this test's own, started again.
+// asked is the report of a program that asks its terminal: this test program, started again.
 type asked struct {
 	Can   Protocol
 	Typed string
 	Width int
-	Modes bool   // are as they were
-	Left  string // what its terminal has for who reads it next
+	Modes bool   // are unchanged
+	Left  string // pending input for the next reader
 }
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func ask(to string) int {
 	if err != nil {
 		return 2
 	}
-	if os.Getenv("PICTURE_TEST_LINE") != "" { // something was typed before
+	if os.Getenv("PICTURE_TEST_LINE") != "" { // input is pending
 		for !readable(0, time.Hour) {
 		}
 	}
@@ -66,7 +66,7 @@ func ask(to string) int {
 	return 0
 }
 
-// program is that program, with an environment of its own.
+// program returns that program, with its own environment.
 func program(t *testing.T, vars env) (cmd *exec.Cmd, result func() asked) {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "asked")
@@ -88,7 +88,8 @@ func program(t *testing.T, vars env) (cmd *exec.Cmd, result func() asked) {
 	}
 }
 
-// answered runs the program on a terminal that answers, and gives what it saw. The terminal is typed at before and with its answer.
+// answered runs the program on a terminal that answers, and returns its report. typed arrives
+// before, and with the answer.
 func answered(t *testing.T, vars env, before, answer string) (a asked, saw string) {
 	t.Helper()
 	cmd, result := program(t, vars)
@@ -111,7 +112,7 @@ func answered(t *testing.T, vars env, before, answer string) (a asked, saw strin
 				t.Fatal(err)
 			}
 		}
-		if err != nil { // EIO: nobody has the other end
+		if err != nil { // EIO: the other end is closed
 			break
 		}
 	}
@@ -121,7 +122,7 @@ func answered(t *testing.T, vars env, before, answer string) (a asked, saw strin
 	return result(), string(all)
 }
 
-// Every terminal of the table, on a real one's other end.
+// Every terminal of the table, on a real pseudo-terminal.
 func TestAsk(t *testing.T) {
 	for _, tt := range terminals {
 		t.Run(tt.name, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestAskKeepsKeys(t *testing.T) {
 	})
 }
 
-// Who is asked nothing, and who says nothing.
+// Terminals that are not asked, and terminals that do not answer.
 func TestSilence(t *testing.T) {
 	for _, vars := range []env{{"TERM": "dumb"}, {"TERM": ""}, {"TERM": "linux"}, {"TERM": "xterm-256color", "TERM_PROGRAM": "Apple_Terminal"}} {
 		if a, saw := answered(t, vars, "", ""); a.Can != None || !a.Modes || saw != "" {
@@ -179,7 +180,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// The shell has given the terminal to another program: who asks it then is stopped.
+// The shell has given the terminal to another program: a program that asks it then is stopped.
 func TestBackground(t *testing.T) {
 	cmd, result := program(t, env{"TERM": "xterm"})
 	shell := exec.CommandContext(t.Context(), "sh", "-m", "-c", `"$0" & wait`, cmd.Path)
@@ -197,7 +198,7 @@ func TestBackground(t *testing.T) {
 	}
 }
 
-// tmux takes kitty's question for the title of a pane, and its answer says that it has no sixel.
+// tmux takes kitty's question for the title of a pane, and its answer reports no sixel.
 func TestAskTmux(t *testing.T) {
 	cmd, result := program(t, env{"TERM": "screen-256color"})
 	m := screentest.StartTmux(t, 80, 24, 100)

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveWithin bounds the passing of a file by a guest that has called.
+// receiveWithin bounds the time in which a guest that has called must pass a file.
 const receiveWithin = 5 * time.Second
 
-// ReceiveFile reads one byte and the descriptor that comes with it, which is called name. None, or
-// more than one, is an error and leaves none open. It waits for at most five seconds.
+// ReceiveFile reads one byte and the descriptor that comes with it, and names the file name. No
+// descriptor, or more than one, is an error; it leaves none open. It waits for at most five
+// seconds.
 func ReceiveFile(ctx context.Context, conn *net.UnixConn, name string) (*os.File, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(receiveWithin)); err != nil {
 		return nil, err
@@ -42,7 +43,7 @@ func ReceiveFile(ctx context.Context, conn *net.UnixConn, name string) (*os.File
 		for _, fd := range files {
 			unix.Close(fd)
 		}
-		return nil, errors.New("the guest passed none")
+		return nil, errors.New("the guest passed no file")
 	}
 	unix.CloseOnExec(files[0])
 	if err := unix.SetNonblock(files[0], true); err != nil {

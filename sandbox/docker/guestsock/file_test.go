@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A guest that passes nothing, or more than it should, leaves no descriptor behind and holds nobody up.
+// A guest that passes nothing, or too much, leaves no descriptor behind and blocks no one.
 func TestReceiveFile(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -43,7 +43,7 @@ func TestReceiveFile(t *testing.T) {
 		ours, theirs := socketPair(t)
 		theirs.Close()
 		if _, err := ReceiveFile(t.Context(), ours, "null"); err == nil {
-			t.Error("got a file of nobody")
+			t.Error("got a file without a sender")
 		}
 	})
 }

@@ -1,9 +1,9 @@
 // Package guestsock serves the unix sockets on which guests call the daemon. Each sandbox has its
 // own, in a directory that is mounted into it: one for SSH, one to pass its network device.
 //
-// A guest keeps one connection waiting; Take hands it out. Whoever is root in the sandbox can
-// connect as well, so calls are matched with the guest's process, queued in few places and paced.
-// The package knows neither SSH nor what a sandbox is.
+// A guest keeps one connection waiting; Take returns it. Root in the sandbox can connect as well,
+// so the server checks which process calls, keeps the queue short and limits the rate. The package
+// knows neither SSH nor sandboxes.
 package guestsock
 
 import (
@@ -25,15 +25,15 @@ const (
 	Tun = "n" // to pass the network device
 )
 
-// maxWaiting bounds the connections that wait to be taken. A guest keeps one; more belong to a
-// misbehaving guest or to an earlier life of the sandbox.
+// maxWaiting bounds the connections that wait for Take. A guest keeps one; more belong to a
+// misbehaving guest or to an earlier run of the sandbox.
 const maxWaiting = 8
 
 // strangersLogged is the interval between log entries about calls from other processes.
 const strangersLogged = 10 * time.Second
 
-// Root in the sandbox can connect as fast as the kernel allows. Once calls that are not known to be
-// the guest's have spent their burst, the server rests between them, so that they cost next to
+// Root in the sandbox can connect as fast as the kernel allows. When calls of other processes than
+// the guest have used up their burst, the server pauses between them, so that they cost next to
 // nothing.
 const (
 	strangersRate  = 320 // a second
@@ -41,7 +41,7 @@ const (
 	strangersRest  = 50 * time.Millisecond // one wake-up for many calls: it costs more than a call
 
 	// backlog is how many calls the kernel queues. The guest makes one at a time and waits behind
-	// those of others: a longer queue would only make that wait longer.
+	// those of other processes: a longer queue would only prolong that wait.
 	backlog = 4
 )
 
@@ -57,23 +57,23 @@ type Server struct {
 	done     chan struct{}
 	wg       sync.WaitGroup
 
-	strangers *rate.Limiter         // calls not known to be the guest's
+	strangers *rate.Limiter         // rate of calls that are not known to be the guest's
 	rest      func(d time.Duration) // returns after d or at Close; tests replace it
 
 	mu     sync.Mutex
 	known  bool      // guarded by mu; Admit was called
 	pid    int       // guarded by mu; process that may call; 0 means any
-	calls  int       // guarded by mu; of other processes, since they were last logged
-	logged time.Time // guarded by mu; when that was
+	calls  int       // guarded by mu; of other processes, since the last log entry
+	logged time.Time // guarded by mu; time of that entry
 }
 
-// caller is a connection that waits to be taken.
+// caller is a connection that waits for Take.
 type caller struct {
 	conn *net.UnixConn
-	pid  int // process that dialed, 0 if this side cannot see it
+	pid  int // process that dialed, 0 if unknown
 }
 
-// Listen serves the socket called name in dir, in place of one that an earlier daemon left. dir
+// Listen serves the socket called name in dir, and replaces one that an earlier daemon left. dir
 // must not be a symbolic link.
 func Listen(dir, name string, log *slog.Logger) (*Server, error) {
 	s, err := listen(dir, name, log)
@@ -98,7 +98,7 @@ func listen(dir, name string, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}
-	l.SetUnlinkOnClose(false) // by then the path means another directory
+	l.SetUnlinkOnClose(false) // the path may mean another directory by then
 	if err := unix.Fchmodat(fd, name, 0o600, 0); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("chmod socket in %s: %w", dir, err)
@@ -123,8 +123,8 @@ func setBacklog(l *net.UnixListener, n int) error {
 	return errors.Join(raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), n) }), err)
 }
 
-// Admit sets which process may call from now on, and drops waiting connections of others. 0 admits
-// all.
+// Admit sets the only process that may call from now on, and drops waiting connections of others. 0
+// admits all.
 func (s *Server) Admit(pid int) {
 	s.mu.Lock()
 	same := s.known && s.pid == pid
@@ -150,7 +150,7 @@ func (s *Server) Admitted() bool {
 	return s.known
 }
 
-// PID returns the process that may call; 0 if that is not known or any may.
+// PID returns the process that may call; 0 if unknown or if any may.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Server) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors: temporary; the guest waits in the backlog
+		if err != nil { // such as out of descriptors: temporary; the guest waits in the backlog
 			s.log.Error("accept guest", "err", err)
 			s.rest(100 * time.Millisecond)
 			continue
@@ -205,14 +205,14 @@ func (s *Server) isGuest(c caller) bool {
 	return s.pid != 0 && c.pid == s.pid
 }
 
-// enqueue adds c to the queue, or drops it if its process may not call. The connection that waited
-// longest makes room.
+// enqueue adds c to the queue, or drops it if its process may not call. If the queue is full, it
+// drops the connection that has waited longest.
 func (s *Server) enqueue(c caller) {
 	s.mu.Lock()
 	want := s.pid
 	s.mu.Unlock()
-	// Root in the sandbox can connect, too. The pinned host key would expose it; this keeps it
-	// from occupying the queue.
+	// Root in the sandbox can connect, too. It cannot present the pinned host key; this check keeps
+	// it from occupying the queue.
 	if want != 0 && c.pid != 0 && c.pid != want {
 		s.stranger(c.pid, want)
 		c.conn.Close()
@@ -232,7 +232,7 @@ func (s *Server) enqueue(c caller) {
 	}
 }
 
-// stranger logs, at most once an interval, that another process than the guest called.
+// stranger logs calls of other processes than the guest, at most once per interval.
 func (s *Server) stranger(pid, want int) {
 	s.mu.Lock()
 	s.calls++
@@ -246,7 +246,7 @@ func (s *Server) stranger(pid, want int) {
 	}
 }
 
-// Take waits for the next live connection. The caller closes it.
+// Take waits for the next live connection and returns it. The caller closes it.
 func (s *Server) Take(ctx context.Context) (*net.UnixConn, error) {
 	c, err := s.next(ctx)
 	if err != nil {
@@ -255,7 +255,7 @@ func (s *Server) Take(ctx context.Context) (*net.UnixConn, error) {
 	return c.conn, nil
 }
 
-// Wait returns when a live connection waits, and leaves it in the queue.
+// Wait waits for a live connection and leaves it in the queue.
 func (s *Server) Wait(ctx context.Context) error {
 	c, err := s.next(ctx)
 	if err == nil {
@@ -294,14 +294,14 @@ func (s *Server) Close() {
 }
 
 // PeerPID returns the process at the other end of conn, as numbered in this process's PID
-// namespace; 0 if it cannot be seen.
+// namespace; 0 if unknown.
 func PeerPID(conn *net.UnixConn) int {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0
 	}
 	pid := 0
-	_ = raw.Control(func(fd uintptr) { // a connection that is closed has no peer
+	_ = raw.Control(func(fd uintptr) { // a closed connection has no peer
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			pid = int(cred.Pid)
 		}
@@ -309,7 +309,7 @@ func PeerPID(conn *net.UnixConn) int {
 	return pid
 }
 
-// alive reports whether the other side has not hung up, without consuming what it sent.
+// alive reports whether the peer is still connected, without consuming its data.
 func alive(conn *net.UnixConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {

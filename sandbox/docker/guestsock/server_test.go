@@ -28,7 +28,7 @@ func testServer(t *testing.T, dir string) *Server {
 	return d
 }
 
-// call dials the socket of a directory whose path may be too long for an address.
+// call dials the socket of a directory, whose path may be too long for an address.
 func call(t *testing.T, dir string) net.Conn {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -38,7 +38,7 @@ func call(t *testing.T, dir string) net.Conn {
 	defer f.Close()
 	for {
 		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), SSH))
-		if errors.Is(err, syscall.EAGAIN) { // as many wait already as may; the guest would wait, see its dial
+		if errors.Is(err, syscall.EAGAIN) { // the backlog is full; a guest would wait, see its dial
 			runtime.Gosched()
 			continue
 		}
@@ -50,7 +50,7 @@ func call(t *testing.T, dir string) net.Conn {
 	}
 }
 
-// hungUp returns when the other side of conn has closed it.
+// hungUp returns when the peer has closed conn.
 func hungUp(t *testing.T, conn net.Conn) {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -71,7 +71,7 @@ func take(t *testing.T, d *Server) net.Conn {
 	return conn
 }
 
-// A state directory may have a path longer than sun_path, and an old daemon's socket in it.
+// A state directory may have a path longer than sun_path, and may contain an old daemon's socket.
 func TestServer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -100,7 +100,7 @@ func TestServer(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errEnded)
 	defer cancel()
 	if _, err := d.Take(ctx); !errors.Is(err, errEnded) {
-		t.Errorf("nobody waits: got error %v, want the cause of the context", err)
+		t.Errorf("no connection waits: got error %v, want the cause of the context", err)
 	}
 }
 
@@ -129,7 +129,8 @@ func waits(t *testing.T, d *Server) {
 	}
 }
 
-// Who hung up while waiting is not handed out, and a caller that dials without end takes no more than its places.
+// Take does not return a connection that has been closed, and a caller that dials without end
+// occupies no more than the queue.
 func TestServerQueue(t *testing.T) {
 	dir := t.TempDir()
 	d := testServer(t, dir)
@@ -152,12 +153,12 @@ func TestServerQueue(t *testing.T) {
 	}
 }
 
-// Root in the sandbox can call without end. What such calls cost the daemon is bounded by their rate, and the guest's own calls
-// are never kept waiting by the daemon.
+// Root in the sandbox can call without end. The rate limit bounds the cost for the daemon, and
+// never delays the guest's own calls.
 func TestServerPacesStrangers(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		admit int // 0: nobody is known
+		admit int // 0: any process
 		paced bool
 	}{{"guest", os.Getpid(), false}, {"strangers", os.Getpid() + 1, true}, {"nobody is known", 0, true}} {
 		t.Run(test.name, func(t *testing.T) {
@@ -166,7 +167,7 @@ func TestServerPacesStrangers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rests := 0 // of the goroutine that accepts, which close waits for
+			rests := 0 // of the accepting goroutine, for which close waits
 			d.rest = func(time.Duration) { rests++ }
 			if test.admit != 0 {
 				d.Admit(test.admit)
@@ -183,7 +184,8 @@ func TestServerPacesStrangers(t *testing.T) {
 				}
 				conn.Close()
 			}
-			// The backlog is taken in order: what comes through now is behind all of them.
+			// The kernel returns the backlog in order: a call that arrives now is behind all of
+			// them.
 			d.Admit(os.Getpid())
 			call(t, dir)
 			take(t, d)
@@ -194,7 +196,8 @@ func TestServerPacesStrangers(t *testing.T) {
 				}
 				return
 			}
-			// Each call that finds no token left is followed by a rest. The last ones may be accepted as the guest's.
+			// Each call without a token is followed by a pause. The last ones may be accepted as
+			// the guest's.
 			allowed := strangersBurst + strangersRate*time.Since(began).Seconds() + backlog + 1
 			if least := int(calls - allowed - 1); rests < least {
 				t.Errorf("got %d rests, want at least %d", rests, least)
@@ -203,10 +206,10 @@ func TestServerPacesStrangers(t *testing.T) {
 	}
 }
 
-// However fast others call, few of them wait at a time, and who waits behind them has its turn.
+// However fast others call, few of them wait at a time, and a caller behind them gets its turn.
 func TestServerBacklog(t *testing.T) {
 	dir := t.TempDir()
-	d, err := listen(dir, SSH, slog.New(slog.DiscardHandler)) // nobody accepts yet
+	d, err := listen(dir, SSH, slog.New(slog.DiscardHandler)) // no goroutine accepts yet
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +256,7 @@ func TestServerClose(t *testing.T) {
 	hungUp(t, conn)
 }
 
-// The directory is ours; a link in its place is not followed.
+// The directory is ours; Listen does not follow a link in its place.
 func TestServerNoLink(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "run")

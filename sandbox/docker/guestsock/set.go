@@ -42,7 +42,7 @@ func (s *Set) Open(id, name string) (*Server, error) {
 	return server, nil
 }
 
-// PID returns the process that may call the SSH socket of a sandbox; 0 if that is not known.
+// PID returns the process that may call the SSH socket of a sandbox; 0 if unknown.
 func (s *Set) PID(id string) int {
 	s.mu.Lock()
 	server := s.servers[key{id, SSH}]
@@ -73,7 +73,7 @@ func (s *Set) Shut(id string) {
 	}
 }
 
-// Close closes all sockets for good.
+// Close closes all sockets permanently.
 func (s *Set) Close() {
 	s.mu.Lock()
 	all := s.servers

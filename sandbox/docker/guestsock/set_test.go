@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A sandbox's sockets are opened once, shut together, and not opened after Close.
+// Set opens a sandbox's sockets once, shuts them together, and opens none after Close.
 func TestSet(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "a"), 0o700); err != nil {

@@ -1,5 +1,5 @@
-// Package usage reads from the kernel what a container uses: counters of its control groups, and
-// what its files occupy. It asks no engine and no program of the container.
+// Package usage reads a container's resource use from the kernel: counters of its control groups,
+// and the size of its files. It asks neither the engine nor programs of the container.
 package usage
 
 import (
@@ -14,22 +14,22 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// groupsOf reads the control groups of pid, a process of the container ref, from proc(5).
-// ErrStopped: there is no such process, or the number is another's by now.
+// groupsOf reads the control groups of pid, a process of the container ref, from proc(5). It
+// returns ErrStopped if there is no such process, or if pid now belongs to another container.
 func groupsOf(pid int, ref string) (string, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%w: %w", sandbox.ErrStopped, err)
 	case !strings.Contains(string(text), ref):
-		return "", fmt.Errorf("%w: process %d is another's", sandbox.ErrStopped, pid)
+		return "", fmt.Errorf("%w: process %d belongs to something else", sandbox.ErrStopped, pid)
 	}
 	return string(text), nil
 }
 
 // Counters reads the counters of a container's control groups, of either version (cgroups(7)). pid
-// is one of its processes, ref its ID. A counter that cannot be read is 0. ErrStopped: pid is no
-// process of that container.
+// is one of its processes, ref its ID. A counter that cannot be read is 0. It returns ErrStopped if
+// pid is not a process of that container.
 func Counters(pid int, ref string) (sandbox.Usage, error) {
 	text, err := groupsOf(pid, ref)
 	if err != nil {
@@ -64,7 +64,8 @@ func Counters(pid int, ref string) (sandbox.Usage, error) {
 	return u, nil
 }
 
-// counter reads a file that holds a number, or lines of a key and a number. What is missing is 0.
+// counter reads a file that contains a number, or lines of a key and a number. A missing value is
+// 0.
 func counter(file, key string) int64 {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -76,14 +77,14 @@ func counter(file, key string) int64 {
 			words = append([]string{""}, words...)
 		}
 		if len(words) == 2 && words[0] == key {
-			n, _ := strconv.ParseInt(words[1], 10, 64) // the kernel writes numbers
+			n, _ := strconv.ParseInt(words[1], 10, 64) // the kernel writes only numbers
 			return n
 		}
 	}
 	return 0
 }
 
-// Processes lists the processes of a container, by one of them. It is empty if pid is none of them.
+// Processes lists the processes of a container, given one of them. It is empty if pid is not one.
 func Processes(pid int, ref string) []int {
 	text, err := groupsOf(pid, ref)
 	if err != nil {
@@ -100,7 +101,7 @@ func Processes(pid int, ref string) []int {
 		}
 		list, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, parts[2], "cgroup.procs"))
 		if err != nil {
-			continue // the other version's
+			continue // of the other cgroup version
 		}
 		var pids []int
 		for _, word := range strings.Fields(string(list)) {

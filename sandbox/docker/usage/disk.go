@@ -14,19 +14,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Walk adds up what files occupy. It follows no link, and files may change meanwhile. The zero
-// value counts without a limit.
+// Walk adds up the disk space of files. It follows no link, and files may change meanwhile. The
+// zero value counts without a limit.
 type Walk struct {
 	sandbox.DiskUsage                   // the sum so far
-	Limit             sandbox.DiskUsage // zero fields are no limit
+	Limit             sandbox.DiskUsage // zero fields mean no limit
 
-	links map[[2]uint64]bool // counted files with several names, by device and inode
+	links map[[2]uint64]bool // counted files with several links, by device and inode
 }
 
 // ErrLimit ends a Walk that has found more than its limit.
 var ErrLimit = errors.New("more than the limit")
 
-// File adds one file. A file that cannot be seen counts nothing.
+// File adds one file. A file that cannot be read counts nothing.
 func (w *Walk) File(path string) {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) == nil {
@@ -41,10 +41,10 @@ type dir struct {
 	dev, ino uint64 // set when it is opened
 }
 
-// Tree adds a directory with everything below it. Errors: ErrLimit; the cause of ctx; what opening
-// root returned.
+// Tree adds a directory with everything below it. It returns ErrLimit, the cause of ctx, or the
+// error of opening root.
 //
-// It moves from one directory to the next and holds one descriptor, so that it finds what is
+// It moves from one directory to the next and holds one descriptor. So it reaches files that are
 // nested deeper than a path can be long, and never walks down again from the root.
 func (w *Walk) Tree(ctx context.Context, root string) error {
 	top, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -52,7 +52,7 @@ func (w *Walk) Tree(ctx context.Context, root string) error {
 		return &os.PathError{Op: "open", Path: root, Err: err}
 	}
 	defer unix.Close(top)
-	at, where := -1, (*dir)(nil) // the directory that was looked at last
+	at, where := -1, (*dir)(nil) // the last directory that was read
 	defer func() {
 		if at >= 0 {
 			unix.Close(at)
@@ -64,7 +64,7 @@ func (w *Walk) Tree(ctx context.Context, root string) error {
 		}
 		next := left[len(left)-1]
 		left = left[:len(left)-1]
-		for at >= 0 && where != next.above { // which is above it
+		for at >= 0 && where != next.above { // climb to its parent
 			at, where = climb(at, where)
 		}
 		from, path := top, "."
@@ -72,7 +72,7 @@ func (w *Walk) Tree(ctx context.Context, root string) error {
 		case next.above == nil:
 		case at >= 0:
 			from, path = at, next.name
-		default: // something was moved
+		default: // a directory was moved
 			path = next.path()
 		}
 		fd, err := openBelow(from, path)
@@ -80,7 +80,7 @@ func (w *Walk) Tree(ctx context.Context, root string) error {
 			if next.above == nil || !gone(err) {
 				return &os.PathError{Op: "open", Path: root, Err: err}
 			}
-			continue // removed or moved meanwhile: the next time it is found where it is
+			continue // removed or moved meanwhile: the next measurement finds it
 		}
 		if at >= 0 {
 			unix.Close(at)
@@ -101,7 +101,7 @@ func (w *Walk) Tree(ctx context.Context, root string) error {
 }
 
 // climb moves from the directory at fd, which it closes, to its parent. It returns -1 if that is no
-// longer d's parent: what is there instead may lie outside the tree.
+// longer d's parent: the new parent may be outside the tree.
 func climb(fd int, d *dir) (int, *dir) {
 	defer unix.Close(fd)
 	up, err := unix.Openat(fd, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -118,7 +118,7 @@ func climb(fd int, d *dir) (int, *dir) {
 func identity(fd int) (dev, ino uint64, err error) {
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
-	return uint64(st.Dev), st.Ino, err //nolint:unconvert // of 32 bits elsewhere
+	return uint64(st.Dev), st.Ino, err //nolint:unconvert // 32 bits on other systems
 }
 
 // path returns the path of d below the root.
@@ -135,7 +135,7 @@ func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// openBelow opens a directory below another without following a link, however long the path.
+// openBelow opens a directory below another without following a link, at any path length.
 func openBelow(from int, path string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
@@ -158,7 +158,8 @@ func openBelow(from int, path string) (int, error) {
 	return fd, err
 }
 
-// entries adds what is in a directory, and returns the names of its directories. It leaves fd open.
+// entries adds the files of a directory, and returns the names of its subdirectories. It leaves fd
+// open.
 func (w *Walk) entries(ctx context.Context, fd int) ([]string, error) {
 	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -209,11 +210,11 @@ func (w *Walk) count(st *unix.Stat_t) {
 	w.Files++
 }
 
-// maxOpen bounds the descriptors that Removed looks at: a sandbox can have millions.
+// maxOpen bounds the descriptors that Removed checks: a sandbox can have millions.
 const maxOpen = 64 << 10
 
 // Removed adds files that were removed and that these processes still hold open. It adds none if
-// this user may not look there.
+// this user has no permission.
 func (w *Walk) Removed(pids []int) {
 	seen := make(map[[2]uint64]bool)
 	looked := 0
@@ -235,7 +236,8 @@ func (w *Walk) Removed(pids []int) {
 					continue
 				}
 				var fs unix.Statfs_t
-				if unix.Statfs(path+"/"+name, &fs) != nil || fs.Type == unix.TMPFS_MAGIC { // which counts as memory
+				// tmpfs counts as memory
+				if unix.Statfs(path+"/"+name, &fs) != nil || fs.Type == unix.TMPFS_MAGIC {
 					continue
 				}
 				seen[[2]uint64{st.Dev, st.Ino}] = true

@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// What files occupy is counted once, wherever they are, and nothing else is.
+// Walk counts each file once, wherever it is, and nothing else.
 func TestWalk(t *testing.T) {
 	root := t.TempDir()
 	write := func(name string, size int) {
@@ -61,7 +61,8 @@ func TestWalk(t *testing.T) {
 		t.Errorf("cancelled: got error %v", err)
 	}
 
-	// Deeper than a path can be long, with something beside each directory, so that not all are reached from the last one.
+	// Deeper than a path can be long, with a file beside each directory, so that not all are
+	// reached from the last one.
 	const deep = 3000
 	name := strings.Repeat("n", 20)
 	at, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)

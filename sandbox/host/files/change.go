@@ -7,12 +7,12 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// Filecmd carries out what changes names and attributes.
+// Filecmd carries out requests that change names and attributes.
 func (m *machine) Filecmd(r *sftp.Request) error {
 	switch r.Method {
 	case "Setstat":
 		return m.setstat(r)
-	case "Rename": // of SFTP 3: it replaces nothing
+	case "Rename": // as of SFTP 3: it replaces nothing
 		return m.do(`! { [ -e "$2" ] || [ -L "$2" ]; } || { echo "File exists" >&2; exit 1; }; mv -- "$1" "$2"`, r.Filepath, r.Target)
 	case "Rmdir":
 		return m.do(`rmdir -- "$1"`, r.Filepath)
@@ -28,13 +28,13 @@ func (m *machine) Filecmd(r *sftp.Request) error {
 	return sftp.ErrSSHFxOpUnsupported
 }
 
-// PosixRename replaces what has the name, as rename(2) does.
+// PosixRename replaces an existing file of the new name, as rename(2) does.
 func (m *machine) PosixRename(r *sftp.Request) error {
 	return m.do(`if [ -d "$2" ] && [ ! -L "$2" ]; then rmdir -- "$2" || exit; fi
 if [ -L "$2" ]; then rm -f -- "$2"; fi; mv -f -- "$1" "$2"`, r.Filepath, r.Target)
 }
 
-// setstat sets what the request names: size, mode, owner, times, in this order.
+// setstat sets the attributes of the request: size, mode, owner, times, in this order.
 func (m *machine) setstat(r *sftp.Request) error {
 	flags, a := r.AttrFlags(), r.Attributes()
 	script, args := "", []string{r.Filepath}
@@ -47,7 +47,7 @@ func (m *machine) setstat(r *sftp.Request) error {
 	}
 	if flags.Size {
 
-		// Not truncate: not everybody has it.
+		// Not truncate: not all systems have it.
 		args = append(args, strconv.FormatUint(a.Size, 10))
 		script += fmt.Sprintf(`dd if=/dev/null of="$1" bs=1 seek="$%d" 2>/dev/null && `, len(args))
 	}
@@ -66,7 +66,7 @@ func (m *machine) setstat(r *sftp.Request) error {
 	}
 	script += ":"
 	m.mu.Lock()
-	if u := m.uploads[r.Filepath]; u != nil { // its bytes are still to come, and would change the time
+	if u := m.uploads[r.Filepath]; u != nil { // its bytes, which come later, would change the time
 		u.later = append(u.later, func() error { return m.do(script, args...) })
 		m.mu.Unlock()
 		return nil

@@ -1,8 +1,9 @@
-// Package files speaks SFTP for a machine that does not: each request becomes a shell command there, with exact bytes, modes and
-// times. Reach for it where an SSH server refuses the subsystem and runs commands. It knows no SSH: who calls it brings a way
-// to run a command.
+// Package files serves SFTP for a machine without it: each request becomes a shell command there,
+// with exact bytes, modes and times. Use it for an SSH server that rejects the subsystem and runs
+// commands. It knows no SSH: the caller provides a way to run a command.
 //
-// It needs a POSIX shell and what belongs to one (cat, stat, find, touch, …), of GNU, busybox or BSD.
+// The machine needs a POSIX shell and its usual tools (cat, stat, find, touch, …), of GNU, busybox
+// or BSD.
 package files
 
 import (
@@ -20,15 +21,16 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// Run runs a command on the machine, by the account's shell, and returns its exit code. An error means that it was not run or
-// did not end. ctx bounds it.
+// Run runs a command on the machine, with the account's shell, and returns its exit code. An error
+// means that it did not run or did not end. ctx bounds it.
 type Run func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error)
 
-// probeTime bounds the question whether a machine can do it.
+// probeTime bounds the check whether a machine has the tools.
 const probeTime = 20 * time.Second
 
-// Serve serves one SFTP connection until the client ends it. ctx ends it, too. The error before the first request says that
-// the machine cannot, and why; nothing was written to the client then.
+// Serve serves one SFTP connection until the client or ctx ends it. An error before the first
+// request means that the machine lacks the tools, and says why; the client has received nothing
+// then.
 func Serve(ctx context.Context, client io.ReadWriteCloser, run Run) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -40,38 +42,39 @@ func Serve(ctx context.Context, client io.ReadWriteCloser, run Run) error {
 	server := sftp.NewRequestServer(client, sftp.Handlers{FileGet: m, FilePut: m, FileCmd: m, FileList: m}, sftp.WithStartDirectory(home))
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	_ = server.Serve() // however the client ended it
+	_ = server.Serve() // ends when the client leaves
 	return nil
 }
 
-// machine is the other side. Beside files that are on their way here, one command runs there at a time: servers allow few
-// channels on a connection.
+// machine is the machine with the files. Besides downloads, it runs one command at a time: servers
+// allow few channels on a connection.
 type machine struct {
 	ctx  context.Context //nolint:containedctx // of the connection, whose requests have none
 	run  Run
 	turn sync.Mutex // held while a command runs
 
 	mu      sync.Mutex
-	uploads map[string]*upload // guarded by mu; those that are open, by name
+	uploads map[string]*upload // guarded by mu; open ones, by name
 }
 
-// home is where relative names begin, and shows whether the machine can do what the package needs.
+// home returns the directory of relative names, and checks that the machine has the tools.
 func (m *machine) home() (string, error) {
 	ctx, cancel := context.WithTimeoutCause(m.ctx, probeTime, fmt.Errorf("no answer within %v", probeTime))
 	defer cancel()
 	out, err := m.ask(ctx, `stat_ / >/dev/null && pwd`)
 	if err != nil {
-		return "", fmt.Errorf("it has no SFTP, and its shell does not serve files: %w", err)
+		return "", fmt.Errorf("it has no SFTP, and its shell lacks the tools to serve files: %w", err)
 	}
 	home := strings.TrimSuffix(string(out), "\n")
 	if !strings.HasPrefix(home, "/") {
-		return "", fmt.Errorf("it has no SFTP, and its shell has no directory: it says %.80q", home)
+		return "", fmt.Errorf("it has no SFTP, and its shell has no directory: it printed %.80q", home)
 	}
 	return home, nil
 }
 
-// prelude is what scripts begin with. stat_ prints a line for each name: mode in hexadecimal, size, time, owner, group. Start-up
-// files may have read nothing, or the first line, of the input: what is for the script begins behind a line that only we know.
+// prelude begins all scripts. stat_ prints a line for each name: mode in hexadecimal, size, time,
+// owner, group. Start-up files may have read none or some of the input, so the script's input
+// begins after a line with a random key.
 const prelude = `export LC_ALL=C
 stat_() { stat -c "%%f %%s %%Y %%u %%g" -- "$@" 2>/dev/null || stat -f "%%Xp %%z %%m %%u %%g" -- "$@" 2>/dev/null || { ls -dn -- "$@" >/dev/null && { echo "no stat" >&2; false; }; }; }
 follow_() { stat -L -c "%%f %%s %%Y %%u %%g" -- "$@" 2>/dev/null || stat -L -f "%%Xp %%z %%m %%u %%g" -- "$@" 2>/dev/null || { ls -dnL -- "$@" >/dev/null && { echo "no stat" >&2; false; }; }; }
@@ -79,7 +82,7 @@ while IFS= read -r l; do [ "$l" != %[1]s-in ] || break; done
 printf "\n%[1]s-out\n"
 `
 
-// ask runs a script and returns what it printed.
+// ask runs a script and returns its output.
 func (m *machine) ask(ctx context.Context, script string, args ...string) ([]byte, error) {
 	m.turn.Lock()
 	defer m.turn.Unlock()
@@ -88,10 +91,11 @@ func (m *machine) ask(ctx context.Context, script string, args ...string) ([]byt
 	return out.Bytes(), err
 }
 
-// maxAnswer is more than a directory of a hundred thousand names. What a machine says is kept in memory whole.
+// maxAnswer is more than a directory of a hundred thousand names needs. An answer is kept in
+// memory.
 const maxAnswer = 32 << 20
 
-// answer is what a script printed, up to maxAnswer.
+// answer is the output of a script, up to maxAnswer.
 type answer struct{ bytes.Buffer }
 
 func (a *answer) Write(p []byte) (int, error) {
@@ -107,8 +111,8 @@ func (m *machine) do(script string, args ...string) error {
 	return err
 }
 
-// stream runs a script, with $1, … as given, on stdin, and writes what it prints to stdout. An error of the script is what it
-// says on its standard error.
+// stream runs a script with the parameters $1, … and stdin, and writes its output to stdout. The
+// error of a failed script is its standard error.
 func (m *machine) stream(ctx context.Context, stdin io.Reader, stdout io.Writer, script string, args ...string) error {
 	key := rand.Text()
 	words := []string{"exec /bin/sh -c", quote(fmt.Sprintf(prelude, key) + script), "sh"}
@@ -120,8 +124,9 @@ func (m *machine) stream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 		stdin = strings.NewReader("")
 	}
 	var said tail
-	from := &behind{mark: []byte("\n" + key + "-out\n"), to: stdout}
-	// Start-up files that put another shell in place make it read its input: the command comes there, too.
+	from := &afterMark{mark: []byte("\n" + key + "-out\n"), to: stdout}
+	// If start-up files replace the shell, the new one reads its input, so the command comes there,
+	// too.
 	in := io.MultiReader(strings.NewReader(command+"\n"+key+"-in\n"), stdin)
 	code, err := m.run(ctx, command, in, from, &said)
 	switch {
@@ -130,14 +135,14 @@ func (m *machine) stream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 	case err != nil:
 		return err
 	case !from.found:
-		return fmt.Errorf("runs something else: %.200s", said.line())
+		return fmt.Errorf("runs another command: %.200s", said.line())
 	case code != 0:
 		return failure(said.line(), code)
 	}
 	return nil
 }
 
-// failure is the error that SFTP has a word for, where there is one.
+// failure returns the error of a failed script: one that SFTP knows, if it matches.
 func failure(said string, code int) error {
 	for text, err := range map[string]error{"No such file": os.ErrNotExist, "nonexistent": os.ErrNotExist, "ermission denied": os.ErrPermission,
 		"not permitted": os.ErrPermission} {
@@ -151,16 +156,16 @@ func failure(said string, code int) error {
 	return errors.New(said)
 }
 
-// behind passes on what comes behind a mark.
-type behind struct {
+// afterMark passes on everything after a mark.
+type afterMark struct {
 	mark  []byte
 	to    io.Writer
 	held  []byte
 	found bool
-	err   error // of to
+	err   error // error of to
 }
 
-func (b *behind) Write(p []byte) (int, error) {
+func (b *afterMark) Write(p []byte) (int, error) {
 	rest := p
 	if !b.found {
 		b.held = append(b.held, p...)
@@ -179,7 +184,7 @@ func (b *behind) Write(p []byte) (int, error) {
 	return len(p), b.err
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of the written text.
 type tail struct{ text []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -188,7 +193,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line is the last line.
+// line returns the last line.
 func (t *tail) line() string {
 	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])

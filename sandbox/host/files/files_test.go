@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// by runs commands here, by a shell, after what its start-up files do.
+// by runs commands here, with a shell, after its start-up files.
 func by(startup string, shell ...string) Run {
 	return func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 		cmd := exec.CommandContext(ctx, shell[0], append(shell[1:], "-c", startup+command)...)
@@ -41,7 +41,7 @@ func by(startup string, shell ...string) Run {
 	}
 }
 
-// client serves files by run and returns a client of it.
+// client serves files with run and returns a client.
 func client(t *testing.T, run Run) *sftp.Client {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func shells(t *testing.T) map[string]Run {
 	return all
 }
 
-// What is written is there with its bytes, mode and time, and comes back so.
+// Written files have their bytes, mode and time, and reading returns the same.
 func TestFiles(t *testing.T) {
 	for name, run := range shells(t) {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Names change as they do by SFTP, and what cannot be has its own error.
+// Names change as with SFTP, and each failure has its own error.
 func TestNamesAndErrors(t *testing.T) {
 	for name, run := range shells(t) {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestNamesAndErrors(t *testing.T) {
 	}
 }
 
-// A machine whose commands do something else says so, before anything is served.
+// On a machine that runs other commands Serve returns an error before it serves anything.
 func TestNothingServes(t *testing.T) {
 	for name, run := range map[string]Run{
 		"a menu": func(_ context.Context, _ string, _ io.Reader, stdout, _ io.Writer) (int, error) {

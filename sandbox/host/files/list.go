@@ -14,10 +14,10 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// info is a file as the machine tells of it.
+// info describes a file, from the machine's own report.
 type info struct {
 	name     string
-	mode     uint32 // of the machine: st_mode
+	mode     uint32 // st_mode on the machine
 	size     int64
 	time     int64
 	uid, gid uint32
@@ -28,14 +28,14 @@ func (i info) Size() int64        { return i.size }
 func (i info) ModTime() time.Time { return time.Unix(i.time, 0) }
 func (i info) IsDir() bool        { return i.Mode().IsDir() }
 func (i info) Sys() any {
-	return &sftp.FileStat{Size: uint64(i.size), Mode: i.mode, Mtime: uint32(i.time), Atime: uint32(i.time), UID: i.uid, GID: i.gid} //nolint:gosec // what SFTP has
+	return &sftp.FileStat{Size: uint64(i.size), Mode: i.mode, Mtime: uint32(i.time), Atime: uint32(i.time), UID: i.uid, GID: i.gid} //nolint:gosec // the types of SFTP
 }
 
-// Uid and Gid are the owners, for the server's list of attributes.
-func (i info) Uid() uint32 { return i.uid } //nolint:staticcheck // the interface's name
-func (i info) Gid() uint32 { return i.gid } //nolint:staticcheck // the same
+// Uid and Gid return the owners, for the server's list of attributes.
+func (i info) Uid() uint32 { return i.uid } //nolint:staticcheck // name of the interface
+func (i info) Gid() uint32 { return i.gid } //nolint:staticcheck // name of the interface
 
-// Mode is st_mode in Go's bits.
+// Mode converts st_mode to Go's bits.
 func (i info) Mode() fs.FileMode {
 	mode := fs.FileMode(i.mode & 0o777)
 	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
@@ -60,12 +60,12 @@ func (i info) Mode() fs.FileMode {
 	return mode
 }
 
-// parse reads a line of stat_.
+// parse parses a line of stat_.
 func parse(line, name string) (info, error) {
 	i := info{name: name}
 	f := strings.Fields(line)
 	if len(f) != 5 {
-		return i, fmt.Errorf("stat: it says %.80q", line)
+		return i, fmt.Errorf("stat: it printed %.80q", line)
 	}
 	mode, err := strconv.ParseUint(f[0], 16, 32)
 	if err != nil {
@@ -87,8 +87,9 @@ func parse(line, name string) (info, error) {
 	return i, nil
 }
 
-// listScript prints of each lot of names how many they are, a line for each, and the names themselves, each ended by a NUL. A
-// file that is gone in between fails its lot, which is then listed one by one.
+// listScript prints, for each batch of names, their number, a line for each, and the names
+// themselves, each ended by a NUL. If a file of a batch disappears meanwhile the batch fails, and
+// the script lists its files one by one.
 const listScript = `ls -d -- "$1" >/dev/null && cd -- "$1" && find . ! -name . -prune -exec sh -c '
 s() { stat -c "%f %s %Y %u %g" -- "$@" 2>/dev/null || stat -f "%Xp %z %m %u %g" -- "$@" 2>/dev/null; }
 if o=$(s "$@"); then echo $#; printf "%s\n" "$o"; printf "%s\0" "$@"
@@ -109,10 +110,10 @@ func (m *machine) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 	return nil, sftp.ErrSSHFxOpUnsupported
 }
 
-// Lstat is Stat that does not follow a link.
+// Lstat is like Stat, but does not follow a link.
 func (m *machine) Lstat(r *sftp.Request) (sftp.ListerAt, error) { return m.stat("stat_", r.Filepath) }
 
-// Readlink says where a link leads.
+// Readlink returns the target of a link.
 func (m *machine) Readlink(name string) (string, error) {
 	out, err := m.ask(m.ctx, `[ -L "$1" ] || { ls -d -- "$1" >/dev/null && echo "not a link" >&2; exit 1; }; readlink -- "$1"`, name)
 	return strings.TrimSuffix(string(out), "\n"), err
@@ -133,7 +134,7 @@ func parseList(out []byte) (list, error) {
 		count, rest, _ := bytes.Cut(out, []byte("\n"))
 		n, err := strconv.Atoi(string(count))
 		if err != nil || n <= 0 {
-			return nil, fmt.Errorf("list: it says %.80q", count)
+			return nil, fmt.Errorf("list: it printed %.80q", count)
 		}
 		lines := bytes.SplitN(rest, []byte("\n"), n+1)
 		if len(lines) != n+1 {
@@ -156,7 +157,7 @@ func parseList(out []byte) (list, error) {
 	return all, nil
 }
 
-// list is a whole answer.
+// list is a complete answer.
 type list []os.FileInfo
 
 func (l list) ListAt(to []os.FileInfo, at int64) (int, error) {

@@ -14,10 +14,10 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// ahead is how much of a file is taken before somebody reads it.
+// ahead is how much of a file is read in advance.
 const ahead = 8 << 20
 
-// spool makes a file that has no name.
+// spool makes a file without a name.
 func spool() (*os.File, error) {
 	f, err := os.CreateTemp("", "sandboxd-file-")
 	if err != nil {
@@ -26,7 +26,7 @@ func spool() (*os.File, error) {
 	return f, os.Remove(f.Name())
 }
 
-// Fileread opens a file for reading. Its bytes come once, from first to last; readers may ask in any order.
+// Fileread opens a file for reading. The bytes arrive once, in order; readers may ask in any order.
 func (m *machine) Fileread(r *sftp.Request) (io.ReaderAt, error) {
 	if err := m.do(`[ ! -d "$1" ] || { echo "Is a directory" >&2; exit 1; }; : <"$1"`, r.Filepath); err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (m *machine) Fileread(r *sftp.Request) (io.ReaderAt, error) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	d := &download{file: f, cancel: cancel, over: make(chan struct{})}
 	d.moved.L = &d.mu
-	go func() { // ends with the file or with Close, which waits for it
+	go func() { // ends with the file, or with Close, which waits for it
 		defer close(d.over)
 		d.end(m.stream(ctx, nil, d, `cat <"$1"`, r.Filepath))
 	}()
@@ -46,18 +46,18 @@ func (m *machine) Fileread(r *sftp.Request) (io.ReaderAt, error) {
 	return d, nil
 }
 
-// download is a file on its way here.
+// download is a file that is being read from the machine.
 type download struct {
 	file   *os.File
 	cancel context.CancelFunc
-	over   chan struct{} // closed when nothing more comes
+	over   chan struct{} // closed when no more bytes come
 
 	mu    sync.Mutex
-	moved sync.Cond // of mu: any of these has changed
+	moved sync.Cond // of mu: any of these fields changed
 	have  int64     // guarded by mu; bytes in file
-	want  int64     // guarded by mu; the end of the furthest read so far
+	want  int64     // guarded by mu; end of the furthest read so far
 	ended bool      // guarded by mu
-	err   error     // guarded by mu; why, other than the end of the file
+	err   error     // guarded by mu; why it ended, unless at the end of the file
 }
 
 func (d *download) end(err error) {
@@ -69,7 +69,7 @@ func (d *download) end(err error) {
 	d.moved.Broadcast()
 }
 
-// Write takes what comes, and waits while nobody reads.
+// Write receives bytes, and blocks while nothing reads them.
 func (d *download) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	for d.have > d.want+ahead && !d.ended {
@@ -115,17 +115,18 @@ func (d *download) Close() error {
 	return d.file.Close()
 }
 
-// Filewrite opens a file for writing. It is made, or emptied, at once, and gets its bytes when it is closed: the error of that
-// is the one of Close.
+// Filewrite opens a file for writing. It creates or truncates the file immediately; Close sends the
+// bytes and returns their error.
 func (m *machine) Filewrite(r *sftp.Request) (io.WriterAt, error) { return m.open(r) }
 
-// OpenFile is Filewrite of a file that is read, too: what was there and what is written, before that has arrived.
+// OpenFile is like Filewrite, and also allows reads: of the previous content and of written bytes,
+// before they are sent.
 func (m *machine) OpenFile(r *sftp.Request) (sftp.WriterAtReaderAt, error) { return m.open(r) }
 
 func (m *machine) open(r *sftp.Request) (*upload, error) {
 	flags := r.Pflags()
 	if flags.Append {
-		return nil, errors.New("append is not to be had without SFTP")
+		return nil, errors.New("append is not supported without SFTP")
 	}
 	open := `[ ! -d "$1" ] || { echo "Is a directory" >&2; exit 1; }; [ -e "$1" ] || new=1; `
 	switch {
@@ -141,7 +142,7 @@ func (m *machine) open(r *sftp.Request) (*upload, error) {
 		open += `ls -d -- "$1" >/dev/null && : >>"$1" && `
 	}
 	args := []string{r.Filepath}
-	if a := r.Attributes(); r.AttrFlags().Permissions { // as open(2) gives them to what it makes
+	if a := r.Attributes(); r.AttrFlags().Permissions { // as open(2) sets them on a new file
 		args = append(args, fmt.Sprintf("0%o", a.Mode&0o7777))
 		open += `{ [ -z "$new" ] || chmod "$(printf %o $(($2 & ~0$(umask))))" "$1"; } && `
 	}
@@ -151,7 +152,7 @@ func (m *machine) open(r *sftp.Request) (*upload, error) {
 	}
 	u := &upload{m: m, file: f, name: r.Filepath}
 	err = m.do(open+":", args...)
-	if err == nil && !flags.Trunc && !flags.Excl { // what is not written over stays
+	if err == nil && !flags.Trunc && !flags.Excl { // bytes that are not overwritten stay
 		err = m.stream(m.ctx, nil, f, `cat <"$1"`, r.Filepath)
 	}
 	if err != nil {
@@ -164,7 +165,7 @@ func (m *machine) open(r *sftp.Request) (*upload, error) {
 	return u, nil
 }
 
-// upload is a file on its way there.
+// upload is a file that is being written to the machine.
 type upload struct {
 	m     *machine
 	file  *os.File
@@ -181,7 +182,7 @@ func (u *upload) WriteAt(p []byte, at int64) (int, error) {
 
 func (u *upload) ReadAt(p []byte, at int64) (int, error) { return u.file.ReadAt(p, at) }
 
-// Close sends the bytes, sees that they have all arrived, and sets the attributes.
+// Close sends the bytes, checks that all have arrived, and sets the attributes.
 func (u *upload) Close() error {
 	defer u.file.Close()
 	var err error
@@ -214,7 +215,7 @@ func (u *upload) send() error {
 		return err
 	}
 	if said := strings.TrimSpace(out.String()); said != "" && said != strconv.FormatInt(st.Size(), 10) {
-		return fmt.Errorf("of %d bytes %.20s have arrived", st.Size(), said)
+		return fmt.Errorf("sent %d bytes, of which %.20s arrived", st.Size(), said)
 	}
 	return nil
 }

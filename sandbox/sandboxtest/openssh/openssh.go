@@ -1,5 +1,6 @@
-// Package openssh runs the SSH server of this machine for tests: on a free port of the loopback, for the account that runs
-// the test, with keys, a configuration and a home directory of the test's own. It knows no backend and no sandbox.
+// Package openssh runs this machine's SSH server for tests: on a free port of the loopback, for the
+// account of the test, with its own keys, configuration and home directory. It knows no backend and
+// no sandbox.
 package openssh
 
 import (
@@ -26,32 +27,32 @@ import (
 const (
 	program = "/usr/sbin/sshd"
 
-	// patience bounds what takes no time, on a machine that has none.
+	// patience bounds waits for quick events on a busy machine.
 	patience = time.Minute
 )
 
-// Settings of a server. What the zero value leaves out is as Debian has it, with SFTP.
+// Settings of a server. The zero value is Debian's configuration, with SFTP.
 type Settings struct {
-	Lines  []string // of sshd_config, before those of this package: the first one of a keyword counts
+	Lines  []string // of sshd_config, before ours: the first line of a keyword counts
 	NoSFTP bool
 	RC     string // ~/.bashrc of the account
-	Home   string // instead of a directory of the test's own
-	Env    string // more for SetEnv
+	Home   string // instead of a directory of the test
+	Env    string // more variables for SetEnv
 }
 
-// Server is an SSH server that the test started, and who may log in to it.
+// Server is an SSH server of the test, with a user who may log in.
 type Server struct {
 	Dir, Home string
 	Port      string
 	User      string
 	Key       ssh.Signer // its host key
 	Identity  string     // file of the key that may log in
-	PID       int        // of the process that listens
+	PID       int        // of the listening process
 	Log       string     // file
 }
 
-// Start runs a server until the test ends. Processes that have something below its home directory in their arguments are to
-// be gone by then.
+// Start runs a server until the test ends. By then, processes with a path below its home directory
+// in their arguments must have ended.
 func Start(t testing.TB, s Settings) *Server {
 	t.Helper()
 	if _, err := os.Stat(program); err != nil {
@@ -69,7 +70,7 @@ func Start(t testing.TB, s Settings) *Server {
 	if s.RC != "" {
 		check(t, os.WriteFile(filepath.Join(server.Home, ".bashrc"), []byte(s.RC), 0o600))
 	}
-	t.Cleanup(func() { // when all that the test made there is destroyed; a guest ends when it has seen its connection end
+	t.Cleanup(func() { // after all cleanup of the test; a guest ends when its connection has ended
 		look := time.NewTicker(20 * time.Millisecond)
 		defer look.Stop()
 		late := time.After(patience)
@@ -99,13 +100,13 @@ func Start(t testing.TB, s Settings) *Server {
 	return server
 }
 
-// NeedTerminals skips a test where a server of this user's can give nobody a terminal. sshd wants
-// each to be of the group tty and ends when it cannot have that (pty_setowner in its sshpty.c). Only
-// root can change the group, so for others devpts must do it (gid= in Linux's filesystems/devpts.rst).
+// NeedTerminals skips a test if a server of this user cannot make terminals. sshd requires the
+// group tty for each and ends otherwise (pty_setowner in its sshpty.c). Only root can change the
+// group, so for other users devpts must set it (gid= in Linux's filesystems/devpts.rst).
 func NeedTerminals(t testing.TB) {
 	t.Helper()
 	tty, err := user.LookupGroup("tty")
-	if os.Geteuid() == 0 || err != nil { // without the group sshd takes the user's own
+	if os.Geteuid() == 0 || err != nil { // without the group sshd uses the user's own
 		return
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -118,18 +119,19 @@ func NeedTerminals(t testing.TB) {
 	}
 }
 
-// Serve runs the server again, after its process was ended: it reads its files anew.
+// Serve runs the server again after its process has ended; it reads its files anew.
 func (s *Server) Serve(t testing.TB) {
 	t.Helper()
-	s.PID = Run(t, exec.CommandContext(context.Background(), program, "-D", "-f", filepath.Join(s.Dir, "sshd_config"), "-E", s.Log), s.Port, s.Log) //nolint:gosec // the test's own
+	s.PID = Run(t, exec.CommandContext(context.Background(), program, "-D", "-f", filepath.Join(s.Dir, "sshd_config"), "-E", s.Log), s.Port, s.Log) //nolint:gosec // from the test
 }
 
-// Run runs a server until the test ends, waits until it takes connections, and returns its process.
+// Run runs a server until the test ends, waits until it accepts connections, and returns its
+// process.
 func Run(t testing.TB, cmd *exec.Cmd, port, log string) (pid int) {
 	t.Helper()
 	check(t, cmd.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // may have ended
 		_ = cmd.Wait()
 		if t.Failed() {
 			text, _ := os.ReadFile(log)
@@ -152,13 +154,13 @@ func Run(t testing.TB, cmd *exec.Cmd, port, log string) (pid int) {
 	}
 }
 
-// Addr is where the server is.
+// Addr returns the server's address.
 func (s *Server) Addr() string { return "127.0.0.1:" + s.Port }
 
-// URI is the account on the server.
+// URI returns the URI of the account on the server.
 func (s *Server) URI() string { return "ssh://" + s.User + "@" + s.Addr() }
 
-// KeyPair makes a key, writes it to file, with its public half beside it, and returns it.
+// KeyPair generates a key, writes it and its public half to file and file.pub, and returns it.
 func KeyPair(t testing.TB, file string) ssh.Signer {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
@@ -172,7 +174,7 @@ func KeyPair(t testing.TB, file string) ssh.Signer {
 	return signer
 }
 
-// Processes are those that have something in a directory in their arguments.
+// Processes returns the processes with a path in a directory in their arguments.
 func Processes(dir string) []string {
 	var found []string
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -185,13 +187,14 @@ func Processes(dir string) []string {
 	return found
 }
 
-// ShortDir is a directory whose name leaves room for a socket's (unix(7)), until the test ends.
+// ShortDir returns a directory, until the test ends, with a path short enough for sockets in it
+// (unix(7)).
 func ShortDir(t testing.TB) string {
 	t.Helper()
 	return shortdir.New(t)
 }
 
-// FreePort is a port of the loopback on which nobody listens.
+// FreePort returns an unused port of the loopback.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -201,7 +204,8 @@ func FreePort(t testing.TB) string {
 	return strconv.Itoa(addr.Port)
 }
 
-// Needed skips a test that needs a package which is not installed. Where nothing may be skipped it fails.
+// Needed skips a test because a package is not installed. It fails the test where skips are not
+// allowed.
 func Needed(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {

@@ -1,6 +1,6 @@
 // Package shortdir gives tests a directory for unix sockets, whose paths have at most 107 bytes
-// (sun_path, unix(7)). t.TempDir has the name of the test in its path and goes below TMPDIR, which
-// may be long by itself.
+// (sun_path, unix(7)). The path of t.TempDir contains the name of the test and TMPDIR, which may be
+// long.
 package shortdir
 
 import (
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// most is how long the directory for temporary files may be to be used. Programs put as much again
-// below what they are given: ssh's ControlPath, an agent's socket, an engine's.
+// most is the longest usable path of the directory for temporary files. Programs add as much again:
+// ssh's ControlPath, an agent's socket, an engine's.
 const most = 32
 
-// New returns an empty directory below Parent that is removed when t has ended.
+// New returns an empty directory below Parent that is removed when t ends.
 func New(t testing.TB) string {
 	t.Helper()
 	dir, err := Make()
@@ -23,10 +23,10 @@ func New(t testing.TB) string {
 	return dir
 }
 
-// Make is New without a test. The caller removes the directory.
+// Make is like New, without a test. The caller removes the directory.
 func Make() (string, error) { return os.MkdirTemp(Parent(), "sbx") }
 
-// Parent is the directory for temporary files, or /tmp where that has a long name.
+// Parent returns the directory for temporary files, or /tmp if its path is too long.
 func Parent() string {
 	if dir := os.TempDir(); len(dir) <= most {
 		return dir
