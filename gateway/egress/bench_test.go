@@ -58,7 +58,7 @@ func BenchmarkStream(b *testing.B) {
 	})
 }
 
-// BenchmarkConnect is a connection with one byte to and fro.
+// BenchmarkConnect is a connection with one byte in each direction.
 func BenchmarkConnect(b *testing.B) {
 	w := newWorld(b, ModeFiltered)
 	w.internet.listen(b, 7, echoes)
@@ -81,7 +81,8 @@ func BenchmarkConnect(b *testing.B) {
 	b.ReportMetric(took[len(took)*99/100].Seconds()*1e3, "p99-ms")
 }
 
-// BenchmarkIdle is what 1,000 connections that say nothing add to this process, programs and servers included.
+// BenchmarkIdle is the memory of 1,000 idle connections in this process, including programs and
+// servers.
 func BenchmarkIdle(b *testing.B) {
 	w := newWorld(b, ModeFiltered)
 	w.internet.listen(b, 7, echoes)

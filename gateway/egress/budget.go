@@ -6,24 +6,25 @@ import (
 	"sync"
 )
 
-// Budget bounds what all sandboxes of a daemon have open to the outside together, so that descriptors are left for everything else that it
-// does. Its methods may be called at once, those of its shares, too.
+// Budget limits the outside connections of all sandboxes of a daemon together, so that descriptors
+// remain for its other work. Its methods, and those of its shares, are safe for concurrent use.
 type Budget struct {
 	total int
-	of    *Budget // of which this is a share; nil: of none
+	of    *Budget // the budget that this is a share of; nil: none
 
-	mu   sync.Mutex // of a share before that of what it is a share of
+	mu   sync.Mutex // of a share, locked before that of its parent
 	used int        // guarded by mu
 }
 
-// NewBudget returns a budget of so many descriptors.
+// NewBudget returns a budget of that many descriptors.
 func NewBudget(descriptors int) *Budget { return &Budget{total: descriptors} }
 
-// Share returns a budget for some of the sandboxes, of at most so many descriptors; 0 is no such limit. Whatever that is, a share takes
-// no more than are left for everybody: alone it has half of all, and who comes next always finds some.
+// Share returns a budget for some of the sandboxes, of at most that many descriptors; 0 means no
+// such limit. A share also gets no more than what is left for others: alone it gets half, and
+// capacity always remains for another share.
 func (b *Budget) Share(most int) *Budget { return &Budget{total: most, of: b} }
 
-// Most is how many descriptors there are, of a share how many it can have.
+// Most returns the number of descriptors, or how many a share can get.
 func (b *Budget) Most() int {
 	half := math.MaxInt
 	if b.of != nil {
@@ -35,14 +36,14 @@ func (b *Budget) Most() int {
 	return min(b.total, half)
 }
 
-// Used is how many are taken now.
+// Used returns the number of descriptors in use.
 func (b *Budget) Used() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
 }
 
-// take takes n descriptors, or none and says why. A nil Budget has as many as anybody wants.
+// take takes n descriptors, or none and returns why. A nil Budget is unlimited.
 func (b *Budget) take(n int) refusal {
 	if b == nil {
 		return refusal{}
@@ -53,7 +54,7 @@ func (b *Budget) take(n int) refusal {
 		return b.lendLocked(n, 0)
 	}
 	if b.total > 0 && b.used+n > b.total {
-		return refusal{limit: LimitOwner, why: fmt.Sprintf("your sandboxes have %d connections open, as many as one owner's may together (quota.connections): end some, or stop a sandbox", b.used)}
+		return refusal{limit: LimitOwner, why: fmt.Sprintf("your sandboxes have %d connections open, the limit of one owner (quota.connections): close some, or stop a sandbox", b.used)}
 	}
 	b.of.mu.Lock()
 	defer b.of.mu.Unlock()
@@ -64,19 +65,19 @@ func (b *Budget) take(n int) refusal {
 	return refusal{}
 }
 
-// lendLocked takes n for who has some already. It is called with mu held.
+// lendLocked takes n for a share that has some already. The caller holds mu.
 func (b *Budget) lendLocked(n, has int) refusal {
 	switch free := b.total - b.used; {
 	case free < n:
-		return refusal{limit: LimitDaemon, why: fmt.Sprintf("the daemon's sandboxes have %d connections open, as many as they may together", b.total)}
+		return refusal{limit: LimitDaemon, why: fmt.Sprintf("the daemon's sandboxes have %d connections open, the limit for all", b.total)}
 	case has > 0 && has+n > free:
-		return refusal{limit: LimitOwner, why: fmt.Sprintf("your sandboxes have %d connections open, and %d are left for everybody (connections): end some, or stop a sandbox", has, free)}
+		return refusal{limit: LimitOwner, why: fmt.Sprintf("your sandboxes have %d connections open, and only %d are left for all owners (connections): close some, or stop a sandbox", has, free)}
 	}
 	b.used += n
 	return refusal{}
 }
 
-// give gives back what take took.
+// give returns n descriptors.
 func (b *Budget) give(n int) {
 	if b == nil {
 		return
@@ -87,10 +88,11 @@ func (b *Budget) give(n int) {
 	b.used -= n
 }
 
-// DefaultConnections is how many connections a sandbox may have at once that asks for nothing else.
+// DefaultConnections is the default limit of concurrent connections of a sandbox.
 const DefaultConnections = 1024
 
-// most is how many connections one sandbox may have: what was asked for, and no more than leaves something for others.
+// most returns the limit of one sandbox: the configured one, or less, so that capacity remains for
+// others.
 func (b *Budget) most(asked int) int {
 	if asked <= 0 {
 		asked = DefaultConnections
@@ -104,11 +106,13 @@ func (b *Budget) most(asked int) int {
 	return min(asked, max(1, b.total/4))
 }
 
-// lookUpCost is how many descriptors a name costs while it is looked up: the resolver asks for both kinds of addresses at once.
+// lookUpCost is the number of descriptors for a name lookup: the resolver asks for both kinds of
+// addresses at once.
 const lookUpCost = 2
 
-// Buffers of TCP connections, in bytes. One connection alone may have much, which makes it fast; the more there are, the less each
-// newer one may grow to, so that what a sandbox can make the daemon hold by reading nothing is bounded.
+// Buffers of TCP connections, in bytes. A single connection may have large buffers, which makes it
+// fast. The more connections there are, the less each newer one may grow. This limits the memory
+// that a sandbox can fill by reading nothing.
 const (
 	bufferMin     = 4 << 10
 	bufferDefault = 256 << 10
@@ -116,11 +120,12 @@ const (
 	bufferLeast   = 32 << 10 // of a connection among very many
 	bufferBudget  = 64 << 20 // of a sandbox; see bufferShare
 
-	crowd = 64 // connections from which on each copies in small pieces
+	crowd = 64 // number of connections above which copies use small buffers
 )
 
-// bufferShare is how large either buffer of a connection may become while n are open, in powers of two so that it changes seldom. A sandbox that fills
-// each to its most before it opens the next holds some 220 MiB with a thousand connections.
+// bufferShare returns the maximum size of either buffer of a connection while n are open, as a
+// power of two, so that it changes seldom. A sandbox with a thousand connections can hold some 220
+// MiB, if it fills each before it opens the next.
 func bufferShare(n int) int {
 	share := bufferMax
 	for share > bufferLeast && share*4*n > bufferBudget {

@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// restart starts the stack again, with other options.
+// restart restarts the stack with other options.
 func (w *world) restart(change func(*Options)) {
 	w.t.Helper()
 	must(w.t, w.stack.Close())
@@ -25,7 +25,7 @@ func descriptors(t *testing.T) int {
 	return len(list)
 }
 
-// A sandbox that opens all that it can holds what it may and no more, is told of the rest, and gives everything back.
+// A sandbox gets connections up to its limit, an event for each further one, and gives all back.
 func TestConnectionsAreBounded(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	const most, more = 20, 30
@@ -43,12 +43,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if len(open) != most {
 		t.Errorf("%d connections are open, want %d", len(open), most)
 	}
-	// Each has its program's end, the daemon's, the server's and the pipe with which that copies here.
+	// Each has the program's end, the daemon's, the server's, and a pipe for the copy here.
 	if held := descriptors(t) - before; held > 5*most+10 {
 		t.Errorf("%d descriptors more", held)
 	}
 	for range more - most {
-		if e := w.await("refused", is(KindRefused, public)); e.Why != "20 connections are open already, as many as this sandbox may have" || e.Limit != LimitSandbox || e.Opens != "" || e.Addr.Port() != 7 {
+		if e := w.await("refused", is(KindRefused, public)); e.Why != "20 connections are open, the limit of this sandbox" || e.Limit != LimitSandbox || e.Opens != "" || e.Addr.Port() != 7 {
 			t.Errorf("got %+v", e)
 		}
 	}
@@ -65,7 +65,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	must(t, w.tries("tcp", public+":7"))
 	must(t, w.tries("udp", public+":7"))
 
-	// What others took is not there.
+	// Connections of others are not available.
 	must(t, w.stack.Close())
 	w.start(ModeFiltered)
 	if budget.take(10*most) != (refusal{}) {
@@ -91,7 +91,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// One sandbox leaves the others most of what there is, whatever it asks for.
+// A sandbox leaves most of the budget to others, whatever its limit.
 func TestMostOfABudget(t *testing.T) {
 	for _, c := range []struct {
 		budget *Budget
@@ -104,7 +104,7 @@ func TestMostOfABudget(t *testing.T) {
 	}
 }
 
-// Whoever takes all that they get leaves something for who comes next, and may not have more than was set for them.
+// A greedy share leaves capacity for the next one, and stays within its limit.
 func TestShares(t *testing.T) {
 	all := NewBudget(120)
 	greedy := func(b *Budget) (n int, why refusal) {
@@ -118,7 +118,7 @@ func TestShares(t *testing.T) {
 		share *Budget
 		want  int
 		says  string
-	}{{first, 60, "60 connections open, and 60 are left for everybody (connections)"}, {second, 30, "30 are left"}, {bounded, 5, "5 connections open, as many as one owner's may together (quota.connections)"}, {third, 13, "12 are left"}} {
+	}{{first, 60, "60 connections open, and only 60 are left for all owners (connections)"}, {second, 30, "30 are left"}, {bounded, 5, "5 connections open, the limit of one owner (quota.connections)"}, {third, 13, "12 are left"}} {
 		n, why := greedy(c.share)
 		if n != c.want || why.limit != LimitOwner || !strings.Contains(why.why, c.says) {
 			t.Errorf("owner %d: got %d connections and %+v, want %d and %q", i, n, why, c.want, c.says)
@@ -128,7 +128,7 @@ func TestShares(t *testing.T) {
 		t.Errorf("%d are taken of all", used)
 	}
 	first.give(60)
-	if n, _ := greedy(third); n != 30 { // as many as are left then, and one
+	if n, _ := greedy(third); n != 30 { // all that are left then, and one
 		t.Errorf("after an owner went: got %d more", n)
 	}
 	second.give(30)
@@ -145,14 +145,15 @@ func TestShares(t *testing.T) {
 		t.Errorf("the only one: %+v", why)
 	}
 	if why := tiny.Share(0).take(1); why.limit != LimitDaemon {
-		t.Errorf("there is none left: %+v", why)
+		t.Errorf("nothing is left: %+v", why)
 	}
 	if got := all.Share(0).most(0); got != 30 {
 		t.Errorf("one sandbox of a share: got %d, want a quarter of all", got)
 	}
 }
 
-// A sandbox that has the share of its owner is told so, and so is the event; one that gets another owner is of theirs from then on.
+// At the limit of its owner, a sandbox gets an error and an event that name it. After a change of
+// the owner, the new owner's limit applies.
 func TestShareOfAnOwner(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	all := NewBudget(100)
@@ -178,7 +179,7 @@ func TestShareOfAnOwner(t *testing.T) {
 	}
 }
 
-// However a sandbox goes about it, the buffers of its connections together stay within bounds.
+// The buffers of a sandbox's connections together stay within their limit.
 func TestBuffersAreBounded(t *testing.T) {
 	worst := 0
 	for n := 1; n <= DefaultConnections; n++ {

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// A way that cannot be had is tried again after a pause that doubles.
+// Pauses between attempts to provide a network. They double.
 const firstPause, lastPause = 100 * time.Millisecond, 10 * time.Second
 
-// maxSettle is longer than a stack needs unless the sandbox keeps it from reading.
+// maxSettle is more than a stack needs, unless the sandbox prevents it from reading.
 const maxSettle = time.Second
 
-// Carrier carries the connections of one sandbox, by a stack for its packets or by a proxy, as long
-// as there is a way to it. The zero value carries nothing. Its methods may be called at once.
+// Carrier provides the network of one sandbox, with a stack for its packets or a proxy, while there
+// is a connection to it. The zero value provides none. Its methods are safe for concurrent use.
 type Carrier struct {
-	mu      sync.Mutex // held while Options are asked for
-	now     carrying   // nil while nothing is carried
-	trouble error      // why nothing is carried; nil if there is no trouble
+	mu      sync.Mutex // held while options are read
+	now     carrying   // nil: no network
+	trouble error      // why there is no network; nil if there is no error
 }
 
 // carrying is a *Stack or a *Proxy.
@@ -33,14 +33,14 @@ type carrying interface {
 	Close() error
 }
 
-// Keep calls carry again and again until ctx ends, at once when the last call lasted and else after
-// a pause. carry is what calls Packets or Proxy.
+// Keep calls carry repeatedly until ctx ends. It calls it again at once if the last call was long,
+// otherwise after a pause. carry calls Packets or Proxy.
 func (c *Carrier) Keep(ctx context.Context, log *slog.Logger, carry func(context.Context) error) {
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
 		began := time.Now()
 		err := carry(ctx)
 		if ctx.Err() == nil && err != nil {
-			log.Warn("connections are not carried", "err", err)
+			log.Warn("sandbox has no network", "err", err)
 		}
 		c.ended(err)
 		if time.Since(began) > lastPause {
@@ -55,9 +55,9 @@ func (c *Carrier) Keep(ctx context.Context, log *slog.Logger, carry func(context
 	}
 }
 
-// Packets carries the packets of a TUN device, which it closes, until hold ends, which says that
-// the sandbox has gone, or ctx does: neither is an error. options is asked once, and while it is
-// nobody changes the policy.
+// Packets serves the packets of a TUN device, which it closes. It returns nil when hold ends, which
+// means that the sandbox has gone, or when ctx ends. It reads options once; policy changes wait
+// until then.
 func (c *Carrier) Packets(ctx context.Context, device *os.File, hold net.Conn, options func() (Options, error)) error {
 	defer hold.Close()
 	taken := false
@@ -74,20 +74,20 @@ func (c *Carrier) Packets(ctx context.Context, device *os.File, hold net.Conn, o
 	gone := make(chan struct{})
 	go func() { // ends with hold
 		defer close(gone)
-		_, _ = io.Copy(io.Discard, hold) // it says nothing: its end does
+		_, _ = io.Copy(io.Discard, hold) // only its end matters
 	}()
 	select {
 	case <-gone:
-	case <-stack.Done(): // there may be another one
+	case <-stack.Done(): // a new device may follow
 	case <-ctx.Done():
 	}
 	hold.Close()
 	<-gone
-	c.ended(nil) // before it is closed: nobody changes its policy any more
+	c.ended(nil) // before Close: from here, SetPolicy changes nothing
 	return stack.Close()
 }
 
-// Proxy serves a proxy on l until that is closed, which is no error.
+// Proxy serves a proxy on l until l is closed. That is not an error.
 func (c *Carrier) Proxy(l net.Listener, options func() (Options, error)) error {
 	proxy, err := begin(c, options, NewProxy)
 	if err != nil {
@@ -96,21 +96,21 @@ func (c *Carrier) Proxy(l net.Listener, options func() (Options, error)) error {
 	var wg sync.WaitGroup
 	for {
 		conn, err := l.Accept()
-		if err != nil { // the connection that it stands on has ended
+		if err != nil { // the connection below l has ended
 			break
 		}
 		wg.Go(func() { proxy.Serve(conn) })
 	}
-	c.ended(nil) // before it is closed, likewise
+	c.ended(nil) // before Close, as above
 	err = proxy.Close()
 	wg.Wait()
 	return err
 }
 
-// begin starts what carries, with the policy as it is now.
+// begin starts a stack or proxy with the current policy.
 func begin[C carrying](c *Carrier, options func() (Options, error), start func(Options) (C, error)) (now C, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock() // who changes the policy meanwhile waits, and then finds it
+	defer c.mu.Unlock() // a policy change meanwhile waits, and then applies to it
 	o, err := options()
 	if err != nil {
 		return now, err
@@ -122,7 +122,7 @@ func begin[C carrying](c *Carrier, options func() (Options, error), start func(O
 	return now, nil
 }
 
-// ended notes that nothing is carried, and why.
+// ended records that there is no network, and why.
 func (c *Carrier) ended(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,21 +132,21 @@ func (c *Carrier) ended(err error) {
 	}
 }
 
-// Up reports whether connections are carried now.
+// Up reports whether the sandbox has a network.
 func (c *Carrier) Up() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now != nil
 }
 
-// Trouble returns why connections are not carried; nil if they are, or were not tried yet.
+// Trouble returns why there is no network, or nil if there is one or none was started.
 func (c *Carrier) Trouble() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.trouble
 }
 
-// SetPolicy makes policy the one that holds, now and for connections that exist.
+// SetPolicy sets the policy for new and existing connections.
 func (c *Carrier) SetPolicy(policy *Policy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +155,7 @@ func (c *Carrier) SetPolicy(policy *Policy) {
 	}
 }
 
-// SetBudget makes budget what new connections are taken from.
+// SetBudget sets the budget for new connections.
 func (c *Carrier) SetBudget(budget *Budget) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,8 +164,8 @@ func (c *Carrier) SetBudget(budget *Budget) {
 	}
 }
 
-// Settle waits until every connection that the sandbox has made so far was judged, for at most a
-// second.
+// Settle waits until all connections that the sandbox has made so far are allowed or blocked, for
+// at most a second.
 func (c *Carrier) Settle(ctx context.Context) {
 	c.mu.Lock()
 	now := c.now

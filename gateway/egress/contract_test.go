@@ -16,18 +16,18 @@ import (
 	"golang.org/x/net/proxy"
 )
 
-// tier is a way by which the programs of a sandbox get out. All of them are held to one contract.
+// tier is a way for programs of a sandbox to reach the outside. All tiers have the same contract.
 type tier struct {
 	name string
-	// begin makes the world's network anew.
+	// begin creates the world's network.
 	begin func(w *world, o Options) network
 }
 
-// network is what a tier gives.
+// network is the network of a tier.
 type network interface {
 	SetPolicy(*Policy)
 	Close() error
-	// connect is what a program does to reach host, a name or an address.
+	// connect connects to host, a name or an address, as a program does.
 	connect(host string, port int) (net.Conn, error)
 }
 
@@ -104,7 +104,7 @@ func throughConnect(address, target string) (net.Conn, error) {
 	return &buffered{conn.(*net.TCPConn), in}, nil
 }
 
-// buffered is a connection of which something was read already.
+// buffered is a connection with data that was read already.
 type buffered struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -120,7 +120,7 @@ func throughSOCKS(address, target string) (net.Conn, error) {
 	return d.Dial("tcp", target)
 }
 
-// contract runs f with each tier in a world of its own.
+// contract runs f with each tier, in a world of its own.
 func contract(t *testing.T, mode Mode, allow []string, f func(t *testing.T, w *world, n network)) {
 	for _, tier := range tiers {
 		t.Run(tier.name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func contract(t *testing.T, mode Mode, allow []string, f func(t *testing.T, w *w
 	}
 }
 
-// answers says whether somebody is at the other end of a connection to host.
+// answers connects to host, and returns an error unless it answers.
 func answers(n network, host string, port int) error {
 	c, err := n.connect(host, port)
 	if err != nil {
@@ -141,7 +141,8 @@ func answers(n network, host string, port int) error {
 	return err
 }
 
-// What is closed is closed in every tier, by address and by name, at once, in the same words, and nobody there hears of it.
+// Every tier blocks closed addresses, by address and by name, at once and with the same text. They
+// receive nothing.
 func TestContractClosed(t *testing.T) {
 	contract(t, ModeFiltered, nil, func(t *testing.T, w *world, n network) {
 		var reached atomic.Int64
@@ -158,9 +159,9 @@ func TestContractClosed(t *testing.T) {
 			want := n.(interface{ current() *Policy }).current().refuses("", netip.AddrPortFrom(netip.MustParseAddr(a), 80), OwnAddresses())
 			for _, host := range []string{a, name} {
 				if _, tun := n.(tunNetwork); tun && host == a && (i < 4 || strings.Contains(a, ":")) {
-					continue // that is the sandbox's own loopback, or a family that is not there
+					continue // the sandbox's own loopback, or a missing family
 				} else if tun && host == a && Names.Contains(netip.MustParseAddr(a)) {
-					continue // which stands for a name
+					continue // represents a name
 				}
 				start := time.Now()
 				if err := answers(n, host, 80); err == nil || time.Since(start) > 5*time.Second {
@@ -206,7 +207,8 @@ func TestContractAllowlist(t *testing.T) {
 	})
 }
 
-// A listed name is no way to others behind the same address, and a connection that is no longer allowed ends.
+// A listed name does not give access to others behind the same address. A connection that is no
+// longer allowed ends.
 func TestContractHoldsAfterwards(t *testing.T) {
 	contract(t, ModeAllowlist, []string{"cdn.test", "public.test"}, func(t *testing.T, w *world, n network) {
 		w.internet.listen(t, 80, echoes)
@@ -233,12 +235,12 @@ func TestContractHoldsAfterwards(t *testing.T) {
 			t.Errorf("got %+v", e)
 		}
 		if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
-			t.Error("it goes on")
+			t.Error("still open")
 		}
 	})
 }
 
-// Each direction ends by itself, and all the bytes arrive.
+// Each direction ends on its own, and all bytes arrive.
 func TestContractEnds(t *testing.T) {
 	contract(t, ModeFiltered, nil, func(t *testing.T, w *world, n network) {
 		w.internet.listen(t, 7, func(c net.Conn) {
@@ -269,16 +271,16 @@ func TestContractBounds(t *testing.T) {
 			t.Errorf("%d connections are open, want 30", held)
 		}
 		for range 10 {
-			if e := w.await("refused", is(KindRefused, public)); e.Why != "30 connections are open already, as many as this sandbox may have" {
+			if e := w.await("refused", is(KindRefused, public)); e.Why != "30 connections are open, the limit of this sandbox" {
 				t.Errorf("got %+v", e)
 			}
 		}
 		must(t, n.Close())
 		if _, tun := n.(tunNetwork); tun {
-			return // who asks it waits for nobody
+			return // the program does not wait for it
 		}
 		if err := answers(n, public, 7); err == nil {
-			t.Error("it is open after Close")
+			t.Error("open after Close")
 		}
 	})
 }

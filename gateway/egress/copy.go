@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	copySize  = 128 << 10 // holds any datagram too
-	smallSize = 16 << 10  // where there are many connections
+	copySize  = 128 << 10 // also holds any datagram
+	smallSize = 16 << 10  // if there are many connections
 )
 
-// Buffers are lent to whoever has bytes to move; an idle connection has none.
+// Buffers are in use only while bytes are copied. An idle connection has none.
 var (
 	buffers      = sync.Pool{New: func() any { return ptr(make([]byte, copySize)) }}
 	smallBuffers = sync.Pool{New: func() any { return ptr(make([]byte, smallSize)) }}
 )
 
-// lend returns a buffer, a small one if small says so; nil never does.
+// lend returns a buffer, a small one if small is set. A nil small means large.
 func lend(small *atomic.Bool) *[]byte {
 	if small != nil && small.Load() {
 		return smallBuffers.Get().(*[]byte)
@@ -37,9 +37,9 @@ func giveBack(b *[]byte) {
 	}
 }
 
-// whenReady reads from conn and calls use with what came: nothing is an empty datagram, or the end of a
-// stream that is a socket. The buffer that it is in was taken when
-// there was something to read, and serves others after. Connections that are no sockets hold theirs as they wait.
+// whenReady reads from conn and calls use with the bytes. No bytes mean an empty datagram, or the
+// end of a stream if conn is a socket. The buffer is taken only when there is something to read,
+// and is reused afterwards. A connection that is not a socket holds a buffer while it waits.
 func whenReady(conn net.Conn, small *atomic.Bool, use func([]byte) error) error {
 	plain := func() error {
 		buf := lend(small)
@@ -48,7 +48,7 @@ func whenReady(conn net.Conn, small *atomic.Bool, use func([]byte) error) error 
 		if n == 0 && err != nil {
 			return err
 		}
-		return use((*buf)[:n]) // an error comes again with the next read
+		return use((*buf)[:n]) // an error is returned again by the next read
 	}
 	socket, ok := conn.(syscall.Conn)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// vnetHeader stands before every packet of a device with IFF_VNET_HDR (struct virtio_net_hdr of linux/virtio_net.h), in
-// the byte order of the machine.
+// vnetHeader precedes every packet of a device with IFF_VNET_HDR (struct virtio_net_hdr of
+// linux/virtio_net.h), in the machine's byte order.
 type vnetHeader struct {
 	flags, gsoType                                    uint8
 	headerLen, gsoSize, checksumStart, checksumOffset uint16
@@ -24,13 +24,13 @@ type vnetHeader struct {
 
 const (
 	vnetHeaderLen = 10
-	vnetNeedsCsum = 1 // the checksum at checksumStart + checksumOffset holds only the pseudo-header's sum
+	vnetNeedsCsum = 1 // the checksum at checksumStart + checksumOffset has only the pseudo-header's sum
 	vnetGSOTCPv4  = 1
 	maxPacket     = 65535
-	queueLen      = 500 // packets that a device keeps (TUN_READQ_SIZE of drivers/net/tun.c)
+	queueLen      = 500 // packets that a device queues (TUN_READQ_SIZE of drivers/net/tun.c)
 	offloads      = unix.TUN_F_CSUM | unix.TUN_F_TSO4
-	// IFF_NO_PI cannot be seen: TUNGETIFF says by the same bit that there is no filter. A device without it gives packets that begin with
-	// no header of IP, and they are dropped.
+	// IFF_NO_PI cannot be checked: TUNGETIFF uses the same bit for "no filter". Packets of a device
+	// without it do not begin with an IP header, and are dropped.
 	requiredFlags  = unix.IFF_TUN | unix.IFF_VNET_HDR
 	forbiddenFlags = unix.IFF_TAP
 )
@@ -43,27 +43,28 @@ func (h vnetHeader) put(b *[vnetHeaderLen]byte) {
 	binary.NativeEndian.PutUint16(b[8:], h.checksumOffset)
 }
 
-// readSizes are the pieces that a packet is read into; pieces that it did not need serve the next one. Small packets hold little memory,
-// and together they are larger than any packet.
+// readSizes are the buffers that a packet is read into. Unused ones serve the next packet. So small
+// packets use little memory, and all buffers together hold any packet.
 var readSizes = [...]int{2048, 4096, 8192, 16384, 65536}
 
-// device reads and writes packets of a TUN device. The sandbox may hold a copy of the descriptor, and with it change flags of the
-// file: no call relies on O_NONBLOCK, lest one waits for ever.
+// device reads and writes packets of a TUN device. The sandbox may have a copy of the descriptor
+// and change the file's flags. Therefore no call relies on O_NONBLOCK, which could block it
+// indefinitely.
 type device struct {
 	file *os.File // a duplicate, in the poller
 	raw  syscall.RawConn
 
 	mu      sync.RWMutex // held for reading during a write
-	fd      int          // guarded by mu; -1 once closed
-	dropped atomic.Int64 // packets that the device did not take
+	fd      int          // guarded by mu; -1 when closed
+	dropped atomic.Int64 // packets that the device did not accept
 	turn    turn
 }
 
-// turn is what read does now.
+// turn is the state of read.
 type turn struct {
 	mu     sync.Mutex
-	taking bool          // it looks for a packet, or has one
-	over   chan struct{} // closed when that ends; nil while nobody waits
+	taking bool          // read is looking for a packet, or has one
+	over   chan struct{} // closed when taking ends; nil without waiters
 }
 
 func (t *turn) begin() {
@@ -82,7 +83,7 @@ func (t *turn) end() {
 	}
 }
 
-// openDevice takes tun, also when it fails.
+// openDevice takes ownership of tun, also on an error.
 func openDevice(tun *os.File) (*device, error) {
 	defer tun.Close()
 	conn, err := tun.SyscallConn()
@@ -111,7 +112,8 @@ func openDevice(tun *os.File) (*device, error) {
 	return d, nil
 }
 
-// checkDevice fails for anything but a TUN device as Start wants it: a sandbox passed it.
+// checkDevice returns an error unless fd is a TUN device as Start requires. The sandbox passed it
+// and is not trusted.
 func checkDevice(fd int) error {
 	request, err := unix.NewIfreq("")
 	if err != nil {
@@ -133,7 +135,7 @@ func checkDevice(fd int) error {
 	return nil
 }
 
-// read calls deliver with one packet after the other until the device is closed or gone. deliver owns the packet.
+// read calls deliver for each packet until the device is closed or gone. deliver owns the packet.
 func (d *device) read(deliver func(buffer.Buffer)) error {
 	var (
 		header [vnetHeaderLen]byte
@@ -190,14 +192,15 @@ func (d *device) read(deliver func(buffer.Buffer)) error {
 				views[i].CapLength(left)
 			}
 			left -= readSizes[i]
-			_ = packet.Append(views[i]) // takes any view
+			_ = packet.Append(views[i]) // accepts any view
 			views[i] = nil
 		}
 		deliver(packet)
 	}
 }
 
-// write sends one packet in pieces. A packet that the device does not take at once is lost, as on any wire.
+// write sends one packet in pieces. A packet that the device does not accept at once is lost, as on
+// any network.
 func (d *device) write(h vnetHeader, pieces [][]byte) {
 	var (
 		header [vnetHeaderLen]byte
@@ -222,10 +225,10 @@ func (d *device) write(h vnetHeader, pieces [][]byte) {
 	}
 }
 
-// vector makes one vectored call that does not wait. Kernels that know no RWF_NOWAIT here get the plain call, which goes by
-// O_NONBLOCK.
+// vector makes one vectored call that does not block. Kernels without RWF_NOWAIT here get the plain
+// call, which depends on O_NONBLOCK.
 func vector(now, plain, fd uintptr, iovecs []unix.Iovec) (int, syscall.Errno) {
-	const atPosition = ^uintptr(0) // -1: where the file stands
+	const atPosition = ^uintptr(0) // -1: the current position
 	n, _, errno := unix.Syscall6(now, fd, uintptr(unsafe.Pointer(&iovecs[0])), uintptr(len(iovecs)), atPosition, atPosition, unix.RWF_NOWAIT)
 	if errno != unix.EOPNOTSUPP && errno != unix.ENOSYS {
 		return int(n), errno
@@ -234,7 +237,8 @@ func vector(now, plain, fd uintptr, iovecs []unix.Iovec) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// settle waits until read has delivered what the sandbox sent before the call, the device is closed, or ctx ends.
+// settle waits until read has delivered all packets that the sandbox sent before the call, the
+// device is closed, or ctx ends.
 func (d *device) settle(ctx context.Context) {
 	for range queueLen {
 		d.turn.mu.Lock()
@@ -271,7 +275,8 @@ func (d *device) readable() bool {
 	}
 }
 
-// close wakes read, and returns when nothing uses the descriptor but read, which its caller waits for.
+// close wakes read. When it returns, only read may still use the descriptor, and its caller waits
+// for that.
 func (d *device) close() {
 	d.mu.Lock()
 	d.fd = -1

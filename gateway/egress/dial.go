@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	dialTimeout = 15 * time.Second       // of the whole: name, all addresses
-	dialHead    = 250 * time.Millisecond // how long an address is waited for before the next is tried beside it (RFC 8305, section 5)
+	dialTimeout = 15 * time.Second       // in total: name and all addresses
+	dialHead    = 250 * time.Millisecond // head start of an address before the next is also tried (RFC 8305, section 5)
 )
 
-// dialAny connects to whichever of addrs answers first, in their order. addrs is not empty. One attempt is paid for; those beside it are taken
-// from budget until it returns, and wait for the others to fail where there is nothing left.
+// dialAny connects to the first of addrs that answers, and tries them in order. addrs is not empty.
+// One attempt is already paid for. Concurrent ones are taken from budget until it returns. Without
+// budget they wait for others to fail.
 func dialAny(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), budget *Budget, network string, addrs []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
 	if len(addrs) == 1 {
 		conn, err := dial(ctx, network, addrs[0].String())
@@ -37,7 +38,7 @@ func dialAny(ctx context.Context, dial func(context.Context, string, string) (ne
 			results <- result{conn, addr, err}
 		}()
 	}
-	defer func() { // those that lost
+	defer func() { // close the others
 		defer func() { budget.give(paid - 1) }()
 		cancel()
 		for ; pending > 0; pending-- {

@@ -16,17 +16,18 @@ import (
 
 const (
 	dnsPort     = 53
-	dnsInFlight = 256              // queries of a sandbox at once; more are dropped, and asked again by who wants to know; those by TCP wait
-	dnsTimeout  = 10 * time.Second // of one query: as long as resolvers in sandboxes ask
-	dnsIdle     = 10 * time.Second // of a connection that asks nothing
-	dnsTTL      = 60               // seconds: the address of a name does not change, but that there is one may
-	dnsPayload  = 1232             // what we say we take by UDP (DNS flag day 2020); answers are smaller
+	dnsInFlight = 256              // concurrent queries of a sandbox; more are dropped, and resolvers repeat them; those over TCP wait
+	dnsTimeout  = 10 * time.Second // of one query: as long as resolvers in sandboxes wait
+	dnsIdle     = 10 * time.Second // of a connection without queries
+	dnsTTL      = 60               // seconds; the address of a name does not change, but the name may disappear
+	dnsPayload  = 1232             // accepted size over UDP (DNS flag day 2020); answers are smaller
 )
 
 var localhost = netip.MustParseAddr("127.0.0.1")
 
-// answer returns the reply to query, a message of DNS, or nothing to one that deserves none. Names have an A record, the address that stands for them inside, and
-// no other: with AAAA, HTTPS or SVCB a program would go around it.
+// answer returns the reply to a DNS query, or nil if it deserves none. A name has one A record, the
+// address that represents it inside the sandbox. It has no AAAA, HTTPS or SVCB records, with which
+// a program would bypass that address.
 func (s *Stack) answer(ctx context.Context, query []byte) []byte {
 	var parser dnsmessage.Parser
 	head, err := parser.Start(query)
@@ -61,7 +62,7 @@ func (s *Stack) answer(ctx context.Context, query []byte) []byte {
 	return packed
 }
 
-// extended says whether the rest of a query has an OPT record (RFC 6891).
+// extended reports whether the rest of a query has an OPT record (RFC 6891).
 func extended(p *dnsmessage.Parser) bool {
 	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
 		return false
@@ -80,7 +81,7 @@ func extended(p *dnsmessage.Parser) bool {
 	}
 }
 
-// records returns what q asks for.
+// records returns the records that q asks for.
 func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessage.Resource, dnsmessage.RCode) {
 	head := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: dnsTTL}
 	name, ok := canonicalName(q.Name.String())
@@ -101,7 +102,7 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 	inside := localhost
 	if name != "localhost" && !strings.HasSuffix(name, ".localhost") { // RFC 6761, section 6.3
 		if why := s.current().refusesName(name, 0); why != (refusal{}) {
-			if q.Type != dnsmessage.TypeAAAA { // asked along with A
+			if q.Type != dnsmessage.TypeAAAA { // sent along with A
 				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why.why, Opens: why.opens, Limit: why.limit})
 			}
 			return nil, dnsmessage.RCodeNameError
@@ -131,8 +132,8 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 	return []dnsmessage.Resource{{Header: head, Body: &dnsmessage.AResource{A: inside.As4()}}}, dnsmessage.RCodeSuccess
 }
 
-// reversed returns the address that name asks the name of (RFC 1035, section 3.5; RFC 3596, section 2.5). One of IPv6, and a part of
-// one, is the invalid address: nobody has it here.
+// reversed returns the address of a reverse lookup (RFC 1035, section 3.5; RFC 3596, section 2.5).
+// IPv6 and incomplete addresses return the invalid address, which has no name here.
 func reversed(name string) (netip.Addr, bool) {
 	rest, ok := strings.CutSuffix(name, ".in-addr.arpa")
 	if !ok {
@@ -153,7 +154,8 @@ func reversed(name string) (netip.Addr, bool) {
 	return netip.AddrFrom4(four), true
 }
 
-// serveDNS answers one query after the other on conn, each behind its length (RFC 1035, section 4.2.2).
+// serveDNS answers queries on conn one after the other, each preceded by its length (RFC 1035,
+// section 4.2.2).
 func (s *Stack) serveDNS(ctx context.Context, conn net.Conn) {
 	defer onEnd(ctx, func() { _ = conn.Close() })()
 	defer conn.Close()

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nowhere takes packets that nobody reads.
+// nowhere discards packets.
 type nowhere struct{}
 
 func (nowhere) write(vnetHeader, [][]byte) {}
 
-// offline returns a stack without a device, and the events that it tells of.
+// offline returns a stack without a device, and its events.
 func offline(t testing.TB, p *Policy, resolve func(string) ([]netip.Addr, error)) (*Stack, func() []Event) {
 	t.Helper()
 	var mu sync.Mutex
@@ -110,13 +110,13 @@ func TestAnswers(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"a.test": 1, "x.b.test": 1, "c.test": 1, "none.b.test": 1, "broken.test": 1}, asked); diff != "" {
 		t.Errorf("asked upstream: %s", diff)
 	}
-	var told []string
+	var got []string
 	for _, e := range events() {
-		told = append(told, fmt.Sprint(e.Kind, " ", e.Proto, " ", e.Host, " ", e.Why))
+		got = append(got, fmt.Sprint(e.Kind, " ", e.Proto, " ", e.Host, " ", e.Why))
 	}
 	if diff := cmp.Diff([]string{
 		"failed dns broken.test server misbehaving", "refused dns b.test not on the list", "refused dns tunnel.other.test not on the list",
-	}, told); diff != "" {
+	}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -124,7 +124,7 @@ func TestAnswers(t *testing.T) {
 func TestAnswerForms(t *testing.T) {
 	s, _ := offline(t, policy(t, ModeFiltered), func(string) ([]netip.Addr, error) { return addrs(public), nil })
 	m := parse(t, s.answer(t.Context(), query(t, "A.Test.", dnsmessage.TypeA, nil)))
-	if got := m.Questions[0].Name.String(); got != "A.Test." { // resolvers that mix cases look for theirs
+	if got := m.Questions[0].Name.String(); got != "A.Test." { // resolvers that mix cases check for theirs
 		t.Errorf("asked for A.Test., answered %s", got)
 	}
 	inside := netip.AddrFrom4(m.Answers[0].Body.(*dnsmessage.AResource).A)
@@ -165,7 +165,7 @@ func TestAnswerForms(t *testing.T) {
 	}
 }
 
-// The same names get the same addresses in another directory, and no two names share one.
+// Names get the same addresses in another directory, and no two names share one.
 func TestNamesKeepTheirAddresses(t *testing.T) {
 	resolve := func(context.Context, string) ([]netip.Addr, error) { return addrs(public), nil }
 	a, b := newDirectory(resolve), newDirectory(resolve)
@@ -188,7 +188,7 @@ func TestNamesKeepTheirAddresses(t *testing.T) {
 	}
 }
 
-// A sandbox that asks for ever more names holds a bounded number, and those in use stay.
+// The number of names of a sandbox is limited, and those in use stay.
 func TestNamesAreBounded(t *testing.T) {
 	d := newDirectory(func(context.Context, string) ([]netip.Addr, error) { return addrs(public), nil })
 	_, used, err := d.addresses(t.Context(), "used.test")
@@ -204,14 +204,14 @@ func TestNamesAreBounded(t *testing.T) {
 		}
 	}
 	if name, ok := d.name(first); ok && name == "first.test" {
-		t.Error("the name that nobody used is still there")
+		t.Error("the unused name is still there")
 	}
 	if len(d.byName) != maxNames || len(d.byAddr) != maxNames || d.used.Len() != maxNames {
 		t.Errorf("got %d, %d, %d", len(d.byName), len(d.byAddr), d.used.Len())
 	}
 }
 
-// Whoever answers for a name says how many addresses it has, and a sandbox can be the one that answers.
+// The number of addresses of a name is limited, because a sandbox may control the name server.
 func TestAddressesOfANameAreBounded(t *testing.T) {
 	var many []netip.Addr
 	for a := netip.MustParseAddr("203.0.113.1"); len(many) < 5000; a = a.Next() {
@@ -227,7 +227,7 @@ func TestAddressesOfANameAreBounded(t *testing.T) {
 	}
 }
 
-// Connections ask as few questions at once as datagrams do.
+// Queries over TCP have the same limit as those over UDP.
 func TestQueriesByTCPAreBounded(t *testing.T) {
 	asked, answer := make(chan struct{}, 2*dnsInFlight), make(chan struct{})
 	s, _ := offline(t, policy(t, ModeFiltered), func(string) ([]netip.Addr, error) {

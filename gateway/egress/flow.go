@@ -9,30 +9,30 @@ import (
 	"sync/atomic"
 )
 
-// flow is one connection, from when its target was allowed until it ended.
+// flow is one connection, from the admission of its target to its end.
 type flow struct {
 	proto string
-	name  string // that was asked for; empty for an address
+	name  string // requested name; empty for an address
 	port  uint16
 	end   context.CancelCauseFunc
 
 	sent, received atomic.Int64
 
-	addr netip.AddrPort // guarded by gate.mu; what was dialled, invalid before
-	said string         // guarded by gate.mu; the name that the program said on it
-	paid *Budget        // guarded by gate.mu; what it was taken of
+	addr netip.AddrPort // guarded by gate.mu; dialled address, invalid before
+	said string         // guarded by gate.mu; the server name in the program's data
+	paid *Budget        // guarded by gate.mu; the budget that it was taken from
 }
 
-// refusal is why a connection does not come to be, by our own decision. The zero value is none.
+// refusal is why this package blocks a connection. The zero value means that it does not.
 type refusal struct {
 	why   string
-	opens string // the entry that would open it, if whoever lists it may; empty where none does
-	limit Limit  // that it is beyond; empty where none is
+	opens string // the entry that allows it, if its author may list it; empty if none does
+	limit Limit  // that is exceeded; empty if none
 }
 
 func (r refusal) Error() string { return r.why }
 
-// host is what a person knows the target by.
+// host returns the target as people know it.
 func (f *flow) host(asked netip.AddrPort) string {
 	if f.name != "" {
 		return f.name
@@ -40,7 +40,8 @@ func (f *flow) host(asked netip.AddrPort) string {
 	return asked.Addr().String()
 }
 
-// holdLocked ends f unless p allows it. One that is not dialled yet looks for itself afterwards. Called with gate.mu held.
+// holdLocked ends f unless p allows it. A flow that is not dialled yet checks the policy
+// afterwards. The caller holds gate.mu.
 func (f *flow) holdLocked(p *Policy, own []netip.Prefix) {
 	if f.addr.IsValid() && f.whyNotLocked(p, own) != (refusal{}) {
 		f.end(errPolicy)
@@ -62,23 +63,24 @@ func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) refusal {
 	return refusal{}
 }
 
-// target finds out which name asked stands for, and why nobody may connect there as far as that is known without asking anybody.
+// target returns the name that asked represents, and why it is blocked as far as that is known
+// without a lookup.
 func (s *Stack) target(asked netip.AddrPort) (name string, why refusal) {
 	switch {
 	case asked.Addr() == DNSAddr:
-		return "", refusal{why: "answers DNS alone"}
+		return "", refusal{why: "answers DNS only"}
 	case !Names.Contains(asked.Addr()):
 		return "", s.current().refuses("", asked, s.own.list())
 	}
 	name, ok := s.names.name(asked.Addr())
 	if !ok {
-		return "", refusal{why: "stands for no name any more: look the name up again"}
+		return "", refusal{why: "no longer represents a name: look the name up again"}
 	}
 	return name, s.current().refusesName(name, asked.Port())
 }
 
-// open dials what f is for, if the policy allows it, and tells of it either way. ctx bounds the dialling. Where the policy allows no address
-// of a name, nothing is dialled.
+// open dials f's target if the policy allows it, and reports the event either way. ctx bounds the
+// dial. If the policy allows no address of a name, nothing is dialled.
 func (g *gate) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, error) {
 	conn, addr, err := g.dial(ctx, f, asked)
 	event := Event{Kind: KindOpened, Proto: f.proto, Host: f.host(asked), Addr: addr}
@@ -104,7 +106,7 @@ func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 		case err != nil:
 			return nil, netip.AddrPort{}, err
 		case len(real) == 0:
-			return nil, netip.AddrPort{}, errors.New("there is no such name")
+			return nil, netip.AddrPort{}, errors.New("no such name")
 		}
 		candidates = candidates[:0]
 		for _, a := range real {
@@ -130,7 +132,7 @@ func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 	}
 	g.mu.Lock()
 	f.addr = addr
-	why = f.whyNotLocked(g.policy, own) // it may be another one by now
+	why = f.whyNotLocked(g.policy, own) // the policy may have changed
 	g.mu.Unlock()
 	if why != (refusal{}) {
 		_ = conn.Close()
@@ -139,7 +141,7 @@ func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 	return conn, addr, nil
 }
 
-// ended dismisses f, which was open, and tells of its end.
+// ended dismisses f, which was open, and reports its end.
 func (g *gate) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
 	g.dismiss(f)
 	e := Event{Kind: KindClosed, Proto: f.proto, Host: f.host(asked), Addr: f.addr, Sent: f.sent.Load(), Received: f.received.Load()}
@@ -149,8 +151,8 @@ func (g *gate) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
 	g.event(e)
 }
 
-// onEnd calls f when ctx ends. What it returns takes that back, or waits until f has returned. When ctx has ended by then, f was
-// called in any case.
+// onEnd calls f when ctx ends. stop cancels that, or waits until f has returned. If ctx has ended
+// by then, f was called in any case.
 func onEnd(ctx context.Context, f func()) (stop func()) {
 	done := make(chan struct{})
 	undo := context.AfterFunc(ctx, func() {
@@ -161,7 +163,7 @@ func onEnd(ctx context.Context, f func()) (stop func()) {
 		switch {
 		case !undo():
 			<-done
-		case ctx.Err() != nil: // and was about to call f
+		case ctx.Err() != nil: // f was about to be called
 			f()
 		}
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// serveHTTP serves requests until one is CONNECT, or the last. net/http reads, sends and writes
-// them. Its Server is not used: it takes a connection back from its own reader, for CONNECT as
-// after each request, by a read deadline, which a channel of SSH does not have. It would also
-// rewrite more of an answer, and drop the request of a program that has ended its direction.
+// serveHTTP serves requests until CONNECT or the last request. It uses net/http to parse, send and
+// write them, but not its Server. The Server takes a connection back from its own reader with a
+// read deadline, for CONNECT and after each request, and an SSH channel has no deadlines. It would
+// also change more of a response, and drop the request of a program that has closed its direction.
 func (c *proxied) serveHTTP() {
 	transport := &http.Transport{
 		DisableCompression: true, MaxIdleConnsPerHost: 1,
@@ -25,7 +25,7 @@ func (c *proxied) serveHTTP() {
 			if err != nil {
 				return nil, err
 			}
-			out, err := c.proxy.dial(host, port) // outlives the request that it is made for
+			out, err := c.proxy.dial(host, port) // outlives the request
 			if err != nil {
 				return nil, err
 			}
@@ -68,16 +68,16 @@ func (c *proxied) connect(r *http.Request) {
 	c.carry(c.in, out)
 }
 
-// request is the body of a request that is forwarded. The transport reads it. From its end on,
-// request waits for what the program sends next: so it notices a program that goes away before the
-// answer has come.
+// request is the body of a forwarded request. The transport reads it. At its end, request waits for
+// what the program sends next, and so detects a program that leaves before the response has
+// arrived.
 type request struct {
 	io.Reader
 	from *proxied
-	gone context.CancelFunc // called when the program has gone
+	gone context.CancelFunc // called when the program has left
 
 	whole chan struct{} // closed when the body has been read
-	next  chan struct{} // closed when there is another request, or will be none
+	next  chan struct{} // closed when there is another request, or there will be none
 }
 
 func (r *request) Read(b []byte) (int, error) {
@@ -88,7 +88,7 @@ func (r *request) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// end starts to wait for what follows the body. Only the one who reads it calls end.
+// end starts to wait for what follows the body. Only the reader calls it.
 func (r *request) end() {
 	select {
 	case <-r.whole:
@@ -100,7 +100,7 @@ func (r *request) end() {
 		defer close(r.next)
 		r.from.limit.N = maxHead
 		switch _, err := r.from.in.Peek(1); {
-		case errors.Is(err, io.EOF): // it may have gone, or only have ended its direction
+		case errors.Is(err, io.EOF): // the program left, or only closed its direction
 			time.AfterFunc(r.from.proxy.patience, r.gone)
 		case err != nil:
 			r.gone()
@@ -108,17 +108,18 @@ func (r *request) end() {
 	}()
 }
 
-// Close leaves what was not read: the body may have no end.
+// Close does not read the rest: the body may be endless.
 func (*request) Close() error { return nil }
 
-// forward forwards one request for a URL, and its answer. It reports whether another may follow.
+// forward forwards one request for a URL, and its response. It reports whether another request may
+// follow.
 func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	if r.URL.Scheme != "http" || r.URL.Host == "" {
 		c.refuse(http.StatusBadRequest,
-			errors.New("this is a proxy: ask it for http:// URLs, or CONNECT"))
+			errors.New("this is a proxy: request an http:// URL, or use CONNECT"))
 		return false
 	}
-	c.idle.Stop() // a request takes as long as it takes
+	c.idle.Stop() // no time limit during a request
 	if strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		if _, err := io.WriteString(c.Conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
 			return false
@@ -138,7 +139,7 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	r.RequestURI, r.Close = "", false
 	deleteHop(r.Header)
 	if _, ok := r.Header["User-Agent"]; !ok {
-		r.Header["User-Agent"] = nil // none of ours
+		r.Header["User-Agent"] = nil // add none
 	}
 	answer, err := transport.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -147,7 +148,7 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode == http.StatusSwitchingProtocols {
-		c.refuse(http.StatusBadGateway, errors.New("the server switches to another protocol, unasked"))
+		c.refuse(http.StatusBadGateway, errors.New("the server switched protocols without a request"))
 		return false
 	}
 	adopt(answer, recent, again)
@@ -156,7 +157,7 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	}
 	select {
 	case <-sending.whole:
-	default: // answered early: what comes next is no request, and the transport may still read it
+	default: // early response: the rest of the body follows, and the transport may still read it
 		c.linger()
 		return false
 	}
@@ -168,9 +169,9 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	return true
 }
 
-// adopt makes an answer of a server one of the proxy, which sends its own version (RFC 9110,
-// section 2.5). Without a length or chunks the answer ends with the program's connection, as it
-// does if the program takes no other request on it, or speaks HTTP/1.0.
+// adopt makes a server's response one of the proxy, which sends its own version (RFC 9110, section
+// 2.5). Without a length or chunks, the response ends with the program's connection. It also does
+// if the program sends no other request on it, or uses HTTP/1.0.
 func adopt(answer *http.Response, recent, again bool) {
 	deleteHop(answer.Header)
 	answer.ProtoMajor, answer.ProtoMinor = 1, 0
@@ -180,7 +181,7 @@ func adopt(answer *http.Response, recent, again bool) {
 	answer.Close = !again || answer.ContentLength < 0 && len(answer.TransferEncoding) == 0
 }
 
-// hopHeaders are for the next party alone, as are those that Connection names (RFC 9110, section
+// hopHeaders are for the next hop only, as are those that Connection names (RFC 9110, section
 // 7.6.1).
 var hopHeaders = []string{
 	"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade", "Expect",
@@ -213,7 +214,7 @@ func (c *proxied) refuse(status int, why error) {
 	c.linger()
 }
 
-// linger gives the program time to read the last answer: closing a connection on what the program
+// linger gives the program time to read the last response: closing the connection while the program
 // still sends may lose it.
 func (c *proxied) linger() {
 	if closeWrite(c.Conn) != nil {
@@ -223,7 +224,7 @@ func (c *proxied) linger() {
 	_, _ = io.CopyN(io.Discard, c.Conn, maxLinger)
 }
 
-// outward returns an error as a program in the sandbox may read it, without this machine's address.
+// outward returns an error for a program in the sandbox, without this machine's address.
 func outward(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Source != nil && op.Addr != nil {
 		return fmt.Sprintf("%s %s: %v", op.Op, op.Addr, op.Err)

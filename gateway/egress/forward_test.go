@@ -20,17 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// origin is a server of HTTP. It answers each request with the same bytes, and keeps what it
+// origin is an HTTP server. It answers each request with the same bytes, and records what it
 // received.
 type origin struct {
 	answer string
 
 	mu   sync.Mutex
-	got  []string // guarded by mu; each request as it came
+	got  []string // guarded by mu; requests as received
 	done sync.WaitGroup
 }
 
-// socketPair returns both ends of a connection, whose directions end one by one.
+// socketPair returns both ends of a connection with half-close.
 func socketPair() (near, far net.Conn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -44,10 +44,10 @@ func socketPair() (near, far net.Conn, err error) {
 	return near, far, err
 }
 
-// lastAnswer matches answers that end with their connection.
+// lastAnswer matches responses that end with their connection.
 var lastAnswer = regexp.MustCompile(`^HTTP/1\.0|^HTTP/1\.1 101|Connection: close`)
 
-// dial connects to the server whatever the address.
+// dial connects to the server, whatever the address.
 func (o *origin) dial(context.Context, string, string) (net.Conn, error) {
 	near, far, err := socketPair()
 	if err != nil {
@@ -84,8 +84,8 @@ func (o *origin) serve(conn net.Conn) {
 	}
 }
 
-// through has a proxy in front of o serve a program that says one thing, and returns all that the
-// program receives. With end, the program then ends its direction.
+// through runs a proxy in front of o for a program that sends says, and returns all that the
+// program receives. With end, the program then closes its direction.
 func (o *origin) through(t *testing.T, says string, end bool) string {
 	t.Helper()
 	p, err := NewProxy(Options{
@@ -106,7 +106,7 @@ func (o *origin) through(t *testing.T, says string, end bool) string {
 	must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	var served sync.WaitGroup
 	served.Go(func() { p.Serve(accepted) })
-	_, _ = io.WriteString(conn, says) // it may have been refused already
+	_, _ = io.WriteString(conn, says) // it may be rejected already
 	if end {
 		must(t, closeWrite(conn))
 	}
@@ -120,20 +120,20 @@ func (o *origin) through(t *testing.T, says string, end bool) string {
 	return string(got)
 }
 
-// lines writes the line ends of HTTP as a bar.
+// lines writes CRLF as a bar.
 var lines = strings.NewReplacer("\r\n", "|")
 
-// refusals are the proxy's own answers.
+// refusals are the proxy's own responses.
 var refusals = regexp.MustCompile(`HTTP/1\.1 ([45]\d\d [A-Za-z ]+)\|` +
 	`Content-Type: text/plain; charset=utf-8\|Content-Length: \d+\|Connection: close\|\|([^|]*)\n$`)
 
 const (
-	usual   = "HTTP/1.1 200 OK|Content-Length: 2||ok" // where a case gives no answer
+	usual   = "HTTP/1.1 200 OK|Content-Length: 2||ok" // for cases without an answer
 	nothing = "-"
 )
 
-// Requests that are odd, or that proxies disagree about: what the server receives, and what the
-// program does. A bar stands for CRLF, and a refusal for its status and its text.
+// Unusual requests, or ones that proxies treat differently: what the server receives, and what the
+// program receives. A bar stands for CRLF; a rejection is shown as its status and text.
 func TestForward(t *testing.T) {
 	for _, c := range forwardCases {
 		t.Run(c.name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// An answer whose end is that of its connection ends the program's connection, too, at once.
+// A response that ends with its connection ends the program's connection, too, at once.
 func TestForwardEndsWithAnswer(t *testing.T) {
 	for _, answer := range []string{
 		"HTTP/1.0 200 OK||ok", "HTTP/1.1 200 OK|Connection: close||ok",
@@ -301,7 +301,7 @@ var forwardCases = []struct {
 		server: "POST / HTTP/1.1|Host: a.test|Transfer-Encoding: chunked|Trailer: X-Sum||3|abc|0|" +
 			"X-Sum: 1||",
 		gets: "HTTP/1.1 200 OK|Transfer-Encoding: chunked|Trailer: X-T||2|ok|0|X-T: 2||"},
-	{name: "a trailer that nobody announced",
+	{name: "an unannounced trailer",
 		says: "POST http://a.test/ HTTP/1.1|Host: a.test|Transfer-Encoding: chunked||3|abc|0|" +
 			"Host: b.test|X-Sum: 1||",
 		server: "POST / HTTP/1.1|Host: a.test|Transfer-Encoding: chunked||3|abc|0||"},
@@ -388,14 +388,14 @@ var forwardCases = []struct {
 		says: "GET http://a.test/ HTTP/1.1|Host: a.test|Connection: Upgrade|Upgrade: websocket|" +
 			"Sec-WebSocket-Key: AAAA|Sec-WebSocket-Version: 13||",
 		server: "GET / HTTP/1.1|Host: a.test|Sec-Websocket-Key: AAAA|Sec-Websocket-Version: 13||"},
-	{name: "a switch that nobody asked for",
+	{name: "an unrequested protocol switch",
 		says:   "GET http://a.test/ HTTP/1.1|Host: a.test||",
 		answer: "HTTP/1.1 101 Switching Protocols|Connection: Upgrade|Upgrade: foo||hello",
 		server: "GET / HTTP/1.1|Host: a.test||",
-		gets:   "502 Bad Gateway: the server switches to another protocol, unasked"},
+		gets:   "502 Bad Gateway: the server switched protocols without a request"},
 	{name: "HTTP/2 prior knowledge",
 		says: "PRI * HTTP/2.0||SM||\x00\x00\x00\x04\x00\x00\x00\x00\x00",
-		gets: "400 Bad Request: this is a proxy: ask it for http:// URLs, or CONNECT"},
+		gets: "400 Bad Request: this is a proxy: request an http:// URL, or use CONNECT"},
 	{name: "h2c",
 		says: "GET http://a.test/ HTTP/1.1|Host: a.test|Connection: Upgrade, HTTP2-Settings|" +
 			"Upgrade: h2c|HTTP2-Settings: AAMAAABkAARAAAAA||",
@@ -406,30 +406,30 @@ var forwardCases = []struct {
 	{name: "POST without a length",
 		says:   "POST http://a.test/ HTTP/1.1|Host: a.test||body",
 		server: "POST / HTTP/1.1|Host: a.test|Content-Length: 0||"},
-	{name: "a body cut short",
+	{name: "an incomplete body",
 		says:   "POST http://a.test/ HTTP/1.1|Host: a.test|Content-Length: 10||body",
 		server: "POST / HTTP/1.1|Host: a.test|Content-Length: 10||body",
 		gets:   "502 Bad Gateway: unexpected EOF"},
 	{name: "credentials in the URL",
 		says:   "GET http://u:p@a.test/ HTTP/1.1|Host: a.test||",
 		server: "GET / HTTP/1.1|Host: a.test||"},
-	{name: "gzip is nobody's here",
+	{name: "gzip is passed through",
 		says:   "GET http://a.test/ HTTP/1.1|Host: a.test|Accept-Encoding: gzip||",
 		answer: "HTTP/1.1 200 OK|Content-Encoding: gzip|Content-Length: 2||ok",
 		server: "GET / HTTP/1.1|Host: a.test|Accept-Encoding: gzip||",
 		gets:   "HTTP/1.1 200 OK|Content-Length: 2|Content-Encoding: gzip||ok"},
 	{name: "path alone",
 		says: "GET / HTTP/1.1|Host: a.test||",
-		gets: "400 Bad Request: this is a proxy: ask it for http:// URLs, or CONNECT"},
+		gets: "400 Bad Request: this is a proxy: request an http:// URL, or use CONNECT"},
 	{name: "OPTIONS *",
 		says: "OPTIONS * HTTP/1.1|Host: a.test||",
-		gets: "400 Bad Request: this is a proxy: ask it for http:// URLs, or CONNECT"},
+		gets: "400 Bad Request: this is a proxy: request an http:// URL, or use CONNECT"},
 	{name: "https",
 		says: "GET https://a.test/ HTTP/1.1|Host: a.test||",
-		gets: "400 Bad Request: this is a proxy: ask it for http:// URLs, or CONNECT"},
+		gets: "400 Bad Request: this is a proxy: request an http:// URL, or use CONNECT"},
 	{name: "port 0",
 		says: "GET http://a.test:0/ HTTP/1.1|Host: a.test||",
-		gets: "502 Bad Gateway: port \"0\" is not a number from 1 to 65535"},
+		gets: "502 Bad Gateway: port \"0\": must be a number from 1 to 65535"},
 	{name: "CONNECT",
 		says:   "CONNECT a.test:80 HTTP/1.1|Host: b.test||GET / HTTP/1.1|Host: a.test||",
 		server: "GET / HTTP/1.1|Host: a.test||",
@@ -447,11 +447,11 @@ var forwardCases = []struct {
 		gets:   "HTTP/1.1 200 Connection established||HTTP/1.1 200 OK|Content-Length: 2||ok"},
 	{name: "CONNECT with a URL",
 		says: "CONNECT http://a.test:80/ HTTP/1.1|Host: a.test||",
-		gets: "400 Bad Request: port \"\" is not a number from 1 to 65535"},
+		gets: "400 Bad Request: port \"\": must be a number from 1 to 65535"},
 	{name: "CONNECT, blocked",
 		says: "CONNECT private.test:443 HTTP/1.1|Host: a.test||",
 		gets: "403 Forbidden: 10.77.0.1 is in 10.0.0.0/8, which is closed"},
-	{name: "an answer that is none",
+	{name: "an invalid answer",
 		says:   "GET http://a.test/ HTTP/1.1|Host: a.test||",
 		answer: "nonsense||",
 		server: "GET / HTTP/1.1|Host: a.test||",

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Causes with which connections end, and what their last event says.
+// Causes of the end of connections, which their last events report.
 var (
 	errClosed  = errors.New("the sandbox's network was closed")
 	errPolicy  = errors.New("no longer allowed")
@@ -20,29 +20,29 @@ var (
 	errIdle    = errors.New("idle")
 )
 
-// gate is what every connection of one sandbox passes, by whichever way it comes: the policy, the budget, and the dialling.
+// gate controls every connection of one sandbox, for Stack and Proxy: policy, budget and dialling.
 type gate struct {
 	opts  Options
 	log   *slog.Logger
 	names *directory
 	own   ownAddresses
-	most  int // connections at once
+	most  int // limit of concurrent connections
 
 	cancel context.CancelCauseFunc // ends every connection
-	wg     sync.WaitGroup          // of all goroutines that serve one
+	wg     sync.WaitGroup          // goroutines that serve connections
 
-	crowded atomic.Bool // there are so many that each copies in small pieces
+	crowded atomic.Bool // there are many connections, so copies use small buffers
 
 	mu     sync.Mutex
 	policy *Policy            // guarded by mu
-	closed bool               // guarded by mu: nothing new begins
+	closed bool               // guarded by mu; nothing new may start
 	flows  map[*flow]struct{} // guarded by mu
 }
 
-// newGate returns a gate and the context of all that goes through it.
+// newGate returns a gate, and the context of all its connections.
 func newGate(opts Options) (*gate, context.Context, error) {
 	if opts.Policy == nil {
-		return nil, nil, errors.New("egress: a network needs a policy")
+		return nil, nil, errors.New("egress: Options.Policy is required")
 	}
 	if opts.Resolve == nil {
 		opts.Resolve = lookUp
@@ -64,7 +64,7 @@ func newGate(opts Options) (*gate, context.Context, error) {
 	return g, ctx, nil
 }
 
-// resolve looks a name up within the budget.
+// resolve looks up a name within the budget.
 func (g *gate) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	budget := g.budget()
 	if why := budget.take(lookUpCost); why != (refusal{}) {
@@ -74,7 +74,8 @@ func (g *gate) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	return g.opts.Resolve(ctx, name)
 }
 
-// SetPolicy makes p hold for what is open too: connections that it does not allow end with a reset.
+// SetPolicy sets the policy, also for open connections: those that it does not allow end with a
+// reset.
 func (g *gate) SetPolicy(p *Policy) {
 	own := g.own.list()
 	g.mu.Lock()
@@ -85,7 +86,7 @@ func (g *gate) SetPolicy(p *Policy) {
 	}
 }
 
-// SetBudget makes b what new connections are taken of; those that are open stay of what they were.
+// SetBudget sets the budget of new connections. Open ones stay with theirs.
 func (g *gate) SetBudget(b *Budget) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,14 +99,14 @@ func (g *gate) budget() *Budget {
 	return g.opts.Budget
 }
 
-// current returns the policy that holds now.
+// current returns the current policy.
 func (g *gate) current() *Policy {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.policy
 }
 
-// begin says whether something new may start; whoever it told so calls wg.Done after.
+// begin reports whether a connection may start. If so, its caller calls wg.Done at the end.
 func (g *gate) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,7 +116,7 @@ func (g *gate) begin() bool {
 	return !g.closed
 }
 
-// end ends everything that began, and lets nothing more begin. Who calls it waits for wg.
+// end ends all connections and allows no new ones. The caller then waits for wg.
 func (g *gate) end() {
 	g.mu.Lock()
 	g.closed = true
@@ -123,12 +124,13 @@ func (g *gate) end() {
 	g.cancel(errClosed)
 }
 
-// admit counts f among the connections, unless there are too many: then it says so. What was admitted is dismissed.
+// admit counts f among the connections, or returns which limit is reached. An admitted flow must be
+// dismissed.
 func (g *gate) admit(f *flow) refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.flows) >= g.most {
-		return refusal{limit: LimitSandbox, why: fmt.Sprintf("%d connections are open already, as many as this sandbox may have", g.most)}
+		return refusal{limit: LimitSandbox, why: fmt.Sprintf("%d connections are open, the limit of this sandbox", g.most)}
 	}
 	if why := g.opts.Budget.take(1); why != (refusal{}) {
 		return why
@@ -139,7 +141,7 @@ func (g *gate) admit(f *flow) refusal {
 	return refusal{}
 }
 
-// dismiss gives back what admit took. What was given back is not given back again.
+// dismiss undoes admit. A second call does nothing.
 func (g *gate) dismiss(f *flow) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -23,15 +23,15 @@ const (
 )
 
 // hides reports whether an extension is encrypted_client_hello (RFC 9849), one of its drafts, or
-// ESNI. The name that can be read is then not the one that the server uses.
+// ESNI. The readable name is then not the one that the server uses.
 func hides(extension uint16) bool {
 	return extension&^7 == 0xfe08 || extension == 0xffce
 }
 
-// readHello reads a ClientHello, which may be cut into several records. It has to fill them:
-// servers differ in what they do with something else in them. Anything before it is an unnamed
-// opening: servers skip alerts, heartbeats and changes of the cipher there. crypto/tls skips
-// alerts and empty records, too, so it cannot decide where a ClientHello begins.
+// readHello parses a ClientHello, which may be split into several records. It must fill them,
+// because servers treat other content in them differently. Anything before it makes an unnamed
+// opening: servers skip alerts, heartbeats and changes of the cipher there. crypto/tls skips alerts
+// and empty records, too, so it cannot decide where a ClientHello begins.
 func readHello(b []byte) (what opening, name string, size int) {
 	var hello []byte
 	for rest := b; ; {
@@ -71,7 +71,7 @@ func readHello(b []byte) (what opening, name string, size int) {
 	}
 }
 
-// helloName reads the body of a ClientHello (RFC 8446, section 4.1.2). It takes nothing but one
+// helloName parses the body of a ClientHello (RFC 8446, section 4.1.2). It accepts only one
 // host_name in one server_name extension (RFC 6066, section 3): crypto/tls skips other kinds of
 // names, and other servers may not.
 func helloName(hello cryptobyte.String) (name string, ok bool) {
@@ -98,7 +98,7 @@ func helloName(hello cryptobyte.String) (name string, ok bool) {
 			!list.ReadUint16LengthPrefixed(&host) || !list.Empty():
 			return "", false
 		}
-		// Servers differ about a dot at the end, which is no part of a name (RFC 6066, section 3).
+		// Servers treat a final dot differently; it is not part of a name (RFC 6066, section 3).
 		if name, ok = canonicalName(string(host)); !ok || host[len(host)-1] == '.' {
 			return "", false
 		}
@@ -106,23 +106,23 @@ func helloName(hello cryptobyte.String) (name string, ok bool) {
 	return name, ok
 }
 
-// retryRandom is the random of a ServerHello that asks for another ClientHello (RFC 8446,
-// section 4.1.3).
+// retryRandom is the random of a ServerHello that asks for another ClientHello (RFC 8446, section
+// 4.1.3).
 var retryRandom = []byte{
 	0xCF, 0x21, 0xAD, 0x74, 0xE5, 0x9A, 0x61, 0x11, 0xBE, 0x1D, 0x8C, 0x02, 0x1E, 0x65, 0xB8, 0x91,
 	0xC2, 0xA2, 0x11, 0x16, 0x7A, 0xBB, 0x8C, 0x5E, 0x07, 0x9E, 0x09, 0xE2, 0xC8, 0xA8, 0x33, 0x9C,
 }
 
-// maxServerHello is how much of a server's answer is looked at.
+// maxServerHello is how much of a server's answer is parsed.
 const maxServerHello = 256
 
-// readAnswer says whether b, what a server says to a ClientHello, asks for another one. It is not
-// known while more bytes are needed. Warnings may come before it (RFC 6066, section 3).
+// readAnswer reports whether b, a server's answer to a ClientHello, asks for another one. known is
+// false while more bytes are needed. Warnings may precede it (RFC 6066, section 3).
 func readAnswer(b []byte) (again, known bool) {
 	for len(b) >= 7 && b[0] == recordAlert && b[3] == 0 && b[4] == 2 {
 		b = b[7:]
 	}
-	const random = 5 + 4 + 2 // after the heads of record and message, and the version
+	const random = 5 + 4 + 2 // after the headers of record and message, and the version
 	switch {
 	case len(b) > 0 && b[0] != recordHandshake && b[0] != recordAlert:
 		return false, true

@@ -10,30 +10,30 @@ import (
 	"time"
 )
 
-// inspection holds back what a program says first on a connection to a listed name, until it is
-// clear that it is meant for that name. One goroutine writes, another one hears.
+// inspection holds back the first data of a program on a connection to a listed name, until it is
+// clear that it is for that name. One goroutine writes, another one hears.
 type inspection struct {
 	gate  *gate
 	flow  *flow
-	ended <-chan struct{} // the flow has
+	ended <-chan struct{} // closed when the flow has ended
 	over  atomic.Bool
 
-	// Of the one who writes.
+	// Owned by the writer.
 	stage stage
 	held  []byte
-	said  string // by the first ClientHello
-	sent  bool   // something was
+	said  string // server name in the first ClientHello
+	sent  bool   // data was sent
 	late  patience
 
 	mu       sync.Mutex
-	heard    []byte        // guarded by mu; what the server said first
-	preludes int           // guarded by mu; each is answered by one byte
-	again    bool          // guarded by mu; the server wants another ClientHello
+	heard    []byte        // guarded by mu; first data of the server
+	preludes int           // guarded by mu; each has an answer of one byte
+	again    bool          // guarded by mu; the server asks for another ClientHello
 	answered chan struct{} // closed when that is known
 	known    bool          // guarded by mu; answered is closed
 }
 
-// stage is what is inspected next.
+// stage is the next part to inspect.
 type stage int
 
 const (
@@ -44,12 +44,11 @@ const (
 
 const maxPreludes = 2 // PostgreSQL's two kinds of encryption
 
-// whyUnknown is why a listed name opens no protocol that otherProtocol does not know.
+// whyUnknown is why a listed name does not allow a protocol that otherProtocol does not know.
 const whyUnknown = "neither TLS nor HTTP, nor known by its first bytes: " +
 	"a listed address opens it, a name does not"
 
-// inspect begins the inspection of f, which is dialled and ends with ended. It is closed by
-// whoever gets it.
+// inspect starts the inspection of f, which is dialled and ends with ended. The caller closes it.
 func (g *gate) inspect(f *flow, ended <-chan struct{}) *inspection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -58,15 +57,15 @@ func (g *gate) inspect(f *flow, ended <-chan struct{}) *inspection {
 	return i
 }
 
-// write takes what the program says next, and writes to the server what may go on now. An error is
-// the server's, or says why the connection has to end.
+// write takes data of the program, and writes to the server what is allowed so far. An error is the
+// server's, or says why the connection must end.
 func (i *inspection) write(to io.Writer, b []byte) error {
 	if i.over.Load() {
 		return i.send(to, b)
 	}
 	if i.stage == stageOpening {
 		i.late.begin(func() {
-			i.flow.end(i.refuse(fmt.Sprintf("said nothing readable in %v", openingTimeout), ""))
+			i.flow.end(i.refuse(fmt.Sprintf("sent nothing readable in %v", openingTimeout), ""))
 		})
 	}
 	i.held = append(i.held, b...)
@@ -90,20 +89,20 @@ func (i *inspection) send(to io.Writer, b []byte) error {
 	return err
 }
 
-// judge returns how many of the bytes that are held may go on.
+// judge returns how many of the held bytes may be sent.
 func (i *inspection) judge() (int, error) {
 	switch i.stage {
 	case stageOpening:
 		return i.judgeOpening()
 	case stageAnswer:
-		// A server that asks for another ClientHello (RFC 8446, section 4.1.4) takes the name from
-		// that one. A program may send it unasked.
+		// A server that asks for another ClientHello (RFC 8446, section 4.1.4) uses the name in
+		// that one. A program may also send one unasked.
 		select {
 		case <-i.answered:
 		case <-i.ended:
 			return 0, errors.New("the connection has ended")
 		case <-time.After(openingTimeout):
-			return 0, fmt.Errorf("the server has not answered a ClientHello in %v", openingTimeout)
+			return 0, fmt.Errorf("the server did not answer a ClientHello in %v", openingTimeout)
 		}
 		if i.mu.Lock(); !i.again {
 			i.mu.Unlock()
@@ -140,7 +139,7 @@ func (i *inspection) judgeOpening() (int, error) {
 		if i.preludes++; i.preludes > maxPreludes {
 			return 0, i.unnamed()
 		}
-		i.late.anew() // what follows has its own time
+		i.late.anew() // what follows has its own timeout
 		return size, nil
 	case openingOther:
 		return i.pass(), nil
@@ -150,8 +149,8 @@ func (i *inspection) judgeOpening() (int, error) {
 	return 0, i.unnamed()
 }
 
-// judgeAgain lets by what servers overlook before the second ClientHello, and that one if it has
-// the name of the first.
+// judgeAgain allows what servers skip before the second ClientHello, and that one if it has the
+// name of the first.
 func (i *inspection) judgeAgain() (int, error) {
 	switch i.held[0] {
 	case recordHandshake:
@@ -182,14 +181,14 @@ func (i *inspection) judgeAgain() (int, error) {
 	return 0, i.unnamed()
 }
 
-// pass ends the inspection: all that is held may go on.
+// pass ends the inspection: all held bytes may be sent.
 func (i *inspection) pass() int {
 	i.late.stop()
 	i.over.Store(true)
 	return len(i.held)
 }
 
-// hear takes what the server says next; nothing is its end.
+// hear takes data of the server. No bytes mean its end.
 func (i *inspection) hear(b []byte) {
 	if i.over.Load() {
 		return
@@ -207,13 +206,13 @@ func (i *inspection) hear(b []byte) {
 	}
 }
 
-// greeted says whether the server has spoken before it was sent anything, as none of TLS or
-// HTTP/1 does. Those of HTTP/2 may, with SETTINGS (RFC 9113, section 3.4), and some answer a
-// request that has not come in time.
+// greeted reports whether the server spoke first, as servers of TLS and HTTP/1 do not. Those of
+// HTTP/2 may send SETTINGS first (RFC 9113, section 3.4), and some answer a request that did not
+// arrive in time.
 func (i *inspection) greeted() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	const settings = 4 // the type of a frame, behind its length
+	const settings = 4 // the frame type, after the length
 	switch {
 	case i.sent || len(i.heard) < 5:
 		return false
@@ -223,8 +222,7 @@ func (i *inspection) greeted() bool {
 	return i.heard[0] < recordFirst || i.heard[0] > recordLast
 }
 
-// atEnd says why the connection has to end otherwise than as the program ended it: it never said
-// whom it was for.
+// atEnd returns why the connection must end with an error: it ended before it named a server.
 func (i *inspection) atEnd() error {
 	if len(i.held) == 0 {
 		return nil
@@ -232,18 +230,18 @@ func (i *inspection) atEnd() error {
 	return i.unnamed()
 }
 
-// close ends what waits for the program. write may be under way, or come later.
+// close stops the timeout. write may run at the same time, or later.
 func (i *inspection) close() { i.late.close() }
 
-// patience is how long a program may take to say for whom its connection is. The zero value is ready; it may be closed while
-// another goroutine begins it.
+// patience is the timeout for a program to name the server of its connection. The zero value is
+// ready to use. It may be closed while another goroutine begins it.
 type patience struct {
 	mu     sync.Mutex
 	timer  *time.Timer // guarded by mu
 	closed bool        // guarded by mu
 }
 
-// begin has over called after openingTimeout, unless that was begun before.
+// begin calls over after openingTimeout, unless it was begun before.
 func (p *patience) begin(over func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,7 +258,7 @@ func (p *patience) stop() {
 	}
 }
 
-// anew stops it so that it can be begun again.
+// anew stops it so that it can begin again.
 func (p *patience) anew() {
 	p.stop()
 	p.mu.Lock()
@@ -268,7 +266,7 @@ func (p *patience) anew() {
 	p.timer = nil
 }
 
-// close stops it for good.
+// close stops it permanently.
 func (p *patience) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -280,7 +278,7 @@ func (i *inspection) unnamed() error {
 	return i.refuse("TLS or HTTP without a readable name of the server", "")
 }
 
-// refuse tells that the flow is not for whom it was opened. opens is the entry that would open it.
+// refuse reports that the flow's data names another server. opens is the entry that would allow it.
 func (i *inspection) refuse(why, opens string) error {
 	r := refusal{why: why, opens: opens}
 	i.gate.event(Event{Kind: KindRefused, Proto: i.flow.proto, Host: i.flow.name, Addr: i.flow.addr,
@@ -288,8 +286,8 @@ func (i *inspection) refuse(why, opens string) error {
 	return r
 }
 
-// says notes which name the program says, and whether the policy allows that on f: the one that it
-// asked for, or another that is listed.
+// says records the server name in f's data, and reports whether the policy allows it: the requested
+// name, or another listed one.
 func (g *gate) says(f *flow, said string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

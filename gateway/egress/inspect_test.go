@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// What is not plainly another protocol and names nobody does not reach the server of a listed
-// name: not a byte of it. What is another protocol arrives as it is.
+// Data that is not clearly another protocol and names no server does not reach the server of a
+// listed name. Other protocols pass unchanged.
 func TestContractOpenings(t *testing.T) {
 	other := hello(t, "other.test")
 	blocked := map[string][]byte{
@@ -64,7 +64,7 @@ func TestContractOpenings(t *testing.T) {
 				t.Errorf("%q arrived as %q", text, b)
 			}
 		}
-		// PostgreSQL's request for TLS names nobody, and the ClientHello after it does.
+		// PostgreSQL's request for TLS has no name; the ClientHello after it has one.
 		for name, ok := range map[string]bool{"cdn.test": true, "other.test": false} {
 			c, err := n.connect("cdn.test", 443)
 			must(t, err)
@@ -80,8 +80,8 @@ func TestContractOpenings(t *testing.T) {
 	})
 }
 
-// A server that speaks first is one of another protocol: what its client says is not read. That
-// does not hold for what servers of HTTP say unasked.
+// A server that speaks first has another protocol, and its client's data is not parsed. Messages
+// that HTTP servers send first do not count.
 func TestContractServerSpeaksFirst(t *testing.T) {
 	contract(t, ModeAllowlist, []string{"cdn.test"}, func(t *testing.T, w *world, n network) {
 		for greeting, ok := range map[string]bool{
@@ -117,13 +117,13 @@ func TestContractServerSpeaksFirst(t *testing.T) {
 	})
 }
 
-// retry is a server's request for another ClientHello.
+// retry returns a server's request for another ClientHello.
 func retry() []byte {
 	hello := append(append([]byte{2, 0, 0, 40, 3, 3}, retryRandom...), 0, 0x13, 0x01, 0, 0, 0)
 	return append([]byte{21, 3, 3, 0, 2, 1, 112, 22, 3, 3, 0, byte(len(hello))}, hello...)
 }
 
-// A server takes the name from the second ClientHello where it has asked for one.
+// A server that asks for a second ClientHello uses the name in that one.
 func TestContractSecondClientHello(t *testing.T) {
 	first, second := hello(t, "cdn.test"), hello(t, "other.test")
 	change := []byte{20, 3, 3, 0, 1, 1}
@@ -170,7 +170,7 @@ func TestContractSecondClientHello(t *testing.T) {
 				_, _ = conn.Write(first)
 			}
 			_, err = io.ReadFull(conn, make([]byte, len(answer)))
-			if c.ok || !c.unasked { // else the connection may have ended before
+			if c.ok || !c.unasked { // otherwise the connection may have ended before
 				must(t, err)
 			}
 			if !c.unasked {
@@ -191,7 +191,7 @@ func TestContractSecondClientHello(t *testing.T) {
 	})
 }
 
-// Go's own server answers behind an alert; nobody reaches it that way by the name of another.
+// Go's own server answers after an alert; that does not give access under another name.
 func TestContractTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -201,7 +201,7 @@ func TestContractTLS(t *testing.T) {
 	contract(t, ModeAllowlist, []string{"cdn.test"}, func(t *testing.T, w *world, n network) {
 		served := make(chan string, 1)
 		config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}},
-			CurvePreferences: []tls.CurveID{tls.CurveP384}, // not what clients offer first
+			CurvePreferences: []tls.CurveID{tls.CurveP384}, // not the clients' first choice
 			GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 				served <- h.ServerName
 				return nil, nil

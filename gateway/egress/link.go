@@ -12,16 +12,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// packets is where a link's packets go: the device, or a test.
+// packets is where a link sends packets: the device, or a test.
 type packets interface {
 	write(h vnetHeader, pieces [][]byte)
 }
 
-// link is the wire between the device and the stack. What comes in was made by somebody who is not trusted, and only TCP and UDP
-// from the sandbox's own address go further.
+// link connects the device and the stack. Incoming packets are not trusted: it passes on only TCP
+// and UDP from the sandbox's own address.
 type link struct {
 	out        packets
-	refused    func(proto string, dst netip.AddrPort, why string) // of what ends here
+	refused    func(proto string, dst netip.AddrPort, why string) // called for packets that are blocked here
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 }
 
@@ -42,7 +42,7 @@ func (l *link) deliver(packet buffer.Buffer) {
 	}
 }
 
-// accepts says whether pkt goes to the stack, and answers some that do not.
+// accepts reports whether pkt goes to the stack, and answers some packets that do not.
 func (l *link) accepts(pkt *stack.PacketBuffer) bool {
 	head, ok := pkt.Data().PullUp(header.IPv4MinimumSize)
 	if !ok || header.IPVersion(head) != header.IPv4Version {
@@ -61,14 +61,15 @@ func (l *link) accepts(pkt *stack.PacketBuffer) bool {
 		if !isGroup(dst) {
 			return true
 		}
-		// The stack would drop these without a word.
+		// The stack would drop these silently.
 		if head, ok = pkt.Data().PullUp(size); ok && ip.FragmentOffset() == 0 && size >= int(ip.HeaderLength())+8 {
 			port := header.UDP(head[ip.HeaderLength():]).DestinationPort()
 			l.refused("udp", netip.AddrPortFrom(dst, port), "multicast and broadcast stay inside")
 			l.unreachable(head, header.ICMPv4AdminProhibited)
 		}
 	case header.ICMPv4ProtocolNumber:
-		// A stack that takes every address for its own would answer echo requests for hosts that it never saw.
+		// The stack owns every address, so it would answer echo requests for hosts that it never
+		// reached.
 		if head, ok = pkt.Data().PullUp(size); ok && size >= int(ip.HeaderLength())+8 && header.ICMPv4(head[ip.HeaderLength():]).Type() == header.ICMPv4Echo {
 			l.unreachable(head, header.ICMPv4AdminProhibited)
 		}
@@ -76,13 +77,13 @@ func (l *link) accepts(pkt *stack.PacketBuffer) bool {
 	return false
 }
 
-// isGroup says whether a is many hosts, or none.
+// isGroup reports whether a is a multicast or the broadcast address.
 func isGroup(a netip.Addr) bool {
 	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// unreachable tells the sandbox that the packet which begins with head did not arrive, and why (RFC 792; code 13 by RFC 1812, section 5.2.7.1). head is
-// an IP header and at least eight bytes behind it.
+// unreachable sends the sandbox an ICMP error for the packet that begins with head (RFC 792; code
+// 13: RFC 1812, section 5.2.7.1). head is an IP header and at least eight bytes after it.
 func (l *link) unreachable(head []byte, code header.ICMPv4Code) {
 	const start = header.IPv4MinimumSize + header.ICMPv4MinimumSize
 	packet := make([]byte, start+len(head))
@@ -103,7 +104,8 @@ func (l *link) unreachable(head []byte, code header.ICMPv4Code) {
 	l.out.write(vnetHeader{}, [][]byte{packet})
 }
 
-// WritePackets sends what the stack made. Segments longer than the MTU are cut by the kernel that reads them.
+// WritePackets sends packets of the stack. The kernel that reads them splits segments longer than
+// the MTU.
 func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
 	for _, pkt := range list.AsSlice() {
 		l.writePacket(pkt)
@@ -138,21 +140,21 @@ func (l *link) writePacket(pkt *stack.PacketBuffer) {
 	l.out.write(h, pieces)
 }
 
-// GSOMaxSize leaves room for the headers in a packet of IP.
+// GSOMaxSize leaves room for the headers of an IP packet.
 func (l *link) GSOMaxSize() uint32 {
 	return maxPacket - header.IPv4MaximumHeaderSize - header.TCPHeaderMaximumSize
 }
 
-// SupportedGSO says that the other kernel cuts segments.
+// SupportedGSO says that the sandbox's kernel splits segments.
 func (l *link) SupportedGSO() stack.SupportedGSO { return stack.HostGSOSupported }
 
 // MTU is the device's.
 func (l *link) MTU() uint32 { return wire.TunMTU }
 
-// SetMTU does nothing: the device's is fixed.
+// SetMTU does nothing: the device's MTU is fixed.
 func (l *link) SetMTU(uint32) {}
 
-// MaxHeaderLength is zero: IP stands on nothing here.
+// MaxHeaderLength is zero: there is no layer below IP.
 func (l *link) MaxHeaderLength() uint16 { return 0 }
 
 // LinkAddress is empty.
@@ -161,12 +163,13 @@ func (l *link) LinkAddress() tcpip.LinkAddress { return "" }
 // SetLinkAddress does nothing.
 func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
 
-// Capabilities say that checksums were checked: packets come from memory of this machine, most without one.
+// Capabilities say that checksums are valid: packets come from this machine's memory, most without
+// a checksum.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload
 }
 
-// Attach takes who gets the packets; nil ends that.
+// Attach sets the receiver of packets; nil removes it.
 func (l *link) Attach(d stack.NetworkDispatcher) {
 	if d == nil {
 		l.dispatcher.Store(nil)
@@ -175,10 +178,10 @@ func (l *link) Attach(d stack.NetworkDispatcher) {
 	l.dispatcher.Store(&d)
 }
 
-// IsAttached says whether somebody gets the packets.
+// IsAttached reports whether there is a receiver.
 func (l *link) IsAttached() bool { return l.dispatcher.Load() != nil }
 
-// Wait has nothing to wait for: who reads the device waits for that.
+// Wait has nothing to wait for: the reader of the device waits for itself.
 func (l *link) Wait() {}
 
 // ARPHardwareType is that of a link without addresses.

@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// kept keeps the packets that are written to it.
+// kept records the packets that are written to it.
 type kept struct {
 	mu   sync.Mutex
 	list [][]byte
@@ -24,7 +24,7 @@ func (k *kept) write(_ vnetHeader, pieces [][]byte) {
 	k.list = append(k.list, bytes.Join(pieces, nil))
 }
 
-// packet is one of IPv4 from the sandbox.
+// packet returns an IPv4 packet from the sandbox.
 func packet(proto tcpip.TransportProtocolNumber, dst string, payload []byte) []byte {
 	b := make([]byte, header.IPv4MinimumSize+len(payload))
 	ip := header.IPv4(b)
@@ -54,7 +54,7 @@ func echo() []byte {
 	return b
 }
 
-// A stack that takes every address for its own must not answer for hosts that it never asked.
+// The stack owns every address, but must not answer for hosts that it never reached.
 func TestLinkAnswersNoEcho(t *testing.T) {
 	out := new(kept)
 	l := &link{out: out}
@@ -82,7 +82,7 @@ func TestLinkDrops(t *testing.T) {
 		"version":        six,
 		"short":          {0x45, 0},
 		"to itself":      packet(header.TCPProtocolNumber, GuestAddr.String(), synTo(80)),
-		"to nobody":      packet(header.UDPProtocolNumber, "0.0.0.0", udpTo(80, "")),
+		"to no address":  packet(header.UDPProtocolNumber, "0.0.0.0", udpTo(80, "")),
 		"GRE":            packet(47, public, make([]byte, 40)),
 		"echo reply":     packet(header.ICMPv4ProtocolNumber, public, make([]byte, 8)),
 		"short echo":     packet(header.ICMPv4ProtocolNumber, public, []byte{8}),
@@ -98,7 +98,8 @@ func TestLinkDrops(t *testing.T) {
 	}
 }
 
-// FuzzPackets feeds a whole stack with what a sandbox could write to its device: it neither panics nor leaves anything running.
+// FuzzPackets feeds a whole stack with packets that a sandbox could send: it must not panic, and
+// all goroutines end.
 func FuzzPackets(f *testing.F) {
 	f.Add(packet(header.TCPProtocolNumber, public, synTo(80)), packet(header.TCPProtocolNumber, public, synTo(80)))
 	f.Add(packet(header.UDPProtocolNumber, public, udpTo(80, "hello")), []byte{})
@@ -112,7 +113,7 @@ func FuzzPackets(f *testing.F) {
 				continue
 			}
 			s.link.deliver(buffer.MakeWithData(bytes.Clone(p)))
-			// The same with what the link asks for put right: what a fuzzer rarely guesses.
+			// also with valid checks of the link, which a fuzzer rarely guesses
 			if len(p) >= header.IPv4MinimumSize {
 				p = bytes.Clone(p)
 				ip := header.IPv4(p)

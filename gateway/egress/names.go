@@ -14,33 +14,34 @@ import (
 )
 
 const (
-	maxNames = 16384            // names of a sandbox that stand for an address; the one not used for longest gives way
-	namesAge = 10 * time.Second // how long the addresses of a name are taken as known
-	maxReal  = 32               // addresses of a name that are looked at: a message of DNS has room for thousands
+	maxNames = 16384            // names of a sandbox with an address; the least recently used is dropped
+	namesAge = 10 * time.Second // how long the addresses of a name are cached
+	maxReal  = 32               // addresses of a name that are used; a DNS message has room for thousands
 )
 
-// Why a name has no addresses, as programs inside may read it.
+// Why a name has no addresses, for programs in the sandbox.
 var (
-	errNoAnswer = errors.New("the name was looked up, and nobody answered")
-	errNoLookup = errors.New("the name could not be looked up")
+	errNoAnswer = errors.New("name lookup timed out")
+	errNoLookup = errors.New("name lookup failed")
 )
 
-// directory gives names addresses of its own, so that a connection tells which name it was meant for.
+// directory gives each name an address of its own, so that a connection's address identifies the
+// name.
 type directory struct {
 	resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 
 	mu     sync.Mutex
 	byName map[string]*known     // guarded by mu
 	byAddr map[netip.Addr]*known // guarded by mu
-	used   list.List             // guarded by mu; of *known, last used first
+	used   list.List             // guarded by mu; of *known, most recently used first
 }
 
-// known is a name that somebody asked for.
+// known is a name that was looked up.
 type known struct {
 	name  string
 	addr  netip.Addr // inside, in Names
 	real  []netip.Addr
-	at    time.Time // when real was true
+	at    time.Time // when real was looked up
 	place *list.Element
 }
 
@@ -48,7 +49,8 @@ func newDirectory(resolve func(context.Context, string) ([]netip.Addr, error)) *
 	return &directory{resolve: resolve, byName: make(map[string]*known), byAddr: make(map[netip.Addr]*known)}
 }
 
-// addresses returns the real addresses of name, which is canonical, and the one that stands for it inside. No real ones and no error: there is no such name.
+// addresses returns the real addresses of name, which is canonical, and the one that represents it
+// inside. If there are none and no error, the name does not exist.
 func (d *directory) addresses(ctx context.Context, name string) (real []netip.Addr, inside netip.Addr, err error) {
 	d.mu.Lock()
 	if k := d.byName[name]; k != nil && time.Since(k.at) < namesAge {
@@ -64,7 +66,7 @@ func (d *directory) addresses(ctx context.Context, name string) (real []netip.Ad
 		switch {
 		case failed.IsNotFound:
 			err = nil
-		case failed.IsTimeout: // not in its words, which name the servers that this machine asks
+		case failed.IsTimeout: // the error's text has the servers that this machine uses
 			err = errNoAnswer
 		default:
 			err = errNoLookup
@@ -84,8 +86,8 @@ func (d *directory) addresses(ctx context.Context, name string) (real []netip.Ad
 	return k.real, k.addr, nil
 }
 
-// addLocked picks an address by the name's hash: after a restart of the daemon the same names get the same addresses, and one that a
-// program remembers from before hardly ever leads elsewhere.
+// addLocked picks an address by the name's hash. After a restart of the daemon, names get the same
+// addresses, and one that a program remembers hardly ever leads elsewhere. The caller holds mu.
 func (d *directory) addLocked(name string) *known {
 	if len(d.byName) >= maxNames {
 		oldest := d.used.Back()
@@ -95,7 +97,7 @@ func (d *directory) addLocked(name string) *known {
 	}
 	sum := sha256.Sum256([]byte(name))
 	base := binary.BigEndian.Uint32(Names.Masked().Addr().AsSlice())
-	room := uint32(1)<<(32-Names.Bits()) - 2 // neither the first nor the last address
+	room := uint32(1)<<(32-Names.Bits()) - 2 // without the first and the last address
 	at := binary.BigEndian.Uint32(sum[:]) % room
 	for {
 		var four [4]byte
@@ -111,7 +113,7 @@ func (d *directory) addLocked(name string) *known {
 	}
 }
 
-// name returns the name that inside stands for.
+// name returns the name that inside represents.
 func (d *directory) name(inside netip.Addr) (string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +125,7 @@ func (d *directory) name(inside netip.Addr) (string, bool) {
 	return k.name, true
 }
 
-// lookUp asks the resolver of this machine, without its search domains.
+// lookUp uses the resolver of this machine, without its search domains.
 func lookUp(ctx context.Context, name string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 }

@@ -6,17 +6,19 @@ import (
 	"slices"
 )
 
-// ErrForGood says that an entry is for addresses that none opens.
+// ErrForGood means that an entry is for addresses that no entry can open.
 var ErrForGood = errors.New("loopback, link-local, cloud metadata, multicast and reserved addresses are never open: " +
-	"have a service of this machine listen on one of its other addresses, and allow that")
+	"let the service listen on another address of this machine, and allow that one")
 
-// Opens reports whether entry, as of Rules, opens what is closed without it when it is trusted: addresses of a closed range, or of
-// own, the addresses of the machine that dials and the networks that they are in. What is no entry opens nothing. ErrForGood says that no entry can open what this one is for.
+// Opens reports whether the entry, as in Rules, opens addresses that are closed without it, if it
+// is trusted: those of a closed range, or of own. own has the addresses of the machine that dials,
+// with their networks. An invalid entry opens nothing. ErrForGood means that no entry can open
+// these addresses.
 func (p *Policy) Opens(text string, own []netip.Prefix) (bool, error) {
 	e, err := parseEntry(text)
 	switch {
 	case err != nil:
-		return false, nil //nolint:nilerr // NewPolicy says what is wrong with it
+		return false, nil //nolint:nilerr // NewPolicy reports the error
 	case e.name != "" && isNameForGood(e.name):
 		return false, ErrForGood
 	case e.name != "":

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A connection may be closed by one goroutine while another writes; what is written after that is not waited for.
+// A connection may be closed by one goroutine while another writes; there is no timeout for later
+// data.
 func TestPatienceEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

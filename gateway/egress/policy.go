@@ -9,56 +9,59 @@ import (
 	"strings"
 )
 
-// Mode says what a policy does with addresses that nobody listed.
+// Mode is how a policy treats addresses that are not listed.
 type Mode string
 
 // The modes of a policy.
 const (
-	ModeFiltered  Mode = "filtered"  // public addresses are open, and what is listed
-	ModeAllowlist Mode = "allowlist" // only what is listed is open
+	ModeFiltered  Mode = "filtered"  // public and listed addresses are open
+	ModeAllowlist Mode = "allowlist" // only listed addresses are open
 )
 
-// Rules are what a policy is made of. Each entry of the lists is a name (example.com), all names below one (*.example.com), an address
-// or a range of addresses (10.1.2.0/24), each with a port or without (example.com:443, 10.1.2.3:5432, [2001:db8::1]:80).
+// Rules define a policy. Each entry of the lists is a name (example.com), all names below one
+// (*.example.com), an address, or a range of addresses (10.1.2.0/24). Each may have a port
+// (example.com:443, 10.1.2.3:5432, [2001:db8::1]:80).
 //
-// No entry opens loopback, link-local, metadata, multicast and reserved addresses. No name opens another closed address, wherever it
-// points.
+// No entry opens loopback, link-local, metadata, multicast and reserved addresses. No name opens
+// another closed address, whatever it resolves to.
 type Rules struct {
 	Mode    Mode
-	Trusted []string // of whoever runs the daemon: a range inside of a closed one opens it
-	Allow   []string // of others: opens nothing that is closed, be it that it was not yet when it was listed
+	Trusted []string // by the admin: a range inside a closed one opens it
+	Allow   []string // by others: opens nothing that is closed, even if it was closed later
 
-	// Closed are the ranges that are open only by such a range; nil is DefaultClosed. What no entry opens is closed whatever it
-	// says. So are the networks that the machine which dials is in, and its own addresses, which are opened one by one.
+	// Closed are the ranges that only a trusted range opens. nil means DefaultClosed. Addresses
+	// that no entry can open are closed in any case. So are the machine's networks, and its own
+	// addresses, which must be opened individually.
 	Closed []netip.Prefix
 }
 
-// Policy says what a sandbox may connect to. It is immutable and safe for concurrent use.
+// Policy decides what a sandbox may connect to. It is immutable and safe for concurrent use.
 type Policy struct {
 	mode    Mode
 	entries []entry
 	closed  []netip.Prefix
 }
 
-// entry is one line of the list: a name, or a range of addresses.
+// entry is one entry of a list: a name, or a range of addresses.
 type entry struct {
-	text   string       // as it was given
+	text   string       // canonical form
 	name   string       // without the star; empty for addresses
-	below  bool         // *.name: every name below, not the name itself
+	below  bool         // *.name: all names below, not the name itself
 	prefix netip.Prefix // of addresses
-	port   uint16       // 0 is every port
+	port   uint16       // 0: all ports
 
-	trusted bool // it may open what is closed
+	trusted bool // can open closed addresses
 }
 
-// closedForGood opens to nobody, whatever is listed: it is the machine that dials, by services that were bound to itself so that
-// nobody reaches them, or it is what answers whoever asks for that machine, such as the metadata of a cloud.
+// closedForGood cannot be opened. It covers the machine itself, with services bound to loopback so
+// that others cannot reach them. It also covers services for that machine, such as the metadata of
+// a cloud.
 var closedForGood = []string{
 	"0.0.0.0/8",          // this host (RFC 791): Linux connects to itself
 	"127.0.0.0/8",        // loopback
 	"::/96",              // unspecified, loopback, IPv4-compatible (RFC 4291)
 	"100.100.100.200/32", // Alibaba's metadata
-	"168.63.129.16/32",   // Azure's host: a public address that is none
+	"168.63.129.16/32",   // Azure's host: a public address with special use
 	"169.254.0.0/16",     // link-local (RFC 3927), metadata
 	"192.0.0.0/24",       // protocol assignments (RFC 6890); Oracle's metadata
 	"224.0.0.0/4",        // multicast
@@ -70,7 +73,7 @@ var closedForGood = []string{
 	"ff00::/8",           // multicast
 }
 
-// namesForGood are names that lead to such addresses alone: allowing one opens nothing.
+// namesForGood are names that only lead to such addresses: allowing one opens nothing.
 var namesForGood = []string{
 	"localhost",
 	"instance-data", "instance-data.ec2.internal", // Amazon's
@@ -78,7 +81,8 @@ var namesForGood = []string{
 	"metadata.tencentyun.com",
 }
 
-// closedByDefault is the rest, with a reason per line. Documentation ranges are not in it: some networks use them for mirrors.
+// closedByDefault are the other closed ranges. Documentation ranges are missing, because some
+// networks use them for mirrors.
 var closedByDefault = []string{
 	"10.0.0.0/8",      // private (RFC 1918)
 	"100.64.0.0/10",   // shared (RFC 6598); ours inside
@@ -87,14 +91,14 @@ var closedByDefault = []string{
 	"192.168.0.0/16",  // private
 	"198.18.0.0/15",   // benchmarks (RFC 2544); names, inside
 	"::ffff:0:0:0/96", // IPv4-translated (RFC 2765)
-	"64:ff9b:1::/48",  // NAT64 of a network's own (RFC 8215): where the IPv4 address stands is not known
+	"64:ff9b:1::/48",  // NAT64 of a network (RFC 8215): the position of the IPv4 address is unknown
 	"100::/64",        // discard (RFC 6666)
 	"2001::/32",       // Teredo (RFC 4380): leads to an IPv4 host behind a NAT
 	"fc00::/7",        // unique local (RFC 4193)
-	"fec0::/10",       // site-local, as was (RFC 3879)
+	"fec0::/10",       // site-local, deprecated (RFC 3879)
 }
 
-// forGood are the ranges of closedForGood in all of their forms.
+// forGood are the ranges of closedForGood in all their forms.
 var forGood = slices.Concat(mapEach(ranges(closedForGood), forms)...)
 
 func ranges(texts ...[]string) []netip.Prefix {
@@ -109,16 +113,17 @@ func mapEach[T, U any](list []T, f func(T) U) []U {
 	return out
 }
 
-// DefaultClosed returns the ranges that are closed unless they, or parts of them, are listed: loopback, private, shared, link-local,
-// metadata, multicast and reserved ones. A policy closes the NAT64 and 6to4 forms of a closed IPv4 range too.
+// DefaultClosed returns the ranges that are closed unless they, or parts of them, are listed:
+// loopback, private, shared, link-local, metadata, multicast and reserved ones. A policy also
+// closes the NAT64 and 6to4 forms of a closed IPv4 range.
 func DefaultClosed() []netip.Prefix {
 	return ranges(closedForGood, closedByDefault)
 }
 
-// NewPolicy returns the policy of r. An error names the entry that is none.
+// NewPolicy returns the policy of r. An error names the invalid entry.
 func NewPolicy(r Rules) (*Policy, error) {
 	if r.Mode != ModeFiltered && r.Mode != ModeAllowlist {
-		return nil, fmt.Errorf("egress mode %q: there are %s and %s", r.Mode, ModeFiltered, ModeAllowlist)
+		return nil, fmt.Errorf("egress mode %q: must be %s or %s", r.Mode, ModeFiltered, ModeAllowlist)
 	}
 	closed := DefaultClosed()
 	if r.Closed != nil {
@@ -127,7 +132,7 @@ func NewPolicy(r Rules) (*Policy, error) {
 	p := &Policy{mode: r.Mode}
 	for _, c := range closed {
 		if !c.IsValid() {
-			return nil, errors.New("a closed range is not a range")
+			return nil, errors.New("invalid closed range")
 		}
 		p.closed = append(p.closed, forms(c.Masked())...)
 	}
@@ -144,16 +149,16 @@ func NewPolicy(r Rules) (*Policy, error) {
 	return p, nil
 }
 
-// Canonical returns text, an entry of Rules, as it is compared and shown.
+// Canonical returns the entry text in the form that is compared and shown.
 func Canonical(text string) (string, error) {
 	e, err := parseEntry(text)
 	return e.text, err
 }
 
-// Mode returns what p does with addresses that nobody listed.
+// Mode returns how p treats addresses that are not listed.
 func (p *Policy) Mode() Mode { return p.mode }
 
-// Entries returns the list, in the form and the order in which it is compared.
+// Entries returns the list, in canonical form and in the order of comparison.
 func (p *Policy) Entries() []string {
 	list := make([]string, len(p.entries))
 	for i, e := range p.entries {
@@ -162,7 +167,7 @@ func (p *Policy) Entries() []string {
 	return list
 }
 
-// errEntry is what an entry can be.
+// errEntry says what an entry can be.
 var errEntry = errors.New("want a name, *.name, an address or a range such as 10.0.0.0/8, each with :port or without")
 
 func parseEntry(text string) (entry, error) {
@@ -191,7 +196,7 @@ func parseTarget(text string) (entry, error) {
 	if !ok {
 		return entry{}, errEntry
 	}
-	// 10.0.0 and 0x7f.1 are names by their letters and addresses to some resolvers.
+	// 10.0.0 and 0x7f.1 look like names, but some resolvers treat them as addresses.
 	if last := name[strings.LastIndexByte(name, '.')+1:]; last[0] >= '0' && last[0] <= '9' {
 		return entry{}, errEntry
 	}
@@ -200,7 +205,7 @@ func parseTarget(text string) (entry, error) {
 	return e, nil
 }
 
-// format is the one way in which an entry is written.
+// format returns the canonical form of an entry.
 func (e entry) format() string {
 	host := e.name
 	switch {
@@ -220,7 +225,7 @@ func (e entry) format() string {
 	return host + ":" + strconv.Itoa(int(e.port))
 }
 
-// splitPort cuts the port off. An address of IPv6 needs brackets to have one.
+// splitPort splits off the port. An IPv6 address with a port needs brackets.
 func splitPort(text string) (host string, port uint16, err error) {
 	if strings.Contains(text, "://") {
 		return "", 0, errEntry
@@ -254,10 +259,10 @@ func splitPort(text string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// parseRange reads an address or a range. A range with bits behind its length is an error: it is not what was meant.
+// parseRange parses an address or a range. A range with bits set after its length is an error.
 func parseRange(host string) (netip.Prefix, bool, error) {
 	if strings.Contains(host, "%") {
-		return netip.Prefix{}, false, errors.New("an address with a zone means nothing outside of its machine")
+		return netip.Prefix{}, false, errors.New("addresses with a zone are not supported")
 	}
 	if addr, err := netip.ParseAddr(host); err == nil {
 		addr = addr.Unmap()
@@ -277,13 +282,14 @@ func parseRange(host string) (netip.Prefix, bool, error) {
 		prefix = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
 	}
 	if masked := prefix.Masked(); masked != prefix {
-		return netip.Prefix{}, false, fmt.Errorf("the range with that length is %s", masked)
+		return netip.Prefix{}, false, fmt.Errorf("not a network address; use %s", masked)
 	}
 	return prefix, true, nil
 }
 
-// canonicalName returns name in lower case without the dot at its end, and whether it can be a host's name: letters, digits,
-// hyphens and underscores, 63 to a label, 253 in all (RFC 1123, section 2.1; RFC 2181, section 11). A name that is an address, is not one.
+// canonicalName returns name in lower case without a final dot, and whether it is a valid host
+// name: letters, digits, hyphens and underscores, 63 in a label, 253 in total (RFC 1123, section
+// 2.1; RFC 2181, section 11). An address is not a name.
 func canonicalName(name string) (string, bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if name == "" || len(name) > 253 {
@@ -305,8 +311,8 @@ func canonicalName(name string) (string, bool) {
 	return name, true
 }
 
-// forms returns a range of IPv4 with what leads to it by IPv6: NAT64 (RFC 6052) and 6to4 (RFC 3056). Mapped ones (::ffff:0:0/96)
-// are compared as what they stand for.
+// forms returns a range of IPv4 with its NAT64 (RFC 6052) and 6to4 (RFC 3056) forms in IPv6. Mapped
+// addresses (::ffff:0:0/96) are compared as IPv4.
 func forms(p netip.Prefix) []netip.Prefix {
 	p = unmap(p)
 	if !p.Addr().Is4() {

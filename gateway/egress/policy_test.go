@@ -61,7 +61,7 @@ func TestPolicyEntries(t *testing.T) {
 		"example.com:0":           "from 1 to 65535",
 		"example.com:65536":       "from 1 to 65535",
 		"example.com:http":        "from 1 to 65535",
-		"10.1.2.3/8":              "is 10.0.0.0/8",
+		"10.1.2.3/8":              "use 10.0.0.0/8",
 		"fe80::1%eth0":            "zone",
 		strings.Repeat("a", 64):   "want a name",
 		strings.Repeat("a.", 130): "want a name",
@@ -75,7 +75,7 @@ func TestPolicyEntries(t *testing.T) {
 		t.Error("a mode that there is not was taken")
 	}
 	if _, err := NewPolicy(Rules{Mode: ModeFiltered, Closed: []netip.Prefix{{}}}); err == nil {
-		t.Error("a closed range that is none was taken")
+		t.Error("an invalid closed range was accepted")
 	}
 }
 
@@ -101,13 +101,13 @@ func TestPolicyNames(t *testing.T) {
 
 func TestPolicyAddresses(t *testing.T) {
 	own := ranges([]string{"93.184.216.40/32", "10.0.0.40/24", "2606:2800::40/128", "fe80::40/64", "151.101.7.40/22", "2a04:4e42:7::40/64"})
-	const closed, mine, lan, unlisted = "is closed", "machine that runs", "a network that", notListed
+	const closed, mine, lan, unlisted = "is closed", "machine that runs", "a network of the machine", notListed
 	for _, c := range []struct {
 		mode  Mode
 		allow string // entries
 		name  string
 		dst   string
-		why   string // part of it; empty is open
+		why   string // part of it; empty: open
 	}{
 		{dst: "93.184.216.34"},
 		{dst: "2606:2800::1"},
@@ -225,7 +225,8 @@ func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
 	}
 }
 
-// Loopback is the machine that dials, metadata what speaks for it: they are nobody's to open. What else is closed is opened by the trusted alone, now and not as it was when it was listed.
+// No entry opens loopback and metadata. Other closed addresses are opened by trusted entries only,
+// according to what is closed now.
 func TestPolicyOpensByTheTrusted(t *testing.T) {
 	own := ranges([]string{"93.184.216.40/32"})
 	entries := []string{"127.0.0.1", "127.0.0.0/8:80", "::1", "::/96", "64:ff9b::7f00:1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "fd00:ec2::254", "93.184.216.40", "203.0.113.7", "a.test"}
@@ -245,7 +246,7 @@ func TestPolicyOpensByTheTrusted(t *testing.T) {
 	}
 }
 
-// What a refusal names as what would open it, does; and where nothing does, it names nothing.
+// The entry that a refusal names allows the connection. If no entry does, it names none.
 func TestRefusalsNameWhatOpens(t *testing.T) {
 	own := ranges([]string{"93.184.216.40/24", "2606:2800::40/64", "172.16.0.7/16"})
 	for _, c := range []struct {
@@ -254,7 +255,7 @@ func TestRefusalsNameWhatOpens(t *testing.T) {
 	}{
 		{ModeFiltered, "", "10.0.0.1:80", "10.0.0.1:80"},
 		{ModeFiltered, "", "[fd00::1]:80", "[fd00::1]:80"},
-		{ModeFiltered, "db.test", "10.0.0.1:5432", "10.0.0.1:5432"}, // the name would not do
+		{ModeFiltered, "db.test", "10.0.0.1:5432", "10.0.0.1:5432"}, // the name would not open it
 		{ModeAllowlist, "db.test", "10.0.0.1:5432", "10.0.0.1:5432"},
 		{ModeFiltered, "", "[64:ff9b::a00:1]:80", "[64:ff9b::a00:1]:80"},
 		{ModeFiltered, "", "93.184.216.40:22", "93.184.216.40:22"},
@@ -310,7 +311,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// What an entry reads as, reads as itself again, and no entry opens a closed address that it does not contain.
+// The canonical form of an entry parses as itself, and no entry opens a closed address that it does
+// not contain.
 func FuzzPolicyEntry(f *testing.F) {
 	for _, s := range []string{"a.test", "*.a.test:80", "10.0.0.0/8:53", "[2001:db8::/32]:80", "::ffff:10.0.0.0/104", "10.1.2.3/8", "fe80::1%e", "[::1", ":80", "*.*"} {
 		f.Add(s)

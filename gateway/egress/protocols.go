@@ -8,21 +8,22 @@ import (
 	"strings"
 )
 
-// otherProtocols are those that are known. Each function reads the first bytes as otherProtocol does.
+// otherProtocols are the known protocols. Each function parses the first bytes as otherProtocol
+// does.
 var otherProtocols = []func(b []byte) (opening, int){
 	readSSH, readRsync, readPostgres, readRedis, readGit,
 }
 
-// otherProtocol says whether b plainly begins another protocol than TLS or HTTP, one in which the
-// client speaks first. Each is known by bytes that no server takes for a ClientHello or a request,
-// nor overlooks before one. size is the length of a prelude.
+// otherProtocol reports whether b begins a protocol other than TLS or HTTP in which the client
+// speaks first. Its first bytes must be ones that no server accepts as a ClientHello or a request,
+// or skips before one. size is the length of a prelude.
 func otherProtocol(b []byte) (what opening, size int) {
 	what = openingUnknown
 	for _, read := range otherProtocols {
 		switch w, size := read(b); w {
 		case openingUnknown:
 		case openingPartial:
-			what = openingPartial // unless another one is sure
+			what = openingPartial // unless another one matches
 		default:
 			return w, size
 		}
@@ -30,7 +31,7 @@ func otherProtocol(b []byte) (what opening, size int) {
 	return what, 0
 }
 
-// begins compares b with what a protocol begins with.
+// begins compares b with the first bytes of a protocol.
 func begins(b []byte, with string) opening {
 	switch {
 	case bytes.HasPrefix(b, []byte(with)):
@@ -41,7 +42,7 @@ func begins(b []byte, with string) opening {
 	return openingUnknown
 }
 
-// saysHTTP says whether a server might take s for the line of a request.
+// saysHTTP reports whether a server might accept s as a request line.
 func saysHTTP(s string) bool { return strings.Contains(strings.ToUpper(s), "HTTP/") }
 
 func readSSH(b []byte) (opening, int)   { return readBanner(b, "SSH-2.0-") }
@@ -49,7 +50,7 @@ func readRsync(b []byte) (opening, int) { return readBanner(b, "@RSYNCD: ") }
 
 const maxBanner = 255 // RFC 4253, section 4.2
 
-// readBanner reads the line with which a client begins.
+// readBanner parses the first line of a client.
 func readBanner(b []byte, with string) (opening, int) {
 	if what := begins(b, with); what != openingOther {
 		return what, 0
@@ -65,7 +66,7 @@ func readBanner(b []byte, with string) (opening, int) {
 	return openingOther, 0
 }
 
-// readPostgres reads the first message of PostgreSQL's protocol (its documentation, "Message
+// readPostgres parses the first message of PostgreSQL's protocol (its documentation, "Message
 // Formats"). A request for encryption is a prelude: the server answers with one byte, and TLS or
 // another first message follows.
 func readPostgres(b []byte) (opening, int) {
@@ -85,7 +86,7 @@ func readPostgres(b []byte) (opening, int) {
 		return openingUnknown, 0
 	case len(b) < int(length):
 		return openingPartial, 0
-	case saysHTTP(string(b[:length])): // a server that skips what it cannot read would take it for a request
+	case saysHTTP(string(b[:length])): // a server that skips what it cannot parse would accept it as a request
 		return openingUnknown, 0
 	}
 	return openingOther, 0
@@ -96,7 +97,7 @@ var (
 	redisBegun   = regexp.MustCompile(`^(\*([1-9][0-9]{0,5}(\r(\n\$?)?)?)?)?$`)
 )
 
-// readRedis reads a command of RESP, which is an array of strings.
+// readRedis parses a RESP command, which is an array of strings.
 func readRedis(b []byte) (opening, int) {
 	switch {
 	case redisCommand.Match(b):
@@ -110,7 +111,8 @@ func readRedis(b []byte) (opening, int) {
 var gitRequest = regexp.MustCompile(`^git-(upload-pack|receive-pack|upload-archive) /[^\x00-\x1f\x7f]*` +
 	`\x00host=[^\x00-\x1f\x7f]+\x00(\x00[^\x01-\x1f\x7f]+)?$`)
 
-// readGit reads the request of git's own protocol (gitprotocol-pack(5)), a line behind its length.
+// readGit parses the request of git's own protocol (gitprotocol-pack(5)), a line preceded by its
+// length.
 func readGit(b []byte) (opening, int) {
 	const digits, longest = 4, 4096
 	size, err := strconv.ParseUint(string(b[:min(len(b), digits)]), 16, 16)

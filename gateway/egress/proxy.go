@@ -19,29 +19,31 @@ import (
 )
 
 const (
-	// maxProxied is how many connections a proxy takes at once: each is a channel of SSH, which may hold 2 MiB that nobody reads.
+	// maxProxied limits the concurrent connections of a proxy: each is an SSH channel, which may
+	// hold 2 MiB of unread data.
 	maxProxied = 128
-	maxHead    = 64 << 10         // bytes of a request's head
-	maxAnswer  = 256 << 10        // bytes of an answer's head
-	proxyIdle  = 60 * time.Second // of a connection that asks nothing, or that has nothing more to say, until an answer comes
+	maxHead    = 64 << 10         // bytes of a request's header
+	maxAnswer  = 256 << 10        // bytes of a response's header
+	proxyIdle  = 60 * time.Second // of a connection without a request, or after the last request until a response
 
-	proxyLinger = time.Second // for a program that sends on to read that it was refused
-	maxLinger   = 1 << 20     // bytes of what it sends meanwhile
+	proxyLinger = time.Second // for a program that keeps sending to read why it was blocked
+	maxLinger   = 1 << 20     // bytes that it sends meanwhile
 )
 
-// Proxy is the network of a sandbox whose packets do not come here: an HTTP proxy, with CONNECT and without, and a SOCKS5 proxy (RFC 1928), on
-// connections that somebody accepts inside. What it closes, counts and tells of is the same as of a Stack; datagrams it does not
-// carry. Its methods may be called at once.
+// Proxy is the network of a sandbox whose packets do not reach the daemon. It is an HTTP proxy,
+// with and without CONNECT, and a SOCKS5 proxy (RFC 1928), on connections that are accepted in the
+// sandbox. Policy, limits and events are those of a Stack. It does not support datagrams. Its
+// methods are safe for concurrent use.
 type Proxy struct {
 	*gate
 	dial  func(host string, port uint16) (*passage, error)
 	until func(over func()) (stop func()) // calls over at Close, as onEnd
 	slots chan struct{}
 
-	patience time.Duration // proxyIdle; another in tests
+	patience time.Duration // proxyIdle; shorter in tests
 }
 
-// NewProxy returns a proxy for one sandbox. Its owner closes it.
+// NewProxy returns a proxy for one sandbox. The caller closes it.
 func NewProxy(opts Options) (*Proxy, error) {
 	g, ctx, err := newGate(opts)
 	if err != nil {
@@ -53,10 +55,10 @@ func NewProxy(opts Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Settle returns at once: a program hears of a refused connection after Options.Event has.
+// Settle returns at once: Options.Event is called before a program gets the answer.
 func (p *Proxy) Settle(context.Context) {}
 
-// Close ends every connection and waits for all that was started.
+// Close ends all connections and waits for all goroutines.
 func (p *Proxy) Close() error {
 	p.end()
 	p.wg.Wait()
@@ -74,13 +76,13 @@ func (p *Proxy) Serve(conn net.Conn) {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	default:
-		p.event(Event{Kind: KindRefused, Proto: "tcp", Host: "proxy", Why: fmt.Sprintf("%d connections are open already, as many as the proxy takes", maxProxied)})
+		p.event(Event{Kind: KindRefused, Proto: "tcp", Host: "proxy", Why: fmt.Sprintf("%d connections are open, the limit of the proxy", maxProxied)})
 		return
 	}
 	defer p.until(func() { _ = conn.Close() })()
 	conn = &inTurn{Conn: conn}
 	c := &proxied{Conn: conn, proxy: p}
-	// Not a deadline: a channel of SSH has none.
+	// Not a deadline: an SSH channel has none.
 	c.idle = time.AfterFunc(p.patience, func() { _ = conn.Close() })
 	defer c.idle.Stop()
 	c.limit = &io.LimitedReader{R: conn, N: maxHead}
@@ -95,7 +97,7 @@ func (p *Proxy) Serve(conn net.Conn) {
 	}
 }
 
-// proxied is a connection of a program to the proxy.
+// proxied is a program's connection to the proxy.
 type proxied struct {
 	net.Conn
 	proxy *Proxy
@@ -106,7 +108,8 @@ type proxied struct {
 
 func (c *proxied) Read(b []byte) (int, error) { return c.in.Read(b) }
 
-// carry moves bytes between the program and out until both have ended, or one is cut off. in is where the program's come from.
+// carry copies bytes between the program and out until both have ended, or one fails. in has the
+// program's data.
 func (c *proxied) carry(in io.Reader, out *passage) {
 	c.idle.Stop()
 	c.limit.N = math.MaxInt64
@@ -131,7 +134,8 @@ func (c *proxied) carry(in io.Reader, out *passage) {
 	down.Wait()
 }
 
-// inTurn lets those who read at once read one after the other: of two who wait in a channel of SSH, only one hears of its end.
+// inTurn serialises concurrent reads: of two readers that wait on an SSH channel, only one gets its
+// end.
 type inTurn struct {
 	net.Conn
 	mu sync.Mutex
@@ -145,7 +149,7 @@ func (c *inTurn) Read(b []byte) (int, error) {
 
 func (c *inTurn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// keepName leaves names to who dials.
+// keepName leaves name resolution to the dial.
 type keepName struct{}
 
 func (keepName) Resolve(ctx context.Context, _ string) (context.Context, net.IP, error) {
@@ -153,7 +157,7 @@ func (keepName) Resolve(ctx context.Context, _ string) (context.Context, net.IP,
 }
 
 func (c *proxied) serveSOCKS() {
-	nowhere := &net.TCPAddr{IP: net.IPv4zero} // where a connection comes from is not said
+	nowhere := &net.TCPAddr{IP: net.IPv4zero} // the source address is not revealed
 	server := socks5.NewServer(socks5.WithResolver(keepName{}), socks5.WithRule(&socks5.PermitCommand{EnableConnect: true}),
 		socks5.WithConnectHandle(func(_ context.Context, w io.Writer, r *socks5.Request) error {
 			host := r.DestAddr.FQDN
@@ -174,24 +178,24 @@ func (c *proxied) serveSOCKS() {
 			c.carry(r.Reader, out)
 			return nil
 		}))
-	_ = server.ServeConn(c) // what ended it, the program knows
+	_ = server.ServeConn(c) // the program knows why it ended
 }
 
-// splitAddress reads host:port, or host alone.
+// splitAddress splits host:port. Without a port it returns otherwise.
 func splitAddress(address string, otherwise uint16) (string, uint16, error) {
 	host, digits, err := net.SplitHostPort(address)
 	if err != nil {
-		return address, otherwise, nil //nolint:nilerr // no port is said
+		return address, otherwise, nil //nolint:nilerr // without a port
 	}
 	port, err := strconv.ParseUint(digits, 10, 16)
 	if err != nil || port == 0 {
-		return "", 0, fmt.Errorf("port %.20q is not a number from 1 to 65535", digits)
+		return "", 0, fmt.Errorf("port %.20q: must be a number from 1 to 65535", digits)
 	}
 	return host, uint16(port), nil
 }
 
-// dialHost connects to host, a name or an address, if the policy allows it, and tells of it either way. ctx bounds the dialling. What is said on
-// the connection is held against the policy as it is written.
+// dialHost connects to host, a name or an address, if the policy allows it, and reports the event
+// either way. ctx bounds the dial. Data is checked against the policy as it is written.
 func (p *Proxy) dialHost(ctx context.Context, host string, port uint16) (*passage, error) {
 	if !p.begin() {
 		return nil, errClosed
@@ -214,8 +218,8 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 	} else if name, ok := canonicalName(host); ok {
 		f.name, why = name, p.current().refusesName(name, port)
 	} else {
-		host = host[strings.LastIndexByte(host, '@')+1:] // a password would be before it
-		host, why = "proxy", refusal{why: fmt.Sprintf("%.80q is neither a name nor an address", host)}
+		host = host[strings.LastIndexByte(host, '@')+1:] // before it there may be a password
+		host, why = "proxy", refusal{why: fmt.Sprintf("%.80q is not a name or an address", host)}
 	}
 	if why == (refusal{}) {
 		why = p.admit(f)
@@ -245,12 +249,12 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 	}}, nil
 }
 
-// passage is a connection to the outside that the policy goes on to hold for.
+// passage is a connection to the outside that stays subject to the policy.
 type passage struct {
 	net.Conn
 	flow       *flow
-	inspection *inspection // of the one who writes
-	over       func()      // closes the connection and tells of its end
+	inspection *inspection // used by the writer
+	over       func()      // closes the connection and reports its end
 	once       sync.Once
 }
 
@@ -271,7 +275,7 @@ func (c *passage) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite ends the sent data.
 func (c *passage) CloseWrite() error {
 	if err := c.inspection.atEnd(); err != nil {
 		c.flow.end(err)
@@ -280,7 +284,7 @@ func (c *passage) CloseWrite() error {
 	return closeWrite(c.Conn)
 }
 
-// Close ends the connection, and tells of its end once.
+// Close ends the connection, and reports its end once.
 func (c *passage) Close() error {
 	c.once.Do(func() {
 		c.inspection.close()

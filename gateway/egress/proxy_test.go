@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// A request for a URL is passed on with its body, and others may follow on the connection; what it may not have is refused by a status.
+// A request for a URL is forwarded with its body, and others may follow on the connection. What is
+// not allowed gets an error status.
 func TestProxyRequests(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.serveHTTP(80, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -47,7 +48,7 @@ func TestProxyRequests(t *testing.T) {
 		}
 	}
 	if _, err := in.ReadByte(); err == nil {
-		t.Error("the connection goes on after a refusal")
+		t.Error("the connection is open after a refusal")
 	}
 	for request, want := range map[string]string{
 		"GET / HTTP/1.1\r\nHost: a\r\n\r\n":                    "HTTP/1.1 400 ",
@@ -73,7 +74,7 @@ func TestProxyRequests(t *testing.T) {
 	}
 }
 
-// What a program says to the proxy is a stranger's: nothing of it ends the daemon, or dials what is closed.
+// A program's input to the proxy is not trusted: none ends the daemon, or dials a closed address.
 func FuzzProxy(f *testing.F) {
 	for _, s := range []string{"GET http://a.test/ HTTP/1.1\r\nHost: a\r\n\r\n", "CONNECT a.test:80 HTTP/1.1\r\n\r\n", "\x05\x01\x00\x05\x01\x00\x03\x06a.test\x00\x50",
 		"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50", "\x05\x01\x00\x05\x01\x00\x04", "CONNECT [::1]:80 HTTP/1.1\r\n\r\n", "POST http://a.test/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"} {
@@ -88,7 +89,7 @@ func FuzzProxy(f *testing.F) {
 				if dst := netip.MustParseAddrPort(address); policy(t, ModeFiltered).refuses("", dst, nil) != (refusal{}) {
 					t.Errorf("%s was dialled", dst)
 				}
-				return nil, errors.New("nobody is there")
+				return nil, errors.New("no answer")
 			},
 		})
 		must(t, err)

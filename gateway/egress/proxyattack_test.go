@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// proxyOf is a proxy into the world that anything public is open to.
+// proxyOf returns a proxy in the world that allows public addresses.
 func proxyOf(t *testing.T, w *world) proxyNetwork { return patientProxyOf(t, w, proxyIdle) }
 
 func patientProxyOf(t *testing.T, w *world, patience time.Duration) proxyNetwork {
@@ -28,7 +28,7 @@ func patientProxyOf(t *testing.T, w *world, patience time.Duration) proxyNetwork
 	return proxyNetwork{p, t, l.Addr().String(), throughConnect}
 }
 
-// ask is a program's connection to the proxy.
+// ask returns a program's connection to the proxy.
 func (n proxyNetwork) ask(t *testing.T) (*net.TCPConn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.address)
@@ -38,8 +38,8 @@ func (n proxyNetwork) ask(t *testing.T) (*net.TCPConn, *bufio.Reader) {
 	return conn.(*net.TCPConn), bufio.NewReader(conn)
 }
 
-// A server that answers before it has the whole request ends the exchange: what the program still sends of its body is never taken for
-// a request, nor read by two at once.
+// A server that answers before the whole request ends the exchange. The rest of the body is not
+// parsed as a request, nor read by two readers.
 func TestProxyEarlyAnswer(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.internet.listen(t, 80, func(c net.Conn) {
@@ -67,7 +67,8 @@ func TestProxyEarlyAnswer(t *testing.T) {
 	}
 }
 
-// Who goes away while the server thinks frees its place, and the server is not kept waiting: at once where that is seen, and else soon.
+// A program that leaves while the server works frees its place and ends the server's connection: at
+// once if that is detected, otherwise soon.
 func TestProxyGivenUp(t *testing.T) {
 	for name, linger := range map[string]int{"reset": 0, "end": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -98,11 +99,12 @@ func givenUp(t *testing.T, w *world, n proxyNetwork, linger int) {
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):
-		t.Error("nobody waits for the answer, and the connection goes on")
+		t.Error("the connection is still open without a reader")
 	}
 }
 
-// oneReader notices two who read at once. Of those who wait in a channel of SSH, only one would hear of its end.
+// oneReader detects concurrent reads. Of two readers that wait on an SSH channel, only one gets its
+// end.
 type oneReader struct {
 	net.Conn
 	reading, crowded atomic.Bool
@@ -116,7 +118,8 @@ func (c *oneReader) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// After a refusal the proxy reads what the program still sends, while it waits for the next request: one of the two at a time.
+// After an error response the proxy reads what the program still sends, while it waits for the next
+// request: one reader at a time.
 func TestProxyReadsInTurn(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	p, err := NewProxy(Options{Policy: policy(t, ModeFiltered), Resolve: w.resolve, Event: w.event})
@@ -144,7 +147,7 @@ func TestProxyReadsInTurn(t *testing.T) {
 	}
 }
 
-// A server that answers with a head without end is cut off before the daemon holds much of it.
+// A response with an endless header is aborted before it uses much memory.
 func TestProxyHeadOfAnswer(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	sent := make(chan int, 1)
@@ -167,32 +170,32 @@ func TestProxyHeadOfAnswer(t *testing.T) {
 	if answer.StatusCode != http.StatusBadGateway {
 		t.Errorf("got %s", answer.Status)
 	}
-	if n := <-sent; n > 9<<20 { // what the kernel buffers included
+	if n := <-sent; n > 9<<20 { // including the kernel's buffers
 		t.Errorf("%d bytes of a head were taken", n)
 	}
 }
 
-// all are the events so far.
+// all returns the events so far.
 func (w *world) all() []Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.events)
 }
 
-// answerTo is what the proxy answers to one request on a connection of its own, and what it did for it.
+// answerTo returns the proxy's response to one request on its own connection, and its events.
 func answerTo(t *testing.T, w *world, n proxyNetwork, request string) (answer string, events []Event) {
 	t.Helper()
 	before := len(w.all())
 	conn, in := n.ask(t)
 	_, _ = io.WriteString(conn, request)
-	_ = conn.CloseWrite() // it may have been refused already
+	_ = conn.CloseWrite() // it may be rejected already
 	text, _ := io.ReadAll(in)
 	conn.Close()
 	return string(text), w.all()[before:]
 }
 
-// What a request says of whom it is for is one thing: the server hears the name that the policy judged, whatever else the request says,
-// and no form of a closed address is another than that.
+// The server name of a request is unambiguous: the server receives the name that the policy
+// checked, and no form of a closed address is open.
 func TestProxyHostileRequests(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.internet.listen(t, 80, func(c net.Conn) {
@@ -244,7 +247,7 @@ func TestProxyHostileRequests(t *testing.T) {
 	}
 }
 
-// No way of writing a closed address, or this machine's, is open, in any of the three ways to ask for it.
+// No form of a closed address, or of this machine's, is open, in any of the three protocols.
 func TestProxyOddHosts(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	n := proxyOf(t, w)

@@ -8,27 +8,27 @@ import (
 	"strings"
 )
 
-// maxOpening is how much of what a program says first is looked at: a ClientHello with post-quantum keys has some 2 KiB, heads of
-// requests with cookies up to 16.
+// maxOpening is how much of a program's first data is parsed: a ClientHello with post-quantum keys
+// has some 2 KiB, request headers with cookies up to 16.
 const maxOpening = 32 << 10
 
-// opening is what the first bytes of a connection say of whom they are meant for.
+// opening is what the first bytes of a connection say about its server.
 type opening int
 
 const (
 	openingPartial opening = iota // more bytes are needed
-	openingNamed                  // for the name
-	openingUnnamed                // TLS or HTTP that names nobody, or that cannot be read
-	openingOther                  // plainly another protocol, which has no names
-	openingPrelude                // a request of another protocol, which TLS or that protocol follows
+	openingNamed                  // they name the server
+	openingUnnamed                // TLS or HTTP without a readable name
+	openingOther                  // another protocol, which has no names
+	openingPrelude                // a request of another protocol, followed by TLS or that protocol
 	openingUnknown                // none of these
 )
 
-// readOpening finds the server's name in the first bytes of a connection: in the server_name
-// extension of a TLS ClientHello (RFC 6066, section 3) or in the Host of a request of HTTP/1
-// (RFC 9112, section 3.2). Only what every server reads in the same way names somebody, and only
-// what otherProtocol knows is another protocol: servers overlook much before a ClientHello or a
-// request. size is the length of the ClientHello or of the prelude, and 0 for all else.
+// readOpening finds the server's name in the first bytes of a connection. It is in the server_name
+// extension of a TLS ClientHello (RFC 6066, section 3), or in the Host of an HTTP/1 request (RFC
+// 9112, section 3.2). A name counts only if all servers parse it the same way, and another protocol
+// only if otherProtocol knows it: servers skip much before a ClientHello or a request. size is the
+// length of the ClientHello or of the prelude, otherwise 0.
 func readOpening(b []byte) (what opening, name string, size int) {
 	switch {
 	case len(b) == 0:
@@ -43,7 +43,7 @@ func readOpening(b []byte) (what opening, name string, size int) {
 	return what, name, 0
 }
 
-// partial asks for more, as long as there may be more.
+// partial asks for more bytes, up to the limit.
 func partial(b []byte) opening {
 	if len(b) >= maxOpening {
 		return openingUnnamed
@@ -56,12 +56,12 @@ var (
 	fieldLine   = regexp.MustCompile("^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*$")
 )
 
-// readRequest reads the head of a request of HTTP/1. One of HTTP/2 without TLS has its names in
-// later frames, and names nobody here. Nor does a head that RFC 9112 lets servers read in several
-// ways, or not at all: with other line ends than CRLF, with controls, folded, of HTTP/0.9.
+// readRequest parses the header of an HTTP/1 request. HTTP/2 without TLS has its names in later
+// frames, so it is unnamed. So is a header that RFC 9112 lets servers parse in several ways, or not
+// at all: with line ends other than CRLF, with control characters, folded, or HTTP/0.9.
 func readRequest(b []byte) (what opening, name string) {
 	text := b
-	for bytes.HasPrefix(text, []byte("\r\n")) { // servers overlook empty lines (section 2.2)
+	for bytes.HasPrefix(text, []byte("\r\n")) { // servers skip empty lines (section 2.2)
 		text = text[2:]
 	}
 	head, _, whole := bytes.Cut(text, []byte("\r\n\r\n"))
@@ -100,13 +100,13 @@ func readRequest(b []byte) (what opening, name string) {
 	return openingNamed, name
 }
 
-// methodBegins are the characters with which a token begins (RFC 9110, section 5.6.2), and CR of an
-// empty line before it.
+// methodBegins are the first characters of a token (RFC 9110, section 5.6.2), and the CR of a
+// preceding empty line.
 const methodBegins = "!#$%&'*+-.^_`|~0123456789" +
 	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r"
 
-// hasControls says whether s has characters that no line of a request may have. Line ends it may
-// have, and the first half of one at its end.
+// hasControls reports whether s has characters that a request line cannot have. It allows line
+// ends, and the first half of one at the end.
 func hasControls(s string) bool {
 	for i, c := range []byte(s) {
 		switch {
@@ -118,8 +118,8 @@ func hasControls(s string) bool {
 	return false
 }
 
-// isTarget says whether the target of a request is one of name's: a path, or a URL or an
-// authority with that name. Those go before Host (RFC 9112, section 3.2.2).
+// isTarget reports whether the target of a request is for name: a path, or a URL or authority with
+// that name, which takes precedence over Host (RFC 9112, section 3.2.2).
 func isTarget(method, target, name string) bool {
 	host := target
 	if method != "CONNECT" {
@@ -138,11 +138,12 @@ func isTarget(method, target, name string) bool {
 	return ok && other == name
 }
 
-// whyQUIC is why a listed name opens no QUIC. Programs go on with TCP.
-const whyQUIC = "QUIC does not show whom it is for: a listed address opens it, a name does not"
+// whyQUIC is why a listed name does not allow QUIC. Programs fall back to TCP.
+const whyQUIC = "QUIC hides the server's name: list its address instead of the name"
 
-// isQUIC says whether b begins a connection of QUIC, of a version that servers take: the packet's name is that of another server as likely
-// as not. Only the parts that stay as they are in all versions are read (RFC 8999, section 5.1).
+// isQUIC reports whether b begins a QUIC connection, of a version that servers accept. The name in
+// the packet may be another server's. It reads only the version-independent parts (RFC 8999,
+// section 5.1).
 func isQUIC(b []byte) bool {
 	if len(b) < 5 || b[0]&0x80 == 0 {
 		return false
@@ -155,7 +156,7 @@ func isQUIC(b []byte) bool {
 	}
 }
 
-// hostName returns the name of a host with or without port. An address is none.
+// hostName returns the name of a host, with or without port. An address is not a name.
 func hostName(host string) (string, bool) {
 	host, port, ok := strings.Cut(host, ":")
 	if _, err := strconv.ParseUint(port, 10, 16); ok && port != "" && err != nil {

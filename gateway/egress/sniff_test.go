@@ -29,7 +29,7 @@ func hello(t testing.TB, name string) []byte {
 	return <-got
 }
 
-// split cuts the message in a record into records of at most size.
+// split splits the message in a record into records of at most size.
 func split(record []byte, size int) (out []byte) {
 	for rest := record[5:]; len(rest) > 0; {
 		n := min(size, len(rest))
@@ -39,14 +39,14 @@ func split(record []byte, size int) (out []byte) {
 	return out
 }
 
-// lengthened puts more into the only record of a hello.
+// lengthened adds bytes to the only record of a hello.
 func lengthened(hello, more []byte) []byte {
 	out := append(bytes.Clone(hello), more...)
 	binary.BigEndian.PutUint16(out[3:], uint16(len(out)-5))
 	return out
 }
 
-// twice gives the extension with the name a second time, in the place of session tickets.
+// twice repeats the extension with the name, in place of session tickets.
 func twice(hello []byte) []byte {
 	at := bytes.Index(hello, []byte("cdn.test")) - 9
 	name := hello[at : at+17]
@@ -66,7 +66,7 @@ func grown(hello, extension []byte) []byte {
 	return out
 }
 
-// built is a ClientHello in one record with these extensions and no others.
+// built returns a ClientHello in one record with only these extensions.
 func built(extensions ...[]byte) []byte {
 	all := slices.Concat(extensions...)
 	hello := slices.Concat(make([]byte, 2+32+1), []byte{0, 2, 0x13, 1, 1, 0}, sized16(all))
@@ -74,20 +74,20 @@ func built(extensions ...[]byte) []byte {
 	return append([]byte{22, 3, 1}, sized16(hello)...)
 }
 
-// sized16 puts the length of b before it.
+// sized16 prefixes b with its length.
 func sized16(b []byte) []byte { return append([]byte{byte(len(b) >> 8), byte(len(b))}, b...) }
 
 func extension(kind uint16, data []byte) []byte {
 	return append([]byte{byte(kind >> 8), byte(kind)}, sized16(data)...)
 }
 
-// named is an entry of the extension server_name.
+// named returns an entry of the extension server_name.
 func named(kind byte, name string) []byte { return append([]byte{kind}, sized16([]byte(name))...) }
 
-// names is the extension server_name with these entries.
+// names returns the extension server_name with these entries.
 func names(list ...[]byte) []byte { return extension(0, sized16(slices.Concat(list...))) }
 
-// sslv2 is a ClientHello in the form of SSLv2 (RFC 5246, appendix E.2).
+// sslv2 is a ClientHello in SSLv2 format (RFC 5246, appendix E.2).
 var sslv2 = append([]byte{0x80, 9 + 3 + 16, 1, 3, 3, 0, 3, 0, 0, 0, 16, 0, 0x2f, 0}, make([]byte, 16)...)
 
 func TestOpeningOfTLS(t *testing.T) {
@@ -148,7 +148,7 @@ func TestOpeningOfTLS(t *testing.T) {
 			t.Errorf("%s: got %v %q, want %v %q", name, what, said, c.what, c.said)
 		}
 	}
-	// A name is found when its last byte is there, and not before.
+	// A name is found with its last byte, and not before.
 	for n := range whole {
 		if what, _, _ := readOpening(whole[:n]); what != openingPartial {
 			t.Fatalf("%d bytes of %d: %v", n, len(whole), what)
@@ -167,7 +167,7 @@ func TestOpeningOfHTTP(t *testing.T) {
 		"OPTIONS * HTTP/1.1\r\nHost: cdn.test\r\n\r\n":                {openingNamed, "cdn.test"},
 		"CONNECT cdn.test:443 HTTP/1.1\r\nHost: cdn.test:443\r\n\r\n": {openingNamed, "cdn.test"},
 		"SSH-2.0-x / HTTP/1.1\r\nHost: cdn.test\r\n\r\n":              {openingNamed, "cdn.test"},
-		// Another name, or one that a server may read otherwise.
+		// Another name, or one that a server may parse differently.
 		"CONNECT x.test:443 HTTP/1.1\r\nHost: cdn.test\r\n\r\n":                  {openingUnnamed, ""},
 		"CONNECT / HTTP/1.1\r\nHost: cdn.test\r\n\r\n":                           {openingUnnamed, ""},
 		"GET x.test HTTP/1.1\r\nHost: cdn.test\r\n\r\n":                          {openingUnnamed, ""},
@@ -221,7 +221,7 @@ func TestOpeningOfHTTP(t *testing.T) {
 		"":                                                                {openingPartial, ""},
 		"\r\n":                                                            {openingPartial, ""},
 		"get key\r\n":                                                     {openingUnknown, ""},
-		// Plainly another protocol.
+		// Clearly another protocol.
 		"SSH-2.0-OpenSSH_9.9\r\n":    {openingOther, ""},
 		"SSH-2.0-x":                  {openingPartial, ""},
 		"@RSYNCD: 31.0 sha512 md5\n": {openingOther, ""},
@@ -236,7 +236,7 @@ func TestOpeningOfHTTP(t *testing.T) {
 		"\x00\x00\x00\x29\x00\x03\x00\x00user\x00":                       {openingPartial, ""},
 		"\x00\x00\x00\x29": {openingPartial, ""},
 		"\x00\x00\x00\x2b\x00\x03\x00\x00GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n": {openingUnknown, ""},
-		"\x00\x00\x27\x11\x00\x03\x00\x00user\x00":                                  {openingUnknown, ""}, // longer than a server reads
+		"\x00\x00\x27\x11\x00\x03\x00\x00user\x00":                                  {openingUnknown, ""}, // longer than a server accepts
 		"GET / HTTP/1.1\r\nA: " + strings.Repeat("a", maxOpening):                   {openingUnnamed, ""},
 		strings.Repeat("a", maxOpening):                                             {openingUnnamed, ""},
 	} {
@@ -246,7 +246,7 @@ func TestOpeningOfHTTP(t *testing.T) {
 	}
 }
 
-// nameByTLS returns the name that crypto/tls reads in b. ok says whether it takes b for a
+// nameByTLS returns the name that crypto/tls finds in b. ok reports whether it accepts b as a
 // ClientHello.
 func nameByTLS(b []byte) (name string, ok bool) {
 	config := &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -257,7 +257,7 @@ func nameByTLS(b []byte) (name string, ok bool) {
 	return name, ok
 }
 
-// replay is a connection of which everything was read before.
+// replay is a connection with data that was read before.
 type replay struct {
 	net.Conn // nil: a handshake that ends at its first message only reads and writes
 	in       io.Reader
@@ -267,8 +267,8 @@ func (r replay) Read(b []byte) (int, error) { return r.in.Read(b) }
 
 func (r replay) Write(b []byte) (int, error) { return len(b), nil }
 
-// What has been decided on stays, whatever follows, and no more than maxOpening is waited for. In
-// what names somebody, a server of TLS reads the same name.
+// A decision stays, whatever follows, and at most maxOpening bytes are needed. If there is a name,
+// a TLS server finds the same one.
 func FuzzOpening(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: cdn.test\r\n\r\n"), []byte("x"))
 	f.Add(hello(f, "cdn.test"), []byte{0})

@@ -19,19 +19,19 @@ import (
 const (
 	nic = tcpip.NICID(1)
 
-	timeWait = time.Second // inside: both ends of that connection are on this machine
+	timeWait = time.Second // inside: both ends of the connection are on this machine
 
-	maxTCPBegun = 512 // that are being dialled; the sandbox asks again for more
-	maxUDP      = 512 // flows of a sandbox, and half of its connections; the one that is idle for longest gives way
+	maxTCPBegun = 512 // that are being dialled; for more, the sandbox repeats its SYN
+	maxUDP      = 512 // flows of a sandbox, and at most half of its connections; the longest idle one is dropped
 )
 
-// Stack is the network of one sandbox. Its methods may be called at once.
+// Stack is the network of one sandbox. Its methods are safe for concurrent use.
 type Stack struct {
 	*gate
-	device *device // nil in tests of packets
+	device *device // nil in packet tests
 	link   *link
 	net    *stack.Stack
-	asking chan struct{} // slots for queries of DNS under way
+	asking chan struct{} // slots for concurrent DNS queries
 
 	reader sync.WaitGroup
 	once   sync.Once     // of Close
@@ -39,12 +39,13 @@ type Stack struct {
 
 	// Guarded by gate.mu.
 	streams map[stack.TransportEndpointID]*datagrams // UDP
-	share   int                                      // of buffers, as the stack knows it
+	share   int                                      // of buffers, as set in the stack
 }
 
-// Start takes tun, also when it fails, and serves it until Close. It has to be a TUN device with IFF_VNET_HDR, attached by whoever
-// opened it; anything else is an error. That it has IFF_NO_PI and MTU 1500 cannot be seen from here. Offloads are set here. A device that goes away ends all connections;
-// the Stack still wants its Close.
+// Start takes ownership of tun, also on an error, and serves it until Close. tun must be an
+// attached TUN device with IFF_VNET_HDR; otherwise Start fails. It must also have IFF_NO_PI and an
+// MTU of 1500, which cannot be checked here. Start sets the offloads. If the device disappears, all
+// connections end; the caller must still call Close.
 func Start(tun *os.File, opts Options) (*Stack, error) {
 	d, err := openDevice(tun)
 	if err != nil {
@@ -63,14 +64,14 @@ func Start(tun *os.File, opts Options) (*Stack, error) {
 		closing := s.closed
 		s.mu.Unlock()
 		if !closing {
-			s.log.Error("a sandbox's network device ended", "error", err)
+			s.log.Error("network device of a sandbox ended", "err", err)
 			s.cancel(fmt.Errorf("the network device ended: %w", err))
 		}
 	})
 	return s, nil
 }
 
-// newStack makes the stack of a link that writes to out. Packets come in by link.deliver.
+// newStack returns a stack whose link writes to out. Packets come in by link.deliver.
 func newStack(opts Options, out packets) (*Stack, error) {
 	g, ctx, err := newGate(opts)
 	if err != nil {
@@ -102,7 +103,7 @@ func newStack(opts Options, out packets) (*Stack, error) {
 	return s, nil
 }
 
-// configure makes one interface that takes every address for its own, and answers from it.
+// configure creates one interface that owns every address, and answers from it.
 func (s *Stack) configure() error {
 	if err := s.setShare(bufferMax); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (s *Stack) configure() error {
 
 func ptr[T any](v T) *T { return &v }
 
-// setShare bounds the buffers of connections from now on.
+// setShare limits the buffers of new connections.
 func (s *Stack) setShare(share int) error {
 	for _, option := range []tcpip.SettableTransportProtocolOption{
 		ptr(tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin, Default: min(bufferDefault, share), Max: share}),
@@ -145,13 +146,13 @@ func (s *Stack) setShare(share int) error {
 	return nil
 }
 
-// shareOut returns how large the buffers of a connection may be, as many as there are now.
+// shareOut returns the buffer limit for the current number of connections.
 func (s *Stack) shareOut() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if share := bufferShare(len(s.flows)); share != s.share {
 		if err := s.setShare(share); err != nil {
-			s.log.Error("buffers cannot be bounded", "error", err)
+			s.log.Error("setting the buffer limit failed", "err", err)
 		}
 	}
 	return s.share
@@ -160,16 +161,17 @@ func (s *Stack) shareOut() int {
 // Done is closed when the device has ended, by itself or by Close.
 func (s *Stack) Done() <-chan struct{} { return s.gone }
 
-// Settle waits until the policy's word on every datagram that the sandbox sent before the call is known: nobody waits for an answer to those, and
-// whoever sent one may have ended since. It returns when ctx ends at the latest.
+// Settle waits until all datagrams that the sandbox sent before the call are allowed or blocked.
+// Their senders do not wait for an answer, and may have ended since. It returns when ctx ends at
+// the latest.
 func (s *Stack) Settle(ctx context.Context) {
 	if s.device != nil {
 		s.device.settle(ctx)
 	}
 }
 
-// Close ends every connection with a reset, waits for all that was started, and closes the descriptor. What the sandbox sends afterwards
-// gets no answer. A second Close does nothing.
+// Close ends all connections with a reset, waits for all goroutines, and closes the descriptor.
+// Later packets of the sandbox get no answer. A second Close does nothing.
 func (s *Stack) Close() error {
 	s.once.Do(s.close)
 	return nil
@@ -182,7 +184,7 @@ func (s *Stack) close() {
 		s.wg.Wait()
 		close(ended)
 	}()
-	// A connection that had been dialled as the others were ended still has its handshake before it.
+	// A connection that was dialled meanwhile may still be before its handshake.
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
 	for waiting := true; waiting; {

@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program is what this test binary does inside a sandbox: a static Go program.
+// program runs this test binary inside a sandbox, as a static Go program.
 func program(args []string) {
 	conn, err := (&net.Dialer{Resolver: &net.Resolver{PreferGo: true}}).Dial("tcp", args[0])
 	if err == nil {
@@ -49,7 +49,7 @@ func is(kind Kind, host string) func(Event) bool {
 	return func(e Event) bool { return e.Kind == kind && e.Host == host }
 }
 
-// Programs work as they are: no proxy variables, and names by their own resolvers.
+// Programs work unchanged: no proxy variables, and names with their own resolvers.
 func TestPrograms(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	repo := t.TempDir()
@@ -134,7 +134,7 @@ func (w *world) serveHTTP(port int, h http.Handler) {
 	w.t.Cleanup(server.Close)
 }
 
-// What is closed is refused at once, and nothing of it arrives at whoever listens there.
+// Closed addresses are blocked at once, and receive nothing.
 func TestClosedAddressesAreNeverReached(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	var reached atomic.Int64
@@ -183,7 +183,7 @@ func TestClosedAddressesAreNeverReached(t *testing.T) {
 	if n := reached.Load(); n != 0 {
 		t.Errorf("%d were reached", n)
 	}
-	// The listeners are there all the same.
+	// The listeners exist.
 	w.stack.SetPolicy(policy(t, ModeFiltered, "10.77.0.1:80", "10.9.9.1:80"))
 	for _, a := range []string{"10.77.0.1:80", "10.9.9.1:80"} {
 		if err := w.tries("tcp", a); err != nil {
@@ -192,7 +192,7 @@ func TestClosedAddressesAreNeverReached(t *testing.T) {
 	}
 }
 
-// tries connects, and says whether somebody was there.
+// tries connects, and returns an error unless there is an answer.
 func (w *world) tries(network, address string) error {
 	c, err := w.dial(network, address)
 	if err != nil {
@@ -206,7 +206,7 @@ func (w *world) tries(network, address string) error {
 	return err
 }
 
-// inside asks for name as the sandbox would.
+// inside looks up name as the sandbox would.
 func (w *world) inside(name string) string {
 	w.t.Helper()
 	var list []string
@@ -219,7 +219,8 @@ func (w *world) inside(name string) string {
 	return list[0]
 }
 
-// A name's answer that changes between the question and the connection changes nothing: the address is judged when it is dialled.
+// A name whose address changes between lookup and connection gains nothing: the policy checks the
+// dialled address.
 func TestRebindingIsRefused(t *testing.T) {
 	w := newWorld(t, ModeAllowlist, "two.test")
 	w.internet.listen(t, 80, greets)
@@ -229,7 +230,7 @@ func TestRebindingIsRefused(t *testing.T) {
 	w.names["two.test"] = addrs("10.77.0.1")
 	w.mu.Unlock()
 	w.stack.names.mu.Lock()
-	w.stack.names.byName["two.test"].at = time.Time{} // long ago
+	w.stack.names.byName["two.test"].at = time.Time{} // expired
 	w.stack.names.mu.Unlock()
 	if err := w.tries("tcp", inside+":80"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v", err)
@@ -261,7 +262,7 @@ func TestAllowlist(t *testing.T) {
 	}
 }
 
-// A listed name is no way to others behind the same address.
+// A listed name does not give access to others behind the same address.
 func TestFrontingIsRefused(t *testing.T) {
 	w := newWorld(t, ModeAllowlist, "cdn.test", "public.test")
 	var served sync.Map
@@ -311,7 +312,8 @@ func TestFrontingIsRefused(t *testing.T) {
 	}
 }
 
-// QUIC hides for whom it is, so a listed name does not open it; other datagrams to the name pass.
+// QUIC hides the server's name, so a listed name does not allow it; other datagrams to the name
+// pass.
 func TestQUICByANameIsRefused(t *testing.T) {
 	w := newWorld(t, ModeAllowlist, "cdn.test")
 	for _, port := range []int{443, 4433} {
@@ -339,7 +341,7 @@ func TestQUICByANameIsRefused(t *testing.T) {
 	}
 }
 
-// Bytes arrive as they are in both directions, and each direction ends by itself.
+// Bytes arrive unchanged in both directions, and each direction ends on its own.
 func TestBytesAndEnds(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.internet.listen(t, 7, func(c net.Conn) {
@@ -367,7 +369,7 @@ func TestBytesAndEnds(t *testing.T) {
 	}
 }
 
-// A connection that was cut off is cut off for the program too: a part is not taken for the whole.
+// A reset is passed on to the program, so that it does not take a part for the whole.
 func TestResetsPass(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	reset := make(chan error, 1)
@@ -412,7 +414,7 @@ func TestSetPolicyEndsWhatIsNoLongerAllowed(t *testing.T) {
 		must(t, err)
 		stays = append(stays, c)
 	}
-	const banner = "SSH-2.0-x\r\n" // a name opens what is known by its first bytes
+	const banner = "SSH-2.0-x\r\n" // a name allows protocols known by their first bytes
 	speak := func(c net.Conn) error {
 		fmt.Fprint(c, banner)
 		_, err := io.ReadFull(c, make([]byte, len(banner)))
@@ -430,7 +432,7 @@ func TestSetPolicyEndsWhatIsNoLongerAllowed(t *testing.T) {
 	}
 	for _, c := range ends {
 		if err := speak(c); err == nil {
-			t.Errorf("%v goes on", c.RemoteAddr())
+			t.Errorf("%v is still open", c.RemoteAddr())
 		}
 	}
 	for _, c := range stays {
@@ -440,7 +442,8 @@ func TestSetPolicyEndsWhatIsNoLongerAllowed(t *testing.T) {
 	}
 }
 
-// A new stack on the sandbox's descriptor takes over, and loses no packet to the old one; old connections end at once.
+// A new stack on the sandbox's descriptor takes over and loses no packet to the old one. Old
+// connections end at once.
 func TestStartAgain(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.internet.listen(t, 7, echoes)
@@ -460,7 +463,7 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// Close waits for nothing that the sandbox could withhold: handshakes, reads, dials that nobody answers.
+// Close does not wait for what a sandbox could withhold: handshakes, reads, dials without answer.
 func TestCloseAtAnyTime(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.internet.listen(t, 7, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
@@ -492,7 +495,7 @@ func TestCloseAtAnyTime(t *testing.T) {
 	}
 }
 
-// A descriptor from a sandbox is what it should be, or is refused and closed.
+// A descriptor from a sandbox is valid, or is rejected and closed.
 func TestStartRefusesOtherDescriptors(t *testing.T) {
 	r, wr, err := os.Pipe()
 	must(t, err)
@@ -523,7 +526,7 @@ func TestStartRefusesOtherDescriptors(t *testing.T) {
 	}
 }
 
-// Whoever sends a datagram and ends at once is still told of its refusal: Settle waits for it.
+// A program that sends a datagram and ends still causes an event: Settle waits for it.
 func TestSettle(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.stack.Settle(t.Context())
@@ -538,22 +541,22 @@ func TestSettle(t *testing.T) {
 		must(t, unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: port + 1, Addr: [4]byte{224, 0, 0, 251}}))
 		w.stack.Settle(t.Context())
 		w.mu.Lock()
-		told := slices.ContainsFunc(w.events, func(e Event) bool { return e.Kind == KindRefused && int(e.Addr.Port()) == port+1 })
+		found := slices.ContainsFunc(w.events, func(e Event) bool { return e.Kind == KindRefused && int(e.Addr.Port()) == port+1 })
 		w.events = nil
 		w.mu.Unlock()
-		if !told {
-			t.Fatalf("datagram %d was not told of", port+1)
+		if !found {
+			t.Fatalf("datagram %d caused no event", port+1)
 		}
 	}
 	w.stack.Close()
 	w.stack.Settle(t.Context())
 }
 
-// More flows of UDP than there may be end the one that is idle for longest.
+// Above the limit of UDP flows, the longest idle one ends.
 func TestUDPFlowsAreBounded(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.internet.listenUDP(t, 7, func(b []byte) []byte { return b })
-	for range maxUDP + 50 { // ports may come twice
+	for range maxUDP + 50 { // ports may repeat
 		must(t, w.tries("udp", public+":7"))
 	}
 	for range 3 {
@@ -563,7 +566,7 @@ func TestUDPFlowsAreBounded(t *testing.T) {
 	}
 }
 
-// DNS by many ports at once is answered without a flow for each, by UDP and by TCP.
+// DNS queries from many ports need no flows, over UDP and TCP.
 func TestQueriesInNumbers(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	out, err := w.program("python3", "-c", `import socket

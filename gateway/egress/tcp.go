@@ -16,11 +16,11 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// openingTimeout is how long a program may take to say whom it means, counted from the connection's beginning to speak.
+// openingTimeout is how long a program may take to name its server, from its first data on.
 const openingTimeout = 15 * time.Second
 
-// acceptTCP serves one connection from its SYN to its end. The sandbox's handshake waits for the real one: a port that is closed is refused
-// there too.
+// acceptTCP serves one connection from its SYN to its end. The sandbox's handshake waits for the
+// real one, so that a closed port is closed inside, too.
 func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	if !s.begin() {
 		r.Complete(true)
@@ -58,7 +58,7 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	defer s.ended(ctx, f, asked)
 	guest, ok := s.handshake(r)
 	if !ok {
-		cancel(errors.New("the program had gone"))
+		cancel(errors.New("the program has left"))
 		abort(conn)
 		return
 	}
@@ -74,14 +74,15 @@ func (s *Stack) handshake(r *tcp.ForwarderRequest) (*guestConn, bool) {
 	if err != nil {
 		return nil, false
 	}
-	if share < bufferDefault { // which the forwarder gave it
+	if share < bufferDefault { // the size that the forwarder set
 		end.SocketOptions().SetReceiveBufferSize(int64(share), false)
 	}
 	guest.end = end
 	return guest, true
 }
 
-// relay moves bytes both ways until both have ended, or one is cut off: that cuts the other off, so that nobody takes a part for the whole.
+// relay copies bytes in both directions until both have ended, or one fails. A failure resets the
+// other side, so that it does not take a part for the whole.
 func (s *Stack) relay(ctx context.Context, f *flow, guest *guestConn, conn net.Conn) {
 	defer guest.end.Close()
 	defer conn.Close()
@@ -103,7 +104,7 @@ func (s *Stack) relay(ctx context.Context, f *flow, guest *guestConn, conn net.C
 	down.Wait()
 }
 
-// upload carries what the program says.
+// upload copies data of the program to the server.
 func upload(guest *guestConn, conn net.Conn, inspection *inspection) error {
 	readable, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&readable)
@@ -122,7 +123,7 @@ func upload(guest *guestConn, conn net.Conn, inspection *inspection) error {
 	}
 }
 
-// download carries what is said to the program.
+// download copies data of the server to the program.
 func download(f *flow, guest *guestConn, conn net.Conn, inspection *inspection) error {
 	defer inspection.hear(nil)
 	writable, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
@@ -147,7 +148,7 @@ func download(f *flow, guest *guestConn, conn net.Conn, inspection *inspection) 
 	}
 }
 
-// closeWrite ends what conn is sent. Connections that cannot end one way end both ways, by their Close, later.
+// closeWrite ends the data sent to conn. A connection without half-close ends with its Close.
 func closeWrite(conn net.Conn) error {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
@@ -155,7 +156,7 @@ func closeWrite(conn net.Conn) error {
 	return nil
 }
 
-// abort closes conn with a reset, where it has such.
+// abort closes conn, with a reset if it supports that.
 func abort(conn net.Conn) {
 	if c, ok := conn.(*net.TCPConn); ok {
 		_ = c.SetLinger(0)
@@ -167,20 +168,20 @@ func abort(conn net.Conn) {
 type guestConn struct {
 	end   tcpip.Endpoint
 	queue waiter.Queue
-	small *atomic.Bool // whether to copy in small pieces
+	small *atomic.Bool // whether copies use small buffers
 }
 
 // errGuest is an error of the sandbox's end.
 func errGuest(err tcpip.Error) error { return errors.New("the program's end: " + err.String()) }
 
-// whenReady reads as the function of this name does. ready tells when there is something to read.
+// whenReady reads as the function of this name does. ready signals that there is something to read.
 func (c *guestConn) whenReady(ready <-chan struct{}, use func([]byte) error) error {
 	for {
 		buf := lend(c.small)
 		into := tcpip.SliceWriter(*buf)
 		result, err := c.end.Read(&into, tcpip.ReadOptions{})
 		if err == nil {
-			// Written after Read: within it, the endpoint is locked.
+			// After Read: within it, the endpoint is locked.
 			c.end.ModerateRecvBuf(result.Count)
 			err := use((*buf)[:result.Count])
 			giveBack(buf)
@@ -189,7 +190,7 @@ func (c *guestConn) whenReady(ready <-chan struct{}, use func([]byte) error) err
 		giveBack(buf)
 		switch err.(type) {
 		case *tcpip.ErrWouldBlock:
-			<-ready // an endpoint that ends says so, too
+			<-ready // also signalled when the endpoint ends
 		case *tcpip.ErrClosedForReceive:
 			return io.EOF
 		default:
@@ -198,7 +199,7 @@ func (c *guestConn) whenReady(ready <-chan struct{}, use func([]byte) error) err
 	}
 }
 
-// write writes all of b, or fails. ready tells when there is room.
+// write writes all of b, or fails. ready signals that there is room.
 func (c *guestConn) write(ready <-chan struct{}, b []byte) (n int, err error) {
 	for n < len(b) {
 		written, err := c.end.Write(bytes.NewReader(b[n:]), tcpip.WriteOptions{})

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	udpIdle  = 60 * time.Second // after which a flow ends
-	udpQueue = 64               // datagrams that wait for a flow to be dialled, or for room; more are lost
+	udpIdle  = 60 * time.Second // of a flow
+	udpQueue = 64               // datagrams that wait for the dial, or for room; more are lost
 )
 
-// datagrams is one flow of UDP: one port of the sandbox and one target.
+// datagrams is one UDP flow: one port of the sandbox and one target.
 type datagrams struct {
 	flow
 	id    stack.TransportEndpointID
-	first []byte       // IP header and eight bytes, for an answer that it did not arrive
+	first []byte       // IP header and eight bytes, for an ICMP error
 	queue chan []byte  // from the sandbox
-	used  atomic.Int64 // nanoseconds of the Unix time when a datagram went by last
+	used  atomic.Int64 // Unix time of the last datagram, in nanoseconds
 }
 
-// acceptUDP takes one datagram. It is called by the one goroutine that reads packets, and waits for nothing.
+// acceptUDP takes one datagram. The goroutine that reads packets calls it, so it must not block.
 func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
 	head := header.UDP(pkt.TransportHeader().Slice())
 	size := int(head.Length()) - header.UDPMinimumSize
@@ -65,11 +65,12 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt
 	}
 	select {
 	case d.queue <- pkt.Data().AsRange().Capped(size).ToSlice():
-	default: // lost, as on any wire
+	default: // lost, as on any network
 	}
 }
 
-// beginUDP starts d, in the place of the flow that is idle for longest where there are too many. It says why not, if that is for the program to know.
+// beginUDP starts d. If there are too many flows, it ends the longest idle one. It returns why d is
+// refused, if the program should know.
 func (s *Stack) beginUDP(ctx context.Context, d *datagrams) (refusal, bool) {
 	if !s.begin() {
 		return refusal{}, false
@@ -108,7 +109,7 @@ func (s *Stack) beginUDP(ctx context.Context, d *datagrams) (refusal, bool) {
 	return refusal{}, true
 }
 
-// serveUDP dials what d is for and carries its datagrams until it is idle or ended.
+// serveUDP dials d's target and copies its datagrams until it is idle or ended.
 func (s *Stack) serveUDP(ctx context.Context, d *datagrams) {
 	asked := addrPort(d.id.LocalAddress, d.id.LocalPort)
 	conn, err := s.open(ctx, &d.flow, asked)
@@ -148,7 +149,7 @@ func (s *Stack) serveUDP(ctx context.Context, d *datagrams) {
 	}
 }
 
-// receive carries datagrams to the sandbox until d has been idle for long enough, or conn is closed.
+// receive copies datagrams to the sandbox until d is idle, or conn is closed.
 func (s *Stack) receive(d *datagrams, conn net.Conn) error {
 	route, rerr := s.net.FindRoute(nic, d.id.LocalAddress, d.id.RemoteAddress, ipv4.ProtocolNumber, false)
 	if rerr != nil {
@@ -177,7 +178,7 @@ func (s *Stack) receive(d *datagrams, conn net.Conn) error {
 	}
 }
 
-// bounced passes on that a datagram of d did not arrive, if err says so.
+// bounced reports to the sandbox that a datagram of d did not arrive, if err says so.
 func (s *Stack) bounced(d *datagrams, err error) bool {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return false
@@ -186,8 +187,8 @@ func (s *Stack) bounced(d *datagrams, err error) bool {
 	return true
 }
 
-// writeUDP sends a datagram to the sandbox, in fragments where it is longer than the MTU. It has no checksum (RFC 768): it goes by the
-// memory of this machine.
+// writeUDP sends a datagram to the sandbox, in fragments if it exceeds the MTU. It has no checksum
+// (RFC 768), because it only passes through this machine's memory.
 func writeUDP(route *stack.Route, id stack.TransportEndpointID, payload []byte) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
 		ReserveHeaderBytes: int(route.MaxHeaderLength()) + header.UDPMinimumSize,
@@ -197,10 +198,10 @@ func writeUDP(route *stack.Route, id stack.TransportEndpointID, payload []byte) 
 	head := header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize))
 	head.Encode(&header.UDPFields{SrcPort: id.LocalPort, DstPort: id.RemotePort, Length: uint16(header.UDPMinimumSize + len(payload))})
 	pkt.TransportProtocolNumber = udp.ProtocolNumber
-	_ = route.WritePacket(stack.NetworkHeaderParams{Protocol: udp.ProtocolNumber, TTL: route.DefaultTTL()}, pkt) // lost, then
+	_ = route.WritePacket(stack.NetworkHeaderParams{Protocol: udp.ProtocolNumber, TTL: route.DefaultTTL()}, pkt) // a failure loses it
 }
 
-// acceptQuery answers one query of DNS, without a flow: programs ask from a new port each time.
+// acceptQuery answers one DNS query, without a flow: programs use a new port for each.
 func (s *Stack) acceptQuery(ctx context.Context, id stack.TransportEndpointID, query []byte) {
 	select {
 	case s.asking <- struct{}{}:
@@ -220,7 +221,7 @@ func (s *Stack) acceptQuery(ctx context.Context, id stack.TransportEndpointID, q
 		}
 		route, err := s.net.FindRoute(nic, id.LocalAddress, id.RemoteAddress, ipv4.ProtocolNumber, false)
 		if err != nil {
-			s.log.Error("an answer of DNS has no way back", "error", err)
+			s.log.Error("no route for a DNS answer", "err", err)
 			return
 		}
 		defer route.Release()

@@ -13,7 +13,8 @@ import (
 
 const notListed = "not on the list"
 
-// refusesName says why no connection to name may begin, or nothing. Port 0 asks for any port.
+// refusesName returns why connections to name are blocked, or the zero value. Port 0 means any
+// port.
 func (p *Policy) refusesName(name string, port uint16) refusal {
 	if p.mode == ModeFiltered || p.listsName(name, port) {
 		return refusal{}
@@ -24,12 +25,12 @@ func (p *Policy) refusesName(name string, port uint16) refusal {
 	return refusal{why: notListed, opens: entryText(name, port)}
 }
 
-// isNameForGood says whether name leads to nothing that can be opened.
+// isNameForGood reports whether name only leads to addresses that cannot be opened.
 func isNameForGood(name string) bool {
 	return slices.Contains(namesForGood, name) || strings.HasSuffix(name, ".localhost")
 }
 
-// entryText is the entry of a name or an address.
+// entryText returns the entry for a name or an address.
 func entryText(host string, port uint16) string {
 	if port == 0 {
 		return host
@@ -37,7 +38,7 @@ func entryText(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// listsName says whether an entry names name.
+// listsName reports whether an entry names name.
 func (p *Policy) listsName(name string, port uint16) bool {
 	return slices.ContainsFunc(p.entries, func(e entry) bool {
 		switch {
@@ -51,17 +52,17 @@ func (p *Policy) listsName(name string, port uint16) bool {
 	})
 }
 
-// refuses says why dst may not be dialled, or nothing. name is what the program asked for, or empty. own are the addresses of this
-// machine, each with the length of its network.
+// refuses returns why dst may not be dialled, or the zero value. name is what the program asked
+// for, or empty. own are the addresses of this machine, each with the length of its network.
 func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) refusal {
 	addr, port := dst.Addr().Unmap(), dst.Port()
 	switch {
 	case !addr.IsValid():
 		return refusal{why: "not an address"}
 	case addr.Zone() != "":
-		return refusal{why: "an address with a zone is of a network of this machine"}
+		return refusal{why: "addresses with a zone belong to a network of this machine"}
 	case port == 0:
-		return refusal{why: "there is no port 0"}
+		return refusal{why: "port 0 is invalid"}
 	}
 	opens := entryText(addr.String(), port)
 	if isForGood(addr) {
@@ -79,11 +80,11 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) re
 			return refusal{why: fmt.Sprintf("%s is in %s, which is closed", addr, closed), opens: opens}
 		}
 	}
-	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) }) // who lists 10.0.0.0/8 means local networks
+	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) }) // an entry such as 10.0.0.0/8 includes local networks
 	for _, mine := range own {
 		for _, form := range forms(mine.Masked()) {
 			if !opened && form.Contains(addr) && !p.opensClosed(addr, port, form.Bits()) {
-				return refusal{why: fmt.Sprintf("%s is in %s, a network that the machine which runs sandboxd is in", addr, form), opens: opens}
+				return refusal{why: fmt.Sprintf("%s is in %s, a network of the machine that runs sandboxd", addr, form), opens: opens}
 			}
 		}
 	}
@@ -96,30 +97,31 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) re
 	return refusal{why: notListed, opens: opens}
 }
 
-// lists says whether a listed range contains addr.
+// lists reports whether a listed range contains addr.
 func (p *Policy) lists(addr netip.Addr, port uint16) bool {
 	return slices.ContainsFunc(p.entries, func(e entry) bool { return e.contains(addr, port) })
 }
 
-// opensClosed says whether a trusted range of at least bits contains addr: 0.0.0.0/0 lists every public address and opens no closed one.
+// opensClosed reports whether a trusted range of at least bits contains addr. So 0.0.0.0/0 lists
+// every public address and opens no closed one.
 func (p *Policy) opensClosed(addr netip.Addr, port uint16, bits int) bool {
 	return !isForGood(addr) && slices.ContainsFunc(p.entries, func(e entry) bool {
 		return e.trusted && e.prefix.Bits() >= bits && e.contains(addr, port)
 	})
 }
 
-// contains says whether e is a range with addr in it.
+// contains reports whether e is a range that contains addr.
 func (e entry) contains(addr netip.Addr, port uint16) bool {
 	return e.name == "" && (e.port == 0 || e.port == port) && e.prefix.Contains(addr)
 }
 
-// isForGood says whether no entry opens addr.
+// isForGood reports whether no entry can open addr.
 func isForGood(addr netip.Addr) bool {
 	return slices.ContainsFunc(forGood, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// comparesNames says whether a connection to dst that was asked for as name is open because of that name, so that what is said on
-// it has to be meant for the name.
+// comparesNames reports whether a connection to dst is allowed only because of the requested name.
+// Then the server name in its data must match.
 func (p *Policy) comparesNames(name string, dst netip.AddrPort) bool {
 	return p.mode == ModeAllowlist && name != "" && !p.lists(dst.Addr().Unmap(), dst.Port())
 }
@@ -129,10 +131,11 @@ func singleIP(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// ownAge is how long the addresses of this machine are taken as known: an interface that came up is closed that much later.
+// ownAge is how long this machine's addresses are cached: those of a new interface are closed that
+// much later.
 const ownAge = 2 * time.Second
 
-// ownAddresses remembers the addresses of this machine for a while.
+// ownAddresses caches the addresses of this machine.
 type ownAddresses struct {
 	ask func() []netip.Prefix
 
@@ -150,8 +153,8 @@ func (o *ownAddresses) list() []netip.Prefix {
 	return o.known
 }
 
-// OwnAddresses returns the addresses of all interfaces of this machine, each with the length of the network that it is in. Without an answer
-// there are none: loopback and the private ranges are closed all the same.
+// OwnAddresses returns the addresses of all interfaces of this machine, each with the length of its
+// network. On an error it returns none; loopback and private ranges are closed anyway.
 func OwnAddresses() []netip.Prefix {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -166,7 +169,7 @@ func OwnAddresses() []netip.Prefix {
 	return own
 }
 
-// unmap is p as a range of IPv4, if it is one that is written as IPv6.
+// unmap returns p as a range of IPv4, if it is an IPv4-mapped one.
 func unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)

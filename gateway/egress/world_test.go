@@ -28,11 +28,12 @@ import (
 
 const isolated = "EGRESS_TEST_ISOLATED"
 
-// The main thread stays in the namespace that the process is known by: goroutines that go to another run on other threads.
+// The main thread stays in the namespace of the process. Goroutines that change it run on other
+// threads.
 func init() { runtime.LockOSThread() }
 
-// TestMain runs everything in a network namespace of the tests' own, which has no way out: what a test dials by mistake never leaves the
-// machine. Without root there is none, and the tests that need one say so.
+// TestMain runs all tests in a network namespace without a way out, so that a wrong dial never
+// leaves the machine. Without root there is none, and the tests that need it are skipped.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "egress-program" {
 		program(os.Args[2:])
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// Addresses of the tests' internet. Those of documentation are open, too.
+// Addresses of the tests' internet. Documentation addresses are open, too.
 const (
 	public    = "203.0.113.10"
 	publicTwo = "198.51.100.7"
@@ -93,7 +94,7 @@ func onThread(f func()) {
 	wg.Wait()
 }
 
-// do runs f in n: sockets that it makes itself are there.
+// do runs f in n: sockets that f creates belong to n.
 func (n *namespace) do(f func()) {
 	onThread(func() {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -110,7 +111,7 @@ func (n *namespace) run(t testing.TB, args ...string) {
 	run(t, append([]string{"nsenter", "--net=" + n.path()}, args...)...)
 }
 
-// listen accepts connections on every address of n and hands them to serve.
+// listen accepts connections on all addresses of n and passes them to serve.
 func (n *namespace) listen(t testing.TB, port int, serve func(net.Conn)) {
 	t.Helper()
 	var l net.Listener
@@ -153,7 +154,7 @@ func accept(t testing.TB, l net.Listener, serve func(net.Conn)) {
 	})
 }
 
-// listenUDP hands datagrams to every address of n to serve, and sends back what it returns.
+// listenUDP passes datagrams to all addresses of n to serve, and returns its answers.
 func (n *namespace) listenUDP(t testing.TB, port int, serve func([]byte) []byte) {
 	t.Helper()
 	var pc net.PacketConn
@@ -184,14 +185,14 @@ type world struct {
 	stack           *Stack
 	names           map[string][]netip.Addr
 	resolv          string
-	change          func(*Options) // of what the stack is started with; may be nil
+	change          func(*Options) // changes the options of the stack; may be nil
 
 	mu     sync.Mutex
 	events []Event
 	more   chan struct{} // closed and replaced with each event
 }
 
-// needIsolation skips a test for which the program has no network of its own.
+// needIsolation skips a test if there is no separate network namespace.
 func needIsolation(t testing.TB) {
 	t.Helper()
 	const why = "needs root, for devices and a network namespace of its own"
@@ -241,7 +242,7 @@ func (w *world) wire() {
 	for _, a := range append([]string{public, publicTwo, publicV6}, closedThere...) {
 		w.internet.run(t, "ip", "addr", "add", host(a), "dev", "up0", "nodad")
 	}
-	for i, a := range closedHere { // the first of each family is what it dials from
+	for i, a := range closedHere { // the first of each family is the source address
 		run(t, "ip", "addr", "add", host(a), "dev", []string{"down0", "closed0", "closed0", "down0"}[i], "nodad")
 	}
 	for _, family := range []string{"-4", "-6"} {
@@ -250,10 +251,10 @@ func (w *world) wire() {
 	}
 }
 
-// host is a as an address with its full length.
+// host returns a as an address with its full length.
 func host(a string) string { return singleIP(netip.MustParseAddr(a)).String() }
 
-// openTUN does in the sandbox's namespace what the guest does.
+// openTUN opens the device in the sandbox's namespace, as the guest does.
 func (w *world) openTUN() *os.File {
 	var fd int
 	w.guest.do(func() {
@@ -313,7 +314,7 @@ func (w *world) event(e Event) {
 	w.more = make(chan struct{})
 }
 
-// await returns the first event that wanted accepts, and forgets it.
+// await returns the first event that wanted accepts, and removes it.
 func (w *world) await(what string, wanted func(Event) bool) Event {
 	w.t.Helper()
 	late := time.After(30 * time.Second)
@@ -350,7 +351,7 @@ func (w *world) dial(network, address string) (net.Conn, error) {
 	return conn, err
 }
 
-// program runs args in the sandbox and returns what it printed, and whether it succeeded.
+// program runs args in the sandbox, and returns its output and whether it succeeded.
 func (w *world) program(args ...string) (string, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)

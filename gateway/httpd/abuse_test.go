@@ -16,7 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Requests that mean one thing to a proxy and another to us are refused, and what one of them has in its body is no request (A110).
+// Requests that a proxy and this server would parse differently are rejected. Their bodies are
+// never parsed as requests (A110).
 func TestSmuggling(t *testing.T) {
 	w := newWorld(t)
 	const hidden = "GET /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n"
@@ -24,8 +25,8 @@ func TestSmuggling(t *testing.T) {
 	auth := "Authorization: Bearer " + w.bob + "\r\n"
 	for name, text := range map[string]string{
 		"two lengths":                   fmt.Sprintf("POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 0\r\nContent-Length: %d\r\n\r\n%s", auth, len(inner), inner),
-		"a length that is none":         "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Content-Length: +4\r\n\r\nabcd" + inner,
-		"a coding nobody knows":         "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + inner,
+		"an invalid length":             "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Content-Length: +4\r\n\r\nabcd" + inner,
+		"an unknown coding":             "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + inner,
 		"a coding spelled oddly":        "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + inner,
 		"a blank before the colon":      "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Content-Length : 4\r\n\r\nabcd" + inner,
 		"a chunk that is too long":      "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\n" + auth + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n" + inner,
@@ -54,18 +55,18 @@ func TestSmuggling(t *testing.T) {
 				t.Errorf("%s: answer %d is %d %.200s", name, n, resp.StatusCode, body)
 			}
 			if resp.Close || n > 3 || resp.Header.Get("WWW-Authenticate") != "" || resp.StatusCode == http.StatusMisdirectedRequest || resp.StatusCode == http.StatusNotFound {
-				break // the connection goes on, and nothing was behind it
+				break // the connection stays open: nothing followed
 			}
 		}
 		c.Close()
 	}
 }
 
-// Paths of records, sessions and files of the page lead nowhere else, however they are written (A114, A118).
+// Paths of records, sessions and page files lead nowhere else in any spelling (A114, A118).
 func TestPathsLeadNowhere(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
-	const hidden = "what nobody may read"
+	const hidden = "not for any client"
 	for _, file := range []string{w.records + "/outside", w.records + "/../outside"} {
 		if err := os.WriteFile(file, []byte(hidden), 0o600); err != nil {
 			t.Fatal(err)
@@ -76,7 +77,7 @@ func TestPathsLeadNowhere(t *testing.T) {
 			"/e2b/sandboxes/%s", "/page/records/%s", "/v1/run/%s/artifacts/x", "/v1/run/x/artifacts/%s", "/page/static/%s"} {
 			at := fmt.Sprintf(path, odd)
 			a := w.call("GET", at, w.alice, "")
-			page := strings.HasPrefix(a.header.Get("Content-Type"), "text/html") // where a path that is not clean leads to
+			page := strings.HasPrefix(a.header.Get("Content-Type"), "text/html") // the redirect target of an unclean path
 			if a.status == http.StatusOK && !page || a.status == http.StatusInternalServerError || strings.Contains(a.body, hidden) {
 				t.Errorf("%s: %d %.200s", at, a.status, a.body)
 			}
@@ -84,7 +85,7 @@ func TestPathsLeadNowhere(t *testing.T) {
 	}
 }
 
-// Ranges ask for no more than there is, however many there are (A112).
+// Ranges return no more than there is, however many there are (A112).
 func TestRanges(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
@@ -110,7 +111,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// records4K has a session of that sandbox print something.
+// records4K has a session of that sandbox print text.
 func (w *world) records4K(name string) {
 	w.t.Helper()
 	s := w.login(wire.RightDrive)
@@ -119,7 +120,7 @@ func (w *world) records4K(name string) {
 		w.t.Fatal(err)
 	}
 	defer c.CloseNow()
-	tick := time.NewTicker(20 * time.Millisecond) // a token may ask so often a second
+	tick := time.NewTicker(20 * time.Millisecond) // stays below the rate limit of a token
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; <-tick.C {
 		if a := w.call("GET", "/v1/sandboxes/"+name+"/sessions/main/record", w.alice, ""); a.status == http.StatusOK && len(a.body) > 0 {
@@ -131,7 +132,7 @@ func (w *world) records4K(name string) {
 	}
 }
 
-// frameOf is a frame of RFC 6455, section 5.2, masked with zeros unless told otherwise.
+// frameOf returns a frame of RFC 6455, section 5.2, masked with zeros if masked is set.
 func frameOf(first byte, masked bool, size uint64, payload []byte) []byte {
 	f := []byte{first, 127}
 	f = bigEndian.BigEndian.AppendUint64(f, size)
@@ -142,7 +143,8 @@ func frameOf(first byte, masked bool, size uint64, payload []byte) []byte {
 	return append(f, payload...)
 }
 
-// What breaks the protocol of sockets ends the socket; pings without end, and messages in pieces without end, cost nobody else anything (A112).
+// A violation of the WebSocket protocol ends the socket. Endless pings and endless fragments do not
+// affect others (A112).
 func TestSocketAbuse(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
@@ -150,7 +152,7 @@ func TestSocketAbuse(t *testing.T) {
 	handshake := fmt.Sprintf("GET /page/live HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nCookie: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\nSec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Protocol: sandboxd.page, key.%s\r\n\r\n",
 		w.addr, w.addr, s.cookie.String(), base64.StdEncoding.EncodeToString(make([]byte, 16)), s.key)
 	small := []byte("{}")
-	piece := func(first byte, masked bool, p []byte) []byte { // of less than 126 bytes
+	piece := func(first byte, masked bool, p []byte) []byte { // less than 126 bytes
 		f := []byte{first, byte(len(p))}
 		if masked {
 			f[1] |= 0x80
@@ -159,16 +161,16 @@ func TestSocketAbuse(t *testing.T) {
 		return append(f, p...)
 	}
 	for name, text := range map[string][]byte{
-		"not masked":         piece(0x81, false, small),
-		"a reserved bit":     piece(0xc1, true, small), // compressed, which nobody agreed to
-		"a reserved kind":    piece(0x83, true, small),
-		"going on with none": piece(0x80, true, small),
-		"a piece of a ping":  piece(0x09, true, small),
-		"a long ping":        frameOf(0x89, true, 1<<20, nil),
-		"1 GiB":              append(frameOf(0x82, true, 1<<30, nil), make([]byte, 128<<10)...),
-		"more than there is": frameOf(0x82, true, 1<<63, nil),
-		"pieces without end": append(piece(0x01, true, nil), slices.Repeat(piece(0x00, true, make([]byte, 100)), 2000)...),
-		"a bad close":        piece(0x88, true, []byte{1}),
+		"not masked":                     piece(0x81, false, small),
+		"a reserved bit":                 piece(0xc1, true, small), // compressed, which was not negotiated
+		"a reserved kind":                piece(0x83, true, small),
+		"a continuation without a start": piece(0x80, true, small),
+		"a piece of a ping":              piece(0x09, true, small),
+		"a long ping":                    frameOf(0x89, true, 1<<20, nil),
+		"1 GiB":                          append(frameOf(0x82, true, 1<<30, nil), make([]byte, 128<<10)...),
+		"more than there is":             frameOf(0x82, true, 1<<63, nil),
+		"pieces without end":             append(piece(0x01, true, nil), slices.Repeat(piece(0x00, true, make([]byte, 100)), 2000)...),
+		"a bad close":                    piece(0x88, true, []byte{1}),
 	} {
 		c := w.raw(handshake)
 		r := bufio.NewReader(c)
@@ -177,7 +179,7 @@ func TestSocketAbuse(t *testing.T) {
 			t.Fatalf("%s: %v, %v", name, resp, err)
 		}
 		began := time.Now()
-		go func() { _, _ = c.Write(text) }() // it may be cut off
+		go func() { _, _ = c.Write(text) }() // the server may close meanwhile
 		c.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.Copy(io.Discard, r); err != nil && strings.Contains(err.Error(), "timeout") {
 			t.Errorf("%s: it is open after %v", name, time.Since(began))
@@ -185,7 +187,7 @@ func TestSocketAbuse(t *testing.T) {
 		t.Logf("%s: %v", name, time.Since(began))
 		c.Close()
 	}
-	// Pings without end, whose answers nobody reads: the socket takes what it takes, and others are served.
+	// Endless pings, with answers that nobody reads: others are still served.
 	c := w.raw(handshake)
 	flooding := make(chan struct{})
 	go func() {
@@ -206,7 +208,7 @@ func TestSocketAbuse(t *testing.T) {
 	<-flooding
 }
 
-// No descriptor stays open of requests that broke off (A112).
+// Aborted requests leave no open descriptors (A112).
 func TestDescriptorsAreClosed(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")

@@ -18,15 +18,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// problem is a problem document as huma wants an error.
+// problem is a problem document that implements huma.StatusError.
 type problem struct{ rest.Problem }
 
 func (p *problem) Error() string             { return p.Detail }
 func (p *problem) GetStatus() int            { return p.Status }
 func (p *problem) ContentType(string) string { return rest.ProblemType }
 
-// Errors that huma finds itself, such as a parameter that is none, are problem documents like all others. It asks a variable
-// of the package, and nobody else here uses it.
+// huma reports its own errors, such as an invalid parameter, through a package variable. Set it so
+// that they are problem documents too. No other package of the daemon uses huma.NewError.
 func init() {
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		for _, err := range errs {
@@ -42,7 +42,7 @@ func init() {
 	}
 }
 
-// failed is err as huma answers with it: what hub says a stranger may see.
+// failed returns err as huma expects it, with the details that hub allows a client to see.
 func failed(hub *gateway.Hub, err error) error {
 	if err == nil {
 		return nil
@@ -50,9 +50,9 @@ func failed(hub *gateway.Hub, err error) error {
 	return &problem{rest.NewProblem(hub, err)}
 }
 
-// newAPI is the API whose description is published.
+// newAPI returns the API whose description is published at /openapi.json.
 func newAPI(mux huma.Adapter, version string) huma.API {
-	// JSON is read and written as in the rest of the door: what means two things is refused.
+	// Read and write JSON as in the other packages: ambiguous JSON is rejected.
 	strict := huma.Format{
 		Marshal: func(w io.Writer, v any) error {
 			text, err := rest.Marshal(v)
@@ -70,11 +70,11 @@ func newAPI(mux huma.Adapter, version string) huma.API {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "sandboxd", Version: cmp.Or(version, "unknown"),
-				Description: "What a sandboxd daemon answers over HTTP. Errors are problem documents (RFC 9457) with a code and a hint."},
+				Description: "The HTTP API of a sandboxd daemon. Errors are problem documents (RFC 9457) with a code and a hint."},
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"token": {Type: "http", Scheme: "bearer", Description: "A token of sandboxd token new, or the one in the file api_token of the state directory."},
+					"token": {Type: "http", Scheme: "bearer", Description: "A token from `sandboxd token new`, or the content of the file api_token in the state directory."},
 				},
 			},
 			Security: []map[string][]string{{"token": {}}},
@@ -87,7 +87,7 @@ func newAPI(mux huma.Adapter, version string) huma.API {
 
 func newAdapter(mux *http.ServeMux) huma.Adapter { return humago.NewAdapter(mux, "") }
 
-// schemaName tells types of the same name in several packages apart.
+// schemaName distinguishes types that have the same name in several packages.
 func schemaName(t reflect.Type, hint string) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -104,12 +104,12 @@ func schemaName(t reflect.Type, hint string) string {
 	}
 }
 
-// operation describes one that looks and is answered with a body of JSON, and with a problem document otherwise.
+// operation describes a GET request that returns JSON, or a problem document.
 func operation(at, id, summary, about string) huma.Operation {
 	return huma.Operation{Method: http.MethodGet, Path: at, OperationID: id, Summary: summary, Description: about, Tags: []string{strings.Split(at, "/")[2]}}
 }
 
-// description is the document at /openapi.json.
+// description returns the document at /openapi.json.
 func description(api huma.API) ([]byte, error) {
 	problems := api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[rest.Problem](), true, "Problem")
 	for _, item := range api.OpenAPI().Paths {
@@ -117,13 +117,13 @@ func description(api huma.API) ([]byte, error) {
 			if op == nil {
 				continue
 			}
-			op.Responses["default"] = &huma.Response{Description: "What is wrong, in one word and in a sentence, and what to do",
+			op.Responses["default"] = &huma.Response{Description: "An error: a code, a sentence, and a hint",
 				Content: map[string]*huma.MediaType{rest.ProblemType: {Schema: problems}}}
 		}
 	}
 	text, err := api.OpenAPI().MarshalJSON()
 	if err != nil || len(text) == 0 {
-		return nil, errors.Join(errors.New("httpd: the API cannot be described"), err)
+		return nil, errors.Join(errors.New("httpd: describe the API"), err)
 	}
 	return text, nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Bodies that mean harm are refused before anything is run, on the route that runs things (A105, A110).
+// Malicious bodies of POST /v1/run/ are rejected before anything runs (A105, A110).
 func TestHostileBodies(t *testing.T) {
 	w := newWorld(t)
 	kind := func(k string) func(*http.Request) { return func(r *http.Request) { r.Header.Set("Content-Type", k) } }
@@ -49,7 +49,7 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
-// A body that drips costs its sender a connection for a while, and nobody else anything (A110).
+// A slow body costs its sender one connection for a limited time, and others nothing (A110).
 func TestDrippingBody(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for as long as a body may take")
@@ -70,20 +70,21 @@ func TestDrippingBody(t *testing.T) {
 	}
 }
 
-// Thousands who connect and say nothing, or never read, keep the door from nobody for longer than a header may take (A112).
+// Thousands of clients that send nothing, or never read, block others for at most the header
+// timeout (A112).
 func TestIdleConnections(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it opens thousands of connections")
 	}
 	w := newWorld(t)
-	const silent = maxConnections + 500 // more than are taken at once
+	const silent = maxConnections + 500 // above the limit
 	for i := range silent {
 		c, err := net.Dial("tcp", w.addr)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		defer c.Close()
-		if i%50 == 0 { // asks, and never reads
+		if i%50 == 0 { // sends a request, and never reads
 			fmt.Fprintf(c, "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		}
 	}

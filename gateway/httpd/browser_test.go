@@ -22,10 +22,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// patience is how long a browser has for anything.
+// patience is the timeout of a browser's steps.
 const patience = 60 * time.Second
 
-// newBrowser starts a real browser. Where it is missing the test is skipped, unless this run must not skip.
+// newBrowser starts a real browser. It skips the test if there is none, unless the run forbids
+// skips.
 func newBrowser(t testing.TB) context.Context {
 	t.Helper()
 	if testing.Short() {
@@ -40,7 +41,7 @@ func newBrowser(t testing.TB) context.Context {
 	}
 	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path)}
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // it refuses to have one as root
+		options = append(options, chromedp.NoSandbox) // browsers have no sandbox as root
 	}
 	ctx, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...))
 	t.Cleanup(cancel)
@@ -50,13 +51,13 @@ func newBrowser(t testing.TB) context.Context {
 	return ctx
 }
 
-// tab is a window of a browser, with cookies of its own.
+// tab is a browser window with its own cookies.
 type tab struct {
 	t   testing.TB
-	ctx context.Context //nolint:containedctx // is the tab, to chromedp
+	ctx context.Context //nolint:containedctx // chromedp identifies a tab by its context
 }
 
-// watcher notes in each document what its policy refused, and what went wrong there.
+// watcher records policy violations and script errors of each document.
 const watcher = `window.wrong = [];
 addEventListener("securitypolicyviolation", (e) => window.wrong.push("refused by policy: " + e.violatedDirective + " " + e.blockedURI + " " + e.sourceFile + ":" + e.lineNumber + " " + e.sample));
 addEventListener("error", (e) => window.wrong.push("error: " + e.message));
@@ -67,7 +68,7 @@ func newTab(browser context.Context, t testing.TB, width, height int64, o ...chr
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil { // makes the tab, which ends with the context of this call
+	if err := chromedp.Do(ctx); err != nil { // creates the tab, which ends with the context of this call
 		t.Fatal(err)
 	}
 	b.do(chromedp.EmulateViewport(width, height, o...))
@@ -95,7 +96,7 @@ func (b *tab) open(url string) {
 	b.do(chromedp.Navigate(url))
 }
 
-// valueOf is the value of a script.
+// valueOf returns the value of a script.
 func valueOf[T any](b *tab, script string) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -120,7 +121,7 @@ func (b *tab) until(what, condition string) {
 
 const terminalText = `[...document.querySelectorAll(".xterm-rows > div")].map((d) => d.textContent).join("\n")`
 
-// arrives is until for a page that the one before leads to: what is asked of that while it goes has no answer.
+// arrives is until after a navigation, during which scripts return nothing.
 func (b *tab) arrives(what, condition string) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -144,11 +145,12 @@ func (b *tab) sees(text string) {
 
 func (b *tab) click(selector string) {
 	b.t.Helper()
-	b.until(selector+" is there", fmt.Sprintf("document.querySelector(%q)?.checkVisibility()", selector))
+	b.until(selector+" is visible", fmt.Sprintf("document.querySelector(%q)?.checkVisibility()", selector))
 	valueOf[bool](b, fmt.Sprintf("document.querySelector(%q).click(), true", selector))
 }
 
-// types sends keys as a keyboard does: what a key means is with its press, so that a page which takes the press takes all of it.
+// types sends key presses as a keyboard does. A page that handles the press suppresses the text,
+// too.
 func (b *tab) types(keys string, modifiers ...chromedp.Modifier) {
 	b.t.Helper()
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
@@ -179,14 +181,14 @@ func (b *tab) types(keys string, modifiers ...chromedp.Modifier) {
 	})
 }
 
-// prefix is a command by keys alone.
+// prefix sends the prefix key and then key.
 func (b *tab) prefix(key string) {
 	b.t.Helper()
 	b.types("]", chromedp.ModifierCtrl)
 	b.types(key)
 }
 
-// fine checks that nothing was refused by the page's policy, and that no script of it failed.
+// fine checks that there were no policy violations and no script errors.
 func (b *tab) fine() {
 	b.t.Helper()
 	if wrong := valueOf[[]string](b, `window.wrong`); len(wrong) > 0 {
@@ -194,7 +196,7 @@ func (b *tab) fine() {
 	}
 }
 
-// likes makes the person one who likes light pages, or dark ones.
+// likes sets the preferred colour scheme: dark or light.
 func (b *tab) likes(scheme string) {
 	b.t.Helper()
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
@@ -203,7 +205,7 @@ func (b *tab) likes(scheme string) {
 	})
 }
 
-// shoot keeps a picture, where SANDBOXD_TEST_PICTURES names a directory for them.
+// shoot saves a screenshot if SANDBOXD_TEST_PICTURES names a directory.
 func (b *tab) shoot(name string) {
 	b.t.Helper()
 	dir := os.Getenv("SANDBOXD_TEST_PICTURES")
@@ -221,7 +223,7 @@ func (b *tab) shoot(name string) {
 	}
 }
 
-// link is what sandboxd page prints.
+// link returns what sandboxd page prints.
 func (w *world) link(rights wire.Rights) string { return w.linkOf("alice", rights) }
 
 func (w *world) linkOf(principal string, rights wire.Rights) string {

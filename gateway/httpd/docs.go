@@ -19,7 +19,7 @@ var docsStyle []byte
 
 var docsPage = template.Must(template.New("docs").Parse(docsText))
 
-// docsPolicy lets the page have its own style sheet, and nothing else: it has no scripts, and nothing comes from anywhere else.
+// docsPolicy allows the page's own style sheet. The page has no scripts and loads nothing else.
 const docsPolicy = "default-src 'none'; style-src 'self'; frame-ancestors 'none'"
 
 // documented is an operation as the page shows it.
@@ -33,7 +33,7 @@ type documented struct {
 // field is one member of a body.
 type field struct{ Name, Type, About string }
 
-// docs is the page that shows the API to people, made once from its description: it says nothing that /openapi.json does not.
+// docs serves the API description as an HTML page. It has the same content as /openapi.json.
 func docs(mux *http.ServeMux, api huma.API) error {
 	var all []documented
 	for at, item := range api.OpenAPI().Paths {
@@ -68,7 +68,7 @@ func docs(mux *http.ServeMux, api huma.API) error {
 	return nil
 }
 
-// fields are the members of a body of JSON, in their order.
+// fields returns the members of a JSON body, sorted by name.
 func fields(api huma.API, media *huma.MediaType) []field {
 	if media == nil || media.Schema == nil {
 		return nil

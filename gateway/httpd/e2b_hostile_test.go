@@ -13,12 +13,13 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/token"
 )
 
-// A token that may only look gets no more in a sandbox where its owner's programs are at work, and no access token of it (A114).
+// A read-only token gets no access token, and cannot act in a sandbox where its owner's programs
+// run (A114).
 func TestE2BWatcher(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
-	w.start(b, "echo secret >/tmp/watched")                                                // so that there is a connection to the sandbox
-	if a := w.call("GET", "/e2b/files?path=/tmp/watched", "", "", b.to); a.status != 200 { // and files are at hand
+	w.start(b, "echo secret >/tmp/watched")                                                // opens a connection to the sandbox
+	if a := w.call("GET", "/e2b/files?path=/tmp/watched", "", "", b.to); a.status != 200 { // files are accessible
 		t.Fatalf("the owner's program: %d %s", a.status, a.body)
 	}
 	a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.watch, "")
@@ -27,7 +28,7 @@ func TestE2BWatcher(t *testing.T) {
 		t.Fatalf("a look at it: %d %s", a.status, a.body)
 	}
 	if seen.Access != "" {
-		t.Errorf("who may only look is given %q", seen.Access)
+		t.Errorf("a read-only token gets %q", seen.Access)
 	}
 	for _, c := range []struct{ method, path, body string }{
 		{"POST", "/connect", `{"timeout":5000}`}, {"POST", "/timeout", `{"timeout":5000}`}, {"POST", "/pause", "{}"}, {"DELETE", "", ""},
@@ -52,12 +53,13 @@ func TestE2BWatcher(t *testing.T) {
 	text := `{"process":{"cmd":"/bin/sh","args":["-c","echo done"]},"stdin":false}`
 	if a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, text), seen.to, asStream); a.status != http.StatusOK {
 		t.Errorf("a command: %d %q", a.status, a.body)
-	} else if messages, end := frames(t, a.body); len(messages) > 0 || !strings.HasPrefix(end, `{"error":{"code":"permission_denied"`) { // a stream tells of errors at its end
+	} else if messages, end := frames(t, a.body); len(messages) > 0 || !strings.HasPrefix(end, `{"error":{"code":"permission_denied"`) { // a stream reports errors at its end
 		t.Errorf("a command: %q %q", messages, end)
 	}
 }
 
-// accessOf is the access token that a token would have been given: a watcher that was a driver's program once may hold one.
+// accessOf returns the access token that a token would get. A read-only client may hold one from
+// earlier.
 func (w *world) accessOf(name, secret string) string {
 	w.t.Helper()
 	t, _, denied := w.tokens.Verify(secret)
@@ -65,10 +67,10 @@ func (w *world) accessOf(name, secret string) string {
 	if denied != nil || err != nil {
 		w.t.Fatal(denied, err)
 	}
-	return w.door.e2b.Access(info.ID, t.ID)
+	return w.server.e2b.Access(info.ID, t.ID)
 }
 
-// A command that is too long for the sandbox is refused by itself: those that run beside it go on.
+// A command that is too long fails alone: others keep running.
 func TestE2BLongCommand(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
@@ -86,7 +88,7 @@ func TestE2BLongCommand(t *testing.T) {
 	beside()
 }
 
-// begin starts a command and returns when it runs; end hangs up, and the command goes on.
+// begin starts a command and returns when it runs; end disconnects, and the command continues.
 func (w *world) begin(b e2bBox, text string) (end func()) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
@@ -107,7 +109,8 @@ func (w *world) begin(b e2bBox, text string) (end func()) {
 	return func() { resp.Body.Close() }
 }
 
-// A command that ran when its token was revoked is not refused: clients repeat what was.
+// A command that ran when its token was revoked is not reported as rejected, because clients repeat
+// rejected calls.
 func TestE2BRevokedAsCommandsBegin(t *testing.T) {
 	w := newWorld(t)
 	secret, id := w.token(token.Token{Principal: "alice"})
@@ -130,10 +133,10 @@ func TestE2BRevokedAsCommandsBegin(t *testing.T) {
 			asStream(r)
 			resp, err := w.client.Do(r)
 			if err != nil {
-				return // nothing is known of it: it may have run
+				return // unknown: it may have run
 			}
 			defer resp.Body.Close()
-			answer, _ := io.ReadAll(resp.Body) // likewise
+			answer, _ := io.ReadAll(resp.Body) // unknown: it may have run
 			answers[i] = string(answer)
 		})
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/token"
 )
 
-// e2bBox is a sandbox as create answers.
+// e2bBox is a sandbox as the create call returns it.
 type e2bBox struct {
 	ID     string `json:"sandboxID"`
 	Access string `json:"envdAccessToken"`
@@ -30,7 +30,7 @@ func (w *world) e2bCreate(secret, body string) e2bBox {
 	return box
 }
 
-// to makes a request one to the sandbox, with an access token.
+// to adds the sandbox's headers and its access token to a request.
 func (b e2bBox) to(r *http.Request) {
 	r.Header.Del("Authorization")
 	r.Header.Set("E2b-Sandbox-Id", b.ID)
@@ -47,7 +47,7 @@ func frame(flags byte, text string) string {
 
 func asStream(r *http.Request) { r.Header.Set("Content-Type", "application/connect+json") }
 
-// frames are the messages of a stream; the last one has flag 2.
+// frames returns the messages of a stream; the last frame has flag 2.
 func frames(t *testing.T, body string) (messages []string, end string) {
 	t.Helper()
 	for len(body) >= 5 {
@@ -75,7 +75,7 @@ func (w *world) start(b e2bBox, command string) (messages []string, end string) 
 	return frames(w.t.(*testing.T), a.body)
 }
 
-// The shapes on the wire: a unary call, a stream with its end, an error of each.
+// The wire format: a unary call, a stream with its end, and an error of each.
 func TestE2BWire(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, `{"templateID":"base","timeout":60,"metadata":{"a":"b"},"new":"passed over"}`)
@@ -104,7 +104,8 @@ func TestE2BWire(t *testing.T) {
 	}
 }
 
-// Each credential opens what it is for and nothing else; what is somebody else's answers as what is not there (A108, A114).
+// Each credential gives access to its own API only. Sandboxes of other owners look like missing
+// ones (A108, A114).
 func TestE2BAccess(t *testing.T) {
 	w := newWorld(t)
 	secret, id := w.token(token.Token{Principal: "alice"})
@@ -117,16 +118,16 @@ func TestE2BAccess(t *testing.T) {
 	}
 	none := health(e2bBox{"e2b-nothing", b.Access})
 	if none.status != http.StatusBadGateway || !strings.Contains(none.body, "was not found") {
-		t.Fatalf("one that is not there: %d %s", none.status, none.body)
+		t.Fatalf("a missing sandbox: %d %s", none.status, none.body)
 	}
 	for name, with := range map[string]e2bBox{
 		"another sandbox's":       {b.ID, other.Access},
-		"somebody else's":         {b.ID, his.Access},
-		"somebody else's sandbox": {his.ID, b.Access},
-		"a token of the door":     {b.ID, w.alice},
+		"another owner's token":   {b.ID, his.Access},
+		"another owner's sandbox": {his.ID, b.Access},
+		"an API token":            {b.ID, w.alice},
 		"a changed one":           {b.ID, b.Access[:len(b.Access)-1] + "x"},
 		"a cut one":               {b.ID, b.Access[:len(b.Access)-8]},
-		"none of ours":            {b.ID, "sbe_"},
+		"a malformed token":       {b.ID, "sbe_"},
 	} {
 		a := health(with)
 		if want := strings.ReplaceAll(none.body, "e2b-nothing", with.ID); a.status != none.status || a.body != want {
@@ -137,7 +138,7 @@ func TestE2BAccess(t *testing.T) {
 		t.Errorf("without any: %d %s", a.status, a.body)
 	}
 	if a := health(e2bBox{ID: b.ID}, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+w.alice) }); a.status != http.StatusUnauthorized {
-		t.Errorf("a token of the door in its place: %d", a.status)
+		t.Errorf("an API token instead: %d", a.status)
 	}
 	for _, path := range []string{"/e2b/v2/sandboxes", "/v1/sandboxes"} {
 		if a := w.call("GET", path, b.Access, ""); a.status != http.StatusUnauthorized {
@@ -151,7 +152,7 @@ func TestE2BAccess(t *testing.T) {
 		}
 		got, unknown := w.call(r[0], path+b.ID+r[1], w.bob, body), w.call(r[0], path+"e2b-nothing"+r[1], w.bob, body)
 		if want := strings.ReplaceAll(unknown.body, "e2b-nothing", b.ID); got.status != 404 || unknown.status != 404 || got.body != want {
-			t.Errorf("%s %s of somebody else's: %d %s, want %d %s", r[0], r[1], got.status, got.body, unknown.status, want)
+			t.Errorf("%s %s of another owner: %d %s, want %d %s", r[0], r[1], got.status, got.body, unknown.status, want)
 		}
 	}
 	if a := w.call("GET", "/e2b/v2/sandboxes", w.bob, ""); strings.Contains(a.body, b.ID) || !strings.Contains(a.body, his.ID) {
@@ -160,7 +161,7 @@ func TestE2BAccess(t *testing.T) {
 	if a := w.call("POST", "/e2b/v2/sandboxes", w.watch, "{}"); a.status != http.StatusForbidden {
 		t.Errorf("a token that only looks creates: %d %s", a.status, a.body)
 	}
-	// A stream ends with the token that it was opened by, and so does the access token.
+	// A stream ends with its token, and so does the access token.
 	ended := make(chan error, 1)
 	text := `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
@@ -184,21 +185,21 @@ func TestE2BAccess(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(5 * time.Second):
-		t.Error("a stream goes on after its token was revoked")
+		t.Error("a stream continues after its token was revoked")
 	}
 	w.client.CloseIdleConnections()
 	if a := health(b); a.status != none.status {
-		t.Errorf("the access token of one that was revoked: %d %q %v", a.status, a.body, a.header)
+		t.Errorf("the access token of a revoked token: %d %q %v", a.status, a.body, a.header)
 	}
 }
 
-// What makes no sense, or is too much, is refused (A93, A95, A97, A110, A112).
+// Invalid and excessive requests are rejected (A93, A95, A97, A110, A112).
 func TestE2BAttacks(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
 	for name, body := range map[string]string{
 		"a negative timeout":   `{"timeout":-1}`,
-		"a timeout for ever":   `{"timeout":9000000000000}`,
+		"an endless timeout":   `{"timeout":9000000000000}`,
 		"a key twice":          `{"templateID":"base","templateID":"base"}`,
 		"depth":                `{"mcp":` + strings.Repeat("[", 100_000),
 		"a variable with NUL":  `{"envVars":{"A":"\u0000"}}`,
@@ -213,14 +214,14 @@ func TestE2BAttacks(t *testing.T) {
 	stat := func(body string) answer { return w.call("POST", "/e2b/filesystem.Filesystem/Stat", "", body, b.to) }
 	for body, want := range map[string]int{
 		`{"path":"/tmp/\u0000x"}`: 400, `{"path":"/` + strings.Repeat("x", 5000) + `"}`: 400, `{"path":"/no/such"}`: 404,
-		`{"path":"/../../../etc/passwd"}`:        200, // which is the sandbox's own
+		`{"path":"/../../../etc/passwd"}`:        200, // in the sandbox's own file system
 		`{"path":` + strings.Repeat("[", 10_000): 400, `{"path":"` + strings.Repeat("x", 5<<20) + `"}`: 429,
 	} {
 		if a := stat(body); a.status != want {
 			t.Errorf("stat %.60s: %d %.200s, want %d", body, a.status, a.body, want)
 		}
 	}
-	// A frame that says it is larger than it may be is not waited for.
+	// A frame that announces too large a size is rejected at once.
 	huge := append([]byte{0}, 0x40, 0, 0, 0)
 	a := w.call("POST", "/e2b/process.Process/Start", "", string(huge)+"{}", b.to, asStream)
 	if _, end := frames(t, a.body); !strings.Contains(end, "resource_exhausted") {
@@ -242,7 +243,7 @@ func TestE2BAttacks(t *testing.T) {
 	}
 }
 
-// Many commands in the background: as many as may run do, more are refused, and all end with the sandbox.
+// The number of background commands is limited, and all end with the sandbox.
 func TestE2BManyProcesses(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
@@ -288,11 +289,12 @@ func TestE2BManyProcesses(t *testing.T) {
 		t.Errorf("kill: %d %s", a.status, a.body)
 	}
 	if a := w.call("GET", "/e2b/health", "", "", b.to); a.status != http.StatusBadGateway {
-		t.Errorf("health of one that is gone: %d", a.status)
+		t.Errorf("health of a removed sandbox: %d", a.status)
 	}
 }
 
-// An SDK that asks where none is answered gets an answer that it can read: other shapes end its program with a KeyError.
+// An SDK with a wrong address gets an error that it can parse. Other formats end its program with a
+// KeyError.
 func TestE2BMisplaced(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
@@ -309,13 +311,14 @@ func TestE2BMisplaced(t *testing.T) {
 	if _, end := frames(t, a.body); a.status != http.StatusOK || !strings.HasPrefix(end, `{"error":{"code":"not_found","message":"E2B's routes are below /e2b`) {
 		t.Errorf("a stream: %d %s", a.status, end)
 	}
-	// What upload_url and download_url are with an address of the door.
+	// The results of upload_url and download_url with the daemon's address.
 	for _, path := range []string{"/files?path=a&signature=v1_x", "/e2b/files?path=a&signature=v1_x"} {
-		if a := w.call("GET", path, "", ""); a.status != http.StatusNotImplemented || !strings.Contains(a.body, "signed URLs are not in this version") {
+		if a := w.call("GET", path, "", ""); a.status != http.StatusNotImplemented || !strings.Contains(a.body, "signed URLs are not supported") {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
-	// get_host, and an SDK without E2B_SANDBOX_URL, ask for a name that has no address, and not for one of E2B's.
+	// Without E2B_SANDBOX_URL, get_host and the SDK use a host name that never resolves, not one of
+	// E2B's.
 	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(a.body, `.invalid"`) {
 		t.Errorf("the domain: %s", a.body)
 	}

@@ -26,46 +26,47 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// lastWord is how long an answer may take whose token was revoked, lastFrames what a stream has that took its connection over.
+// After a token is revoked, an answer under way gets lastWord to finish, and a stream that took over
+// its connection gets lastFrames.
 const (
 	lastWord   = time.Second
 	lastFrames = 5 * time.Second
 )
 
-// What one token may ask for: more than programs at work do, less than it takes to keep the daemon from others.
+// Rate limit of one token: above what normal programs need, below what would slow others.
 const (
 	perSecond = 200
 	burst     = 1000
 )
 
-// maxUnderWay is how many requests of one principal are under way at once, streams among them, by all of their tokens: there are
-// connections for several.
+// maxUnderWay limits the concurrent requests of one principal, streams included, over all of its
+// tokens. It leaves connections for other principals.
 const maxUnderWay = maxConnections / 4
 
-// open reports whether a path needs no token: what is there is no secret.
+// open reports whether a path needs no token. What is served there is public.
 func open(path string) bool {
 	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path) || jupyter.Open(path)
 }
 
-// gate lets requests in by what they have to show there, a token or something else, and no others. The first that covers one decides.
+// gate authenticates requests for one API. The first gate that covers a request decides.
 type gate struct {
 	covers func(r *http.Request) bool
-	admit  func(r *http.Request) (by token.Token, live context.Context, err error) // whose token stands behind the request, as Registry.Verify
-	refuse func(w http.ResponseWriter, r *http.Request, err error)                 // answers in the words of what is behind it
+	admit  func(r *http.Request) (by token.Token, live context.Context, err error) // returns the token of the request, as Registry.Verify does
+	refuse func(w http.ResponseWriter, r *http.Request, err error)                 // answers with an error in the format of the API
 }
 
-// guard lets requests in, or answers why not, before any handler sees them.
+// guard authenticates and limits requests before a handler sees them.
 type guard struct {
 	hosts  []string
 	tokens *token.Registry
 	hub    *gateway.Hub
 	log    *slog.Logger
 
-	burst   int            // requests of a token at once
+	burst   int            // requests that a token may make in a burst
 	stall   time.Duration  // see stallTime
-	metrics *metrics       // nil counts nothing
-	running sync.WaitGroup // requests that were let in, also those that took their connection over
-	gates   []gate         // all others need a token, and are answered with problem documents
+	metrics *metrics       // nil: no metrics
+	running sync.WaitGroup // admitted requests, including those that took over their connection
+	gates   []gate         // other paths need a token, and return problem documents
 
 	mu    sync.Mutex
 	rates map[string]*rate.Limiter // guarded by mu; by token ID
@@ -76,19 +77,20 @@ func newGuard(hosts []string, tokens *token.Registry, hub *gateway.Hub, log *slo
 	return &guard{hosts: append([]string{"localhost"}, hosts...), tokens: tokens, hub: hub, log: log, burst: burst, stall: stallTime, rates: make(map[string]*rate.Limiter), at: make(map[string]int)}
 }
 
-// wrap is next behind the guard.
+// wrap returns next, protected by the guard.
 func (g *guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() != nil {
-			// The request before on this connection ended with its token, and with it, for the server, all that come on it.
+			// The token of an earlier request on this connection ended, and net/http then cancels
+			// all requests on it.
 			w.Header().Set("Connection", "close")
-			rest.WriteJSON(w, http.StatusServiceUnavailable, rest.NewProblem(nil, &wire.Error{Code: wire.CodeUnavailable, Message: "this connection is over", Hint: "ask again on another"}))
+			rest.WriteJSON(w, http.StatusServiceUnavailable, rest.NewProblem(nil, &wire.Error{Code: wire.CodeUnavailable, Message: "connection closed: its token ended", Hint: "send the request again on a new connection"}))
 			return
 		}
 		began := time.Now()
 		pacer := &pacer{c: http.NewResponseController(w), stall: g.stall}
 		pacer.soon()
-		defer pacer.soon() // for what is on its way yet
+		defer pacer.soon() // for output that is still buffered
 		w = pacer.wrap(w)
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -111,7 +113,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			caller, live, err = verify(r)
 		}
 		if err == nil && live != nil && !g.rate(live, caller.ID).Allow() {
-			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
+			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "rate limit: %d requests per second for each token", perSecond))
 		}
 		if err == nil && live != nil {
 			var leave func()
@@ -127,7 +129,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 				h.Set("Retry-After", "1")
 			}
 			g.metrics.refuse(err)
-			g.log.Debug("http refused", "peer", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "err", err)
+			g.log.Debug("http request denied", "peer", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "err", err)
 			refuse(w, r, err)
 			return
 		}
@@ -138,11 +140,11 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			stop := context.AfterFunc(live, func() {
 				defer close(ended)
 				cancel(context.Cause(live))
-				pacer.last(lastWord, lastFrames) // who revokes their own token is told that it worked
+				pacer.last(lastWord, lastFrames) // a client that revokes its own token still gets the answer
 			})
 			defer func() {
 				if !stop() {
-					<-ended // a deadline that is set later would be that of the connection's next request
+					<-ended // a deadline set later would apply to the connection's next request
 				}
 			}()
 			r = r.WithContext(ctx)
@@ -155,13 +157,13 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// recovered answers for a handler that panicked.
+// recovered answers a request whose handler panicked.
 func (g *guard) recovered(w http.ResponseWriter, r *http.Request) {
 	p := recover()
 	if p == nil {
 		return
 	}
-	if p == http.ErrAbortHandler { //nolint:errorlint // what was thrown is this value
+	if p == http.ErrAbortHandler { //nolint:errorlint // panic has this exact value
 		panic(p)
 	}
 	id := rand.Text()[:8]
@@ -169,14 +171,14 @@ func (g *guard) recovered(w http.ResponseWriter, r *http.Request) {
 	rest.Fail(w, r, nil, wire.Errorf(wire.CodeInternal, "internal error %s; the daemon's log says more", id))
 }
 
-// from refuses what a page of somebody else's makes a browser send: a request for a name that is not ours (its name was made to point
-// here), or one that says it comes from another page.
+// from rejects requests that a foreign web page made a browser send. Such a request has an unknown
+// host (DNS rebinding), or its headers name another origin.
 func (g *guard) from(r *http.Request) error {
 	if !g.ours(r.Host) {
-		return rest.WithStatus(http.StatusMisdirectedRequest, &wire.Error{Code: wire.CodeDenied, Message: "this server does not answer for that host",
-			Hint: "ask for localhost or the address that it listens on, or name the host in the key http_hosts"})
+		return rest.WithStatus(http.StatusMisdirectedRequest, &wire.Error{Code: wire.CodeDenied, Message: "unknown host",
+			Hint: "use localhost or the listen address, or add the host to the key http_hosts"})
 	}
-	denied := &wire.Error{Code: wire.CodeDenied, Message: "requests of pages of other origins are refused"}
+	denied := &wire.Error{Code: wire.CodeDenied, Message: "cross-origin request rejected"}
 	if origins, ok := r.Header["Origin"]; ok {
 		if len(origins) != 1 {
 			return denied
@@ -189,14 +191,15 @@ func (g *guard) from(r *http.Request) error {
 	case "", "same-origin", "none":
 		return nil
 	}
-	// Somebody clicked on a link to the page.
+	// The user followed a link to a public page.
 	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && open(r.URL.Path) {
 		return nil
 	}
 	return denied
 }
 
-// ours reports whether hostport names this server: an address, which no page can make point elsewhere, or a name that is known.
+// ours reports whether hostport names this server: any IP address, which no DNS record can
+// redirect, or a known host name.
 func (g *guard) ours(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
@@ -209,10 +212,10 @@ func (g *guard) ours(hostport string) bool {
 	return slices.ContainsFunc(g.hosts, func(known string) bool { return strings.EqualFold(known, host) })
 }
 
-// caller is whose token the request has. Clients of others' shapes have headers of their own for it.
+// caller returns the token of a request. Compatible APIs have their own headers for it.
 func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	unknown := rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "a token is needed",
-		Hint: "send Authorization: Bearer TOKEN; the daemon's own user has one in the file api_token of the state directory, others make one: sandboxd token new"})
+		Hint: "send Authorization: Bearer TOKEN; the admin's is in the file api_token of the state directory; others create one with sandboxd token new"})
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		secret = r.Header.Get("X-API-Key")
@@ -227,25 +230,25 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	case unbacked:
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, why)
 	case strings.TrimSpace(secret) != "":
-		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "this token is not known here: it is another daemon's, has expired, was revoked, or is cut off",
-			Hint: "sandboxd token ls lists yours, sandboxd token new makes one; the daemon's own user has one in the file api_token of the state directory"})
+		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "unknown token: expired, revoked, incomplete, or made by another daemon",
+			Hint: "list tokens with sandboxd token ls, create one with sandboxd token new; the admin's is in the file api_token of the state directory"})
 	default:
 		return t, nil, unknown
 	}
 	return t, live, nil
 }
 
-// enter counts a request that was let in, until leave is called.
+// enter counts an admitted request until leave is called.
 func (g *guard) enter(ctx context.Context, principal string) (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.at[principal] >= maxUnderWay {
-		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeLimitOps, Message: fmt.Sprintf("%d requests of %s are under way, the most there may be", maxUnderWay, principal),
-			Hint: "end some streams"})
+		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeLimitOps, Message: fmt.Sprintf("limit of %d concurrent requests of %s reached", maxUnderWay, principal),
+			Hint: "close some streams"})
 	}
-	done, ok := letIn(ctx)
+	done, ok := admitted(ctx)
 	if !ok {
-		return nil, rest.WithStatus(http.StatusServiceUnavailable, wire.Errorf(wire.CodeUnavailable, "this connection had to go"))
+		return nil, rest.WithStatus(http.StatusServiceUnavailable, wire.Errorf(wire.CodeUnavailable, "connection closed: too many connections"))
 	}
 	g.at[principal]++
 	return func() {
@@ -258,7 +261,7 @@ func (g *guard) enter(ctx context.Context, principal string) (leave func(), err 
 	}, nil
 }
 
-// rate is the limit of a token, for as long as that is good.
+// rate returns the rate limiter of a token. It is dropped when live ends.
 func (g *guard) rate(live context.Context, id string) *rate.Limiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/token"
 )
 
-// A request without a token, or with one that is not known, is refused on every route but the two that say that we live.
+// All routes except /healthz and /readyz reject requests without a valid token.
 func TestTokenIsNeeded(t *testing.T) {
 	w := newWorld(t)
 	for _, secret := range []string{"", "sbx_", "sbx_00000000000000000000000000000000", w.alice + "x", strings.ToUpper(w.alice)} {
@@ -51,7 +51,8 @@ func TestTokenIsNeeded(t *testing.T) {
 	}
 }
 
-// A page of somebody else's makes a browser send requests; none is answered, token or not (A105, A106).
+// Requests that a foreign page makes a browser send are rejected, with and without a token (A105,
+// A106).
 func TestForeignPages(t *testing.T) {
 	w := newWorld(t)
 	host := func(h string) func(*http.Request) { return func(r *http.Request) { r.Host = h } }
@@ -93,7 +94,7 @@ func TestForeignPages(t *testing.T) {
 	}
 }
 
-// A token that is revoked ends the request that it made, wherever that is.
+// Revoking a token ends its requests in all handlers.
 func TestRevokedInUse(t *testing.T) {
 	w := newWorld(t)
 	began := make(chan struct{})
@@ -122,11 +123,11 @@ func TestRevokedInUse(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(5 * time.Second):
-		t.Error("it goes on after 5 s")
+		t.Error("still running after 5 s")
 	}
 }
 
-// One token asks for no more than its rate, and others notice nothing.
+// A token is limited to its rate, and others are not affected.
 func TestRate(t *testing.T) {
 	w := newWorld(t)
 	g := newGuard(nil, w.tokens, w.hub, w.hubLog())
@@ -150,7 +151,7 @@ func TestRate(t *testing.T) {
 	t.Error("200 requests in a row, and all were let in")
 }
 
-// Headers that never end, or are too large, cost a connection for a while and nothing else (A110).
+// Endless and oversized headers cost one connection for a limited time (A110).
 func TestSlowAndLargeHeaders(t *testing.T) {
 	w := newWorld(t)
 	slow, err := net.Dial("tcp", w.addr)
@@ -175,22 +176,22 @@ func TestSlowAndLargeHeaders(t *testing.T) {
 	}
 }
 
-// What nobody serves is answered with what to do: who writes a route nearly right, or has the token of another daemon, is told so.
-func TestNearlyRight(t *testing.T) {
+// Common mistakes return a specific error: a similar route, or the token of another daemon.
+func TestCommonMistakesReturnASpecificError(t *testing.T) {
 	w := newWorld(t)
 	for name, c := range map[string]struct {
 		method, path, secret string
 		status               int
 		says                 string
 	}{
-		"a slash more":       {"GET", "/v1/sandboxes/", w.alice, 404, "ask without the slash"},
-		"none like it":       {"GET", "/v1/sandbox", w.alice, 404, "GET /docs lists the routes"},
-		"a slash, and none":  {"GET", "/v1/sandbox/", w.alice, 404, "GET /docs lists the routes"},
-		"to make one":        {"POST", "/v1/sandboxes", w.alice, 405, "here is no POST, only GET"},
-		"to remove one":      {"DELETE", "/v1/sandboxes/x", w.alice, 405, "by SSH"},
-		"a look at the code": {"GET", "/v1/run/", w.alice, 405, "here is no GET, only POST"},
-		"another's token":    {"GET", "/v1/sandboxes", "sbx_00000000000000000000000000000000", 401, "this token is not known here"},
-		"none":               {"GET", "/v1/sandboxes", "", 401, "a token is needed"},
+		"an extra slash":   {"GET", "/v1/sandboxes/", w.alice, 404, "remove the slash"},
+		"an unknown route": {"GET", "/v1/sandbox", w.alice, 404, "GET /docs lists the routes"},
+		"a slash, unknown": {"GET", "/v1/sandbox/", w.alice, 404, "GET /docs lists the routes"},
+		"to create one":    {"POST", "/v1/sandboxes", w.alice, 405, "method POST not allowed; allowed: GET"},
+		"to remove one":    {"DELETE", "/v1/sandboxes/x", w.alice, 405, "use SSH commands"},
+		"wrong method":     {"GET", "/v1/run/", w.alice, 405, "method GET not allowed; allowed: POST"},
+		"an unknown token": {"GET", "/v1/sandboxes", "sbx_00000000000000000000000000000000", 401, "unknown token"},
+		"none":             {"GET", "/v1/sandboxes", "", 401, "a token is needed"},
 	} {
 		a := w.call(c.method, c.path, c.secret, "")
 		if a.status != c.status || !strings.Contains(a.body, c.says) || a.header.Get("Content-Type") != rest.ProblemType {
@@ -202,7 +203,7 @@ func TestNearlyRight(t *testing.T) {
 	}
 }
 
-// MCP's own library looks for a bearer token; the door takes X-API-Key as well.
+// The MCP library reads only bearer tokens; the server accepts X-API-Key as well.
 func TestKeyForMCP(t *testing.T) {
 	for name, c := range map[string]struct{ bearer, key, want string }{
 		"bearer":           {"Bearer a", "", "Bearer a"},

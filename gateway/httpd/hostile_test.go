@@ -16,7 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// session is what a browser has of a login.
+// session is what a browser stores of a login.
 type session struct {
 	cookie *http.Cookie
 	key    string
@@ -35,7 +35,8 @@ func (w *world) login(rights wire.Rights) session {
 	return session{cookies[0], key[:32]}
 }
 
-// A page of another origin, in a browser that is logged in, gets nothing of anybody's and changes nothing (A105, A107).
+// A page of another origin, in a browser that is logged in, reads nothing and changes nothing
+// (A105, A107).
 func TestHostilePage(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -56,7 +57,7 @@ func TestHostilePage(t *testing.T) {
 	b.open(w.link(wire.RightDrive))
 	b.until("logged in", `document.querySelectorAll(".row").length === 1`)
 	key := valueOf[string](b, `JSON.parse(localStorage.getItem("sandboxd")).key`)
-	b.open(evil.URL) // the same site to a browser: only the port is another
+	b.open(evil.URL) // the same site to a browser: only the port differs
 
 	for name, script := range map[string]string{
 		"fetch":                   `fetch(T + "/page/records/demo", {credentials: "include"}).then((r) => "got " + r.status, (e) => "nothing")`,
@@ -75,14 +76,15 @@ func TestHostilePage(t *testing.T) {
 		}
 	}
 	if n := len(w.tokens.List("alice")); n != 3 {
-		t.Errorf("%d tokens, want 3: the login goes on", n)
+		t.Errorf("%d tokens, want 3: the login must stay", n)
 	}
 	b.open(target + "/")
 	b.until("still logged in", `document.querySelectorAll(".row").length === 1`)
 	b.fine()
 }
 
-// Neither half of a login lets anybody in, nor do both without saying which page asks; no half says anything of the token, and no log has it.
+// Neither half of a login gives access, nor do both without Origin. Neither reveals the token, and
+// no log contains them.
 func TestHalvesOfALogin(t *testing.T) {
 	w := newWorld(t)
 	s := w.login(wire.RightDrive)
@@ -137,7 +139,7 @@ func TestHalvesOfALogin(t *testing.T) {
 	}
 }
 
-// socket opens one as the page does.
+// socket opens a WebSocket as the page does.
 func (w *world) socket(s session, path string, edit ...func(http.Header)) (*websocket.Conn, *http.Response, error) {
 	return w.socketBy(w.client, s, path, edit...)
 }
@@ -156,7 +158,8 @@ func (w *world) socketBy(client *http.Client, s session, path string, edit ...fu
 	return c, resp, err
 }
 
-// Sockets are few, their frames small, and those who do not read them cost nobody anything (A112).
+// The number of sockets and their frame size are limited, and clients that do not read cost others
+// nothing (A112).
 func TestSocketLimits(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
@@ -168,14 +171,14 @@ func TestSocketLimits(t *testing.T) {
 	} {
 		if c, resp, err := w.socket(s, "/page/live", edit); err == nil {
 			c.CloseNow()
-			t.Errorf("%s: it is open", name)
+			t.Errorf("%s: the socket is open", name)
 		} else if resp == nil || resp.StatusCode != 401 && resp.StatusCode != 403 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if c, _, err := w.socket(session{s.cookie, strings.Repeat("0", 32)}, "/page/live"); err == nil {
 		c.CloseNow()
-		t.Error("with another key it is open")
+		t.Error("the socket opened with another key")
 	}
 
 	var all []*websocket.Conn
@@ -197,7 +200,7 @@ func TestSocketLimits(t *testing.T) {
 	for _, c := range all {
 		c.CloseNow()
 	}
-	// Their places are free again once the door has noticed.
+	// Closed sockets count no longer once the server has noticed.
 	var big *websocket.Conn
 	for end := time.Now().Add(patience); big == nil; {
 		c, resp, err := w.socket(s, "/page/terminal/demo/main?cols=80&rows=24")
@@ -211,7 +214,7 @@ func TestSocketLimits(t *testing.T) {
 	defer big.CloseNow()
 	big.SetReadLimit(-1)
 	if err := big.Write(t.Context(), websocket.MessageBinary, make([]byte, 1<<20)); err != nil {
-		t.Logf("a frame of a megabyte: %v", err) // it may be cut off while it is sent
+		t.Logf("a frame of a megabyte: %v", err) // the server may close during the write
 	}
 	for {
 		_, _, err := big.Read(t.Context())
@@ -223,18 +226,18 @@ func TestSocketLimits(t *testing.T) {
 		}
 		break
 	}
-	// A program's token opens no terminal of a person's.
+	// A program's token opens no terminal for a person.
 	c, _, err := w.socket(s, "/page/terminal/demo/main", func(h http.Header) { h.Del("Cookie"); h.Set("Authorization", "Bearer "+w.alice) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.CloseNow()
-	if _, _, err = c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "a program's") {
+	if _, _, err = c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to a program") {
 		t.Errorf("a program at a person's terminal: %v", err)
 	}
 }
 
-// A link of another page logs nobody in as somebody else: it is asked first. A link that was got by hand is used at once (A105).
+// A login link from another site needs a click. One typed by hand is used at once (A105).
 func TestLinkOfAnotherPage(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -268,6 +271,6 @@ func TestLinkOfAnotherPage(t *testing.T) {
 	b.until("the login as before", `document.getElementById("who").textContent === "alice"`)
 	follow()
 	b.click("#login button")
-	b.until("who wanted to is somebody else", `document.getElementById("who").textContent === "bob"`)
+	b.until("after the click it is the other user", `document.getElementById("who").textContent === "bob"`)
 	b.fine()
 }

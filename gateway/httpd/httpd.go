@@ -1,5 +1,6 @@
-// Package httpd is the HTTP front door: who calls is known by a token, from which page by Host and Origin, and nothing is served to
-// anybody else, on loopback either. What it serves lies in packages of its own; each handler gets a request that was let in.
+// Package httpd is the HTTP server of the gateway. It authenticates each request by its token and
+// checks Host and Origin, also on loopback. Handlers are in packages of their own, and see only
+// admitted requests.
 package httpd
 
 import (
@@ -29,60 +30,63 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Limits of the door.
+// Limits of the server.
 const (
-	headerTime     = 5 * time.Second  // until a request's header has arrived
-	idleTime       = 2 * time.Minute  // a connection without a request
-	headerBytes    = 32 << 10         // of a request's header
-	maxConnections = 4096             // open at once, but for sockets; see visitors
-	backedEvery    = time.Second / 4  // how often tokens are looked at that are in use
-	closeTime      = 10 * time.Second // for requests under way when the daemon ends
+	headerTime     = 5 * time.Second  // to receive a request's header
+	idleTime       = 2 * time.Minute  // for a connection without a request
+	headerBytes    = 32 << 10         // size of a request's header
+	maxConnections = 4096             // open connections, except WebSockets; see connTracker
+	backedEvery    = time.Second / 4  // interval between checks of the tokens in use
+	closeTime      = 10 * time.Second // for requests under way when the daemon stops
 )
 
-// Options are what a Server needs.
+// Options configure a Server.
 type Options struct {
 	Hub    *gateway.Hub
 	Tokens *token.Registry
-	// Hosts are names by which clients may ask for this server, besides localhost and the address that it listens on: those of a
-	// proxy in front of it. A request for any other is refused: it comes from a page that had its name point here.
+	// Hosts are more names of this server, such as that of a proxy in front of it. localhost and IP
+	// addresses are always accepted. Requests for other hosts are rejected: they may come from DNS
+	// rebinding.
 	Hosts []string
 	E2B   E2B
-	// Version of the daemon, for the description of the API.
+	// Version of the daemon, for the API description.
 	Version string
-	Prefix  string // of people at the page, as sshd.Options has it; empty is ctrl-]
-	// AgentRun is how code of POST /v1/run/ is run; without a Dir there is no such route. Hub and Log need not be set.
+	// Prefix is the prefix key of the dashboard's terminals, such as ctrl-a. Empty means ctrl-].
+	Prefix string
+	// AgentRun configures POST /v1/run/. An empty Dir disables that route. Hub and Log need not be
+	// set.
 	AgentRun agentrun.Options
-	// Python says how the interpreters are opened of those who ask for Python over HTTP.
+	// Python configures the kernels that HTTP clients use.
 	Python python.Options
-	// MCP answers at /mcp whom the door let in; nil is no such route.
+	// MCP serves authenticated requests to /mcp. nil disables that route.
 	MCP http.Handler
 	Log *slog.Logger
 }
 
-// E2B is what E2B's shape needs besides.
+// E2B configures the E2B-compatible API.
 type E2B struct {
 	Secret    []byte            // at least 32 random bytes, the same after a restart
-	Templates map[string]string // images by the names that callers have for them
+	Templates map[string]string // template name to image
 }
 
-// Server is the door. Make one with New.
+// Server is the HTTP server. Create one with New.
 type Server struct {
 	hub     *gateway.Hub
 	tokens  *token.Registry
 	log     *slog.Logger
 	guard   *guard
-	page    *page.Door
+	page    *page.Handler
 	e2b     *e2b.Server
 	server  *http.Server
-	guests  *visitors
+	conns   *connTracker
 	kernels *kernels.Pool
-	jupyter *jupyter.Door
-	runner  *agentrun.Runner // nil without such routes
+	jupyter *jupyter.Handler
+	runner  *agentrun.Runner // nil: disabled
 
 	metrics *metrics
 }
 
-// New makes a Server. It serves nothing yet.
+// New returns a Server. It serves nothing until Serve is called.
 func New(o Options) (*Server, error) {
 	if o.Hub == nil || o.Tokens == nil || o.Log == nil {
 		return nil, errors.New("httpd: Hub, Tokens and Log are required")
@@ -117,10 +121,10 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.guests = newVisitors(maxConnections)
+	s.conns = newConnTracker(maxConnections)
 	s.server = &http.Server{
-		ConnContext:       s.guests.meet,
-		ConnState:         s.guests.changed,
+		ConnContext:       s.conns.connContext,
+		ConnState:         s.conns.connState,
 		Handler:           s.guard.wrap(routes),
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
@@ -130,7 +134,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers on l until ctx ends. Requests under way then have some seconds; streams end at once.
+// Serve answers on l until ctx ends. It then closes streams at once and gives other requests up to
+// closeTime to finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(lifecycle.ErrClosed)
@@ -143,7 +148,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.runner != nil {
 		tasks.Go(func() {
 			if err := s.runner.Run(running); err != nil {
-				s.log.Warn("files of calls are left", "err", err)
+				s.log.Warn("closing the artifact store failed", "err", err)
 			}
 		})
 	}
@@ -160,24 +165,24 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := s.server.Shutdown(grace); err != nil {
-		_ = s.server.Close() // it ends as it can
+		_ = s.server.Close() // close what is left
 	}
 	<-done //nolint:errcheck // http.ErrServerClosed
-	stop() // handlers that wait for a sandbox go on
+	stop() // handlers that wait for a sandbox return
 	ended := make(chan struct{})
 	go func() { // ends with the last handler
 		defer close(ended)
 		s.guard.running.Wait()
 	}()
 	select {
-	case <-ended: // sockets are not known to the server
+	case <-ended: // http.Server does not track hijacked connections
 	case <-grace.Done():
-		s.log.Warn("http handlers go on after the end of the door")
+		s.log.Warn("http handlers still running after shutdown")
 	}
 	return nil
 }
 
-// endUnbacked ends what tokens are used for that could not be made any more, until ctx ends.
+// endUnbacked ends the use of tokens whose key is no longer valid, until ctx ends.
 func (s *Server) endUnbacked(ctx context.Context) {
 	tick := time.NewTicker(backedEvery)
 	defer tick.Stop()
@@ -191,7 +196,7 @@ func (s *Server) endUnbacked(ctx context.Context) {
 	}
 }
 
-// routes is everything that is served. Those of open need no token.
+// routes returns a handler for all routes. Paths that open reports need no token.
 func (s *Server) routes(o Options) (http.Handler, error) {
 	mux := http.NewServeMux()
 	api := newAPI(newAdapter(mux), o.Version)
@@ -226,14 +231,15 @@ func (s *Server) routes(o Options) (http.Handler, error) {
 	return mux, nil
 }
 
-// nothingHere is the answer to a request that no route of mux takes: what is wrong with it, if it is nearly one that a route takes.
+// nothingHere returns the error for a request that matches no route of mux. It names the mistake
+// where a similar route exists.
 func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) error {
 	served := func(method, path string) bool {
 		_, pattern := mux.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}, Host: r.Host})
 		return pattern != "" && pattern != "/"
 	}
 	if path := strings.TrimRight(r.URL.Path, "/"); path != r.URL.Path && served(r.Method, path) {
-		return &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here", Hint: "ask without the slash at the end"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "no such route", Hint: "remove the slash at the end"}
 	}
 	var others []string
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -242,15 +248,15 @@ func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) err
 		}
 	}
 	if len(others) == 0 {
-		return &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here", Hint: "GET /docs lists the routes"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "no such route", Hint: "GET /docs lists the routes"}
 	}
 	allowed := strings.Join(others, ", ")
 	w.Header().Set("Allow", allowed)
-	return rest.WithStatus(http.StatusMethodNotAllowed, &wire.Error{Code: wire.CodeUsage, Message: "here is no " + cutMethod(r.Method) + ", only " + allowed,
-		Hint: "sandboxes are made and changed by commands, by SSH: sandboxd help"})
+	return rest.WithStatus(http.StatusMethodNotAllowed, &wire.Error{Code: wire.CodeUsage, Message: "method " + cutMethod(r.Method) + " not allowed; allowed: " + allowed,
+		Hint: "to create or change sandboxes, use SSH commands: sandboxd help"})
 }
 
-// asBearer is next for requests whose token came in the other header that the door takes: MCP knows of one.
+// asBearer copies a token from X-API-Key to Authorization, because the MCP library reads only that.
 func asBearer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if key := r.Header.Get("X-API-Key"); key != "" && !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
@@ -261,10 +267,10 @@ func asBearer(next http.Handler) http.Handler {
 	})
 }
 
-// cutMethod is a method for a text: of a client's that is not one of HTTP's, no more than a word.
+// cutMethod shortens a method for an error text. A client can send any word as the method.
 func cutMethod(m string) string { return m[:min(len(m), 16)] }
 
-// ready says whether sandboxes can be had: the hub has found again what it knew.
+// ready reports whether the hub has recovered the sandboxes after a start.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()

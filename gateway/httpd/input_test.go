@@ -20,7 +20,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What comes by a paste, an input method or a mouse reaches the program as from any terminal, to those who drive only.
+// Paste, input methods and mouse reach the program as from any terminal, and only from the
+// keyboard's holder.
 func TestPageInput(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -42,7 +43,7 @@ func TestPageInput(t *testing.T) {
 	}
 	paste("pasted\x1d]t text")
 	b.types("\r")
-	const printed = "the program printed what the terminal has echoed" // before it runs the shell may drop ^C
+	const printed = "the program printed what the terminal has echoed" // the program printed what the terminal echoed; before it runs, the shell may drop ^C
 	b.until(printed, `(`+terminalText+`).split("^[[200~pasted").length > 2 && (`+terminalText+`).split("text^[[201~").length > 2`)
 
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
@@ -76,7 +77,8 @@ func TestPageInput(t *testing.T) {
 	b.fine()
 }
 
-// Somebody who reads nothing does not keep a session from printing, nor others from seeing it, and sees the present when they read again.
+// A client that does not read delays neither the session nor other clients. When it reads again, it
+// gets the current screen.
 func TestSocketThatIsNotRead(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
@@ -98,7 +100,7 @@ func TestSocketThatIsNotRead(t *testing.T) {
 	defer other.CloseNow()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	// until reads up to a text, and returns how many bytes and frames that were.
+	// until reads up to a text, and returns the number of bytes and frames.
 	until := func(c *websocket.Conn, text string) (bytes, frames int) {
 		t.Helper()
 		c.SetReadLimit(1 << 22)
@@ -121,7 +123,8 @@ func TestSocketThatIsNotRead(t *testing.T) {
 	}
 	types("echo its'-'size is $(stty size | tr ' ' -)\r")
 	until(deaf, "149-400")
-	// A full screen that is another one each time, more of them than the kernel would hold, and not so many that who does not read is given up.
+	// Different full screens: more than the kernel buffers, and fewer than disconnect a client that
+	// does not read.
 	types(`i=0; while [ $((i+=1)) -le 100 ]; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done; clear; echo _^_''^_^_` + "\r")
 	began := time.Now()
 	_, frames := until(other, "_^_^_^_")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Jupyter's API is for owners, by a token in a header, or a cookie that no page of others can use (A105, A106, A108, A114).
+// The Jupyter API is for owners, with a token in a header, or a cookie that foreign pages cannot
+// use (A105, A106, A108, A114).
 func TestJupyterAccess(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
@@ -30,7 +31,7 @@ func TestJupyterAccess(t *testing.T) {
 		"a short _xsrf":         {path + "/api/kernels", []func(*http.Request){with("Cookie", "_xsrf=; sandboxd_jupyter="+w.alice), with("X-XSRFToken", "")}, 401},
 		"another origin":        {path + "/api/kernels", []func(*http.Request){with("Authorization", "token "+w.alice), with("Origin", "http://evil.example")}, 403},
 		"another host":          {path + "/api/kernels", []func(*http.Request){with("Authorization", "token "+w.alice), func(r *http.Request) { r.Host = "evil.example" }}, 421},
-		"who may only watch":    {path + "/api/kernels", []func(*http.Request){with("Authorization", "token "+w.watch)}, 403},
+		"a read-only token":     {path + "/api/kernels", []func(*http.Request){with("Authorization", "token "+w.watch)}, 403},
 		"a page":                {path + "/lab", []func(*http.Request){with("Authorization", "token "+w.alice)}, 404},
 		"files":                 {path + "/files/etc/passwd", []func(*http.Request){with("Authorization", "Bearer "+w.alice)}, 404},
 		"a page without":        {path + "/lab", nil, 401},
@@ -45,7 +46,7 @@ func TestJupyterAccess(t *testing.T) {
 		got := w.call("GET", "/jupyter/"+b.ID+"/api"+path, "", "", with("Authorization", "token "+w.bob))
 		none := w.call("GET", "/jupyter/e2b-nothing/api"+path, "", "", with("Authorization", "token "+w.bob))
 		if want := strings.ReplaceAll(none.body, "e2b-nothing", b.ID); got.status != 404 || none.status != 404 || got.body != want {
-			t.Errorf("%s of somebody else's: %d %s, want %d %s", path, got.status, got.body, none.status, want)
+			t.Errorf("%s of another owner: %d %s, want %d %s", path, got.status, got.body, none.status, want)
 		}
 	}
 	if strings.Contains(w.log.String(), w.alice) {
@@ -53,7 +54,8 @@ func TestJupyterAccess(t *testing.T) {
 	}
 }
 
-// A token is had as a cookie by who has it, says again what the form's cookie said, and is no page of others.
+// A login exchanges a token for a cookie. It must repeat the XSRF cookie of the form, and foreign
+// pages cannot use it.
 func TestJupyterLogin(t *testing.T) {
 	w := newWorld(t)
 	form := w.call("GET", "/jupyter/box/login", "", "")
@@ -86,7 +88,7 @@ func TestJupyterLogin(t *testing.T) {
 	}
 }
 
-// What the SDKs of the code interpreter show at contexts opens those, and nothing that they show more at.
+// The code interpreter's SDK header opens contexts, and nothing else.
 func TestE2BTrafficToken(t *testing.T) {
 	w := newWorld(t)
 	b, other := w.e2bCreate(w.alice, "{}"), w.e2bCreate(w.alice, "{}")
@@ -97,10 +99,10 @@ func TestE2BTrafficToken(t *testing.T) {
 		}
 	}
 	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(a.body, `"trafficAccessToken":"`+b.Access+`"`) {
-		t.Errorf("it is not told: %s", a.body)
+		t.Errorf("no error: %s", a.body)
 	}
 	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.watch, ""); !strings.Contains(a.body, `"trafficAccessToken":null`) {
-		t.Errorf("a watcher is told: %s", a.body)
+		t.Errorf("a read-only token gets: %s", a.body)
 	}
 	if a := w.call("POST", "/e2b/contexts", "", `{"language":"r"}`, traffic(b, b.Access)); a.status == http.StatusUnauthorized || a.status == http.StatusBadGateway {
 		t.Errorf("contexts: %d %s", a.status, a.body)

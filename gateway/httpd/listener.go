@@ -6,7 +6,8 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/person"
 )
 
-// listener lets little wait in the kernel for who does not read: terminals are among its connections.
+// listener limits the output that the kernel buffers for a client that does not read. Terminals are
+// among its connections.
 type listener struct{ net.Listener }
 
 func (l listener) Accept() (net.Conn, error) {

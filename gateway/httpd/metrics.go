@@ -14,26 +14,27 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// metrics are what /metrics tells. No label of theirs is anything that a client or a sandbox chose: each has a few values that are known
-// before, so that nobody fills the memory of whoever collects them, or writes lines into it.
+// metrics are what /metrics returns. Each label has a small, fixed set of values. Clients and
+// sandboxes choose none of them, so they can neither exhaust the collector's memory nor inject
+// lines.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec   // by route and status
 	took     *prometheus.HistogramVec // by route
-	refused  *prometheus.CounterVec   // by reason
-	calls    *prometheus.CounterVec   // of agentrun, by status
+	refused  *prometheus.CounterVec   // by reason; denied
+	calls    *prometheus.CounterVec   // of AgentRun, by status
 	callTook prometheus.Histogram
 }
 
 func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_http_requests_total", Help: "Requests that were let in and answered."}, []string{"route", "status"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sandboxd_http_request_seconds", Help: "How long they took, streams until their end.",
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_http_requests_total", Help: "Authenticated HTTP requests that were answered."}, []string{"route", "status"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sandboxd_http_request_seconds", Help: "Duration of HTTP requests; of streams until their end.",
 			Buckets: []float64{.001, .01, .1, 1, 10, 100}}, []string{"route"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_http_refused_total", Help: "Requests that were not let in."}, []string{"reason"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_http_refused_total", Help: "HTTP requests that were denied."}, []string{"reason"}),
 		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_run_calls_total", Help: "Calls of POST /v1/run/ that were answered."}, []string{"status"}),
-		callTook: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sandboxd_run_call_seconds", Help: "How long they took, waiting for their turn included.",
+		callTook: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sandboxd_run_call_seconds", Help: "Duration of calls of POST /v1/run/, including queue time.",
 			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100}}),
 	}
 	for _, reason := range refusals {
@@ -47,10 +48,10 @@ func newMetrics() *metrics {
 	return m
 }
 
-// refusals are why a request is not let in, by the status that it is answered with.
+// refusals maps the status of a denied request to the label of its reason.
 var refusals = map[int]string{http.StatusUnauthorized: "token", http.StatusForbidden: "origin", http.StatusMisdirectedRequest: "host", http.StatusTooManyRequests: "rate", 0: "other"}
 
-// refuse counts a request that was not let in.
+// refuse counts a denied request.
 func (m *metrics) refuse(err error) {
 	if m == nil {
 		return
@@ -62,7 +63,8 @@ func (m *metrics) refuse(err error) {
 	m.refused.WithLabelValues(reason).Inc()
 }
 
-// answered counts one that was. route is the pattern that it met: what it asked for is its client's.
+// answered counts an answered request. route is the pattern that matched, never the path of the
+// client.
 func (m *metrics) answered(route string, status int, took time.Duration) {
 	if m == nil {
 		return
@@ -74,13 +76,13 @@ func (m *metrics) answered(route string, status int, took time.Duration) {
 	m.took.WithLabelValues(route).Observe(took.Seconds())
 }
 
-// call counts a call of agentrun.
+// call counts a call of AgentRun.
 func (m *metrics) call(status agentrun.Status, took time.Duration) {
 	m.calls.WithLabelValues(string(status)).Inc()
 	m.callTook.Observe(took.Seconds())
 }
 
-// serve answers whoever may know what the hub counts.
+// serveMetrics returns the metrics, to the admin only.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	counts, err := s.hub.Counts(rest.Principal(r.Context()))
 	if err != nil {
@@ -92,7 +94,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(prometheus.Gatherers{s.metrics.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// counted is what the hub counts, as metrics.
+// counted is the hub's counters, as a prometheus.Collector.
 type counted lifecycle.Counts
 
 func metric(name, help string, labels ...string) *prometheus.Desc {
@@ -100,25 +102,25 @@ func metric(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	sandboxesNow    = metric("sandboxes", "Sandboxes of all owners; warm ones stand ready.", "state")
-	sessionsNow     = metric("sessions", "Sessions that live.")
-	partlyNow       = metric("sessions_recorded_partly", "Sessions of which not all is on record.")
-	needsNow        = metric("sessions_needing", "Sessions that need a person.", "needs")
-	carriedNow      = metric("networks_carried", "Sandboxes whose connections the daemon carries.")
-	bootsTotal      = metric("boots_total", "Sandboxes that a backend booted, or could not.", "result")
-	claimsTotal     = metric("claims_total", "Sandboxes that stood ready and were taken, or did not answer then.", "result")
-	connectionTotal = metric("connections_total", "Connections of sandboxes, by what became of them.", "what")
-	limitedTotal    = metric("connections_limited_total", "Connections of sandboxes that were refused because there were too many, by whose.", "limit")
-	openNow         = metric("connections_open", "Connections of all sandboxes to the outside that are open.")
-	bytesTotal      = metric("connection_bytes_total", "Bytes of connections that have ended.", "direction")
-	droppedTotal    = metric("events_dropped_total", "Events of sandboxes that the store was too slow for.")
-	noticesTotal    = metric("hook_notices_total", "Notices of what sessions need, by what became of them.", "result")
+	sandboxesNow    = metric("sandboxes", "Sandboxes of all owners, by state; warm ones are pooled.", "state")
+	sessionsNow     = metric("sessions", "Live sessions.")
+	partlyNow       = metric("sessions_recorded_partly", "Sessions with an incomplete record.")
+	needsNow        = metric("sessions_needing", "Sessions that need a person, by reason.", "needs")
+	carriedNow      = metric("networks_carried", "Sandboxes whose network the daemon provides.")
+	bootsTotal      = metric("boots_total", "Boots of sandboxes, by result.", "result")
+	claimsTotal     = metric("claims_total", "Claims of pooled sandboxes, by result.", "result")
+	connectionTotal = metric("connections_total", "Connections of sandboxes, by outcome.", "what")
+	limitedTotal    = metric("connections_limited_total", "Connections of sandboxes that exceeded a limit, by limit.", "limit")
+	openNow         = metric("connections_open", "Open connections of sandboxes to the outside.")
+	bytesTotal      = metric("connection_bytes_total", "Bytes of closed connections.", "direction")
+	droppedTotal    = metric("events_dropped_total", "Events of sandboxes dropped because the store was too slow.")
+	noticesTotal    = metric("hook_notices_total", "Hook notices of attention states, by result.", "result")
 )
 
-// Describe says nothing: what there is follows from what is collected.
+// Describe implements prometheus.Collector. It sends nothing, which makes the collector unchecked.
 func (c counted) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c counted) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)

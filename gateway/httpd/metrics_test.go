@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is counted is told to the daemon's own user, and to nobody without a token.
+// Only the admin can read the metrics.
 func TestMetrics(t *testing.T) {
 	w := newWorld(t)
 	w.session("demo", "read answer")
@@ -50,17 +50,17 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("bob: %d", got.status)
 	}
 	if got := w.call("GET", "/metrics", "", ""); got.status != http.StatusUnauthorized {
-		t.Errorf("nobody: %d", got.status)
+		t.Errorf("without a token: %d", got.status)
 	}
 	if t.Failed() {
 		t.Log(got.body)
 	}
 }
 
-// Nothing that a client or a sandbox chooses becomes a label, so that nobody adds lines or series (A118).
+// No label comes from a client or a sandbox, so neither can add lines or series (A118).
 func TestMetricsAreBounded(t *testing.T) {
 	w := newWorld(t)
-	// The title of a terminal, a name in a path, a method, a query.
+	// A terminal's title, a name in a path, a method, a query.
 	w.session("demo", `printf '\033]0;evil"} 1\nforged 1\007'`)
 	series := func() int {
 		body := w.call("GET", "/metrics", w.alice, "").body
@@ -78,7 +78,7 @@ func TestMetricsAreBounded(t *testing.T) {
 		w.call("EVIL", "/v1/sandboxes", w.alice, "")
 	}
 	ask(0)
-	series() // its own series come with the first look
+	series() // adds its own series
 	before := series()
 	for i := range 20 {
 		ask(i + 1)

@@ -11,33 +11,35 @@ import (
 	"github.com/felixge/httpsnoop"
 )
 
-// stallTime is how long an answer may stand still because its client does not read: what it is made from is held open for it.
+// stallTime is how long a client may leave an answer unread. The answer's resources stay open
+// meanwhile.
 const stallTime = time.Minute
 
-// pieceBytes is how much of an answer has that time.
+// pieceBytes is the part of an answer to which stallTime applies.
 const pieceBytes = 64 << 10
 
-// pacer ends an answer whose client takes nothing of it for a while.
+// pacer aborts an answer whose client reads nothing for a while.
 type pacer struct {
 	c     *http.ResponseController
 	stall time.Duration
 
 	mu    sync.Mutex
-	over  bool // guarded by mu; the last deadline is set, or another sets them
-	taken bool // guarded by mu; a stream has the connection
+	over  bool // guarded by mu; no more deadlines: the last one is set, or a stream sets its own
+	taken bool // guarded by mu; a stream has taken over the connection
 }
 
-// soon says that what is written now has to be taken within stall.
+// soon requires that the client takes the bytes written now within stall.
 func (p *pacer) soon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.over {
-		_ = p.c.SetWriteDeadline(time.Now().Add(p.stall)) // a writer without one is a test's
+		_ = p.c.SetWriteDeadline(time.Now().Add(p.stall)) // the writers of some tests have no deadline
 	}
 }
 
-// last has all that is written from now on taken within answer, and no more read. A stream that took the connection over watches its
-// context, and has the time of stream until both ends: it says why it ends, and hears the answer.
+// last limits all further writes to the duration answer, and ends reads. A stream that took over
+// the connection gets the duration stream for both instead: it watches its context, sends why it
+// ends, and reads the client's answer.
 func (p *pacer) last(answer, stream time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,14 +52,14 @@ func (p *pacer) last(answer, stream time.Duration) {
 	_, _ = p.c.SetReadDeadline(now), p.c.SetWriteDeadline(now.Add(answer))
 }
 
-// takenOver says that a stream has the connection, which sets deadlines of its own.
+// takenOver records that a stream has the connection and sets its own deadlines.
 func (p *pacer) takenOver() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over, p.taken = true, true
 }
 
-// wrap is w, paced.
+// wrap returns w with the pacer's deadlines.
 func (p *pacer) wrap(w http.ResponseWriter) http.ResponseWriter {
 	write := func(next httpsnoop.WriteFunc) httpsnoop.WriteFunc {
 		return func(b []byte) (n int, err error) {
@@ -76,7 +78,7 @@ func (p *pacer) wrap(w http.ResponseWriter) http.ResponseWriter {
 			return func() (net.Conn, *bufio.ReadWriter, error) { defer p.takenOver(); return next() }
 		},
 		Flush: func(next httpsnoop.FlushFunc) httpsnoop.FlushFunc { return func() { p.soon(); next() } },
-		// Not sendfile(2), which would be one piece.
+		// Do not use sendfile(2): it would write all as one piece.
 		ReadFrom: func(httpsnoop.ReadFromFunc) httpsnoop.ReadFromFunc {
 			return func(src io.Reader) (int64, error) {
 				return io.CopyBuffer(writer{write(w.Write)}, onlyReader{src}, make([]byte, 32<<10))

@@ -27,7 +27,7 @@ func (w *world) sandbox(name string) {
 	}
 }
 
-// agent is a program of alice's in a session.
+// agent joins a session as a program of alice's.
 func (w *world) agent(name string) *attach.Attachment {
 	w.t.Helper()
 	a, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: name, Session: "main"}, attach.JoinOptions{Create: true})
@@ -47,7 +47,7 @@ func (w *world) run(a *attach.Attachment, command string) wire.Result {
 	return *got.Result
 }
 
-// parties are the people and programs in session main.
+// parties returns the people and programs in session main.
 func (w *world) parties(name string) []wire.Party {
 	w.t.Helper()
 	all, err := w.hub.Sessions.List(w.t.Context(), aliceAgent, name)
@@ -57,7 +57,8 @@ func (w *world) parties(name string) []wire.Party {
 	return all[0].Parties
 }
 
-// A person logs in by a link, sees which session asks, watches, takes the keyboard from the agent, answers, gives it back and leaves.
+// A person logs in by a link, sees which session asks, watches, takes the keyboard from the agent,
+// answers, gives it back and leaves.
 func TestPage(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -74,10 +75,10 @@ func TestPage(t *testing.T) {
 	b.click(".row")
 	b.sees("from the agent")
 	b.sees("Do you want to continue? [Y/n]")
-	b.until("it says who types", `document.querySelector("#typing").textContent === "agent:alice types"`)
+	b.until("the holder is shown", `document.querySelector("#typing").textContent === "agent:alice types"`)
 	b.shoot("watch")
 	b.click("#take")
-	b.until("it is theirs", `document.querySelector("#typing").textContent === "You type"`)
+	b.until("the person has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
 	b.types("y\r")
 	b.sees("got <y>")
 	b.shoot("taken")
@@ -86,13 +87,13 @@ func TestPage(t *testing.T) {
 	b.likes("light")
 	b.until("the terminal becomes light with the page", ground+` !== "`+dark+`"`)
 	b.click("#give")
-	b.until("it is given back", `document.querySelector("#typing").textContent !== "You type"`)
+	b.until("the keyboard was given back", `document.querySelector("#typing").textContent !== "You type"`)
 	b.click("#leave")
-	b.until("the list is there", `document.querySelector("#work").hidden`)
+	b.until("the list", `document.querySelector("#work").hidden`)
 	b.fine()
 }
 
-// All of it goes by keyboard alone, from the login on.
+// Everything works by keyboard alone, from the login on.
 func TestPageByKeys(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -107,13 +108,13 @@ func TestPageByKeys(t *testing.T) {
 	b.until("a token is asked for", `document.activeElement.id === "token"`)
 	b.shoot("login")
 	b.types("sbx_0123456789abcdef0123456789abcdef\r")
-	b.until("a wrong one is refused", `document.querySelector("#login-problem").textContent.includes("nobody has this token")`)
+	b.until("a wrong one is refused", `document.querySelector("#login-problem").textContent.includes("unknown token")`)
 	b.types(w.alice + "\r")
-	b.until("a program's is refused", `document.querySelector("#login-problem").textContent.includes("a program's")`)
+	b.until("a program's is refused", `document.querySelector("#login-problem").textContent.includes("belongs to a program")`)
 	b.types(secret + "\r")
-	b.until("the list is there", `document.querySelectorAll(".row").length === 3`)
+	b.until("the list", `document.querySelectorAll(".row").length === 3`)
 	focused := `document.activeElement.dataset.row`
-	for range 3 { // the button to log out comes first
+	for range 3 { // the log-out button comes first
 		if valueOf[bool](b, `!!`+focused) {
 			break
 		}
@@ -139,17 +140,18 @@ func TestPageByKeys(t *testing.T) {
 	b.sees("^[a")
 	b.types("c", chromedp.ModifierCtrl)
 	b.prefix("p")
-	b.until("it is private", `document.querySelector("#typing").textContent === "You type, and only you see it"`)
+	b.until("private mode", `document.querySelector("#typing").textContent === "You type, and only you see it"`)
 	b.prefix("p")
-	b.until("it no longer is", `document.querySelector("#typing").textContent === "You type"`)
+	b.until("end of private mode", `document.querySelector("#typing").textContent === "You type"`)
 	b.prefix("g")
-	b.until("it is given back", `document.querySelector("#typing").textContent !== "You type"`)
+	b.until("the keyboard was given back", `document.querySelector("#typing").textContent !== "You type"`)
 	b.prefix("d")
 	b.until("the list has the focus again", `document.querySelector("#work").hidden && `+focused+` === "bbb~main"`)
 	b.fine()
 }
 
-// On a phone there is the list or the session, both as wide as the screen, and keys that its keyboard does not have.
+// A phone shows either the list or the session, as wide as the screen, and has buttons for missing
+// keys.
 func TestPageOnAPhone(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -166,7 +168,7 @@ func TestPageOnAPhone(t *testing.T) {
 		}
 	}
 	b.open(w.link(wire.RightDrive))
-	b.until("the list is there", `document.querySelectorAll(".row").length === 2`)
+	b.until("the list", `document.querySelectorAll(".row").length === 2`)
 	fits("the list")
 	b.shoot("phone-list")
 	b.click(".row.asks")
@@ -175,15 +177,15 @@ func TestPageOnAPhone(t *testing.T) {
 	fits("the session")
 	b.shoot("phone")
 	b.click("#take")
-	b.until("it is theirs", `document.querySelector("#typing").textContent === "You type"`)
-	fits("the session of who types")
+	b.until("the person has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
+	fits("the session with the keyboard")
 	b.click("[data-key=interrupt]")
 	b.until("^C came", `document.querySelector("#typing").textContent === "You type"`)
 	b.sees("^C")
 	b.types("stty size; cat -v\r")
 	cols := valueOf[int](b, `new Promise((done) => { const look = () => { const m = /^\d+ (\d+)\s*$/m.exec(`+terminalText+`.replaceAll("\u00a0", " ")); m ? done(Number(m[1])) : setTimeout(look, 20) }; look() })`)
 	if cols < 30 || cols > 80 {
-		t.Errorf("who drives has %d columns", cols)
+		t.Errorf("the driver has %d columns", cols)
 	}
 	for _, key := range []string{"esc", "up", "left"} {
 		b.click("[data-key=" + key + "]")
@@ -198,7 +200,8 @@ func TestPageOnAPhone(t *testing.T) {
 	b.fine()
 }
 
-// Who may only watch is told so; who is not the owner asks a person for the keyboard; what is not theirs is not there.
+// A read-only user cannot type. A user who is not the owner asks for the keyboard. Sandboxes of
+// others look missing.
 func TestPageRoles(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -217,7 +220,7 @@ func TestPageRoles(t *testing.T) {
 	watcher.click(`[data-row="demo~main"]`)
 	watcher.sees("it works")
 	if valueOf[bool](watcher, `["take", "give", "private"].some((id) => document.getElementById(id).checkVisibility())`) {
-		t.Error("who may only watch has buttons to type with")
+		t.Error("a read-only user has buttons to type with")
 	}
 	watcher.types("x")
 	watcher.sees("you may only watch")
@@ -226,37 +229,37 @@ func TestPageRoles(t *testing.T) {
 	owner.open(w.link(wire.RightDrive))
 	owner.click(`[data-row="demo~main"]`)
 	owner.click("#take")
-	owner.until("it is theirs", `document.querySelector("#typing").textContent === "You type"`)
+	owner.until("the person has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
 
 	guest := newTab(browser, t, 1000, 500)
 	guest.open(w.linkOf("bob", wire.RightDrive))
 	guest.until("only what is shared is listed", `document.querySelectorAll(".row").length === 1`)
 	guest.click(".row")
-	guest.until("it says who types", `document.querySelector("#typing").textContent === "person:alice types"`)
-	guest.until("it can only be asked for", `document.querySelector("#take").textContent === "Ask for the keyboard"`)
+	guest.until("the holder is shown", `document.querySelector("#typing").textContent === "person:alice types"`)
+	guest.until("the keyboard can only be requested", `document.querySelector("#take").textContent === "Ask for the keyboard"`)
 	guest.click("#take")
-	owner.until("they are asked", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
+	owner.until("the owner is asked", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
 	owner.shoot("asked")
 	owner.click("#keep")
 	guest.sees("person:alice keeps the keyboard for now")
 	guest.click("#take")
-	owner.until("they are asked again", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
+	owner.until("the owner is asked again", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
 	owner.click("#give")
-	guest.until("it is the guest's", `document.querySelector("#typing").textContent === "You type"`)
+	guest.until("the guest has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
 	guest.open("http://" + w.addr + "/#secret~main")
 	guest.open("http://" + w.addr + "/#secret~main") // the first one only changed the fragment
-	guest.until("what is not theirs is not there", `document.querySelector("#problem").textContent.includes("no sandbox")`)
+	guest.until("a foreign sandbox looks missing", `document.querySelector("#problem").textContent.includes("no sandbox")`)
 
 	if _, err := w.hub.Sessions.Disconnect(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
 		t.Fatal(err)
 	}
-	owner.until("the person who was disconnected reads why", `document.querySelector("#problem").textContent.includes("the owner disconnected you")`)
+	owner.until("the disconnected person sees the reason", `document.querySelector("#problem").textContent.includes("the owner disconnected you")`)
 	for _, b := range []*tab{watcher, owner, guest} {
 		b.fine()
 	}
 }
 
-// A login that is revoked ends at once, and its terminals with it.
+// Revoking a login ends it at once, with its terminals.
 func TestPageRevoked(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -296,12 +299,12 @@ func TestPageRevoked(t *testing.T) {
 	b.fine()
 }
 
-// Whatever part of the page could not be loaded, the page says so, and loads it when it can. What draws terminals comes late.
+// If part of the page does not load, the page says so and retries. The terminal module loads last.
 func TestPageLoadedInParts(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
 	w.sandbox("demo")
-	for part, late := range map[string]bool{"page": false, "door": false, "terminal": true, "xterm": true, "csp": true} {
+	for part, late := range map[string]bool{"page": false, "daemon": false, "terminal": true, "xterm": true, "csp": true} {
 		t.Run(part, func(t *testing.T) {
 			b := newTab(browser, t, 1000, 500)
 			block := func(all bool) {
@@ -314,10 +317,10 @@ func TestPageLoadedInParts(t *testing.T) {
 			b.open(w.link(wire.RightDrive))
 			if late {
 				b.click(".row")
-				b.until("it says so", `document.querySelector("#problem").textContent.includes("trying again")`)
+				b.until("the retry message", `document.querySelector("#problem").textContent.includes("trying again")`)
 				block(false)
 			} else {
-				b.until("it says so", `document.querySelector("#loading").checkVisibility({ visibilityProperty: true }) && document.querySelector("#loading").textContent.includes("trying again")`)
+				b.until("the retry message", `document.querySelector("#loading").checkVisibility({ visibilityProperty: true }) && document.querySelector("#loading").textContent.includes("trying again")`)
 				block(false)
 				b.click(".row")
 			}
@@ -330,7 +333,7 @@ func TestPageLoadedInParts(t *testing.T) {
 	}
 }
 
-// After a restart of the daemon each page goes on with what it showed.
+// After a restart of the daemon, each page continues where it was.
 func TestPageAfterARestart(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -351,24 +354,24 @@ func TestPageAfterARestart(t *testing.T) {
 	replay.until("it stands still", `document.querySelector("#play").textContent === "Play"`)
 	valueOf[bool](replay, `(() => { const s = document.querySelector("#seek"); s.value = 1800000; s.dispatchEvent(new Event("input")); return true })()`)
 	replay.sees("piece 18000 ")
-	replay.until("the page knows where it is", `document.querySelector("#clock").textContent.startsWith("30:00 /")`)
+	replay.until("the position", `document.querySelector("#clock").textContent.startsWith("30:00 /")`)
 
 	w.end()
 	for _, b := range []*tab{live, replay} {
-		b.until("it says so", `document.querySelector("#problem").textContent.includes("trying again")`)
-		b.until("the list says so", `document.querySelector("#summary").textContent.includes("trying again")`)
+		b.until("the retry message", `document.querySelector("#problem").textContent.includes("trying again")`)
+		b.until("the retry message of the list", `document.querySelector("#summary").textContent.includes("trying again")`)
 	}
 	w.serve()
 	w.run(agent, "echo after it")
 	live.sees("after it")
-	live.until("it is as before", `document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility() && document.querySelector("#summary").textContent === "Nobody needs you"`)
+	live.until("the earlier state", `document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility() && document.querySelector("#summary").textContent === "Nobody needs you"`)
 	replay.sees("piece 18000 ")
 	replay.until("it stands where it stood", `document.querySelector("#problem").hidden && document.querySelector("#play").textContent === "Play" && document.querySelector("#seek").value === "1800000"`)
 	live.fine()
 	replay.fine()
 }
 
-// Names, titles and what programs print are text to the page (A118).
+// The page shows names, titles and program output as text (A118).
 func TestPageShowsText(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)

@@ -19,30 +19,30 @@ import (
 
 // Headers of a record's bytes.
 const (
-	headerBegun   = "Sandboxd-Begun"   // when the session began, in milliseconds of Unix time
-	headerMissing = "Sandboxd-Missing" // stretches that are not in the record, as 10-20, 40-50: the second number is behind the last byte
+	headerBegun   = "Sandboxd-Begun"   // begin of the session, in Unix milliseconds
+	headerMissing = "Sandboxd-Missing" // missing ranges, such as 10-20, 40-50; the end is exclusive
 )
 
-const maxMissing = 64 // stretches that the header names; ", …" follows where there are more
+const maxMissing = 64 // ranges in the header; ", …" follows if there are more
 
-// records are the routes of bytes: they take ranges, and answer with a stream.
+// records adds the routes of records' bytes. They accept ranges and stream their answers.
 func (s *Server) records(mux *http.ServeMux, api huma.API) {
 	at := "/v1/sandboxes/{name}/sessions/{session}/record"
-	run := &huma.Param{Name: "run", In: "query", Description: "which record of the session, as the list of records numbers them; 0 is the latest", Schema: &huma.Schema{Type: "integer", Minimum: new(float64)}}
+	run := &huma.Param{Name: "run", In: "query", Description: "run of the session, from the list of records; 0 is the latest", Schema: &huma.Schema{Type: "integer", Minimum: new(float64)}}
 	parameters := []*huma.Param{
 		{Name: "name", In: "path", Required: true, Schema: &huma.Schema{Type: "string"}},
 		{Name: "session", In: "path", Required: true, Schema: &huma.Schema{Type: "string"}},
 		run,
 	}
-	raw := operation(at, "session-record", "The bytes of a session",
-		"All that the session printed, exactly, by offset: a Range takes a part of it, also while the session goes on. What is not in the record – a private stretch, "+
-			"what was rotated away – is NUL bytes, and "+headerMissing+" says where.")
+	raw := operation(at, "session-record", "Get the bytes of a session",
+		"The exact output of the session. Use Range for a part of it, also while the session runs. Bytes that are not recorded (private mode, "+
+			"or deleted by rotation) are NUL, and "+headerMissing+" lists them.")
 	raw.Parameters = parameters
 	raw.Responses = binary("application/octet-stream", http.StatusOK, http.StatusPartialContent)
 	api.OpenAPI().AddOperation(&raw)
 	mux.HandleFunc("GET "+at, s.recordBytes)
 
-	cast := operation(at+"/cast", "session-cast", "A session as an asciicast", "The whole record for asciinema and its players.")
+	cast := operation(at+"/cast", "session-cast", "Get a session as an asciicast", "The whole record, for asciinema and compatible players.")
 	cast.Parameters = append(slices.Clone(parameters), &huma.Param{Name: "version", In: "query", Schema: &huma.Schema{Type: "integer", Enum: []any{2, 3}, Default: 2}})
 	cast.Responses = binary(castType, http.StatusOK)
 	api.OpenAPI().AddOperation(&cast)
@@ -59,12 +59,12 @@ func binary(kind string, statuses ...int) map[string]*huma.Response {
 	return all
 }
 
-// query reads the parameters of a URL, none but those known and each once.
+// query returns the parameters of a URL. Unknown and repeated ones are an error.
 func query(r *http.Request, known ...string) (map[string]string, error) {
 	got := make(map[string]string)
 	for key, values := range r.URL.Query() {
 		if !slices.Contains(known, key) || len(values) != 1 {
-			return nil, wire.Errorf(wire.CodeUsage, "query parameter %q: there are %s, each once", key, strings.Join(known, " and "))
+			return nil, wire.Errorf(wire.CodeUsage, "query parameter %q is unknown or repeated; known parameters: %s", key, strings.Join(known, ", "))
 		}
 		got[key] = values[0]
 	}
@@ -77,7 +77,7 @@ func (s *Server) openRecord(r *http.Request, q map[string]string) (*record.Reade
 	if text := q["run"]; text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)
 		if err != nil {
-			return nil, wire.Errorf(wire.CodeUsage, "run %q is no number of a record", text)
+			return nil, wire.Errorf(wire.CodeUsage, "run %q: must be a number of at least 0", text)
 		}
 		run = int(n)
 	}
@@ -109,12 +109,12 @@ func (s *Server) recordBytes(w http.ResponseWriter, r *http.Request) {
 		}
 		h.Set(headerMissing, strings.Join(said, ", "))
 	}
-	// The record grows: what names its state is how long it is.
+	// The record of a live session grows: its length identifies its state.
 	h.Set("ETag", fmt.Sprintf(`"%d-%d"`, rec.Begin().TimeUnix, rec.End()))
 	http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(filled{rec}, 0, int64(rec.End())))
 }
 
-// filled is a record with NUL bytes where it lacks something.
+// filled reads a record with NUL bytes in place of missing ranges.
 type filled struct{ r *record.Reader }
 
 func (f filled) ReadAt(p []byte, off int64) (n int, err error) {
@@ -144,7 +144,7 @@ func (s *Server) recordCast(w http.ResponseWriter, r *http.Request) {
 	case "3":
 		version = record.Asciicast3
 	default:
-		err = wire.Errorf(wire.CodeUsage, "version %q: asciicast has the versions 2 and 3", q["version"])
+		err = wire.Errorf(wire.CodeUsage, "version %q: must be 2 or 3", q["version"])
 	}
 	if err != nil {
 		rest.Fail(w, r, s.hub, err)
@@ -158,7 +158,7 @@ func (s *Server) recordCast(w http.ResponseWriter, r *http.Request) {
 	defer rec.Close()
 	w.Header().Set("Content-Type", castType)
 	if err := rec.Export(w, version); err != nil {
-		s.log.Debug("asciicast cut short", "sandbox", r.PathValue("name"), "err", err)
-		panic(http.ErrAbortHandler) // the client must not take the half for the whole
+		s.log.Debug("asciicast incomplete", "sandbox", r.PathValue("name"), "err", err)
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// hour puts the record of an hour of work into a sandbox: ten lines a second, each with its number, and a command each ten seconds.
+// hour writes the record of an hour of work into a sandbox: ten numbered lines a second, and a
+// command every ten seconds.
 func (w *world) hour(name, session string) {
 	w.t.Helper()
 	info, err := w.hub.Get(w.t.Context(), aliceAgent, name)
@@ -40,27 +41,28 @@ func (w *world) hour(name, session string) {
 		w.t.Fatal(err)
 	}
 	defer events.Close()
-	out, told := bufio.NewWriter(log), bufio.NewWriter(events)
+	out, marks := bufio.NewWriter(log), bufio.NewWriter(events)
 	at := 0
 	for i := 1; i <= 36000; i++ {
 		now := began.Add(time.Duration(i) * 100 * time.Millisecond).UnixMilli()
 		if i%100 == 1 {
-			fmt.Fprintf(told, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"agent:alice"}`+"\n", at, now)
+			fmt.Fprintf(marks, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"agent:alice"}`+"\n", at, now)
 		}
 		n, _ := fmt.Fprintf(out, "\x1b[3%dmpiece %d\x1b[m of %s\r\n", i%7+1, i, strings.Repeat("work ", 40))
 		at += n
-		fmt.Fprintf(told, `{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", at, now)
+		fmt.Fprintf(marks, `{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", at, now)
 		if i%100 == 0 {
-			fmt.Fprintf(told, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+"\n", at, now)
-			fmt.Fprintf(told, `{"seq":0,"kind":"state","offset":%d,"time_unix_ms":%d,"state":{"phase":"prompt","basis":[]}}`+"\n", at, now)
+			fmt.Fprintf(marks, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+"\n", at, now)
+			fmt.Fprintf(marks, `{"seq":0,"kind":"state","offset":%d,"time_unix_ms":%d,"state":{"phase":"prompt","basis":[]}}`+"\n", at, now)
 		}
 	}
-	if err := errors.Join(out.Flush(), told.Flush()); err != nil {
+	if err := errors.Join(out.Flush(), marks.Flush()); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// Records are listed and played, with pauses, jumps and speeds; a jump in an hour's record takes no second.
+// Records are listed and played, with pauses, jumps and speeds. A jump in an hour's record takes
+// less than a second.
 func TestPageReplays(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
@@ -85,7 +87,7 @@ func TestPageReplays(t *testing.T) {
 		t.Helper()
 		valueOf[bool](b, fmt.Sprintf(`(() => { const s = document.querySelector("#seek"); s.value = %d; s.dispatchEvent(new Event("input")); s.dispatchEvent(new Event("change")); return true })()`, ms))
 	}
-	jump(3_599_900) // the first makes what others begin at
+	jump(3_599_900) // the first jump builds the index for the others
 	b.sees("piece 35999 ")
 	for _, to := range []int{1_800_000, 100, 3_000_000, 60_000} {
 		began := time.Now()
@@ -98,7 +100,7 @@ func TestPageReplays(t *testing.T) {
 		}
 	}
 	b.shoot("replay")
-	b.until("the clock says so", `document.querySelector("#clock").textContent.startsWith("1:00 /")`)
+	b.until("the clock", `document.querySelector("#clock").textContent.startsWith("1:00 /")`)
 	b.click("#after")
 	b.until("at the next command", `document.querySelector("#clock").textContent.startsWith("1:10 /")`)
 	b.types("]")

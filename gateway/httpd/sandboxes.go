@@ -13,19 +13,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Sandbox is one of a list, with what its sessions need a person for.
+// Sandbox is an entry of the list of sandboxes, with the attention states of its sessions.
 type Sandbox struct {
 	lifecycle.Info
-	Needs []attention.Need `json:"needs" doc:"what its sessions need, as far as it is known already"`
+	Needs []attention.Need `json:"needs" doc:"attention states of its sessions, from the last update"`
 }
 
-// Described is all that there is to say about a sandbox.
+// Described is the description of a sandbox.
 type Described struct {
 	lifecycle.Description
 	Needs []attention.Need `json:"needs"`
 }
 
-// Session is one of a sandbox, with what it needs a person for.
+// Session is an entry of the list of sessions, with its attention state.
 type Session struct {
 	wire.SessionInfo
 	Need *attention.Need `json:"need,omitempty"`
@@ -42,10 +42,10 @@ type ofSession struct {
 	Session string `path:"session" doc:"name of the session"`
 }
 
-// sandboxes are the routes that say what there is.
+// sandboxes adds the routes that list and describe sandboxes. They change nothing.
 func (s *Server) sandboxes(api huma.API) {
 	huma.Register(api, operation("/v1/sandboxes", "list-sandboxes", "List sandboxes",
-		"The caller's own sandboxes, and those that are shared with them, each with what its sessions need. It asks no sandbox: what is known already is the answer."),
+		"The caller's own sandboxes and those shared with the caller, with the attention states of their sessions. Returns the last known states and contacts no sandbox."),
 		func(ctx context.Context, _ *struct{}) (*reply[struct {
 			Sandboxes []Sandbox `json:"sandboxes"`
 		}], error) {
@@ -68,10 +68,10 @@ func (s *Server) sandboxes(api huma.API) {
 			return &out, nil
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}", "describe-sandbox", "Describe a sandbox",
-		"What it is made of, its limits and what it uses of them, how it is. One that runs is asked; one that does not is not started."),
+		"Its specification, limits, usage and state. A running sandbox is asked for its usage; a stopped one is not started."),
 		func(ctx context.Context, in *struct {
 			Name     string `path:"name" doc:"name of the sandbox"`
-			Packages bool   `query:"packages" doc:"with what is installed: programs are started in it"`
+			Packages bool   `query:"packages" doc:"also list installed packages; starts programs in the sandbox"`
 		}) (*reply[Described], error) {
 			p := rest.Principal(ctx)
 			describe := s.hub.Describe
@@ -89,7 +89,7 @@ func (s *Server) sandboxes(api huma.API) {
 			return &reply[Described]{Described{d, orNone(needs[d.Name])}}, nil
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}/sessions", "list-sessions", "List sessions",
-		"The sessions of a sandbox that runs, with their state, who is on them, who has the keyboard, and what they need."),
+		"The sessions of a running sandbox: state, parties, keyboard and attention state."),
 		func(ctx context.Context, in *named) (*reply[struct {
 			Sessions []Session `json:"sessions"`
 		}], error) {
@@ -117,11 +117,11 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			return &out, nil
 		})
-	huma.Register(api, operation("/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen", "What the terminal shows",
-		"The text on the screen of a session, with its size and cursor; of a sandbox that is stopped what it showed last. It starts nothing, and nobody's keyboard changes hands."),
+	huma.Register(api, operation("/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen", "Get the screen",
+		"The text on a session's screen, with size and cursor. For a stopped sandbox, the last screen. It starts nothing and leaves the keyboard as it is."),
 		func(ctx context.Context, in *ofSession) (*reply[wire.Screen], error) {
 			p := rest.Principal(ctx)
-			p.Rights = wire.RightWatch // whoever looks starts no sandbox
+			p.Rights = wire.RightWatch // a watcher starts no sandbox
 			got, err := s.hub.Sessions.Screen(ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session})
 			if err != nil {
 				return nil, failed(s.hub, err)
@@ -129,7 +129,7 @@ func (s *Server) sandboxes(api huma.API) {
 			return &reply[wire.Screen]{got}, nil
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}/records", "list-records", "List records",
-		"What is on record of the sandbox's sessions, also of those that have ended and of a sandbox that is stopped."),
+		"The records of the sandbox's sessions, including ended ones. Works for stopped sandboxes."),
 		func(ctx context.Context, in *named) (*reply[struct {
 			Records []record.Info `json:"records"`
 		}], error) {
@@ -145,7 +145,7 @@ func (s *Server) sandboxes(api huma.API) {
 		})
 }
 
-// needs are those of p's sandboxes, by name.
+// needs returns the attention states that p may see, by sandbox. An empty name means all sandboxes.
 func (s *Server) needs(ctx context.Context, p gateway.Principal, name string) (map[string][]attention.Need, error) {
 	all, err := s.hub.Sessions.Attention(ctx, p, name)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// session makes a sandbox of alice's and runs a command in its main session.
+// session creates a sandbox of alice's and runs a command in its main session.
 func (w *world) session(name, command string) {
 	w.t.Helper()
 	alice := gateway.Principal{Name: "alice", Kind: wire.Agent}
@@ -32,7 +32,7 @@ func (w *world) session(name, command string) {
 	}
 }
 
-// get asks for JSON and reads it strictly.
+// get requests JSON and decodes it strictly.
 func get[T any](w *world, path, secret string) T {
 	w.t.Helper()
 	got := w.call("GET", path, secret, "")
@@ -46,7 +46,7 @@ func get[T any](w *world, path, secret string) T {
 	return v
 }
 
-// What there is: sandboxes with what they need, sessions, screens.
+// The routes return sandboxes with attention states, sessions and screens.
 func TestSandboxes(t *testing.T) {
 	w := newWorld(t)
 	w.session("demo", "echo hello; read answer")
@@ -57,11 +57,11 @@ func TestSandboxes(t *testing.T) {
 	if got := w.call("GET", "/v1/sandboxes", w.bob, ""); got.body != `{"sandboxes":[]}`+"\n" {
 		t.Errorf("bob's: %s", got.body)
 	}
-	if d := get[Described](w, "/v1/sandboxes/demo?packages=true", w.alice); len(d.Packages) == 0 || d.Packages[0].Count == 0 { // this machine's
+	if d := get[Described](w, "/v1/sandboxes/demo?packages=true", w.alice); len(d.Packages) == 0 || d.Packages[0].Count == 0 { // packages of this machine
 		t.Errorf("with packages: %+v", d)
 	}
 	if got := w.call("GET", "/v1/sandboxes/demo?packages=true", w.watch, ""); got.status != http.StatusForbidden {
-		t.Errorf("packages for who may only watch: %+v", got)
+		t.Errorf("packages for a read-only client: %+v", got)
 	}
 	if d := get[Described](w, "/v1/sandboxes/demo", w.watch); d.Health != "ok" || len(d.Needs) != 1 {
 		t.Errorf("describe: %+v", d)
@@ -124,7 +124,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// The API is described: each route of it, with its errors, and for people on a page that loads nothing from elsewhere.
+// The API description covers each route and its errors. Its HTML page loads nothing from other
+// hosts.
 func TestDescription(t *testing.T) {
 	w := newWorld(t)
 	got := w.call("GET", "/openapi.json", "", "")
@@ -159,7 +160,7 @@ func TestDescription(t *testing.T) {
 	}
 }
 
-// Someone else's sandbox answers as one that is not there, on every route that names one (A114).
+// A sandbox of another owner looks missing on every route that names one (A114).
 func TestForeignSandbox(t *testing.T) {
 	w := newWorld(t)
 	w.session("demo", "true")
@@ -170,7 +171,7 @@ func TestForeignSandbox(t *testing.T) {
 			t.Errorf("%s: %d %s, and of an unknown one %d %s", path, theirs.status, theirs.body, none.status, none.body)
 		}
 	}
-	// What is shared is seen.
+	// A shared sandbox is visible.
 	if err := w.hub.Share(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, "demo", "bob", wire.RightWatch); err != nil {
 		t.Fatal(err)
 	}

@@ -18,18 +18,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// rounds is how often each end is tried: what is lost at an end is lost now and then.
+// rounds is how often each end is tried: failures are rare.
 const rounds = 12
 
-// heard is how a socket ended for who read it.
+// heard is how a socket ended for its reader.
 type heard struct {
-	code   websocket.StatusCode // -1 is none: a browser calls that 1006
+	code   websocket.StatusCode // -1 is none: a browser reports it as 1006
 	reason string
-	words  bool // it was told that the session ended, or the replay
+	words  bool // a message said that the session or the replay ended
 	err    error
 }
 
-// listen reads until the socket ends. began is closed when something was read, of a terminal three pictures of it.
+// listen reads until the socket ends. began is closed after the first message, of a terminal after
+// three frames.
 func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan struct{}, end chan heard) {
 	c.SetReadLimit(-1)
 	began, end = make(chan struct{}), make(chan heard, 1)
@@ -60,8 +61,9 @@ func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan s
 	return began, end
 }
 
-// Whoever ends a socket decides its code and its reason, and the page gets both, in the middle of output, too: what it does next depends on
-// them. It is not told of an end of the session when that goes on.
+// The first cause of a socket's end sets its close code and reason, and the page receives both,
+// also during output. Its reaction depends on them. It gets no message that the session ended while
+// it continues.
 func TestSocketsSayWhyTheyEnd(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
@@ -117,7 +119,7 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 						t.Errorf("round %d: %s ended with %v %s (%v)", round, path, got.code, got.reason, got.err)
 					}
 					if got.words {
-						t.Errorf("round %d: %s was told that the session ended", round, path)
+						t.Errorf("round %d: %s got a message that the session ended", round, path)
 					}
 				}
 				if t.Failed() && round > 3 {
@@ -138,12 +140,13 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 	}
 }
 
-// A socket that nobody reads, in the middle of output, holds up neither the end of its token nor that of the daemon.
+// A socket that nobody reads, in the middle of output, delays neither the end of its token nor that
+// of the daemon.
 func TestEndOfSocketsThatAreNotRead(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
 	agent := w.agent("demo")
-	// A full screen that is another one each time.
+	// A different full screen each time.
 	w.goesOn(agent, `while :; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done`)
 	deafen := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
@@ -202,7 +205,7 @@ func (w *world) goesOn(a *attach.Attachment, command string) {
 	}
 }
 
-// A window that was smaller for a moment is painted anew: its terminal has moved its lines.
+// A terminal that was smaller for a moment is redrawn: it has moved its lines.
 func TestSocketIsPaintedAfterAResize(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
@@ -214,7 +217,7 @@ func TestSocketIsPaintedAfterAResize(t *testing.T) {
 	defer c.CloseNow()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for range 5 { // to the size it has, as when both changes came between two pictures
+	for range 5 { // back to its size, as when both changes come between two frames
 		for seen := false; !seen; {
 			_, p, err := c.Read(ctx)
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// raw is a connection on which a test says what it likes.
+// raw returns a connection that has sent text.
 func (w *world) raw(text string) net.Conn {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.addr)
@@ -29,14 +29,15 @@ func (w *world) raw(text string) net.Conn {
 	return c
 }
 
-// Where the door is full, those without a token make room at once for those who have one; requests that were let in stay (A112).
-func TestFullDoor(t *testing.T) {
+// At the connection limit, clients without a token make room for clients with one. Admitted
+// requests stay (A112).
+func TestConnectionLimit(t *testing.T) {
 	w := newWorld(t)
 	w.client.CloseIdleConnections()
 	const most = 8
-	w.door.guests.mu.Lock()
-	w.door.guests.most = most
-	w.door.guests.mu.Unlock()
+	w.server.conns.mu.Lock()
+	w.server.conns.most = most
+	w.server.conns.mu.Unlock()
 	b := w.e2bCreate(w.alice, "{}")
 	hangUp := w.begin(b, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)
 	defer hangUp()
@@ -44,29 +45,30 @@ func TestFullDoor(t *testing.T) {
 	for i := range 3 * most {
 		silent = append(silent, w.raw([]string{"", "GET / HT", "POST /page/login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"}[i%3]))
 		if a := w.call("GET", "/v1/sandboxes", w.alice, ""); a.status != http.StatusOK {
-			t.Fatalf("after %d who say nothing: %d %s", i+1, a.status, a.body)
+			t.Fatalf("after %d silent clients: %d %s", i+1, a.status, a.body)
 		}
 	}
-	// The first has gone long before its header is late.
+	// The first is closed long before its header is late.
 	silent[0].SetReadDeadline(time.Now().Add(headerTime / 2))
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Errorf("the first who said nothing: %v", err)
+		t.Errorf("the first silent client: %v", err)
 	}
-	w.client.CloseIdleConnections() // the last who say nothing may be let in only now, in the place of one that is idle
+	w.client.CloseIdleConnections() // the last silent ones may be accepted only now, in place of an idle one
 	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(a.body, `"pid"`) != 1 {
 		t.Errorf("a stream meanwhile: %s", a.body)
 	}
-	w.door.guests.mu.Lock()
-	defer w.door.guests.mu.Unlock()
-	if n := len(w.door.guests.all); n > most {
+	w.server.conns.mu.Lock()
+	defer w.server.conns.mu.Unlock()
+	if n := len(w.server.conns.all); n > most {
 		t.Errorf("%d connections are known", n)
 	}
 }
 
-// A client that does not read an answer loses it after a while: a record's bytes, a stream that goes on, and what it holds open (A112).
+// A client that does not read its answer is disconnected after a while, from a record's bytes or a
+// stream. Its resources are released (A112).
 func TestNeverReading(t *testing.T) {
 	w := newWorld(t)
-	w.door.guard.stall = 500 * time.Millisecond
+	w.server.guard.stall = 500 * time.Millisecond
 	b := w.e2bCreate(w.alice, "{}")
 	messages, _ := w.start(b, "dd if=/dev/zero of=/tmp/large bs=1M count=64 2>&1")
 	if len(messages) == 0 {
@@ -84,11 +86,11 @@ func TestNeverReading(t *testing.T) {
 			t.Fatalf("%s: %q, %v", name, line, err)
 		}
 	}
-	// Neither reads on. Nobody is told to go: the requests end by themselves.
+	// Neither reads on. The requests end by themselves.
 	for end := time.Now().Add(patience); ; {
-		w.door.guard.mu.Lock()
-		n := w.door.guard.at["alice"]
-		w.door.guard.mu.Unlock()
+		w.server.guard.mu.Lock()
+		n := w.server.guard.at["alice"]
+		w.server.guard.mu.Unlock()
 		if n == 0 {
 			break
 		}
@@ -97,7 +99,7 @@ func TestNeverReading(t *testing.T) {
 		}
 		w.call("GET", "/healthz", "", "")
 	}
-	// The command, whose output nobody takes, goes on and can be ended.
+	// The command whose output nobody reads continues, and can be ended.
 	a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to)
 	_, rest, _ := strings.Cut(a.body, `"pid":`)
 	pid, _, _ := strings.Cut(rest, "}")
@@ -106,7 +108,7 @@ func TestNeverReading(t *testing.T) {
 	}
 }
 
-// A client that has gone without a word, in the middle of what it sends, leaves nothing behind (A112).
+// A client that disappears in the middle of a request leaves nothing behind (A112).
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
@@ -126,7 +128,7 @@ func TestHalfOpen(t *testing.T) {
 	} {
 		c := w.raw(text)
 		w.await(name+" is under way", func(at map[string]int) bool { return at["alice"] == 1 })
-		_ = c.(*net.TCPConn).SetLinger(0) // its machine is gone: a reset, and no goodbye
+		_ = c.(*net.TCPConn).SetLinger(0) // as if the machine were gone: a reset without a close
 		c.Close()
 		w.await(name+" is over", func(at map[string]int) bool { return at["alice"] == 0 })
 	}
@@ -135,9 +137,9 @@ func TestHalfOpen(t *testing.T) {
 func (w *world) await(what string, so func(at map[string]int) bool) {
 	w.t.Helper()
 	for end := time.Now().Add(patience); ; {
-		w.door.guard.mu.Lock()
-		ok := so(w.door.guard.at)
-		w.door.guard.mu.Unlock()
+		w.server.guard.mu.Lock()
+		ok := so(w.server.guard.at)
+		w.server.guard.mu.Unlock()
 		if ok {
 			return
 		}
@@ -148,13 +150,13 @@ func (w *world) await(what string, so func(at map[string]int) bool) {
 	}
 }
 
-// No principal has more requests under way, or sockets open, than leave room for others, whatever number of tokens they make.
+// Limits on requests and sockets hold for a principal, whatever number of tokens it has.
 func TestOneDoesNotStarveOthers(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
-	w.door.guard.mu.Lock()
-	w.door.guard.at["alice"] = maxUnderWay
-	w.door.guard.mu.Unlock()
+	w.server.guard.mu.Lock()
+	w.server.guard.at["alice"] = maxUnderWay
+	w.server.guard.mu.Unlock()
 	another, _ := w.token(token.Token{Principal: "alice"})
 	for _, secret := range []string{w.alice, another} {
 		if a := w.call("GET", "/v1/sandboxes", secret, ""); a.status != http.StatusTooManyRequests {
@@ -164,16 +166,16 @@ func TestOneDoesNotStarveOthers(t *testing.T) {
 	if a := w.call("GET", "/v1/sandboxes", w.bob, ""); a.status != http.StatusOK {
 		t.Errorf("his: %d %s", a.status, a.body)
 	}
-	w.door.guard.mu.Lock()
-	w.door.guard.at["alice"] = 0
-	w.door.guard.mu.Unlock()
+	w.server.guard.mu.Lock()
+	w.server.guard.at["alice"] = 0
+	w.server.guard.mu.Unlock()
 
 	opened, refused := 0, 0
 	for i := range 70 {
 		if i%10 == 0 {
 			w.client.CloseIdleConnections()
 		}
-		c, resp, err := w.socket(w.login(wire.RightDrive), "/page/live") // each with a token of its own
+		c, resp, err := w.socket(w.login(wire.RightDrive), "/page/live") // each with its own token
 		switch {
 		case err == nil:
 			opened++
@@ -189,7 +191,7 @@ func TestOneDoesNotStarveOthers(t *testing.T) {
 	}
 }
 
-// What the tokens of somebody are used for who can log in no longer ends within seconds, and so do the tokens.
+// When a principal can no longer log in, its tokens and their requests end within seconds.
 func TestPrincipalGone(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.bob, "{}")
@@ -218,6 +220,6 @@ func TestPrincipalGone(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(5*time.Second + patience/2):
-		t.Error("his stream goes on")
+		t.Error("the stream of bob continues")
 	}
 }

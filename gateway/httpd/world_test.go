@@ -25,20 +25,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// world is a door on loopback, a hub and in-memory sandboxes that run the real guest.
+// world is an HTTP server on loopback, a hub and in-memory sandboxes that run the real guest.
 type world struct {
 	t         testing.TB
 	hub       *gateway.Hub
 	tokens    *token.Registry
 	addr      string
-	door      *Server
-	gone      atomic.Value // who can log in no longer
+	server    *Server
+	gone      atomic.Value // the principal who can no longer log in
 	records   string       // directory
 	artifacts string       // directory
 	log       *syncBuffer
-	end       func() // the door
+	end       func() // stops the server
 
-	alice, bob, watch string // tokens: two owners, and one of alice's that may only look
+	alice, bob, watch string // tokens: two owners, and a read-only one of alice
 	client            *http.Client
 }
 
@@ -75,12 +75,12 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// serve opens a door, after the end of the one before and at its address.
+// serve starts a server, after the end of the previous one and at its address.
 func (w *world) serve() {
 	w.t.Helper()
 	runs := agentrun.Defaults()
 	runs.Dir = w.artifacts
-	door, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"},
+	server, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"},
 		Log: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		w.t.Fatal(err)
@@ -89,11 +89,11 @@ func (w *world) serve() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.addr, w.door = l.Addr().String(), door
-	w.end = background(w.t, func(ctx context.Context) error { return door.Serve(ctx, l) })
+	w.addr, w.server = l.Addr().String(), server
+	w.end = background(w.t, func(ctx context.Context) error { return server.Serve(ctx, l) })
 }
 
-// background runs until the test is over, or what it returns is called.
+// background runs run until the test ends or end is called.
 func background(t testing.TB, run func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -124,7 +124,7 @@ type answer struct {
 	body   string
 }
 
-// call asks for path with a token; edit changes the request before it goes.
+// call requests path with a token; edit changes the request first.
 func (w *world) call(method, path, secret, body string, edit ...func(*http.Request)) answer {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+w.addr+path, strings.NewReader(body))
@@ -152,7 +152,7 @@ func (w *world) call(method, path, secret, body string, edit ...func(*http.Reque
 	return answer{resp.StatusCode, resp.Header, string(text)}
 }
 
-// syncBuffer is a bytes.Buffer for several goroutines.
+// syncBuffer is a bytes.Buffer for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -172,7 +172,7 @@ func (b *syncBuffer) String() string {
 
 func (w *world) hubLog() *slog.Logger { return slog.New(slog.NewTextHandler(w.log, nil)) }
 
-// newServer serves h until the test is over.
+// newServer serves h until the test ends.
 func newServer(t *testing.T, h http.Handler) (addr string) {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)

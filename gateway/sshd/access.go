@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// accessEvery is how often it is looked whether logins still hold, beside the times at which
-	// keys expire.
+	// accessEvery is the interval between checks of logins. Expiry times of keys are checked in
+	// between.
 	accessEvery = 250 * time.Millisecond
-	// accessSoon is how often after a change of the file.
+	// accessSoon is the interval after a change of the file.
 	accessSoon = 50 * time.Millisecond
-	// accessFarewell is what sessions have to say why they end, of a client that may not stay.
+	// accessFarewell is the time for sessions to report why they end, after the client lost access.
 	accessFarewell = 250 * time.Millisecond
 )
 
-// accessError ends what a client has whose login no longer holds.
+// accessError is why a client lost access.
 type accessError struct{ why error }
 
 func (e *accessError) Error() string { return "your access has ended: " + e.why.Error() }
 func (e *accessError) Unwrap() error { return wire.Errorf(wire.CodeDenied, "%s", e.Error()) }
 
-// accessOver is what to tell the client whose login no longer holds, where that has ended ctx; else
-// nil.
+// accessOver returns the error for a client that lost access, if that is why ctx ended. Otherwise
+// it returns nil.
 func accessOver(ctx context.Context) *wire.Error {
 	var over *accessError
 	if ctx.Err() == nil || !errors.As(context.Cause(ctx), &over) {
@@ -40,8 +40,7 @@ func accessOver(ctx context.Context) *wire.Error {
 	return wire.Errorf(wire.CodeDenied, "%s", over.Error())
 }
 
-// expelled ends the channel, and says why, of a client whose login no longer holds, where that has
-// ended ctx.
+// expelled ends the channel with a message if the client lost access, and reports whether it did.
 func (s *session) expelled(ctx context.Context) bool {
 	e := accessOver(ctx)
 	if e == nil {
@@ -52,8 +51,7 @@ func (s *session) expelled(ctx context.Context) bool {
 	return true
 }
 
-// checkAccess ends clients whose login no longer holds – it would fail by now, or grant less –
-// until ctx ends.
+// checkAccess disconnects clients whose login would now fail or grant less, until ctx ends.
 func (h *tracker) checkAccess(ctx context.Context) {
 	var ending sync.WaitGroup
 	defer ending.Wait()
@@ -67,15 +65,15 @@ func (h *tracker) checkAccess(ctx context.Context) {
 		}
 		now := time.Now()
 		files, next := h.options.Keys.recent(now), accessEvery
-		if len(files) > 1 { // something holds for a moment only
+		if len(files) > 1 { // an older content still counts for a moment
 			next = accessSoon
 		}
 		for _, c := range h.clients() {
 			err := c.check(files, now)
 			if err != nil && !c.over {
 				c.over = true
-				// Here, not in a goroutine that has to wait for its turn: of many clients at once
-				// none is let do anything more.
+				// Deny here, not in a goroutine that must be scheduled first: all clients lose
+				// access at once.
 				over := &accessError{err}
 				if c.deny(over); c.alone() {
 					c.conn.Close()
@@ -92,7 +90,7 @@ func (h *tracker) checkAccess(ctx context.Context) {
 	}
 }
 
-// clients are those that have logged in.
+// clients returns the clients that are logged in.
 func (h *tracker) clients() (list []*client) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,14 +102,14 @@ func (h *tracker) clients() (list []*client) {
 	return list
 }
 
-// checked is what checkAccess, whose it is alone, knows of a client.
+// checked is what the last check found about a client. Only checkAccess uses it.
 type checked struct {
-	by      *keyFile  // that says that the login holds; nil before the first look
-	expires time.Time // by that file; zero is never
-	over    bool      // it does not hold
+	by      *keyFile  // file that allows the login; nil before the first check
+	expires time.Time // according to that file; zero: never
+	over    bool      // the client lost access
 }
 
-// check says why the client may not stay. nil: its login would succeed, and grant no less.
+// check returns why the client loses access, or nil if its login would still grant as much.
 func (c *client) check(files recent, now time.Time) error {
 	if c.by == files[0] && (c.expires.IsZero() || now.Before(c.expires)) {
 		return nil
@@ -125,8 +123,8 @@ func (c *client) check(files recent, now time.Time) error {
 	})
 }
 
-// stays says why who logged in by l from addr may not stay. nil: the login would succeed, and grant
-// no less, until the end that it returns; zero is never.
+// stays checks a login l from addr again. If it would still grant as much, stays returns when it
+// expires; zero means never. Otherwise it returns why not.
 func (f *keyFile) stays(addr net.Addr, l *login, now time.Time) (end time.Time, err error) {
 	g, err := f.admit(addr, l.key, now)
 	if err != nil {
@@ -135,7 +133,7 @@ func (f *keyFile) stays(addr net.Addr, l *login, now time.Time) (end time.Time, 
 	return g.Options.Expires, g.covers(l.grant)
 }
 
-// deny lets the client open nothing more, and ends what its sessions do, because of err.
+// deny rejects new channels of the client, and ends its sessions with err.
 func (c *client) deny(err *accessError) {
 	c.mu.Lock()
 	c.revoked = err
@@ -144,7 +142,7 @@ func (c *client) deny(err *accessError) {
 	c.end(err)
 }
 
-// alone reports whether no session of a client is open that may not stay.
+// alone reports whether a client that lost access has no open session.
 func (c *client) alone() bool {
 	select {
 	case <-c.parted:
@@ -154,7 +152,8 @@ func (c *client) alone() bool {
 	}
 }
 
-// part closes the connection of a client that may not stay, when its sessions have said so.
+// part closes the connection of a client that lost access, when its sessions have ended or after
+// accessFarewell.
 func (c *client) part() {
 	timer := time.NewTimer(accessFarewell)
 	defer timer.Stop()
@@ -165,19 +164,18 @@ func (c *client) part() {
 	c.conn.Close()
 }
 
-// partLocked notes when a client that may not stay has no session any more. It is called with mu
-// held.
+// partLocked closes parted when a client that lost access has no session left. The caller holds mu.
 func (c *client) partLocked() {
 	if c.revoked != nil && c.sessions == 0 {
 		closeOnce(c.parted)
 	}
 }
 
-// errLess says that a grant allows less than another.
-var errLess = errors.New("authorized_keys allows the key less than when it logged in")
+// errLess means that a key allows less than at login.
+var errLess = errors.New("authorized_keys now allows the key less than at login")
 
-// covers returns errLess if g does not allow all that the grant before did. Of from= and
-// expiry-time= it says nothing: see admits.
+// covers returns errLess unless g allows all that before did. It does not compare from= and
+// expiry-time=, which admits checks.
 func (g *grant) covers(before *grant) error {
 	now, old := g.Options, before.Options
 	switch {
@@ -192,8 +190,7 @@ func (g *grant) covers(before *grant) error {
 	return nil
 }
 
-// within reports whether a list of what may be forwarded allows no more than another. An empty one
-// allows all.
+// within reports whether list permits no more forwards than other. An empty list permits all.
 func within(list, other []string) bool {
 	if len(other) == 0 || len(list) == 0 {
 		return len(other) == 0
@@ -201,17 +198,17 @@ func within(list, other []string) bool {
 	return !slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(other, s) })
 }
 
-// expired reports whether g is no longer good at now.
+// expired reports whether g has expired at now.
 func (g *grant) expired(now time.Time) bool {
 	return !g.Options.Expires.IsZero() && !now.Before(g.Options.Expires)
 }
 
-// names reports whether g is an authority's that may name the principal in certificates.
+// names reports whether g is an authority whose certificates may name the principal.
 func (g *grant) names(principal string) bool {
 	return g.authority && (len(g.principals) == 0 || slices.Contains(g.principals, principal))
 }
 
-// backs says why p holds no token any more; see Keys.Backs.
+// backs returns why p's token loses its validity, or nil; see Keys.Backs.
 func (f *keyFile) backs(p gateway.Principal, now time.Time) error {
 	if p.Line == "" {
 		for _, lines := range f.lines {
@@ -221,9 +218,9 @@ func (f *keyFile) backs(p gateway.Principal, now time.Time) error {
 				}
 			}
 		}
-		return fmt.Errorf("no key in authorized_keys lets %s make such a token", p.Name)
+		return fmt.Errorf("no key in authorized_keys allows %s to create such a token", p.Name)
 	}
-	err := errors.New("the key that made it is no longer in authorized_keys")
+	err := errors.New("the key that created it is no longer in authorized_keys")
 	for _, g := range f.lines[p.Line] {
 		if !g.lets(p.Name) {
 			continue
@@ -235,7 +232,7 @@ func (f *keyFile) backs(p gateway.Principal, now time.Time) error {
 	return err
 }
 
-// lets reports whether somebody can log in by g as the principal.
+// lets reports whether g allows logins as the principal.
 func (g *grant) lets(principal string) bool {
 	if g.authority {
 		return g.names(principal)
@@ -243,18 +240,18 @@ func (g *grant) lets(principal string) bool {
 	return g.Name == principal
 }
 
-// makes says why who is let in by g could not make a token of p.
+// makes returns why a login by g could not create a token of p, or nil.
 func (g *grant) makes(p gateway.Principal, now time.Time) error {
 	switch names := g.Options.Unheld(); {
 	case g.expired(now):
-		return errors.New("the key that made it has expired")
+		return errors.New("the key that created it has expired")
 	case len(names) > 0:
-		return fmt.Errorf("the key that made it is restricted by now: %s",
+		return fmt.Errorf("the key that created it is now restricted: %s",
 			strings.Join(names, ", "))
 	case g.Rights == wire.RightWatch && p.Rights != wire.RightWatch:
-		return errors.New("the key that made it may only watch by now")
+		return errors.New("the key that created it may now only watch")
 	case g.Kind == wire.Agent && p.Kind == wire.Person:
-		return errors.New("the key that made it is a program's by now")
+		return errors.New("the key that created it now belongs to a program")
 	}
 	return nil
 }

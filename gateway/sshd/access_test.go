@@ -17,14 +17,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// livePlace is a file of keys, and one who logged in by it.
+// livePlace is an authorized_keys file, and a client that logged in with it.
 type livePlace struct {
 	t     *testing.T
 	path  string
 	keys  *Keys
 	addr  net.Addr
 	login *login
-	line  string // that let them in
+	line  string // the line of the login
 }
 
 func newLivePlace(t *testing.T, options string) *livePlace {
@@ -42,7 +42,7 @@ func newLivePlace(t *testing.T, options string) *livePlace {
 	return p
 }
 
-// stays is what the gateway finds when it looks whether they may stay.
+// stays runs the gateway's check of the login.
 func (p *livePlace) stays() error {
 	now := time.Now()
 	return p.keys.recent(now).holds(func(f *keyFile) error {
@@ -59,20 +59,20 @@ func (p *livePlace) write(text string) {
 	}
 }
 
-// What the file says no longer holds for a moment, so that no way of writing it ends anybody's
-// access; a login goes by what it says now. What lets nobody in for longer lets nobody stay.
+// A content that is missing for a moment ends no access, however the file is written. A login uses
+// the current content. A content that allows no logins for longer ends access.
 func TestWhoMayStay(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(p *livePlace)
-		lasts  bool // they may stay, also in the end
+		lasts  bool // the client keeps access, also in the end
 	}{
 		"the line is removed":       {func(p *livePlace) { p.write("# nobody\n") }, false},
 		"the file is empty":         {func(p *livePlace) { p.write("") }, false},
 		"the file is gone":          {func(p *livePlace) { os.Remove(p.path) }, false},
 		"others can write it":       {func(p *livePlace) { os.Chmod(p.path, 0o666) }, false},
-		"it is no file":             {func(p *livePlace) { os.Remove(p.path); os.Mkdir(p.path, 0o700) }, false},
+		"not a file":                {func(p *livePlace) { os.Remove(p.path); os.Mkdir(p.path, 0o700) }, false},
 		"the line is cut off":       {func(p *livePlace) { p.write(p.line[:len(p.line)/2]) }, false},
-		"an option is not known":    {func(p *livePlace) { p.write("no-such-option " + p.line) }, false},
+		"an unknown option":         {func(p *livePlace) { p.write("no-such-option " + p.line) }, false},
 		"another line is no line":   {func(p *livePlace) { p.write("garbage\n" + p.line) }, true},
 		"written anew":              {func(p *livePlace) { p.write(""); p.stays(); p.write(p.line) }, true},
 		"renamed away and back":     {renamed, true},
@@ -102,7 +102,7 @@ func TestWhoMayStay(t *testing.T) {
 			if (err == nil && loginOf(in).grant.covers(p.login.grant) == nil) != tt.lasts {
 				t.Errorf("another login: %v", err)
 			}
-			for i := range p.keys.past { // the grace is over
+			for i := range p.keys.past { // the grace period is over
 				p.keys.past[i].until = time.Time{}
 			}
 			if err := p.stays(); (err == nil) != tt.lasts {
@@ -119,7 +119,7 @@ func renamed(p *livePlace) {
 	os.Rename(p.path+"~", p.path)
 }
 
-// writtenOften writes more states of the file than are remembered, each of which is looked at.
+// writtenOften writes more contents than are kept, with a check of each.
 func writtenOften(p *livePlace) {
 	for i := range 3 * maxPast {
 		p.write(strings.Repeat("\n", i))
@@ -127,7 +127,7 @@ func writtenOften(p *livePlace) {
 	}
 }
 
-// What a grant allows less than another, and what more.
+// A grant covers another one only if it allows as much.
 func TestCovers(t *testing.T) {
 	grantBy := func(options string) *grant {
 		t.Helper()
@@ -167,7 +167,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// A certificate is good for who is logged in by it as long as it is for a login.
+// A client with a certificate stays as long as the certificate would allow a login.
 func TestCertificateMayStay(t *testing.T) {
 	ca, user := newSigner(t), newSigner(t)
 	path := writeKeys(t, keyLine("cert-authority", ca.PublicKey()))
@@ -198,7 +198,7 @@ func TestCertificateMayStay(t *testing.T) {
 	}
 }
 
-// A token is as good as the line that made it.
+// A token is valid as long as the line that created it.
 func TestBacks(t *testing.T) {
 	one, two, ca := newSigner(t), newSigner(t), newSigner(t)
 	print := func(s ssh.Signer) string { return ssh.FingerprintSHA256(s.PublicKey()) }
@@ -211,21 +211,21 @@ func TestBacks(t *testing.T) {
 		p    gateway.Principal
 		want bool
 	}{
-		"the key":                        {keyLine("", one.PublicKey()), owner, true},
-		"another key":                    {keyLine("", two.PublicKey()), owner, false},
-		"another's by now":               {keyLine(`principal="bob"`, one.PublicKey()), owner, false},
-		"expired":                        {keyLine(`expiry-time="19700102Z"`, one.PublicKey()), owner, false},
-		"it may only watch":              {keyLine(`role="watch"`, one.PublicKey()), owner, false},
-		"it may only watch, and so they": {keyLine(`role="watch"`, one.PublicKey()), watcher, true},
-		"a program's":                    {keyLine(`kind="agent"`, one.PublicKey()), owner, false},
-		"a program's, and so theirs":     {keyLine(`kind="agent"`, one.PublicKey()), program, true},
-		"a command":                      {keyLine(`command="ls"`, one.PublicKey()), owner, false},
-		"an authority now":               {keyLine(`cert-authority,principals="bob"`, one.PublicKey()), owner, false},
-		"no key known":                   {keyLine("", two.PublicKey()), any, true},
-		"no key known, none there":       {keyLine(`principal="bob"`, two.PublicKey()), any, false},
-		"an authority":                   {keyLine("cert-authority", ca.PublicKey()), alice, true},
-		"an authority for others":        {keyLine(`cert-authority,principals="bob"`, ca.PublicKey()), alice, false},
-		"no file":                        {"", owner, false},
+		"the key":                          {keyLine("", one.PublicKey()), owner, true},
+		"another key":                      {keyLine("", two.PublicKey()), owner, false},
+		"another's by now":                 {keyLine(`principal="bob"`, one.PublicKey()), owner, false},
+		"expired":                          {keyLine(`expiry-time="19700102Z"`, one.PublicKey()), owner, false},
+		"a watch key":                      {keyLine(`role="watch"`, one.PublicKey()), owner, false},
+		"a watch key, watch token":         {keyLine(`role="watch"`, one.PublicKey()), watcher, true},
+		"a program's":                      {keyLine(`kind="agent"`, one.PublicKey()), owner, false},
+		"a program's key, program's token": {keyLine(`kind="agent"`, one.PublicKey()), program, true},
+		"a command":                        {keyLine(`command="ls"`, one.PublicKey()), owner, false},
+		"an authority now":                 {keyLine(`cert-authority,principals="bob"`, one.PublicKey()), owner, false},
+		"no key known":                     {keyLine("", two.PublicKey()), any, true},
+		"no line named, no key":            {keyLine(`principal="bob"`, two.PublicKey()), any, false},
+		"an authority":                     {keyLine("cert-authority", ca.PublicKey()), alice, true},
+		"an authority for others":          {keyLine(`cert-authority,principals="bob"`, ca.PublicKey()), alice, false},
+		"no file":                          {"", owner, false},
 	} {
 		if err := OpenKeys(writeKeys(t, tt.line), "owner", nil).Backs(tt.p); (err == nil) != tt.want {
 			t.Errorf("%s: %v", name, err)
@@ -233,9 +233,9 @@ func TestBacks(t *testing.T) {
 	}
 }
 
-// Two seconds are promised, and each step has its part of them.
+// The promise is two seconds; each step takes part of them.
 func TestAccessIsOverInTime(t *testing.T) {
-	const reserve = 900 * time.Millisecond // for a machine that has much to do
+	const reserve = 900 * time.Millisecond // for a busy machine
 	if most := accessEvery + keysGrace + accessSoon + accessFarewell; most > 2*time.Second-reserve {
 		t.Errorf("it may take %v", most)
 	}
@@ -252,8 +252,8 @@ func TestAccessIsOverInTime(t *testing.T) {
 	})
 }
 
-// Who may not stay is told why, on standard error where there is no terminal, and gets a person's
-// terminal back first. A connection of another key goes on.
+// A client that loses access gets the reason, on standard error if it has no terminal. A person's
+// terminal is restored first. A connection with another key continues.
 func TestEndOfAccess(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -296,7 +296,7 @@ func TestEndOfAccess(t *testing.T) {
 		t.Error("the connection ended in order")
 	}
 	if said, _ := io.ReadAll(ch.Stderr()); !strings.Contains(string(said), "sandboxd: "+why+"\n") {
-		t.Errorf("told %q", said)
+		t.Errorf("got %q", said)
 	}
 	if rest, _ := io.ReadAll(ch); len(rest) > 0 {
 		t.Errorf("standard output has %q", rest)
@@ -320,7 +320,7 @@ func TestEndOfAccess(t *testing.T) {
 	}
 }
 
-// A file that is replaced and written anew ends nobody's connection, whatever it says in between.
+// Replacing or rewriting the file ends no connection, whatever it contains in between.
 func TestKeysReplacedUnderClients(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -347,7 +347,7 @@ func TestKeysReplacedUnderClients(t *testing.T) {
 	}
 	w.keys.look()
 	w.forgive(0)
-	// The end of the other's connection says that the gateway has looked since.
+	// The end of the other connection means that the gateway has checked since.
 	w.allow(func(name, line string) string {
 		if name == "agent" {
 			return ""
@@ -360,15 +360,14 @@ func TestKeysReplacedUnderClients(t *testing.T) {
 	works(t, c)
 }
 
-// forgive has what the file said before hold for as long from now on, and what it said until now no
-// more.
+// forgive sets the grace period of the current content, and drops older ones.
 func (w *world) forgive(grace time.Duration) {
 	w.keys.mu.Lock()
 	defer w.keys.mu.Unlock()
 	w.keys.grace, w.keys.past = grace, nil
 }
 
-// works runs a command on a connection that has to go on.
+// works runs a command on a connection that must continue.
 func works(t *testing.T, c *ssh.Client) {
 	t.Helper()
 	s, err := c.NewSession()

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// servedBySSHD reports whether the process that listens at the other end of c is an sshd: then the agent is a forwarded
-// one, whatever the environment says. SO_PEERCRED names the process that called listen(2).
+// servedBySSHD reports whether the process that listens at the other end of c is an sshd. Then the
+// agent is forwarded, whatever the environment says. SO_PEERCRED names the process that called
+// listen(2).
 func servedBySSHD(c net.Conn) bool {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// denied are the algorithms of the library's defaults that we do not offer. What the library adds later is offered
-// without a change here.
+// denied are the library's default algorithms that the server does not offer. Algorithms that the
+// library adds later are offered without a change here.
 var denied = []string{
 	// SHA-1, in signatures, key exchange and MACs.
 	ssh.KeyAlgoRSA, ssh.CertAlgoRSAv01, "ssh-dss", "ssh-dss-cert-v01@openssh.com",
@@ -19,18 +19,19 @@ var denied = []string{
 	ssh.InsecureCipherRC4, ssh.InsecureCipherRC4128, ssh.InsecureCipherRC4256,
 }
 
-// offered returns list without what is denied.
+// offered returns list without denied algorithms.
 func offered(list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(a string) bool {
 		return slices.Contains(denied, a) || strings.Contains(a, "nistp")
 	})
 }
 
-// algorithms sets what c offers. The order is the server's and therefore means nothing: the client's first choice that
-// we offer wins.
+// algorithms sets what c offers. Its order does not matter: the client's first choice that the
+// server offers wins.
 //
-// Encrypt-and-MAC goes last and stays only in its SHA-2 forms: libssh2 before 1.11, and so curl's sftp:// on Debian 12,
-// has neither an encrypt-then-MAC mode nor an AEAD cipher (measured). Everybody else negotiates one of those.
+// Encrypt-and-MAC comes last, and only with SHA-2: libssh2 before 1.11, and so curl's sftp:// on
+// Debian 12, supports neither encrypt-then-MAC nor AEAD ciphers. All other clients negotiate one of
+// those.
 func algorithms(c *ssh.ServerConfig) {
 	c.SetDefaults()
 	c.KeyExchanges = offered(c.KeyExchanges)
@@ -47,14 +48,15 @@ func encryptAndMAC(mac string) int {
 	return 1
 }
 
-// withoutSHA1 keeps an RSA host key from signing as ssh-rsa, which the library offers with every RSA key.
+// withoutSHA1 prevents an RSA host key from signing as ssh-rsa, which the library offers with every
+// RSA key.
 func withoutSHA1(k ssh.Signer) ssh.Signer {
 	a, ok := k.(ssh.AlgorithmSigner)
 	if !ok || k.PublicKey().Type() != ssh.KeyAlgoRSA {
 		return k
 	}
 	restricted, err := ssh.NewSignerWithAlgorithms(a, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256})
-	if err != nil { // for a key that can sign with less than that
+	if err != nil { // the key supports fewer algorithms
 		return k
 	}
 	return restricted

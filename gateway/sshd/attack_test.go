@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// With a key that may only watch, everything but watching is refused, with the reason.
+// With a watch key, everything but watching is denied, with the reason.
 func TestWatchOnly(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -47,7 +47,7 @@ func TestWatchOnly(t *testing.T) {
 	}
 }
 
-// Options of a key that forbid one thing each.
+// Key options that forbid one thing each.
 func TestKeyOptions(t *testing.T) {
 	w := newWorld(t, worldOptions{options: map[string]string{
 		"bob":   `principal="alice",command="echo forced",no-pty`,
@@ -65,7 +65,7 @@ func TestKeyOptions(t *testing.T) {
 		t.Errorf("no-pty: %v, %v", ok, err)
 	}
 	c := w.dial("agent", "demo")
-	if _, err := c.Dial("tcp", "127.0.0.1:9"); err == nil || !strings.Contains(err.Error(), "may not forward") {
+	if _, err := c.Dial("tcp", "127.0.0.1:9"); err == nil || !strings.Contains(err.Error(), "does not allow forwarding") {
 		t.Errorf("restrict: %v", err)
 	}
 	ch, reqs = openSession(t, c)
@@ -75,7 +75,7 @@ func TestKeyOptions(t *testing.T) {
 	}
 }
 
-// Another's sandbox and none are the same, in words and in time.
+// A foreign and a missing sandbox return the same text in the same time.
 func TestUnknownIsForbidden(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -91,8 +91,8 @@ func TestUnknownIsForbidden(t *testing.T) {
 	}
 }
 
-// A hundred channels that take what they get and never read it: the connection's budget ends the worst of them,
-// others go on.
+// A hundred channels with data that nobody reads: the connection's budget ends the largest, others
+// continue.
 func TestUnreadBudget(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{Unread: 8 << 20}})
 	w.sandbox("demo")
@@ -123,9 +123,9 @@ func TestUnreadBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed.Go(func() { ssh.DiscardRequests(requests); ended <- struct{}{} })
-		writing.Go(func() { ch.Write(make([]byte, 4<<20+64<<10)) }) // two windows and what is on the way
+		writing.Go(func() { ch.Write(make([]byte, 4<<20+64<<10)) }) // two windows, and data under way
 	}
-	<-ended // the worst is ended…
+	<-ended // the largest ends…
 	other := w.dial("alice", "sandboxd")
 	if got := whoami(t, other); got != "alice" {
 		t.Errorf("another connection: %q", got)
@@ -141,7 +141,7 @@ func TestUnreadBudget(t *testing.T) {
 	closed.Wait()
 }
 
-// Sessions and channels of one connection are counted.
+// The number of sessions and channels of a connection is limited.
 func TestChannelLimits(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{Sessions: 3, Channels: 5}})
 	w.sandbox("demo")
@@ -161,7 +161,7 @@ func TestChannelLimits(t *testing.T) {
 		}
 		all = append(all, ch)
 	}
-	if _, err := open(); err == nil || !strings.Contains(err.Error(), "no more than 3 sessions") {
+	if _, err := open(); err == nil || !strings.Contains(err.Error(), "limit of 3 sessions") {
 		t.Errorf("a fourth session: %v", err)
 	}
 	all[0].Close()
@@ -174,7 +174,7 @@ func TestChannelLimits(t *testing.T) {
 	})
 }
 
-// A client that has seen one of its sessions closed may open another at once.
+// A client that has seen a session closed may open another at once.
 func TestSessionPlace(t *testing.T) {
 	const most = 3
 	w := newWorld(t, worldOptions{limits: Limits{Sessions: most}})
@@ -192,7 +192,7 @@ func TestSessionPlace(t *testing.T) {
 				if ok, err := ch.SendRequest("exec", true, ssh.Marshal(struct{ Command string }{"true"})); !ok || err != nil {
 					t.Errorf("exec: %v, %v", ok, err)
 				}
-				for range reqs { // to CLOSE
+				for range reqs { // until CLOSE
 				}
 			}
 		})
@@ -200,11 +200,11 @@ func TestSessionPlace(t *testing.T) {
 	all.Wait()
 }
 
-// A client that is gone is noticed: it does not answer keepalives.
+// A client that answers no keepalives is disconnected.
 func TestKeepalive(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{Keepalive: time.Second, KeepaliveMax: 3}})
 	w.sandbox("demo")
-	// One that answers, silent for longer than that.
+	// A client that answers, silent for longer.
 	c := w.dial("alice", "demo")
 	s, err := c.NewSession()
 	if err != nil {
@@ -213,7 +213,7 @@ func TestKeepalive(t *testing.T) {
 	if out, err := s.Output("sleep 5; echo alive"); err != nil || string(out) != "alive\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
-	// One that does not: stopped in its tracks.
+	// A client that does not: its process is stopped.
 	ssh := w.ssh("alice", "demo@127.0.0.1", "echo ready; sleep 60")
 	startReady(t, ssh, "ready")
 	if err := ssh.Process.Signal(stopSignal); err != nil {
@@ -222,7 +222,7 @@ func TestKeepalive(t *testing.T) {
 	eventually(t, "the gateway lets go of it", func() bool { return w.log.contains("client is gone") })
 }
 
-// Window-change by the thousand, before there is a terminal and of any size.
+// Thousands of window-changes, before there is a terminal and of any size.
 func TestWindowFlood(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

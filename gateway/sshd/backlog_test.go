@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopped is a client's connection that takes nothing from its socket until goOn is called, once it was stopped.
+// stopped is a client's connection that can stop reading its socket until goOn is called.
 type stopped struct {
 	net.Conn
 	mu   sync.Mutex
-	wait chan struct{} // guarded by mu
+	wait chan struct{} // guarded by mu; closed by goOn
 }
 
 func (c *stopped) Read(p []byte) (int, error) {
@@ -37,7 +37,8 @@ func (c *stopped) stop() (goOn func()) {
 	return sync.OnceFunc(func() { close(c.wait) })
 }
 
-// Who did not read for a while gets the present screen soon, and not first megabytes of what was on it meanwhile.
+// A client that did not read for a while gets the current screen soon, not megabytes of older
+// output first.
 func TestBacklogOfAStoppedWatcher(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -74,7 +75,7 @@ func TestBacklogOfAStoppedWatcher(t *testing.T) {
 	if err := s.Shell(); err != nil {
 		t.Fatal(err)
 	}
-	// until reads up to a text, and returns how many bytes that were.
+	// until reads up to a text, and returns the number of bytes.
 	until := func(text string) (n int) {
 		t.Helper()
 		defer time.AfterFunc(time.Minute, func() { conn.Close() }).Stop()
@@ -94,11 +95,11 @@ func TestBacklogOfAStoppedWatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("149-400")
-	at := w.standing()
+	at := w.shared()
 	goOn := conn.stop()
 	defer goOn()
-	// A full screen that is another one each time, more of them than the kernel would hold. What stands on the last one has no letter of
-	// base64: cells that show the right thing already are not drawn again, and the text would come in pieces.
+	// Different full screens, more than the kernel buffers. The text on the last one has no letter
+	// of base64: cells that are already right are not redrawn, and would split the text.
 	const (
 		present = "_^_^_^_"
 		frames  = `i=0; while [ $((i+=1)) -le 250 ]; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done; clear; echo _^_''^_^_`

@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// BenchmarkExec is a command on a live connection.
+// BenchmarkExec runs a command on an open connection.
 func BenchmarkExec(b *testing.B) {
 	w := newWorld(b, worldOptions{})
 	w.sandbox("demo")
@@ -27,7 +27,7 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// BenchmarkEcho is one byte to a program in a terminal of its own and back.
+// BenchmarkEcho sends one byte to a program on its own terminal, and back.
 func BenchmarkEcho(b *testing.B) {
 	w := newWorld(b, worldOptions{})
 	w.sandbox("demo")
@@ -52,7 +52,7 @@ func BenchmarkEcho(b *testing.B) {
 	ch.Close()
 }
 
-// BenchmarkBulk is output through the gateway.
+// BenchmarkBulk measures output through the gateway.
 func BenchmarkBulk(b *testing.B) {
 	w := newWorld(b, worldOptions{})
 	w.sandbox("demo")
@@ -72,8 +72,8 @@ func BenchmarkBulk(b *testing.B) {
 	}
 }
 
-// BenchmarkConnections is what an idle connection with a terminal keeps in memory, at the gateway, the client and the
-// sandbox together: all of them are this process.
+// BenchmarkConnections measures the memory of an idle connection with a terminal, in gateway,
+// client and sandbox together: all of them are this process.
 func BenchmarkConnections(b *testing.B) {
 	w := newWorld(b, worldOptions{})
 	w.sandbox("demo")

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// syncBuffer is a buffer that is written and looked at at once.
+// syncBuffer is a bytes.Buffer for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu

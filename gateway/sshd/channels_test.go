@@ -9,7 +9,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// output runs command on c and returns what it prints.
+// output runs command on c and returns its output.
 func output(t *testing.T, c *ssh.Client, command string) string {
 	t.Helper()
 	s, err := c.NewSession()
@@ -24,11 +24,11 @@ func output(t *testing.T, c *ssh.Client, command string) string {
 	return string(out)
 }
 
-// A sandbox sees one channel for each command, and none for a channel of the client that needs none there.
+// A sandbox gets one channel for each command, and none for channels that do not need it.
 func TestOneChannelForEachCommand(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	opened, closed := make(chan struct{}, 16), make(chan bool, 16) // closed: whether something was started
+	opened, closed := make(chan struct{}, 16), make(chan bool, 16) // closed: whether a program was started
 	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
 		opened <- struct{}{}
 		q, ok := started(reqs)
@@ -58,11 +58,11 @@ func TestOneChannelForEachCommand(t *testing.T) {
 	runs("first")
 	runs("second")
 
-	ch, reqs := openSession(t, c) // for nothing
+	ch, reqs := openSession(t, c) // without a request
 	_ = ch.Close()
 	ssh.DiscardRequests(reqs)
 
-	ch, reqs = openSession(t, c) // for what is not for clients
+	ch, reqs = openSession(t, c) // for a request that clients may not send
 	go ssh.DiscardRequests(reqs)
 	if ok, err := ch.SendRequest("subsystem", true, ssh.Marshal(struct{ Name string }{"control@sandboxd"})); err != nil {
 		t.Fatal(ok, err)
@@ -75,7 +75,7 @@ func TestOneChannelForEachCommand(t *testing.T) {
 	}
 }
 
-// A command that finds its sandbox's connection ended is served on another.
+// A command on a sandbox connection that has ended runs on another.
 func TestChannelOfTheEnd(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -104,7 +104,7 @@ func TestChannelOfTheEnd(t *testing.T) {
 	}
 }
 
-// Commands and terminals one after the other, and many at once, each have their own streams.
+// Commands and terminals, one after the other and many at once, have their own streams.
 func TestChannelsAtOnce(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -151,7 +151,8 @@ func TestChannelsAtOnce(t *testing.T) {
 	}
 }
 
-// A sandbox that asks for things on a new channel, fills it or closes it does not hold up the connection: commands are served.
+// A sandbox that sends requests on a new channel, fills it or closes it does not block the
+// connection: commands still run.
 func TestHostileChannel(t *testing.T) {
 	for name, spoil := range map[string]func(ssh.Channel){
 		"requests": func(ch ssh.Channel) {
@@ -198,7 +199,7 @@ func TestHostileChannel(t *testing.T) {
 				select {
 				case err := <-done:
 					if err != nil && n%2 == 0 {
-						t.Errorf("a command after one that was spoiled: %v", err)
+						t.Errorf("a command after a failed one: %v", err)
 					}
 				case <-time.After(20 * time.Second):
 					t.Fatal("a command hangs")

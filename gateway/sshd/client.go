@@ -17,49 +17,49 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// client is one connection that is logged in.
+// client is a connection that is logged in.
 type client struct {
 	server  *tracker
 	conn    *sshconn.Conn
 	net     *conn
-	end     context.CancelCauseFunc // of what is served
-	login   *login                  // that succeeded
+	end     context.CancelCauseFunc // ends what is served
+	login   *login                  // the login that succeeded
 	grant   *grant                  // of that login
 	meter   *sshconn.Meter
 	log     *slog.Logger
-	checked // whether the login still holds
+	checked // result of the last access check
 
-	target  wire.Target // by the user name of the login that succeeded
+	target  wire.Target // from the user name of the login that succeeded
 	control bool
-	wrong   error // why the user name is no target
+	wrong   error // why the user name is not a valid target
 
-	dialing chan struct{} // held by the one that dials the sandbox
+	dialing chan struct{} // semaphore; its holder dials the sandbox
 
-	upstreams sync.WaitGroup // what serves them
-	probes    sync.WaitGroup // what looks for signs of life, and waits for one
+	upstreams sync.WaitGroup // goroutines that serve upstreams
+	probes    sync.WaitGroup // goroutines that check for signs of life
 
 	mu       sync.Mutex
 	up       *upstream // guarded by mu
 	gone     bool      // guarded by mu; the connection has ended
-	revoked  error     // guarded by mu; why the client may not stay, nil while it may
-	sessions int       // guarded by mu; those that the client can take for open
-	channels int       // guarded by mu; those that one of the two sides has not closed yet, sessions included
+	revoked  error     // guarded by mu; why the client lost access, or nil
+	sessions int       // guarded by mu; sessions that the client can regard as open
+	channels int       // guarded by mu; channels that one side has not closed, including sessions
 
-	parted chan struct{} // closed when the client may not stay and no session is open
+	parted chan struct{} // closed when the client has lost access and no session is open
 }
 
-// maxExtra is how long what a channel is opened with, or a sandbox is to listen on, may be. The
-// longest is the path of a socket.
+// maxExtra limits the payload of a channel open, and of a request to listen. The longest valid one
+// has the path of a socket.
 const maxExtra = 8 << 10
 
-// newClient says who is on the connection and what they want, from what the login settled. end ends
-// what is served there.
+// newClient returns the client of a connection, from its login and user name. end ends what is
+// served on it.
 func (h *tracker) newClient(conn *sshconn.Conn, n *conn, end context.CancelCauseFunc) *client {
 	c := &client{server: h, conn: conn, net: n, end: end, meter: n.meter,
 		login: loginOf(conn.Permissions), parted: make(chan struct{}),
 		dialing: make(chan struct{}, 1)}
 	c.log = h.log.With("client", conn.RemoteAddr().String())
-	if c.login == nil { // no login grants nothing; none is let in without
+	if c.login == nil { // unreachable: every connection has logged in
 		c.wrong = wire.Errorf(wire.CodeDenied, "not logged in")
 		return c
 	}
@@ -73,7 +73,7 @@ func (h *tracker) newClient(conn *sshconn.Conn, n *conn, end context.CancelCause
 	return c
 }
 
-// serve serves the connection until it has ended. Its end ends ctx.
+// serve serves the connection until it ends, and then ends ctx.
 func (c *client) serve(ctx context.Context) {
 	c.probes.Go(func() { c.keepalive(ctx) })
 	c.conn.Serve(sshconn.Handler{
@@ -83,7 +83,7 @@ func (c *client) serve(ctx context.Context) {
 	if c.conn.Flooded() {
 		c.log.Warn("connection ended: too many requests wait for an answer")
 	}
-	if err := c.conn.Wait(); err != nil { // at once
+	if err := c.conn.Wait(); err != nil { // returns at once
 		c.log.Debug("connection ended", "user", c.conn.User(), "err", plain(err.Error()))
 	}
 	c.end(errClientGone)
@@ -95,18 +95,18 @@ func (c *client) serve(ctx context.Context) {
 	if up != nil {
 		up.conn.Close()
 	}
-	c.upstreams.Wait() // those that were lost, too
+	c.upstreams.Wait() // including lost ones
 	c.conn.Settle()
 	c.probes.Wait()
 }
 
-// patience is how much longer a client that sends may take to answer than a silent one: its answer
-// comes behind what it sends.
+// patience is how much longer a client that sends data may take to answer than a silent one,
+// because its answer comes after the data.
 const patience = 5
 
-// keepalive ends the connection of a client that is gone, which TCP alone would not notice for hours,
-// or that sends but no longer answers: a client that begins to exchange keys and never goes on would
-// hold its connection indefinitely with a byte now and then.
+// keepalive ends the connection of a client that has disappeared, which TCP alone would not notice
+// for hours. It also ends one that sends data but no answers. Such a client could start a key
+// exchange and hold its connection indefinitely with a byte now and then.
 func (c *client) keepalive(ctx context.Context) {
 	limits := c.server.limits
 	tick := time.NewTicker(limits.Keepalive)
@@ -136,7 +136,7 @@ func (c *client) keepalive(ctx context.Context) {
 		if silent == 0 && n%limits.KeepaliveMax != 0 || asking.Swap(true) {
 			continue
 		}
-		// Apart, for its answer may never come.
+		// In its own goroutine, because the answer may never come.
 		c.probes.Go(func() {
 			_, _, _ = c.conn.SendRequest(wire.GlobalKeepalive, true, nil)
 			asking.Store(false)
@@ -148,18 +148,18 @@ func (c *client) keepalive(ctx context.Context) {
 func (c *client) answer(ctx context.Context, q *ssh.Request) {
 	ok, payload, err := c.answerOne(ctx, q)
 	if err != nil {
-		c.log.Info("request refused", "type", q.Type, "err", err)
+		c.log.Info("request denied", "type", q.Type, "err", err)
 	}
 	_ = q.Reply(ok, payload) // the client may be gone
 }
 
 func (c *client) answerOne(ctx context.Context, q *ssh.Request) (bool, []byte, error) {
 	switch q.Type {
-	case wire.GlobalKeepalive, wire.GlobalNoMoreSessions: // Serve has seen to the second
+	case wire.GlobalKeepalive, wire.GlobalNoMoreSessions: // Serve has handled the second
 		return true, nil, nil
 	case wire.GlobalTCPForward, wire.GlobalUnixForward, wire.GlobalCancelTCPForward, wire.GlobalCancelUnixForward:
 	default:
-		// hostkeys-prove-00 among them: the host keys are ours, and only one.
+		// Including hostkeys-prove-00: the gateway has only its own host keys.
 		return false, nil, nil
 	}
 	if err := c.mayListen(q); err != nil {
@@ -171,19 +171,19 @@ func (c *client) answerOne(ctx context.Context, q *ssh.Request) (bool, []byte, e
 	if err != nil {
 		return false, nil, err
 	}
-	// A sandbox that never answers would hold up all that the client asks for next.
+	// A sandbox that never answers would block all later requests of the client.
 	timer := time.AfterFunc(dialTimeout, u.close)
 	defer timer.Stop()
 	return u.forward(q)
 }
 
-// mayListen says why the client may not have the sandbox listen for it.
+// mayListen returns why the client may not listen in the sandbox, or nil.
 func (c *client) mayListen(q *ssh.Request) error {
 	if err := c.relays(); err != nil {
 		return err
 	}
 	if len(q.Payload) > maxExtra {
-		return errors.New("what to listen on is too long")
+		return errors.New("address to listen on is too long")
 	}
 	if q.Type == wire.GlobalUnixForward || q.Type == wire.GlobalCancelUnixForward {
 		return c.mayUnix(c.grant.PermitListen)
@@ -195,21 +195,22 @@ func (c *client) mayListen(q *ssh.Request) error {
 	return c.grant.mayListen(f.Host, f.Port)
 }
 
-// mayUnix says why the client may not forward a unix socket. A key that is bound to some ports is not for sockets.
+// mayUnix returns why the client may not forward a unix socket, or nil. A key with permitopen or
+// permitlisten cannot use sockets.
 func (c *client) mayUnix(only []string) error {
 	if len(only) > 0 {
-		return fmt.Errorf("your key may only forward %s", strings.Join(only, ", "))
+		return fmt.Errorf("your key can only forward %s", strings.Join(only, ", "))
 	}
 	return c.grant.mayForward(nil, "", 0, "")
 }
 
-// relays says why nothing of this client goes to a sandbox; nil where it does.
+// relays returns why nothing of this client is relayed to a sandbox, or nil.
 func (c *client) relays() error {
 	switch {
 	case c.wrong != nil:
 		return c.wrong
 	case c.control:
-		return wire.Errorf(wire.CodeUsage, "the control host forwards nothing; log in as a sandbox")
+		return wire.Errorf(wire.CodeUsage, "the control host does not forward; use the name of a sandbox as the user")
 	}
 	return nil
 }
@@ -219,10 +220,10 @@ func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 	session := nc.ChannelType() == wire.ChannelSession
 	switch {
 	case session && nc.NoMore:
-		nc.Refuse(ssh.Prohibited, "you said that there would be no more sessions")
+		nc.Refuse(ssh.Prohibited, "the client sent no-more-sessions")
 		return
 	case len(nc.ExtraData()) > maxExtra:
-		nc.Refuse(ssh.Prohibited, "what it is opened with is too long")
+		nc.Refuse(ssh.Prohibited, "channel open data is too long")
 		return
 	case !c.server.enter():
 		nc.Refuse(ssh.ResourceShortage, "the server is shutting down")
@@ -240,30 +241,30 @@ func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 	}()
 }
 
-// await waits until what the client asked for before is answered, so that a command finds the
+// await waits until earlier requests of the client are answered, so that a command finds the
 // listener that its client asked for first.
 func await(ctx context.Context, earlier func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout,
-		wire.Errorf(wire.CodeUnavailable, "what this connection asked for before has no answer after %v", dialTimeout))
+		wire.Errorf(wire.CodeUnavailable, "an earlier request on this connection has no answer after %v", dialTimeout))
 	defer cancel()
 	return earlier(ctx)
 }
 
-// channel serves one channel until it is closed. What it does in the sandbox waits for the answers
-// to what the client asked for before.
+// channel serves one channel until it is closed. It acts in the sandbox only after the client's
+// earlier requests are answered.
 func (c *client) channel(ctx context.Context, nc *sshconn.NewChannel) {
 	switch t := nc.ChannelType(); {
 	case t == wire.ChannelSession:
 		c.session(ctx, nc)
 	case t == wire.ChannelAgent, t == wire.ChannelX11, t == wire.ChannelForwardedTCP, t == wire.ChannelForwardedUnix, ours(t):
-		// A server opens these, a client never does.
-		_ = nc.Reject(ssh.Prohibited, "not from a client")
+		// A server opens these, never a client.
+		_ = nc.Reject(ssh.Prohibited, "clients cannot open this channel type")
 	default:
 		c.direct(ctx, nc)
 	}
 }
 
-// direct relays a channel that is no session. It has nowhere to report progress.
+// direct relays a channel other than a session. It cannot report progress.
 func (c *client) direct(ctx context.Context, nc *sshconn.NewChannel) {
 	if err := c.mayDirect(nc); err != nil {
 		_ = nc.Reject(ssh.Prohibited, err.Error())
@@ -309,11 +310,11 @@ func (c *client) mayDirect(nc *sshconn.NewChannel) error {
 	case wire.ChannelDirectUnix:
 		return c.mayUnix(c.grant.Options.PermitOpen)
 	}
-	// Whatever it is, it is not watching.
+	// Any other type needs more than read-only access.
 	return c.grant.mayForward(nil, "", 0, "")
 }
 
-// enter counts a channel in, leave out. A session among them is counted out by endSession before.
+// enter counts a channel, until leave. endSession ends the count of a session earlier.
 func (c *client) enter(session bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -325,10 +326,10 @@ func (c *client) enter(session bool) error {
 		return c.revoked
 	}
 	if c.channels >= limits.Channels {
-		return fmt.Errorf("no more than %d channels at once on one connection", limits.Channels)
+		return fmt.Errorf("limit of %d channels on one connection reached", limits.Channels)
 	}
 	if session && c.sessions >= limits.Sessions {
-		return fmt.Errorf("no more than %d sessions at once on one connection", limits.Sessions)
+		return fmt.Errorf("limit of %d sessions on one connection reached", limits.Sessions)
 	}
 	c.channels++
 	if session {
@@ -350,14 +351,14 @@ func (c *client) endSession() {
 	c.partLocked()
 }
 
-// current returns the connection to the sandbox if there is one.
+// current returns the connection to the sandbox, or nil.
 func (c *client) current() *upstream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.up
 }
 
-// adopt makes u the client's connection and starts to serve it, unless the client is gone. It ends with u.conn.
+// adopt makes u the client's connection and serves it. It returns false if the client is gone.
 func (c *client) adopt(u *upstream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,15 +366,16 @@ func (c *client) adopt(u *upstream) bool {
 		return false
 	}
 	c.up = u
-	c.upstreams.Go(u.serve) // ends with u.conn; the client's own serve closes that and waits
+	c.upstreams.Go(u.serve) // ends with u.conn, which the client's serve closes and waits for
 	return true
 }
 
-// lost forgets a connection that has ended, so that the next channel dials again. A client that
-// listened there is disconnected: it would wait indefinitely, and knows how to connect again.
+// lost drops a connection that has ended, so that the next channel dials again. A client that
+// listened there is disconnected: otherwise it would wait indefinitely, and it knows how to
+// reconnect.
 func (c *client) lost(u *upstream, listened bool) {
 	if gone := c.forget(u); listened && !gone {
-		c.log.Info("sandbox is gone, and with it what the client listened on", "sandbox", c.target.Sandbox)
+		c.log.Info("connection to the sandbox lost; disconnecting the client, whose listeners are gone", "sandbox", c.target.Sandbox)
 		c.conn.Close()
 	}
 }
@@ -390,8 +392,8 @@ func (c *client) forget(u *upstream) (gone bool) {
 
 func (c *client) hub() *gateway.Hub { return c.server.options.Hub }
 
-// public is what the client may see of an error.
+// public returns what the client may see of an error.
 func (c *client) public(err error) *wire.Error { return c.server.public(err) }
 
-// plain is a text of a sandbox as it may be passed on to people: short, and printable.
+// plain shortens a text from a sandbox and makes it printable.
 func plain(s string) string { return text.Line(s, 256) }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The clients that are not OpenSSH, with the algorithms that they choose by themselves.
+// Clients other than OpenSSH, with the algorithms that they choose.
 
 func TestDropbear(t *testing.T) {
 	w := newWorld(t, worldOptions{})
@@ -24,7 +24,7 @@ func TestPutty(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	want := randomFile(t, w.file("up"), 1<<20)
-	// plink reads OpenSSH's new key format only by conversion.
+	// plink cannot read OpenSSH's key format.
 	mustRun(t, w, "puttygen", w.key("alice"), "-O", "private", "-o", w.file("key.ppk"))
 	print := strings.Fields(mustRun(t, w, "ssh-keygen", "-l", "-f", w.hostKeyFile()))[1]
 	args := []string{"-batch", "-hostkey", print, "-i", w.file("key.ppk"), "-P", w.port}
@@ -42,7 +42,7 @@ func TestPutty(t *testing.T) {
 	sameFile(t, w.file("down2"), want)
 }
 
-// hostKeyFile is a file with the gateway's public key.
+// hostKeyFile returns a file with the gateway's public key.
 func (w *world) hostKeyFile() string {
 	w.t.Helper()
 	path := w.file("host.pub")
@@ -57,7 +57,7 @@ func TestCurl(t *testing.T) {
 	w.sandbox("demo")
 	want := randomFile(t, w.file("up"), 1<<20)
 	opts := []string{"-sS", "--user", "demo:", "--key", w.key("alice"), "--pubkey", w.key("alice") + ".pub"}
-	// Into the home of curl's user go the hosts that it knows.
+	// curl reads known hosts from the home of its user.
 	if err := os.Mkdir(w.file(".ssh"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ c.close()
 print("ok")
 `
 
-// python is Debian's: the packages of scripts/setup belong to it.
+// python is Debian's, which has the packages of scripts/setup.
 const python = "/usr/bin/python3"
 
 func TestParamiko(t *testing.T) {

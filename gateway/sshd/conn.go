@@ -12,31 +12,32 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 )
 
-// quickReads is how many reads of a connection are acknowledged at once: enough for the login and the first command.
+// quickReads is the number of reads that are acknowledged at once: enough for the login and the
+// first command.
 const quickReads = 64
 
-// conn is a client's connection with what the SSH library does not have: a strict first line, a time by which the
-// login must be done, and an end for peers that are gone. Reads come from one goroutine at a time.
+// conn is a client's connection with what the SSH library lacks: a strict version line, a deadline
+// for the login, and a write timeout. Reads come from one goroutine at a time.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn // nil unless TCP
-	slot    *slot           // of the unauthenticated
+	slot    *slot           // among connections that are not logged in
 	silence time.Duration   // after login, the longest time without a byte from the peer, or for one write
 
-	meter   *sshconn.Meter // of what arrived and was not read
+	meter   *sshconn.Meter // of received data that was not read
 	reads   int            // of the reading goroutine
-	early   []byte         // of the reading goroutine: read with the version line and not yet delivered
-	started bool           // of the reading goroutine: the version line was read
+	early   []byte         // of the reading goroutine; read with the version line and not yet delivered
+	started bool           // of the reading goroutine; the version line was read
 
 	open      atomic.Bool // logged in
-	principal string      // guarded by tracker.mu; whose it is, once it is known
-	client    *client     // guarded by tracker.mu; from then on
+	principal string      // guarded by tracker.mu; set after the login
+	client    *client     // guarded by tracker.mu; set after the login
 
 	closing sync.Once
 	closed  func(*conn) // called once, after Close
 }
 
-// newConn takes over c; grace bounds the time until loggedIn is called.
+// newConn takes over c. The limit Grace bounds the time until loggedIn is called.
 func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
 	g := &conn{Conn: c, slot: s, closed: closed, meter: sshconn.NewMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
 	if tcp, ok := c.(*net.TCPConn); ok {
@@ -48,7 +49,7 @@ func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
 	return g
 }
 
-// loggedIn ends the login grace.
+// loggedIn removes the login deadline.
 func (c *conn) loggedIn() {
 	if c.open.Swap(true) {
 		return
@@ -62,7 +63,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		early, err := readVersionLine(firstReads{c})
 		if err != nil {
 			if errors.Is(err, errNotSSH2) {
-				// As OpenSSH says it, so that a person who came by the wrong program knows.
+				// The same text as OpenSSH, for people who used the wrong program.
 				_, _ = c.Conn.Write([]byte("Invalid SSH identification string.\r\n"))
 				c.Close()
 			}
@@ -95,8 +96,9 @@ func (r firstReads) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write fails when the peer has taken nothing for the time of the keepalives: otherwise one that is gone would block
-// the library's writes for ever. A write that failed ends the connection, which nothing can follow on.
+// Write fails when the peer has taken nothing for the time of the keepalives. Otherwise a peer that
+// is gone would block the library's writes indefinitely. A failed write ends the connection,
+// because a partial packet cannot be continued.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.open.Load() {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.silence))

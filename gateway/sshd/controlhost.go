@@ -12,11 +12,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// controlHost serves the reserved name: a command of the table, or, for a person without one, a list to pick from.
+// controlHost serves logins to the control host: a command of the table, or the list if a person
+// gives none.
 func (s *session) controlHost(ctx context.Context) {
 	if s.ask.kind == wire.RequestShell {
 		if s.ask.pty == nil {
-			s.fail(&wire.Error{Code: wire.CodeUsage, Message: "no command", Hint: "name one, such as ls, new NAME or help"})
+			s.fail(&wire.Error{Code: wire.CodeUsage, Message: "no command", Hint: "use a command such as ls, new NAME or help"})
 			return
 		}
 		s.pick(ctx)
@@ -39,10 +40,10 @@ func (s *session) controlHost(ctx context.Context) {
 	resized, interrupts := make(chan wire.WindowChange, 1), make(chan struct{}, 1)
 	c := CommandIO{Args: args, Stdin: s.input(), Stdout: s.channel, Stderr: s.channel.Stderr(), Pty: s.ask.pty, Resized: resized, Interrupts: interrupts}
 	if s.ask.pty != nil {
-		// The client's terminal is raw: what a terminal's line discipline does is ours to do.
+		// The client's terminal is raw: the server does what a terminal's line discipline would.
 		out := newlines{s.channel}
 		c.Stdout, c.Stderr = out, out
-		// It is read whether the command reads it or not: ^C must get through.
+		// Input is read whether the command reads it or not, so that ^C works.
 		typed := &turns{chunks: make(chan []byte, maxAhead)}
 		go typed.watch(s.input(), func() { cancel(errInterrupted) }) // ends with the channel
 		c.Stdin = &turn{ctx: context.Background(), from: typed}
@@ -61,7 +62,7 @@ func (s *session) controlHost(ctx context.Context) {
 	s.exit(status)
 }
 
-// commandRequests passes on what a client says while its command runs.
+// commandRequests handles a client's requests while its command runs.
 func (s *session) commandRequests(resized chan wire.WindowChange, interrupts chan<- struct{}) {
 	for q := range s.channel.Requests {
 		ok := false
@@ -70,7 +71,7 @@ func (s *session) commandRequests(resized chan wire.WindowChange, interrupts cha
 		case wire.RequestWindowChange:
 			var w wire.WindowChange
 			if w, ok = parseWindow(q.Payload); ok {
-				select { // only the newest size counts
+				select { // only the latest size matters
 				case <-resized:
 				default:
 				}
@@ -80,7 +81,7 @@ func (s *session) commandRequests(resized chan wire.WindowChange, interrupts cha
 			if ok = wire.Unmarshal(q.Payload, &signal) == nil && signal.Name == "INT"; ok {
 				select {
 				case interrupts <- struct{}{}:
-				default: // one is on its way already
+				default: // one is pending already
 				}
 			}
 		}
@@ -88,7 +89,7 @@ func (s *session) commandRequests(resized chan wire.WindowChange, interrupts cha
 	}
 }
 
-// errInterrupted ends a command whose person typed ^C.
+// errInterrupted is the cause when a person typed ^C.
 var errInterrupted = errors.New("interrupted")
 
 // newlines writes \n as \r\n, as a terminal's line discipline would.

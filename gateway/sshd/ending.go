@@ -11,62 +11,63 @@ import (
 )
 
 const (
-	// afterExit is how long output may pause, once the command has ended, until the channel is
-	// ended: a process that it left behind may hold the pipe indefinitely.
+	// afterExit is how long output may pause after the command has ended, before the channel is
+	// ended. A background process may hold the pipe indefinitely.
 	afterExit = time.Second
-	// beforeExit is how long the end of a command's output is held back for its exit status while
-	// the client might wait for it. OpenSSH's server sends EOF first, and a client that has nothing
-	// to send either may close the channel on that. It then misses what follows, and takes the
-	// command for killed or, as dbclient does, for successful. From a client that sends, or has sent
-	// EOF, the end is held back until the command has ended: it does not wait for that to go on.
+	// beforeExit is how long the end of output is held back for the exit status while the client
+	// might wait for it. OpenSSH's server sends EOF first, and a client without input may then close
+	// the channel. It would miss the exit status, and treat the command as killed or, like dbclient,
+	// as successful. For a client that sends, or has sent EOF, the end is held back until the command
+	// has ended: such a client does not wait for EOF.
 	beforeExit = 2 * time.Second
-	// afterClose is how long input that a client sent before it closed may take to arrive.
+	// afterClose is the time for input that a client sent before it closed to arrive.
 	afterClose = 2 * time.Second
-	// beforeClose is the time between the end of output and CLOSE for a careless client that was
-	// sent more than carelessFrom. It reads in one thread and answers CLOSE in another, so it may
-	// acknowledge data after its own CLOSE. That ends its connection: the library takes no message
-	// for a channel that is closed (RFC 4254, section 5.3). After EOF it acknowledges nothing.
+	// beforeClose is the pause between EOF and CLOSE for a careless client that received more than
+	// carelessFrom. Such a client reads in one thread and answers CLOSE in another, so it may
+	// acknowledge data after its own CLOSE. The library then ends the connection, as RFC 4254,
+	// section 5.3 forbids messages for a closed channel. After EOF the client acknowledges nothing.
 	beforeClose  = 100 * time.Millisecond
 	carelessFrom = 16 << 10
 )
 
-// isCareless reports whether clients of that version (RFC 4253, section 4.2) are careless: paramiko's.
+// isCareless reports whether a client of that version (RFC 4253, section 4.2) is careless, such as
+// paramiko.
 func isCareless(version []byte) bool {
 	return strings.HasPrefix(string(version), "SSH-2.0-paramiko_")
 }
 
-// ending passes a sandbox's requests on and puts the end of a relayed channel in order.
+// ending relays a sandbox's requests and orders the end of a relayed channel.
 //
-// The library hands over data and requests apart. So this is what has to be put in order: a
-// stream's data before its EOF, requests among themselves, exit-status or exit-signal before EOF
-// where the sandbox sent it before, EOF of both streams before CLOSE (RFC 4254, sections 5.3 and
-// 6.10). It belongs to one goroutine.
+// The library delivers data and requests separately, so ending restores this order: a stream's data
+// before its EOF; requests among themselves; exit-status or exit-signal before EOF if the sandbox
+// sent it first; EOF of both streams before CLOSE (RFC 4254, sections 5.3 and 6.10). It belongs to
+// one goroutine.
 type ending struct {
 	*relay
 	in, out, errs *sshconn.Flow
 
-	inDone, outDone, errDone <-chan struct{}     // closed when a pump has ended; nil once that is known
-	clientGone               <-chan struct{}     // closed when the client has closed; nil once that is known
+	inDone, outDone, errDone <-chan struct{}     // closed when a pump has ended; nil after that
+	clientGone               <-chan struct{}     // closed when the client has closed; nil after that
 	requests                 <-chan *ssh.Request // of the sandbox; nil after its CLOSE
 
-	timer  <-chan time.Time // of a channel that is to be closed
-	status <-chan time.Time // of an EOF that is held back, while the client may send
+	timer  <-chan time.Time // of a channel that will be closed
+	status <-chan time.Time // of a held EOF, while the client may send
 
 	exited bool // the sandbox reported how the command ended
 	gone   bool // the client has closed
-	asked  bool // the sandbox was sent CLOSE to end the channel in order
+	asked  bool // CLOSE was sent to the sandbox to end the channel in order
 	held   bool // EOF is held back
 
-	last, lastInput int64 // output and input at the last look
+	last, lastInput int64 // output and input at the last check
 }
 
-// input is how much was passed on to the sandbox.
+// input returns the number of bytes passed to the sandbox.
 func (e *ending) input() int64 {
 	n, _ := e.in.Passed()
 	return n
 }
 
-// output is how much was passed on to the client, and whether more is on its way.
+// output returns the number of bytes passed to the client, and whether a write is under way.
 func (e *ending) output() (n int64, busy bool) {
 	out, writing := e.out.Passed()
 	errs, writingErrs := e.errs.Passed()
@@ -103,7 +104,7 @@ func (e *ending) run() {
 	}
 }
 
-// request takes a request of the sandbox.
+// request handles a request of the sandbox.
 func (e *ending) request(q *ssh.Request) {
 	if e.pass(q); e.exited && e.outDone == nil && e.errDone == nil && e.held {
 		e.held, e.status = false, nil
@@ -111,7 +112,7 @@ func (e *ending) request(q *ssh.Request) {
 	}
 }
 
-// pass passes a request of the sandbox on to the client.
+// pass passes a request of the sandbox to the client.
 func (e *ending) pass(q *ssh.Request) {
 	if ours(q.Type) {
 		_ = q.Reply(false, nil)
@@ -138,7 +139,7 @@ func (e *ending) outputEnded() {
 	}
 }
 
-// statusIsLate passes the end of output on without exit status, unless the client still sends.
+// statusIsLate passes the end of output on without an exit status, unless the client still sends.
 func (e *ending) statusIsLate() {
 	if now := e.input(); now != e.lastInput {
 		e.status, e.lastInput = time.After(beforeExit), now
@@ -148,7 +149,7 @@ func (e *ending) statusIsLate() {
 	e.eof()
 }
 
-// eof sends EOF to the client, after the requests that came before it.
+// eof sends EOF to the client, after the requests that preceded it.
 func (e *ending) eof() {
 	for {
 		select {
@@ -157,7 +158,7 @@ func (e *ending) eof() {
 				e.pass(q)
 				continue
 			}
-			// run receives the same again.
+			// run handles the closed channel.
 		default:
 		}
 		_ = e.client.CloseWrite()
@@ -165,7 +166,7 @@ func (e *ending) eof() {
 	}
 }
 
-// sandboxClosed passes CLOSE of the sandbox on, after what it sent before. The pumps end by themselves.
+// sandboxClosed passes the sandbox's CLOSE on, after its data. The pumps end by themselves.
 func (e *ending) sandboxClosed() {
 	e.requests = nil
 	waitFor(e.outDone)
@@ -194,7 +195,7 @@ func (e *ending) inputEnded() {
 	}
 }
 
-// clientClosed passes CLOSE of the client on, when its data has arrived or that takes too long.
+// clientClosed passes the client's CLOSE on, when its data has arrived or after afterClose.
 func (e *ending) clientClosed() {
 	e.clientGone, e.gone = nil, true
 	if e.timer = nil; e.inDone == nil {
@@ -205,7 +206,7 @@ func (e *ending) clientClosed() {
 }
 
 // timeIsUp ends the channel of a command that has ended, once its output pauses, or of a client
-// that has closed. A server like sshd would wait for everybody who holds the command's pipe.
+// that has closed. A server like sshd would wait for all processes that hold the command's pipe.
 func (e *ending) timeIsUp() {
 	if e.gone {
 		e.timer = nil
@@ -231,7 +232,7 @@ func waitFor(done <-chan struct{}) {
 	}
 }
 
-// noteExit notes how the command ended and reports whether the request is well-formed.
+// noteExit records how the command ended, and reports whether the request is well-formed.
 func (r *relay) noteExit(q *ssh.Request) bool {
 	if q.Type == wire.RequestExitStatus {
 		var s wire.ExitStatus

@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// heard is the client's side of a channel, and what was said on it.
+// heard is the client's side of a channel, and what it received.
 type heard struct {
 	input    *io.PipeReader
 	requests chan *ssh.Request
@@ -64,11 +64,11 @@ func (e heardErrors) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// program is the sandbox's side of a channel whose program leaves output to be read when it has ended.
+// program is the sandbox's side of a channel whose program leaves unread output when it ends.
 type program struct {
 	out, errs *io.PipeReader
 	ends      [2]*io.PipeWriter
-	rest      string // what it has written when it ends, and nobody has read
+	rest      string // unread output at the end of the program
 	closed    chan struct{}
 	close     sync.Once
 	ended     sync.Once
@@ -96,7 +96,7 @@ type programErrors struct{ *program }
 func (e programErrors) Read(b []byte) (int, error) { return e.errs.Read(b) }
 func (p *program) Stderr() io.ReadWriter           { return programErrors{p} }
 
-// end has the rest of the output read, and returns at its end: the exit status comes after that.
+// end reads the rest of the output, and returns at its end: the exit status follows.
 func (p *program) end() {
 	p.ended.Do(func() {
 		if p.rest != "" {
@@ -107,8 +107,8 @@ func (p *program) end() {
 	})
 }
 
-// In whatever order a program's streams end, its status comes and the sandbox closes the channel, the client hears all output, the status
-// once, EOF once, CLOSE, in this order.
+// Whatever the order in which a program's streams end, its status comes and the sandbox closes the
+// channel: the client receives all output, the status once, EOF once, then CLOSE.
 func TestEndOfProgram(t *testing.T) {
 	const out, errs, exit, closed, wait = "out", "errs", "exit", "close", "wait"
 	tests := map[string][]string{
@@ -175,7 +175,7 @@ func TestEndOfProgram(t *testing.T) {
 					want = []string{"exit-status"}
 				}
 				if i := slices.Index(order, wait); i >= 0 && slices.Index(order, exit) > i {
-					want = []string{"EOF", "exit-status"} // it was not to be had before
+					want = []string{"EOF", "exit-status"} // it was not available before
 				} else {
 					want = append(want, "EOF")
 				}
@@ -203,9 +203,9 @@ func TestEndOfProgram(t *testing.T) {
 	}
 }
 
-// The status that comes just when the client has waited long enough for it is told, and the channel closed.
+// A status that arrives when the wait for it ends is still passed on, and the channel closed.
 func TestEndOfProgramJustThen(t *testing.T) {
-	for range 40 { // which of two is received from is chance
+	for range 40 { // the select picks one of two at random
 		synctest.Test(t, func(t *testing.T) {
 			p := newProgram("")
 			in, typing := io.Pipe()
@@ -221,7 +221,7 @@ func TestEndOfProgramJustThen(t *testing.T) {
 			p.ends[0].Close()
 			p.ends[1].Close()
 			synctest.Wait()
-			requests <- &ssh.Request{Type: "slow"} // keeps the relay for as long
+			requests <- &ssh.Request{Type: "slow"} // keeps the relay busy for as long
 			requests <- &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
 			<-time.After(2 * beforeExit)
 			synctest.Wait()
@@ -243,13 +243,13 @@ func TestEndOfProgramJustThen(t *testing.T) {
 	}
 }
 
-// A client that reads late gets all that a command wrote, also where a background child holds its output open: until then that is not the
-// sandbox's to read.
+// A client that reads late gets all output, also if a background process holds it open: until then
+// the sandbox cannot read it.
 func TestSlowReader(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	c := w.dial("alice", "demo")
-	for i, more := range []int{15_000, 35_000, 55_000} { // than fits into the window: what is left is in the pipe when the command ends
+	for i, more := range []int{15_000, 35_000, 55_000} { // more than the window: the rest is in the pipe when the command ends
 		ch, reqs := openSession(t, c)
 		exited := make(chan struct{}, 1)
 		go func() { // ends with the channel
@@ -264,9 +264,9 @@ func TestSlowReader(t *testing.T) {
 		eventually(t, "the end of the command", func() bool { return output(t, c, fmt.Sprintf("[ -e ended%d ] && echo yes || true", i)) == "yes\n" })
 		patience := 300 * time.Millisecond
 		if i == 0 {
-			patience = 3 * (afterExit + beforeExit) / 2 // and all that has a bound
+			patience = 3 * (afterExit + beforeExit) / 2 // and the total is bounded
 		}
-		select { // the time in which the sandbox could take it
+		select { // while the sandbox could take it
 		case <-exited:
 			t.Error("the exit status came before the output")
 		case <-time.After(patience):
@@ -279,7 +279,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// A client that may say how much it has read after it has closed knows of the end of much output for a while before it has to.
+// A client that may acknowledge data after its close learns of the end of much output some time
+// before the close.
 func TestEndForCareless(t *testing.T) {
 	for _, c := range []struct {
 		version string

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// relay passes the channel on to the sandbox's SSH server: a command, a shell without a terminal, or
-// a subsystem.
+// relay relays the channel to the sandbox's SSH server: a command, a shell without a terminal, or a
+// subsystem.
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -22,7 +22,7 @@ func (s *session) relay(ctx context.Context) {
 		s.fail(err)
 		return
 	case err != nil:
-		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s opens no session: %s",
+		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s: cannot open a session: %s",
 			c.target.Sandbox, plain(err.Error())))
 		return
 	}
@@ -47,7 +47,7 @@ func (s *session) relay(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errAnswered) {
-			// As the sandbox answered: the client has its own words for that.
+			// Answer as the sandbox did: the client has its own message for that.
 			s.settle(nil, nil)
 			_ = s.final.Reply(false, nil)
 			return
@@ -85,7 +85,8 @@ func (s *session) relay(ctx context.Context) {
 	record(gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
 }
 
-// sayLost says why a command ended without an exit status, if the connection to its sandbox has.
+// sayLost reports why a command ended without an exit status, if the connection to its sandbox was
+// lost.
 func (s *session) sayLost(ctx context.Context, u *upstream) {
 	if _, _, err := u.conn.SendRequest(wire.GlobalKeepalive, true, nil); err == nil || ctx.Err() != nil {
 		return
@@ -94,11 +95,11 @@ func (s *session) sayLost(ctx context.Context, u *upstream) {
 	s.sayError(c.hub().Relay.Lost(ctx, c.grant.Principal, c.target.Sandbox))
 }
 
-// errAnswered says that the sandbox refused what the channel is for.
+// errAnswered means that the sandbox refused the request of the channel.
 var errAnswered = errors.New("the sandbox refused")
 
-// start makes the requests at the sandbox that the client made here, and answers those that still
-// wait. The record that it returns is nil without a terminal.
+// start repeats the client's requests at the sandbox, and answers those that wait. Without a
+// terminal it returns a nil record.
 func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gateway.Terminal, error) {
 	name := s.client.target.Sandbox
 	if p := s.ask.pty; p != nil {
@@ -107,12 +108,12 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 			return nil, closedBy(s.client.target.Sandbox)
 		}
 		if !ok {
-			return nil, wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
+			return nil, wire.Errorf(wire.CodeUnavailable, "sandbox %s refused a terminal", name)
 		}
 	}
 	for _, e := range s.ask.env {
 		if _, err := to.SendRequest(wire.RequestEnv, false, wire.Marshal(e)); err != nil {
-			break // what follows fails too
+			break // later requests fail, too
 		}
 	}
 	s.settle(to, u)
@@ -145,16 +146,16 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 	return nil, errAnswered
 }
 
-// closedBy is the error of a channel that ended before the sandbox had answered.
+// closedBy is the error of a channel that ended before the sandbox answered.
 func closedBy(sandbox string) error {
 	return wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", sandbox)
 }
 
-// allowLater decides on a request of the client while the channel is relayed.
+// allowLater decides on a client's request while the channel is relayed.
 func (s *session) allowLater(q *ssh.Request, u *upstream, term *gateway.Terminal) bool {
 	switch q.Type {
 	case wire.RequestPty:
-		return false // there was time for it
+		return false // too late
 	case wire.RequestEnv:
 		var e wire.Env
 		return s.allowEnv(q.Payload, &e)
@@ -176,7 +177,7 @@ func (s *session) allowLater(q *ssh.Request, u *upstream, term *gateway.Terminal
 	return true
 }
 
-// expect lets the sandbox open what a request of this channel asks for, until the channel ends.
+// expect allows the sandbox to open the channels that a request asks for, until this channel ends.
 func (s *session) expect(request string, u *upstream) {
 	what := map[string]string{wire.RequestAgent: wire.ChannelAgent, wire.RequestX11: wire.ChannelX11}[request]
 	if what == "" {

@@ -17,10 +17,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// slotTime is how long a machine may take to give back the room of a channel that has ended (MaxSessions in sshd_config(5)).
+// slotTime is the time for a machine to free the slot of a channel that has ended (MaxSessions in
+// sshd_config(5)).
 const slotTime = 3 * time.Second
 
-// files serves SFTP for a machine that refused it, by commands on the client's own connection.
+// files serves SFTP with commands, on the client's own connection, for a machine that refused SFTP.
 func (s *session) files(ctx context.Context, u *upstream) {
 	go func() { // until the client has closed the channel
 		for q := range s.channel.Requests {
@@ -37,17 +38,18 @@ func (s *session) files(ctx context.Context, u *upstream) {
 	record(gateway.ExecEvent{Command: "subsystem " + wire.SubsystemSFTP + " by commands"})
 }
 
-// isFiles reports whether the client wants SFTP.
+// isFiles reports whether the client asks for SFTP.
 func (a ask) isFiles() bool {
 	return a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemSFTP
 }
 
-// greeting looks at how what answers an SFTP client begins, and says so when that is not SFTP: a machine that runs one command
-// whatever is asked (ForceCommand), or whose start-up files print, has clients complain of a message that is too long.
+// greeting checks the first bytes of the answer to an SFTP client, and reports if it is not SFTP.
+// On machines with ForceCommand, or with start-up files that print, clients only report a message
+// that is too long.
 type greeting struct {
 	say  func(line string)
-	read []byte // the beginning, until it is looked at
-	over bool   // it was
+	read []byte // the first bytes, until checked
+	over bool   // checked
 }
 
 func (g *greeting) Write(p []byte) (int, error) {
@@ -55,12 +57,12 @@ func (g *greeting) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	g.read = append(g.read, p...)
-	// SSH_FXP_VERSION: length, type, version (draft-ietf-secsh-filexfer-02, section 3 and 4).
+	// SSH_FXP_VERSION: length, type, version (draft-ietf-secsh-filexfer-02, sections 3 and 4).
 	if len(g.read) < 5 {
 		return len(p), nil
 	}
 	if n := binary.BigEndian.Uint32(g.read); g.read[4] != fxpVersion || n < 5 || n > maxVersion {
-		g.say("that is not SFTP, but: " + text.Line(string(g.read), 100) + "; is there a ForceCommand, or do start-up files print?")
+		g.say("not an SFTP answer: " + text.Line(string(g.read), 100) + "; check for ForceCommand, and for start-up files that print")
 	}
 	g.over, g.read = true, nil
 	return len(p), nil
@@ -68,10 +70,10 @@ func (g *greeting) Write(p []byte) (int, error) {
 
 const (
 	fxpVersion = 2
-	maxVersion = 64 << 10 // of extensions that a server may name
+	maxVersion = 64 << 10 // for the extensions of a server
 )
 
-// begun is a client's channel that is granted when somebody reads it.
+// begun is a client's channel whose request is granted at the first read.
 type begun struct {
 	io.Reader
 	io.Writer

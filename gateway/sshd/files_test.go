@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What answers an SFTP client without speaking SFTP is named, once; nothing is said of what does.
+// An answer to an SFTP client that is not SFTP is reported once. SFTP is not.
 func TestGreeting(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -27,8 +27,8 @@ func TestGreeting(t *testing.T) {
 		{"nothing", nil, ""},
 		{"a forced command", []string{"sorry, no shell\n", "and more"}, "sorry, no shell"},
 		{"in pieces", []string{"no", "pe, nothing"}, "nope, nothing"},
-		{"another message", []string{"\x00\x00\x00\x05\x65\x00"}, "not SFTP"},
-		{"too long", []string{"\x7f\x00\x00\x05\x02\x00"}, "not SFTP"},
+		{"another message", []string{"\x00\x00\x00\x05\x65\x00"}, "not an SFTP answer"},
+		{"too long", []string{"\x7f\x00\x00\x05\x02\x00"}, "not an SFTP answer"},
 	} {
 		var said []string
 		g := &greeting{say: func(line string) { said = append(said, line) }}
@@ -43,7 +43,7 @@ func TestGreeting(t *testing.T) {
 	}
 }
 
-// shell serves a session channel as a machine does that has a shell, and no SFTP.
+// shell serves a session channel as a machine with a shell and no SFTP does.
 func shell(ch ssh.Channel, reqs <-chan *ssh.Request) {
 	defer ssh.DiscardRequests(reqs)
 	defer ch.Close()
@@ -74,7 +74,7 @@ func shell(ch ssh.Channel, reqs <-chan *ssh.Request) {
 	}
 }
 
-// Files go to and from a machine without SFTP by commands.
+// Files are copied to and from a machine without SFTP by commands.
 func TestFilesByCommands(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// FirstRunOptions say whom a first run trusts. File and Identity are required.
+// FirstRunOptions configure FirstRun. File and Identity are required.
 type FirstRunOptions struct {
-	File     string        // authorized_keys to write; if it exists, nothing happens
-	Identity ssh.PublicKey // the key pair in the state directory
-	SSHDir   string        // the invoking user's ~/.ssh; empty looks at none
-	Agent    string        // path of the agent's socket (SSH_AUTH_SOCK); empty asks none
+	File     string        // authorized_keys to write; if it exists, FirstRun does nothing
+	Identity ssh.PublicKey // key pair of the state directory
+	SSHDir   string        // ~/.ssh of the invoking user; empty: none
+	Agent    string        // path of the agent's socket (SSH_AUTH_SOCK); empty: none
 
-	// Forwarded says that Agent leads to another machine (SSH_CONNECTION is set, say): its keys are not this user's
-	// presence here, and are not trusted. An agent whose socket an sshd serves is not asked either.
+	// Forwarded means that Agent is on another machine, for example because SSH_CONNECTION is set.
+	// Its keys are not trusted. Nor are those of an agent whose socket an sshd serves.
 	Forwarded bool
-	Loopback  bool // every listener is on loopback; otherwise only Identity is trusted
+	Loopback  bool // all listeners are on loopback; otherwise only Identity is trusted
 	Now       func() time.Time
 }
 
@@ -37,10 +37,11 @@ type Trusted struct {
 	Why         string
 }
 
-// FirstRun writes the keys of the invoking user into a new authorized_keys file, each with when and why, and returns them.
-// Trusted are the identity of the state directory, public keys in ~/.ssh whose private half is beside them, and what a
-// local agent holds. When the file exists – on every later run – it returns nil and trusts nothing new. The store must be
-// empty too: that is for the caller to know.
+// FirstRun writes the invoking user's keys to a new authorized_keys file, each with time and
+// reason, and returns them. It trusts the identity of the state directory, public keys in ~/.ssh
+// with their private key beside them, and keys in a local agent. If the file exists, as on every
+// later run, it returns nil and trusts nothing new. The caller must make sure that the store is
+// empty, too.
 func FirstRun(o FirstRunOptions) ([]Trusted, error) {
 	if _, err := os.Lstat(o.File); !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -50,8 +51,8 @@ func FirstRun(o FirstRunOptions) ([]Trusted, error) {
 		now = o.Now
 	}
 	w := &trustWriter{when: now().UTC().Format(time.RFC3339)}
-	w.comment("Who may log in to this daemon, in the form of OpenSSH's authorized_keys. The daemon reads it again when it")
-	w.comment(`changes and never writes it again. Beside sshd's options: principal="NAME" kind="agent" role="watch".`)
+	w.comment("Keys that may log in to this daemon, in OpenSSH's authorized_keys format. The daemon reads the file again")
+	w.comment(`when it changes, and does not write it. Options besides sshd's: principal="NAME" kind="agent" role="watch".`)
 	w.trust(o.Identity, "the key pair of this state directory")
 	if o.Loopback {
 		w.trustDir(o.SSHDir)
@@ -59,7 +60,7 @@ func FirstRun(o FirstRunOptions) ([]Trusted, error) {
 			w.trustAgent(o.Agent)
 		}
 	} else {
-		w.comment("not only loopback is listened on: the user's own keys are left for you to add")
+		w.comment("a listener is not on loopback: add your own keys here")
 	}
 	if err := writeNew(o.File, w.text.Bytes(), 0o600); err != nil {
 		return nil, fmt.Errorf("first run: %w", err)
@@ -80,7 +81,7 @@ func (w *trustWriter) trust(key ssh.PublicKey, why string) {
 	if slices.ContainsFunc(w.trusted, func(t Trusted) bool { return t.Fingerprint == f }) {
 		return
 	}
-	why = strings.Map(func(r rune) rune { // file names and comments may hold anything
+	why = strings.Map(func(r rune) rune { // file names and comments can contain anything
 		if r < ' ' || r > '~' {
 			return '?'
 		}
@@ -95,12 +96,12 @@ func (w *trustWriter) trust(key ssh.PublicKey, why string) {
 	w.trusted = append(w.trusted, Trusted{Fingerprint: f, Why: why})
 }
 
-// trustDir trusts id_*.pub with a private half. A public key alone says nothing: it may be a colleague's.
+// trustDir trusts id_*.pub files with a private key. A public key alone may be another user's.
 func (w *trustWriter) trustDir(dir string) {
 	if dir == "" {
 		return
 	}
-	public, _ := filepath.Glob(filepath.Join(dir, "id_*.pub")) // only a bad pattern is an error
+	public, _ := filepath.Glob(filepath.Join(dir, "id_*.pub")) // fails only for a bad pattern
 	for _, path := range public {
 		if info, err := os.Stat(strings.TrimSuffix(path, ".pub")); err != nil || !info.Mode().IsRegular() {
 			continue
@@ -110,7 +111,7 @@ func (w *trustWriter) trustDir(dir string) {
 			w.comment(fmt.Sprintf("%s not trusted: %q cannot be read", w.when, filepath.Base(path)))
 			continue
 		}
-		w.trust(key, "your "+filepath.Base(path)+", whose private half is beside it")
+		w.trust(key, "your "+filepath.Base(path)+", with its private key beside it")
 	}
 }
 
@@ -133,10 +134,10 @@ func readPublic(path string) (ssh.PublicKey, error) {
 	return key, err
 }
 
-// agentTimeout bounds an agent that does not answer: starting must not depend on it.
+// agentTimeout limits the wait for an agent, so that it cannot block the start.
 const agentTimeout = 2 * time.Second
 
-// trustAgent trusts what a local agent holds.
+// trustAgent trusts the keys in a local agent.
 func (w *trustWriter) trustAgent(socket string) {
 	if socket == "" {
 		return
@@ -148,7 +149,7 @@ func (w *trustWriter) trustAgent(socket string) {
 	}
 	defer c.Close()
 	if servedBySSHD(c) {
-		w.comment(fmt.Sprintf("%s the agent is a forwarded one: its keys are left for you to add", w.when))
+		w.comment(fmt.Sprintf("%s the agent is forwarded: add its keys here if you trust them", w.when))
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(agentTimeout))
@@ -162,6 +163,6 @@ func (w *trustWriter) trustAgent(socket string) {
 		if _, cert := key.(*ssh.Certificate); err != nil || cert {
 			continue
 		}
-		w.trust(key, "held by your agent, "+k.Comment)
+		w.trust(key, "in your agent, "+k.Comment)
 	}
 }

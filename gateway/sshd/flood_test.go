@@ -20,11 +20,11 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// fullNumbers reports whether attacks are made with the numbers that the security page promises, and times and memory are
-// held to it: `make -C scripts interop` asks for it, on a machine that does nothing else.
+// fullNumbers reports whether attacks run with the numbers that the security page promises, with
+// limits on time and memory. `make -C scripts interop` sets it, on an otherwise idle machine.
 func fullNumbers() bool { return os.Getenv("SANDBOXD_INTEROP_FULL") != "" }
 
-// plainPacket is a packet as it is before there are keys (RFC 4253, section 6).
+// plainPacket returns a packet before encryption (RFC 4253, section 6).
 func plainPacket(payload []byte) []byte {
 	padding := 8 - (5+len(payload))%8
 	if padding < 4 {
@@ -35,7 +35,8 @@ func plainPacket(payload []byte) []byte {
 	return append(b, make([]byte, padding)...)
 }
 
-// kexInit is the first packet of a client with strict key exchange (OpenSSH, PROTOCOL, section 1.10).
+// kexInit returns the first packet of a client with strict key exchange (OpenSSH, PROTOCOL, section
+// 1.10).
 func kexInit() []byte {
 	type message struct {
 		Cookie                                         [16]byte `sshtype:"20"`
@@ -49,10 +50,10 @@ func kexInit() []byte {
 		CipherC: cipher, CipherS: cipher, MACC: mac, MACS: mac, CompressionC: none, CompressionS: none})
 }
 
-// With strict key exchange nothing but the key exchange may come before the keys: not even what may be ignored, for it
-// would shift the sequence numbers of what follows (Terrapin, CVE-2023-48795).
+// With strict key exchange, only key exchange messages may come before the keys. Even ignorable
+// ones would shift later sequence numbers (Terrapin, CVE-2023-48795).
 func TestStrictKex(t *testing.T) {
-	w := newWorld(t, worldOptions{limits: Limits{Grace: time.Hour}}) // whoever is sent away is not for being slow
+	w := newWorld(t, worldOptions{limits: Limits{Grace: time.Hour}}) // so that no client is disconnected for being slow
 	const version = "SSH-2.0-x\r\n"
 	for name, message := range map[string][]byte{
 		"IGNORE": append([]byte{2}, ssh.Marshal(struct{ Data string }{"x"})...),
@@ -69,14 +70,15 @@ func TestStrictKex(t *testing.T) {
 			garbage(t, w.addr, append(append([]byte(version), plainPacket(kexInit())...), plainPacket(message)...))
 		})
 	}
-	// Without the messages the gateway waits for the rest, so it is they that ended it: its own first packet is answered.
+	// Without these messages the gateway waits for more, so they ended the connection: its own
+	// first packet is answered.
 	c, err := net.Dial("tcp", w.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	// An ephemeral key of X25519 that is the base point: the answer, 31, comes only to who was not sent away.
+	// An ephemeral X25519 key that is the base point: only a connected client gets the answer, 31.
 	point := make([]byte, 32)
 	point[0] = 9
 	init := append([]byte{30}, ssh.Marshal(struct{ Point []byte }{point})...)
@@ -112,8 +114,8 @@ func answers(t *testing.T, r io.Reader) []byte {
 	return types
 }
 
-// Connections that never log in, by the thousand and from a thousand places, leave who is inside alone and let in who
-// knows a key.
+// Thousands of connections that never log in, from a thousand addresses, do not affect logged-in
+// clients, and allow valid logins.
 func TestHalfOpenFlood(t *testing.T) {
 	const sources = 1000
 	n := 1000
@@ -179,7 +181,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	}
 }
 
-// residentMemory is that of this process, the attackers' half included.
+// residentMemory returns the memory of this process, including the attackers' half.
 func residentMemory(t testing.TB) int64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")
@@ -199,7 +201,7 @@ func residentMemory(t testing.TB) int64 {
 	return 0
 }
 
-// A client that exchanges keys over and over costs time, of its own too, and no memory; what it sends arrives.
+// A client that exchanges keys repeatedly costs time, its own too, and no memory. Its data arrives.
 func TestRekeyFlood(t *testing.T) {
 	n := 200
 	if fullNumbers() {
@@ -212,7 +214,7 @@ func TestRekeyFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	counted := &gagged{Conn: raw}
-	// The least that the library takes: keys anew every 256 bytes.
+	// The library's minimum: new keys every 256 bytes.
 	sc, chans, reqs, err := ssh.NewClientConn(counted, w.addr, &ssh.ClientConfig{Config: ssh.Config{RekeyThreshold: 256}, User: "demo",
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))}, HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
 	if err != nil {
@@ -233,7 +235,8 @@ func TestRekeyFlood(t *testing.T) {
 		if _, err := io.ReadFull(ch, got); err != nil || !bytes.Equal(got, data) {
 			t.Fatalf("round %d: %q, %v", i, got, err)
 		}
-		// It is at least 500 bytes each way. The library makes it beside what it writes: a round that did not wait would go with the one before.
+		// At least 500 bytes in each direction. The library exchanges keys beside writes: without a
+		// wait, a round would share the exchange of the previous one.
 		eventually(t, "an exchange of keys in each round", func() bool { return counted.written.Load()-sent >= int64((i+1)*(len(data)+500)) })
 	}
 	if grown := heap() - before; grown > 64<<20 {
@@ -251,8 +254,8 @@ func heap() int64 {
 	return int64(m.HeapInuse)
 }
 
-// A client that begins to exchange keys and never goes on, while a command floods it: little is kept for it, and it is
-// sent away – also when it goes on sending bytes, of a packet that never ends.
+// A client that starts a key exchange and does not continue, while a command floods it, uses little
+// memory and is disconnected. So is one that keeps sending bytes of an endless packet.
 func TestRekeyNeverEnds(t *testing.T) {
 	for name, drip := range map[string]bool{"silent": false, "dripping": true} {
 		t.Run(name, func(t *testing.T) {
@@ -280,7 +283,8 @@ func TestRekeyNeverEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := heap()
-			// When 64 KiB have come the client's library begins; what it writes after that is kept from the gateway.
+			// After 64 KiB the client's library starts a key exchange; its later writes are
+			// withheld from the gateway.
 			gag.after.Store(gag.written.Load() + 4<<10)
 			if err := s.Start("yes"); err != nil {
 				t.Fatal(err)
@@ -308,7 +312,8 @@ func TestRekeyNeverEnds(t *testing.T) {
 	}
 }
 
-// dripPacket sends a packet of 256 KiB a byte at a time, until the connection ends. Its length is not encrypted (RFC 5647).
+// dripPacket sends a packet of 256 KiB byte by byte until the connection ends. Its length is not
+// encrypted (RFC 5647).
 func dripPacket(c net.Conn) {
 	if _, err := c.Write([]byte{0, 3, 0xff, 0xf0}); err != nil {
 		return
@@ -322,11 +327,11 @@ func dripPacket(c net.Conn) {
 	}
 }
 
-// gagged is a client's connection of which the other side hears only the first bytes.
+// gagged is a client's connection that passes only its first bytes to the other side.
 type gagged struct {
 	net.Conn
 	written atomic.Int64
-	after   atomic.Int64 // 0 while nothing is kept back
+	after   atomic.Int64 // 0: nothing is withheld
 	gagged  atomic.Bool
 }
 
@@ -344,7 +349,7 @@ func (g *gagged) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A signature of a FIDO key that was made without touching it is refused, unless the key's line allows that.
+// A signature of a FIDO key without touch is denied, unless the key's line allows it.
 func TestSecurityKeys(t *testing.T) {
 	key, free := newSecurityKey(t), newSecurityKey(t)
 	w := newWorld(t, worldOptions{keys: []string{

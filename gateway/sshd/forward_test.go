@@ -18,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
-// echoServer answers each connection with what it got, after its EOF, in capitals.
+// echoServer answers each connection with its data in capitals, after its EOF.
 func echoServer(t testing.TB, network, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -43,7 +43,7 @@ func echoServer(t testing.TB, network, address string) net.Listener {
 	return l
 }
 
-// askEcho sends text, closes its half, and returns the answer.
+// askEcho sends text, closes its direction, and returns the answer.
 func askEcho(network, address, text string) (string, error) {
 	c, err := net.DialTimeout(network, address, time.Minute)
 	if err != nil {
@@ -69,7 +69,7 @@ func wantEcho(t testing.TB, network, address, text string) {
 	}
 }
 
-// freePort is a port that nothing listens on for now.
+// freePort returns a port that is currently free.
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -81,13 +81,14 @@ func freePort(t testing.TB) string {
 	return port
 }
 
-// shortDir is a directory whose name leaves room for a socket's.
+// shortDir returns a directory with a name short enough for a socket path.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	return shortdir.New(t)
 }
 
-// startReady runs a program in the background until the test ends and returns when it has said ready.
+// startReady runs a program in the background until the test ends, and returns when it prints
+// ready.
 func startReady(t testing.TB, c *exec.Cmd, ready string) {
 	t.Helper()
 	out, err := c.StdoutPipe()
@@ -254,7 +255,7 @@ func TestControlMaster(t *testing.T) {
 	}
 }
 
-// Two users with their agents at once, in one sandbox: each command reaches the agent of the one who started it.
+// Two users with agents in one sandbox: each command reaches the agent of its own user.
 func TestAgentsNeverCross(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

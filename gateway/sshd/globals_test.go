@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// hostkeys-00 of a sandbox is dropped, keepalives are answered on both sides, nothing is left without an answer.
+// hostkeys-00 of a sandbox is dropped, keepalives are answered on both sides, and every request
+// gets an answer.
 func TestRule4GlobalRequests(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -53,7 +54,7 @@ func TestRule4GlobalRequests(t *testing.T) {
 	}
 }
 
-// A thousand requests, answered ones and others, freeze nothing.
+// A thousand requests, with and without answers, block nothing.
 func TestRule4ManyRequests(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -72,7 +73,7 @@ func TestRule4ManyRequests(t *testing.T) {
 	}
 }
 
-// After no-more-sessions there are none, and it goes no further.
+// After no-more-sessions there are none, and it is not passed on.
 func TestRule4NoMoreSessions(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

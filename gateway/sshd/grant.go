@@ -16,22 +16,22 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// grant is what one line of authorized_keys, or one certificate, lets its holder do. It is not changed once made.
+// grant is what one line of authorized_keys, or one certificate, allows. It is immutable.
 type grant struct {
 	gateway.Principal
-	PermitListen []string // [host:]port that may be listened on in the sandbox; none means any
+	PermitListen []string // [host:]port that may be listened on in the sandbox; empty: any
 	NoTouch      bool     // a security key need not be touched
 
-	authority  bool     // the key signs certificates and does not log in itself
-	principals []string // of an authority: one of them must be in the certificate
+	authority  bool     // the key signs certificates and cannot log in
+	principals []string // of an authority: certificates must name one of them
 }
 
-// errOption is the error of a line whose options we do not understand or cannot hold: such a line is refused whole, since
-// an option restricts.
+// errOption is the error of a line with an unknown or unsupported option. Such a line is rejected,
+// because options restrict.
 var errOption = errors.New("authorized_keys option")
 
-// parseOptions reads the options of one line, as ssh.ParseAuthorizedKey splits them, for a key that belongs to owner
-// unless the line says otherwise.
+// parseOptions parses the options of a line, as split by ssh.ParseAuthorizedKey. The key belongs to
+// owner unless the line names a principal.
 func parseOptions(options []string, owner string) (*grant, error) {
 	g := &grant{Principal: gateway.Principal{Name: owner, Kind: wire.Person, Rights: wire.RightDrive}}
 	seen := map[string]bool{}
@@ -44,7 +44,8 @@ func parseOptions(options []string, owner string) (*grant, error) {
 				return nil, fmt.Errorf("%w %q: %w", errOption, name, err)
 			}
 		}
-		// sshd takes the first of a repeated option, or fails, depending on the option; we do not guess.
+		// Depending on the option, sshd uses the first of repeated ones or fails. Here, repetition
+		// is an error.
 		if once := name != "permitopen" && name != "permitlisten" && name != "environment"; once && seen[name] {
 			return nil, fmt.Errorf("%w %q is given twice", errOption, name)
 		}
@@ -52,7 +53,7 @@ func parseOptions(options []string, owner string) (*grant, error) {
 		set, known := flagOptions[name], valueOptions[name]
 		switch {
 		case set == nil && known == nil:
-			return nil, fmt.Errorf("%w %.64q is not known here", errOption, name)
+			return nil, fmt.Errorf("%w %.64q is unknown", errOption, name)
 		case set != nil && hasValue:
 			return nil, fmt.Errorf("%w %q takes no value", errOption, name)
 		case known != nil && !hasValue:
@@ -67,15 +68,15 @@ func parseOptions(options []string, owner string) (*grant, error) {
 	}
 	switch {
 	case g.authority && seen["principal"]:
-		return nil, fmt.Errorf("%w \"principal\" is for keys; a certificate names its own", errOption)
+		return nil, fmt.Errorf("%w \"principal\" applies to keys; a certificate names its own", errOption)
 	case !g.authority && seen["principals"]:
-		return nil, fmt.Errorf("%w \"principals\" is for cert-authority", errOption)
+		return nil, fmt.Errorf("%w \"principals\" requires cert-authority", errOption)
 	}
 	return g, nil
 }
 
-// flagOptions are the options without a value, of sshd(8), AUTHORIZED_KEYS FILE FORMAT. They count in their order: those
-// that allow again come after restrict.
+// flagOptions are the options without a value (sshd(8), AUTHORIZED_KEYS FILE FORMAT). Their order
+// matters: options that allow come after restrict.
 var flagOptions = map[string]func(*grant){
 	"no-pty":              func(g *grant) { g.Options.NoPty = true },
 	"no-port-forwarding":  func(g *grant) { g.Options.NoForward = true },
@@ -88,15 +89,15 @@ var flagOptions = map[string]func(*grant){
 	"port-forwarding":   func(g *grant) { g.Options.NoForward = false },
 	"agent-forwarding":  func(g *grant) { g.Options.NoAgent = false },
 	"x11-forwarding":    func(g *grant) { g.Options.NoX11 = false },
-	"no-user-rc":        func(*grant) {}, // nothing here ever runs ~/.ssh/rc
+	"no-user-rc":        func(*grant) {}, // the daemon never runs ~/.ssh/rc
 	"user-rc":           func(*grant) {},
 	"cert-authority":    func(g *grant) { g.authority = true },
 	"no-touch-required": func(g *grant) { g.NoTouch = true },
 }
 
-// valueOptions are the options with a value: sshd's, and principal, kind and role, which are ours.
+// valueOptions are the options with a value: those of sshd, and our principal, kind and role.
 var valueOptions = map[string]func(*grant, string) error{
-	"environment": func(*grant, string) error { return nil }, // as sshd by default: accepted and ignored
+	"environment": func(*grant, string) error { return nil }, // accepted and ignored, as sshd does by default
 	"command": func(g *grant, v string) error {
 		if v == "" {
 			return errors.New("is empty")
@@ -143,7 +144,7 @@ var valueOptions = map[string]func(*grant, string) error{
 	"principals": func(g *grant, v string) error {
 		g.principals = strings.Split(v, ",")
 		if slices.Contains(g.principals, "") {
-			return errors.New("names nobody")
+			return errors.New("contains an empty name")
 		}
 		return nil
 	},
@@ -153,7 +154,7 @@ var valueOptions = map[string]func(*grant, string) error{
 			g.Kind = k
 			return nil
 		}
-		return errors.New("is neither agent nor person")
+		return errors.New("must be agent or person")
 	},
 	"role": func(g *grant, v string) error {
 		switch r := wire.Rights(v); r {
@@ -161,11 +162,11 @@ var valueOptions = map[string]func(*grant, string) error{
 			g.Rights = r
 			return nil
 		}
-		return errors.New("is neither drive nor watch")
+		return errors.New("must be drive or watch")
 	},
 }
 
-// unquote removes the quotes of an option's value; inside, only \" is an escape (sshd(8)).
+// unquote removes the quotes of an option's value. Inside them, only \" is an escape (sshd(8)).
 func unquote(v string) (string, error) {
 	if len(v) < 2 || v[0] != '"' || v[len(v)-1] != '"' {
 		return "", errors.New("value is not in double quotes")
@@ -177,17 +178,17 @@ func unquote(v string) (string, error) {
 	return v, nil
 }
 
-// checkPrincipal bounds the names that appear in logs, on status lines and as owners.
+// checkPrincipal validates a principal's name, which appears in logs, status lines and as an owner.
 func checkPrincipal(name string) error {
 	if name == "" || len(name) > 64 {
-		return errors.New("principal is not 1 to 64 characters long")
+		return errors.New("principal must have 1 to 64 characters")
 	}
 	for i, c := range []byte(name) {
 		switch {
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_':
 		case i > 0 && (c == '.' || c == '-' || c == '@'):
 		default:
-			return errors.New("principal is not letters, digits and _ . - @")
+			return errors.New("principal must consist of letters, digits and _ . - @")
 		}
 	}
 	return nil
@@ -201,7 +202,7 @@ func validPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// parseExpiry reads YYYYMMDD[Z] and YYYYMMDDHHMM[SS][Z]; without Z it is local time.
+// parseExpiry parses YYYYMMDD[Z] and YYYYMMDDHHMM[SS][Z]. Without Z it is local time.
 func parseExpiry(v string) (time.Time, error) {
 	zone := time.Local
 	if digits, ok := strings.CutSuffix(v, "Z"); ok {
@@ -215,8 +216,9 @@ func parseExpiry(v string) (time.Time, error) {
 	return time.Time{}, errors.New("is not YYYYMMDD[HHMM[SS]][Z]")
 }
 
-// matchSource reports whether addr matches a list of addresses, CIDR blocks and patterns with * and ?, of which those
-// that begin with ! exclude (ssh_config(5), PATTERNS). Names are not looked up, so a list with one is an error.
+// matchSource reports whether addr matches a list of addresses, CIDR blocks and patterns with * and
+// ?. Entries with ! exclude (ssh_config(5), PATTERNS). Host names are an error, because they are
+// not resolved.
 func matchSource(list []string, addr netip.Addr) (bool, error) {
 	addr = addr.Unmap().WithZone("")
 	matched := false
@@ -232,14 +234,14 @@ func matchSource(list []string, addr netip.Addr) (bool, error) {
 			hit = addr.IsValid() && block.Masked().Contains(addr)
 		case strings.ContainsAny(pattern, "*?"):
 			if strings.Trim(pattern, "0123456789abcdefABCDEF.:*?") != "" {
-				return false, fmt.Errorf("%.64q is not a pattern of addresses; names are not looked up", pattern)
+				return false, fmt.Errorf("%.64q is not an address pattern; host names are not supported", pattern)
 			}
-			hit, _ = path.Match(pattern, addr.String()) // no [ or \ in it
+			hit, _ = path.Match(pattern, addr.String()) // the pattern has no [ or \
 			hit = hit && addr.IsValid()
 		default:
 			want, err := netip.ParseAddr(pattern)
 			if err != nil {
-				return false, fmt.Errorf("%.64q is not an address; names are not looked up", pattern)
+				return false, fmt.Errorf("%.64q is not an address; host names are not supported", pattern)
 			}
 			hit = want.Unmap() == addr
 		}
@@ -251,7 +253,7 @@ func matchSource(list []string, addr netip.Addr) (bool, error) {
 	return matched, nil
 }
 
-// admits says why g does not let its holder in from addr at now; nil if it does.
+// admits returns why g does not allow a login from addr at now, or nil.
 func (g *grant) admits(addr net.Addr, now time.Time) error {
 	if g.expired(now) {
 		return errExpired
@@ -262,18 +264,18 @@ func (g *grant) admits(addr net.Addr, now time.Time) error {
 			source = tcp.AddrPort().Addr()
 		}
 		if ok, err := matchSource(g.Options.From, source); err != nil || !ok {
-			return errors.New("key may not be used from this address")
+			return errors.New("the key does not allow logins from this address")
 		}
 	}
 	return nil
 }
 
-// mayOpen says why g does not allow a forward to host:port.
+// mayOpen returns why g does not allow a forward to host:port, or nil.
 func (g *grant) mayOpen(host string, port uint32) error {
 	return g.mayForward(g.Options.PermitOpen, host, port, "open")
 }
 
-// mayListen says why g does not allow to listen on host:port in the sandbox.
+// mayListen returns why g does not allow listening on host:port in the sandbox, or nil.
 func (g *grant) mayListen(host string, port uint32) error {
 	return g.mayForward(g.PermitListen, host, port, "listen on")
 }
@@ -283,23 +285,23 @@ func (g *grant) mayForward(list []string, host string, port uint32, what string)
 	case g.Rights == wire.RightWatch:
 		return errors.New("your key may only watch")
 	case g.Options.NoForward:
-		return errors.New("your key may not forward")
+		return errors.New("your key does not allow forwarding")
 	case len(list) == 0:
 		return nil
 	}
 	for _, p := range list {
 		wantHost, wantPort := "*", p
 		if strings.Contains(p, ":") {
-			wantHost, wantPort, _ = net.SplitHostPort(p) // checked when it was read
+			wantHost, wantPort, _ = net.SplitHostPort(p) // validated by parseOptions
 		}
 		if (wantHost == "*" || strings.EqualFold(wantHost, host)) && (wantPort == "*" || wantPort == fmt.Sprint(port)) {
 			return nil
 		}
 	}
-	return fmt.Errorf("your key may not %s %s", what, net.JoinHostPort(host, fmt.Sprint(port)))
+	return fmt.Errorf("your key does not allow to %s %s", what, net.JoinHostPort(host, fmt.Sprint(port)))
 }
 
-// weak says why a key's kind or size is not accepted; nil if it is.
+// weak returns why the type or size of a key is not accepted, or nil.
 func weak(key ssh.PublicKey) error {
 	if cert, ok := key.(*ssh.Certificate); ok {
 		key = cert.Key
@@ -322,7 +324,7 @@ func weakRSA(key ssh.PublicKey) error {
 		}
 	}
 	if bits < 2048 || bits > 8192 {
-		return fmt.Errorf("RSA keys have 2048 to 8192 bits here, not %d", bits)
+		return fmt.Errorf("RSA keys must have 2048 to 8192 bits, not %d", bits)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func TestParseOptions(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		options string
-		want    *grant // nil: refused
+		want    *grant // nil: rejected
 	}{
 		{``, &grant{Principal: me}},
 		{`principal="alice"`, with(func(g *grant) { g.Name = "alice" })},
@@ -123,7 +123,7 @@ func TestAdmits(t *testing.T) {
 		{"outside of it", `from="192.0.2.0/24"`, tcp("192.0.3.1"), false},
 		{"excluded", `from="192.0.2.0/24,!192.0.2.1"`, tcp("192.0.2.1"), false},
 		{"excluded first", `from="!192.0.2.1,192.0.2.0/24"`, tcp("192.0.2.1"), false},
-		{"only exclusions admit nobody", `from="!192.0.2.1"`, tcp("192.0.2.2"), false},
+		{"only exclusions match nothing", `from="!192.0.2.1"`, tcp("192.0.2.2"), false},
 		{"pattern", `from="192.0.2.*"`, tcp("192.0.2.77"), true},
 		{"one character", `from="192.0.2.?"`, tcp("192.0.2.77"), false},
 		{"mapped", `from="192.0.2.1"`, tcp("::ffff:192.0.2.1"), true},

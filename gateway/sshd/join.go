@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// join puts a person into the session that target names. With watch they only watch, whatever their rights.
+// join joins a person to a session. With watch they are read-only, whatever their rights.
 func (s *session) join(ctx context.Context, target wire.Target, watch bool) {
 	err := s.visit(ctx, target, watch, func(status int, words string) {
 		if words != "" {
@@ -27,8 +27,9 @@ func (s *session) join(ctx context.Context, target wire.Target, watch bool) {
 	}
 }
 
-// visit puts a person into a session until they leave or it ends. Then their terminal is their own again, and farewell gets their
-// exit status and the last words. An error says that they did not get in.
+// visit joins a person to a session until they leave or it ends. Their terminal is then restored,
+// and farewell receives their exit status and a last message. An error means that they could not
+// join.
 func (s *session) visit(ctx context.Context, target wire.Target, watch bool, farewell func(status int, words string)) error {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
@@ -49,8 +50,8 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool, far
 	return nil
 }
 
-// readPerson takes what the person types until their terminal has no more to say. It never waits for the session, so that leaving always
-// works.
+// readPerson reads the person's input until the end of input. It never waits for the session, so
+// that leaving always works.
 func (s *session) readPerson(ctx context.Context, p *person.Person) {
 	src := s.inputUntil(ctx)
 	for buf := make([]byte, smallBuffer); ; {
@@ -65,7 +66,7 @@ func (s *session) readPerson(ctx context.Context, p *person.Person) {
 	}
 }
 
-// window follows the size of the person's window.
+// window handles a change of the size of the person's window.
 func (s *session) window(p *person.Person, q *ssh.Request) bool {
 	if q.Type != wire.RequestWindowChange {
 		return false
@@ -74,13 +75,13 @@ func (s *session) window(p *person.Person, q *ssh.Request) bool {
 	if !ok {
 		return false
 	}
-	s.ask.pty.Cols, s.ask.pty.Rows = w.Cols, w.Rows // for whoever draws there next
+	s.ask.pty.Cols, s.ask.pty.Rows = w.Cols, w.Rows // for the next session of this terminal
 	p.Resize(int(w.Cols), int(w.Rows))
 	return true
 }
 
-// attach joins the session that target names, and makes the sandbox first if it is missing and the client may. created is
-// what there is to say about a new one, empty otherwise.
+// attach joins a session. If its sandbox is missing and the client may create it, attach creates
+// it, and describes it in created. Otherwise created is empty.
 func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinOptions) (at *attach.Attachment, created string, err error) {
 	c := s.client
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -99,7 +100,7 @@ func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinO
 		return nil, "", err
 	}
 	began := time.Now()
-	// Reuse: of two first logins at once both mean the same sandbox.
+	// With Reuse, concurrent first logins get the same sandbox.
 	info, err := c.hub().Create(ctx, c.grant.Principal, lifecycle.NewSpec{Name: target.Sandbox, Reuse: true}, s.progress())
 	if err != nil {
 		return nil, "", err

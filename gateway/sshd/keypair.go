@@ -16,7 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// KeyType is the kind of a key pair that KeyPair makes.
+// KeyType is a type of key that KeyPair creates.
 type KeyType string
 
 // The key types.
@@ -25,8 +25,9 @@ const (
 	RSA     KeyType = "rsa" // 3072 bits, for clients without ed25519
 )
 
-// KeyPair returns the private key in path and makes it first if there is none: path, readable by the owner alone, and
-// path.pub beside it. A key that others can read, or that needs a passphrase, is refused rather than replaced.
+// KeyPair returns the private key in path. If there is none, it creates it, readable by its owner
+// only, with path.pub beside it. A key that others can read, or that needs a passphrase, is an
+// error.
 func KeyPair(path string, t KeyType, comment string) (ssh.Signer, error) {
 	signer, err := readKey(path)
 	if err == nil {
@@ -42,7 +43,7 @@ func KeyPair(path string, t KeyType, comment string) (ssh.Signer, error) {
 	case RSA:
 		private, err = rsa.GenerateKey(rand.Reader, 3072)
 	default:
-		err = fmt.Errorf("key type %q is unknown", t)
+		err = fmt.Errorf("unknown key type %q", t)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", path, err)
@@ -52,7 +53,7 @@ func KeyPair(path string, t KeyType, comment string) (ssh.Signer, error) {
 		return nil, fmt.Errorf("key %s: %w", path, err)
 	}
 	if err := writeNew(path, pem.EncodeToMemory(block), 0o600); err != nil {
-		if errors.Is(err, fs.ErrExist) { // somebody else made it meanwhile
+		if errors.Is(err, fs.ErrExist) { // created meanwhile by another process
 			return readKey(path)
 		}
 		return nil, fmt.Errorf("key %s: %w", path, err)
@@ -60,14 +61,14 @@ func KeyPair(path string, t KeyType, comment string) (ssh.Signer, error) {
 	if signer, err = ssh.NewSignerFromKey(private); err != nil {
 		return nil, fmt.Errorf("key %s: %w", path, err)
 	}
-	// One that is there belongs to a private key that is gone.
+	// An existing .pub belongs to a deleted private key.
 	if err := os.Remove(path + ".pub"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("key %s: %w", path, err)
 	}
 	return signer, writePublic(path, signer.PublicKey(), comment)
 }
 
-// writePublic writes the public half beside a private key, unless it is there.
+// writePublic writes the public key beside a private key, if it is missing.
 func writePublic(path string, key ssh.PublicKey, comment string) error {
 	if _, err := os.Lstat(path + ".pub"); err == nil {
 		return nil
@@ -90,7 +91,7 @@ func readKey(path string) (ssh.Signer, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key %s: others can read it (mode %#o); chmod 600 it, or remove it to have a new one made", path, info.Mode().Perm())
+		return nil, fmt.Errorf("key %s: other users can read it (mode %#o); run chmod 600, or remove it to create a new key", path, info.Mode().Perm())
 	}
 	b := make([]byte, 64<<10)
 	n, err := f.Read(b)
@@ -104,8 +105,8 @@ func readKey(path string) (ssh.Signer, error) {
 	return signer, nil
 }
 
-// writeNew makes a file that must not exist, whatever the umask. It is there whole or not at all, also after a power cut:
-// whoever finds it may read it.
+// writeNew creates a file with this mode, whatever the umask. If it exists, writeNew fails. The
+// file is complete when it appears, also after a power failure.
 func writeNew(path string, b []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // O_EXCL, 0600
 	if err != nil {
@@ -125,6 +126,6 @@ func writeNew(path string, b []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	// Unlike a rename it fails where there is a file.
+	// Unlike rename, link fails if the file exists.
 	return os.Link(f.Name(), path)
 }

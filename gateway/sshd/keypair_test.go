@@ -74,7 +74,7 @@ func TestKeyPairRefused(t *testing.T) {
 	}
 }
 
-// All of several daemons that start at once have the same key.
+// Several daemons that start at the same time get the same key.
 func TestKeyPairAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	prints := make([]string, 8)
@@ -96,7 +96,7 @@ func TestKeyPairAtOnce(t *testing.T) {
 	}
 }
 
-// home makes a ~/.ssh with a key pair, a public key alone, and an RSA key that is too short.
+// home creates a ~/.ssh with a key pair, a public key alone, and an RSA key that is too short.
 func home(t *testing.T) (dir string, own, alone ssh.PublicKey) {
 	t.Helper()
 	dir = t.TempDir()
@@ -221,7 +221,7 @@ print("ready", flush=True)
 while True: s.accept()
 `
 
-// An agent behind an sshd is somebody's far away, whatever the environment says.
+// An agent behind an sshd is on another machine, whatever the environment says.
 func TestServedBySSHD(t *testing.T) {
 	for name, want := range map[string]bool{"sshd": true, "ssh-agent": false} {
 		dir := shortDir(t)

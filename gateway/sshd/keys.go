@@ -19,20 +19,20 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 )
 
-// What an authorized_keys file may hold. A file beyond that is refused whole: half of one would let in whom its end
-// restricts.
+// Limits of an authorized_keys file. A larger file is rejected as a whole, because a restriction
+// may be in the part that is cut.
 const (
 	maxKeyFile  = 1 << 20
 	maxKeyLines = 10_000
 )
 
-// Keys is who may log in: a file in the form of OpenSSH's authorized_keys, with principal="NAME", kind="agent|person"
-// and role="drive|watch" beside sshd's own options. A line with an option that is not understood is refused, as is a
-// whole file that others could have written. It is read again when it changes. Its methods may be called at once.
+// Keys decides who may log in, from a file in OpenSSH's authorized_keys format. Options besides
+// sshd's are principal="NAME", kind="agent|person" and role="drive|watch". A line with an unknown
+// option is rejected, and so is a file that others can write. The file is read again when it
+// changes. Its methods are safe for concurrent use.
 //
-// A login goes by what the file says now. What was let in before – connections, tokens – goes by
-// what the file said at any time within the last grace: an editor that replaces the file or writes
-// it anew ends nobody's access.
+// A login uses the current content. Existing connections and tokens use any content of the last
+// grace period, so that an editor that replaces or rewrites the file ends no access.
 type Keys struct {
 	path  string
 	owner string // of lines without principal
@@ -41,49 +41,48 @@ type Keys struct {
 
 	mu    sync.Mutex
 	stamp stamp    // guarded by mu; of the file that was read last
-	now   *keyFile // guarded by mu; what it said
-	past  []past   // guarded by mu; what it said within the last grace, the oldest first
+	now   *keyFile // guarded by mu; its content
+	past  []past   // guarded by mu; contents within the last grace period, oldest first
 }
 
-// keyFile is what the file said at one look. It is not changed once made. One that could not be
-// read lets nobody in.
+// keyFile is a parsed content of the file. It is immutable. One that could not be read allows no
+// logins.
 type keyFile struct {
 	sum     [sha256.Size]byte // of the content
-	err     error             // why nobody could read it
-	keys    map[string]*grant // by wire form; authorities apart
-	signers map[string]*grant // the authorities
+	err     error             // why it could not be read
+	keys    map[string]*grant // by wire format; without authorities
+	signers map[string]*grant // authorities, by wire format
 
 	lines map[string][]*grant // both, by fingerprint
 }
 
-// past is what the file said until a look found it changed.
+// past is a content of the file, and when it was found changed.
 type past struct {
 	*keyFile
 	until time.Time
 }
 
-// stamp tells one state of a file from another.
+// stamp identifies a state of the file.
 type stamp struct {
 	size  int64
 	mod   time.Time
-	meta  time.Time // of the last change of content or inode (ctime, stat(2)), which no program can set
+	meta  time.Time // last change of content or inode (ctime, stat(2)), which programs cannot set
 	inode uint64
 	mode  fs.FileMode
-	young bool // read so soon after a change that another may have the same time
+	young bool // read so soon after a change that another change may have the same time
 }
 
 const (
-	// keysGrace is how long what the file no longer says still holds for what is live.
+	// keysGrace is how long an old content still counts for existing connections and tokens.
 	keysGrace = time.Second / 2
-	// maxPast is how many states of the file are remembered. Those of a file that changes more
-	// often do not count.
+	// maxPast limits the number of old contents. More frequent ones do not count.
 	maxPast = 8
-	// clockTick is more than the step in which file systems count the times of files.
+	// clockTick is more than the resolution of file times.
 	clockTick = 2 * time.Second
 )
 
-// OpenKeys reads path. A missing file lets nobody in until it appears; so does one that cannot be read, which is logged.
-// Lines without a principal belong to owner. A nil log discards.
+// OpenKeys reads path. A missing or unreadable file allows no logins until it can be read; the
+// latter is logged. Lines without a principal belong to owner. A nil log discards.
 func OpenKeys(path, owner string, log *slog.Logger) *Keys {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -93,7 +92,8 @@ func OpenKeys(path, owner string, log *slog.Logger) *Keys {
 	return k
 }
 
-// Principals returns how many principals can log in. An authority can name any number and counts as two.
+// Principals returns the number of principals that can log in. An authority can name any number,
+// and counts as two.
 func (k *Keys) Principals() int {
 	f := k.look()
 	names := map[string]bool{}
@@ -103,8 +103,8 @@ func (k *Keys) Principals() int {
 	return len(names) + 2*len(f.signers)
 }
 
-// LogsIn reports whether a key is listed as the principal's, and whether an authority may name it
-// in certificates. Lines that have expired do not count.
+// LogsIn reports whether the principal has a key, and whether an authority may name it in
+// certificates. Expired lines do not count.
 func (k *Keys) LogsIn(principal string) (key, certificate bool) {
 	f, now := k.look(), time.Now()
 	for _, g := range f.keys {
@@ -116,18 +116,17 @@ func (k *Keys) LogsIn(principal string) (key, certificate bool) {
 	return key, certificate
 }
 
-// Backs says why p cannot hold a token any more: nil where the line of the file that let p in could
-// make that token now. p.Line names the line; where it is empty any line will do that lets p's
-// principal in.
+// Backs returns why p can no longer hold a token, or nil if the line that p logged in with could
+// create it now. p.Line names that line. If it is empty, any line of p's principal counts.
 func (k *Keys) Backs(p gateway.Principal) error {
 	now := time.Now()
 	return k.recent(now).holds(func(f *keyFile) error { return f.backs(p, now) })
 }
 
-// recent is what the file says, first, and what it said within the last grace.
+// recent is the current content of the file, followed by those of the last grace period.
 type recent []*keyFile
 
-// recent looks at the file.
+// recent checks the file and returns its contents.
 func (k *Keys) recent(now time.Time) recent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -141,7 +140,7 @@ func (k *Keys) recent(now time.Time) recent {
 	return all
 }
 
-// holds returns nil where check does of one of them, else what check returns for the file as it is.
+// holds returns nil if check does for any content, otherwise the error for the current one.
 func (r recent) holds(check func(*keyFile) error) error {
 	err := check(r[0])
 	for _, f := range r[1:] {
@@ -152,7 +151,7 @@ func (r recent) holds(check func(*keyFile) error) error {
 	return err
 }
 
-// look returns what the file says.
+// look returns the current content.
 func (k *Keys) look() *keyFile {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -160,7 +159,7 @@ func (k *Keys) look() *keyFile {
 	return k.now
 }
 
-// lookLocked reads the file if it may not say what it said at the last look.
+// lookLocked reads the file if it may have changed.
 func (k *Keys) lookLocked() {
 	f, err := k.readLocked()
 	if err != nil {
@@ -169,7 +168,7 @@ func (k *Keys) lookLocked() {
 			return
 		}
 		if k.now != nil || !errors.Is(err, fs.ErrNotExist) {
-			k.log.Error("nobody can log in", "file", k.path, "err", err)
+			k.log.Error("cannot read authorized_keys; logins are disabled", "file", k.path, "err", err)
 		}
 		f = &keyFile{err: err}
 	}
@@ -184,17 +183,17 @@ func (k *Keys) lookLocked() {
 	k.now = f
 }
 
-// readLocked returns what the file says, nil if that is what it said at the last look.
+// readLocked returns the content, or nil if it has not changed.
 func (k *Keys) readLocked() (*keyFile, error) {
-	// By name first: that takes no descriptor, of which there may be none left.
+	// Stat first, because it needs no descriptor, and there may be none left.
 	info, err := os.Stat(k.path)
 	if err != nil {
 		return nil, err
 	}
 	if !k.stamp.young && stampOf(info) == k.stamp {
-		return nil, nil //nolint:nilnil // nothing new is no error
+		return nil, nil //nolint:nilnil // unchanged
 	}
-	// Opened, then looked at: what is checked is what is read. O_NONBLOCK, for a FIFO in its place.
+	// Open before the checks, so that they apply to what is read. O_NONBLOCK in case of a FIFO.
 	f, err := os.OpenFile(k.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -214,7 +213,7 @@ func (k *Keys) readLocked() (*keyFile, error) {
 		return nil, nil //nolint:nilnil // as above
 	}
 	now.keys, now.signers = parseKeys(b, k.owner, func(line int, err error) {
-		k.log.Warn("line refused", "file", k.path, "line", line, "err", err)
+		k.log.Warn("line rejected", "file", k.path, "line", line, "err", err)
 	})
 	now.lines = make(map[string][]*grant)
 	for _, all := range []map[string]*grant{now.keys, now.signers} {
@@ -236,23 +235,24 @@ func stampOf(info fs.FileInfo) stamp {
 func readKeyFile(f *os.File, info fs.FileInfo) ([]byte, error) {
 	switch {
 	case !info.Mode().IsRegular():
-		return nil, errors.New("it is not a regular file")
+		return nil, errors.New("not a regular file")
 	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("others can write it (mode %#o); chmod 600 it", info.Mode().Perm())
+		return nil, fmt.Errorf("other users can write it (mode %#o); run chmod 600", info.Mode().Perm())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	switch {
 	case err != nil:
 		return nil, err
 	case len(b) > maxKeyFile:
-		return nil, fmt.Errorf("it is longer than %d bytes", maxKeyFile)
+		return nil, fmt.Errorf("longer than %d bytes", maxKeyFile)
 	case bytes.Count(b, []byte("\n")) > maxKeyLines:
-		return nil, fmt.Errorf("it has more than %d lines", maxKeyLines)
+		return nil, fmt.Errorf("more than %d lines", maxKeyLines)
 	}
 	return b, nil
 }
 
-// parseKeys reads the lines of an authorized_keys file. Lines that are refused are reported, with their number from 1.
+// parseKeys parses the lines of an authorized_keys file. It reports rejected lines with their
+// number, from 1.
 func parseKeys(b []byte, owner string, refused func(line int, err error)) (keys, signers map[string]*grant) {
 	keys, signers = map[string]*grant{}, map[string]*grant{}
 	for n := 1; len(b) > 0; n++ {
@@ -262,13 +262,13 @@ func parseKeys(b []byte, owner string, refused func(line int, err error)) (keys,
 		if len(line) == 0 || line[0] == '#' {
 			continue
 		}
-		// One line at a time: the library skips lines that it does not understand, and we say which.
+		// Parse one line at a time: the library skips invalid lines, which must be reported.
 		key, _, options, _, err := ssh.ParseAuthorizedKey(line)
 		if err == nil {
 			err = weak(key)
 		}
 		if _, cert := key.(*ssh.Certificate); cert && err == nil {
-			err = errors.New("it is a certificate; name the authority that signed it, as cert-authority")
+			err = errors.New("a certificate; list its authority with cert-authority instead")
 		}
 		var g *grant
 		if err == nil {
@@ -287,7 +287,7 @@ func parseKeys(b []byte, owner string, refused func(line int, err error)) (keys,
 		if wire := string(key.Marshal()); into[wire] == nil {
 			into[wire] = g
 		} else {
-			refused(n, errors.New("the key is on an earlier line, which counts"))
+			refused(n, errors.New("duplicate key; the earlier line applies"))
 		}
 	}
 	return keys, signers

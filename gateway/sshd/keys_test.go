@@ -27,7 +27,7 @@ func TestKeysFile(t *testing.T) {
 		keyLine(``, bob.PublicKey()),
 		keyLine(`no-such-option`, bad.PublicKey()),
 		keyLine(`cert-authority`, ca.PublicKey()),
-		keyLine(`principal="mallory"`, alice.PublicKey()), // the first line counts
+		keyLine(`principal="mallory"`, alice.PublicKey()), // the first line applies
 		"garbage\n",
 		"ssh-ed25519 AAAAshort x\n", // a short key
 	)
@@ -49,7 +49,7 @@ func TestKeysFile(t *testing.T) {
 			t.Errorf("log does not name %s:\n%s", want, logged.String())
 		}
 	}
-	if got, want := k.Principals(), 4; got != want { // alice, owner, and an authority that may name anybody
+	if got, want := k.Principals(), 4; got != want { // alice, owner, and an authority that may name anyone
 		t.Errorf("%d principals, want %d", got, want)
 	}
 }
@@ -69,7 +69,7 @@ func TestLogsIn(t *testing.T) {
 	}
 	k := OpenKeys(writeKeys(t, append(lines, keyLine(`cert-authority`, any.PublicKey()))...), "owner", nil)
 	if key, certificate := k.LogsIn("alcie"); key || !certificate {
-		t.Errorf("an authority that may name anybody: by key %v, by certificate %v", key, certificate)
+		t.Errorf("an authority for all principals: by key %v, by certificate %v", key, certificate)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestKeysReread(t *testing.T) {
 	if k.lookup(bob.PublicKey()) != nil {
 		t.Fatal("bob is let in before he is in the file")
 	}
-	// As editors do it: another file in its place.
+	// As editors do: another file in its place.
 	if err := os.WriteFile(path+".new", []byte(keyLine("", bob.PublicKey())), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestKeysReread(t *testing.T) {
 	}
 }
 
-// A file written in place counts at once, also when its size and the time of its content are as before.
+// A file written in place applies at once, also if its size and modification time are unchanged.
 func TestKeysRereadInPlace(t *testing.T) {
 	alice, bob := newSigner(t), newSigner(t)
 	path := writeKeys(t, keyLine("", alice.PublicKey()))
@@ -123,7 +123,7 @@ func TestKeysRereadInPlace(t *testing.T) {
 	}
 }
 
-// A file that others may write from now on is no longer believed, although nothing was written.
+// A file that others can write from now on is rejected, although it was not written.
 func TestKeysFileOpened(t *testing.T) {
 	key := newSigner(t)
 	path := writeKeys(t, keyLine("", key.PublicKey()))
@@ -172,7 +172,7 @@ func TestKeysFileRefusedWhole(t *testing.T) {
 	}
 }
 
-// Keys that are too weak, too large or of a kind that we do not want.
+// Keys that are too weak, too large or of an unsupported type.
 func TestWeakKeys(t *testing.T) {
 	rsaKey := func(bits int, e int) ssh.PublicKey {
 		n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)

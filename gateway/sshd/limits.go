@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// Limits bound what clients may use before and after login. The defaults are OpenSSH's where it has them.
+// Limits apply to clients before and after login. Defaults are OpenSSH's where it has them.
 type Limits struct {
-	Grace           time.Duration  // for the whole login; 30 s
-	Unauthenticated int            // connections that are not logged in; 64
-	EarlyDrop       int            // of those, from how many on some are dropped at random; 32
-	PerSource       int            // of those, from one IPv4 address or IPv6 /64; 8
-	Own             int            // connections that are not logged in, beside all these, of programs that the daemon's own user runs on this machine; 0: they are like the others
-	Tries           int            // failed attempts on one connection; 6
-	Sessions        int            // session channels of one connection at once; 32
-	Channels        int            // channels of one connection at once, sessions included; 256
-	Unread          int64          // bytes of one connection that wait for a reader; 32 MiB
-	Memory          int64          // bytes of all that the process has in memory, from which on the connections that keep most unread are ended; 1 GiB
-	Keepalive       time.Duration  // between probes of a silent client; 30 s
-	KeepaliveMax    int            // unanswered probes until it is gone; 4
-	Exempt          []netip.Prefix // sources that are neither counted by PerSource nor penalised
+	Grace           time.Duration  // time for a login; default 30 s
+	Unauthenticated int            // connections that are not logged in; default 64
+	EarlyDrop       int            // number of those above which some are dropped at random; default 32
+	PerSource       int            // number of those from one IPv4 address or IPv6 /64; default 8
+	Own             int            // further such connections for the admin's programs on this machine; 0: they count like others
+	Tries           int            // failed attempts on one connection; default 6
+	Sessions        int            // concurrent session channels of a connection; default 32
+	Channels        int            // concurrent channels of a connection, including sessions; default 256
+	Unread          int64          // unread bytes of a connection; default 32 MiB
+	Memory          int64          // bytes in use by the process; above it, connections with the most unread bytes are ended; default 1 GiB
+	Keepalive       time.Duration  // interval of keepalives to a silent client; default 30 s
+	KeepaliveMax    int            // unanswered keepalives before it is disconnected; default 4
+	Exempt          []netip.Prefix // sources without PerSource limit and penalties
 }
 
 func (l Limits) withDefaults() Limits {
@@ -57,11 +57,11 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// settled is how old a connection that is not logged in must be before it makes room for a newcomer. A login takes some
-// ten milliseconds: whoever is older than this does not want in.
+// settled is the minimum age of a connection that is not logged in before it is dropped for a new
+// one. A login takes some ten milliseconds, so an older connection is unlikely to log in.
 const settled = time.Second
 
-// gate counts the connections that are not logged in.
+// gate counts and limits the connections that are not logged in.
 type gate struct {
 	limits Limits
 	now    func() time.Time
@@ -69,9 +69,9 @@ type gate struct {
 
 	mu        sync.Mutex
 	waiting   []*slot                // guarded by mu; oldest first
-	sources   map[netip.Prefix]int   // guarded by mu; how many of waiting
+	sources   map[netip.Prefix]int   // guarded by mu; number of waiting by source
 	penalties map[netip.Prefix]fines // guarded by mu
-	own       int                    // guarded by mu; of the daemon's own user, which are not among waiting
+	own       int                    // guarded by mu; number of the admin's connections, which are not in waiting
 }
 
 func newGate(l Limits) *gate {
@@ -79,22 +79,23 @@ func newGate(l Limits) *gate {
 		sources: make(map[netip.Prefix]int), penalties: make(map[netip.Prefix]fines)}
 }
 
-// slot is the place of one connection among those that are not logged in.
+// slot is a connection's place among those that are not logged in.
 type slot struct {
 	gate   *gate
-	source netip.Prefix // zero for a peer that has no IP address, such as a unix socket
+	source netip.Prefix // zero for a peer without an IP address, such as a unix socket
 	exempt bool
-	own    bool // among gate.own; settled when it enters
+	own    bool // counted by gate.own; set by enter
 	since  time.Time
 	evict  func() // closes the connection
 
-	failures int  // guarded by gate.mu; failed attempts to log in
-	gone     bool // guarded by gate.mu; no longer among the waiting
+	failures int  // guarded by gate.mu; failed login attempts
+	gone     bool // guarded by gate.mu; no longer waiting
 	passed   bool // guarded by gate.mu; logged in
 }
 
-// enter gives a new connection from addr a slot, or says why it gets none. own says that it is of the daemon's own user. evict is
-// called, outside of any lock, when the connection has to make room for a newer one.
+// enter returns a slot for a new connection from addr, or why there is none. own means that it
+// belongs to the admin. evict is called without locks held when the connection must make room for a
+// newer one.
 func (g *gate) enter(addr net.Addr, own bool, evict func()) (*slot, error) {
 	s := &slot{gate: g, since: g.now(), own: own, evict: evict}
 	if tcp, ok := addr.(*net.TCPAddr); ok {
@@ -116,7 +117,8 @@ func (g *gate) enter(addr net.Addr, own bool, evict func()) (*slot, error) {
 func (g *gate) admit(s *slot) (victim *slot, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// Programs that one user starts at once log in at once, and nobody else of this machine can hold their places.
+	// Programs of the admin start many logins at once. Other users of this machine cannot take
+	// these slots.
 	if s.own = s.own && g.own < g.limits.Own; s.own {
 		s.exempt = true
 		g.own++
@@ -124,20 +126,20 @@ func (g *gate) admit(s *slot) (victim *slot, err error) {
 	}
 	if !s.exempt {
 		if until := g.penalties[s.source]; until.refuses(s.since) {
-			return nil, errors.New("this source is penalised for its failed logins")
+			return nil, errors.New("source is blocked for a while after failed logins")
 		}
 		if g.sources[s.source] >= g.limits.PerSource {
-			return nil, fmt.Errorf("%d connections of this source are not logged in", g.limits.PerSource)
+			return nil, fmt.Errorf("limit of %d connections of this source that are not logged in reached", g.limits.PerSource)
 		}
 	}
 	if g.dropLocked() {
-		// OpenSSH drops the newcomer. Whoever keeps all slots busy would then keep everybody out, so the one that has
-		// been trying longest goes first, if it had its time.
+		// OpenSSH drops the newcomer. An attacker who fills all slots would then lock out
+		// everybody, so here the oldest connection is dropped first, if it had enough time.
 		if oldest := g.waiting[0]; s.since.Sub(oldest.since) >= settled {
 			g.removeLocked(oldest)
 			victim = oldest
 		} else {
-			return nil, fmt.Errorf("%d connections are not logged in", len(g.waiting))
+			return nil, fmt.Errorf("limit reached: %d connections are not logged in", len(g.waiting))
 		}
 	}
 	g.waiting = append(g.waiting, s)
@@ -147,8 +149,9 @@ func (g *gate) admit(s *slot) (victim *slot, err error) {
 	return victim, nil
 }
 
-// dropLocked decides whether somebody has to go: never below EarlyDrop, always at Unauthenticated, with a rising chance
-// from 30 % in between (sshd_config(5), MaxStartups).
+// dropLocked decides whether a connection must be dropped: never below EarlyDrop, always at
+// Unauthenticated, in between with a probability that rises from 30 % (sshd_config(5),
+// MaxStartups). The caller holds mu.
 func (g *gate) dropLocked() bool {
 	n, from, full := len(g.waiting), g.limits.EarlyDrop, g.limits.Unauthenticated
 	switch {
@@ -178,7 +181,7 @@ func (g *gate) removeLocked(s *slot) {
 	}
 }
 
-// authenticated frees the slot: the connection is logged in.
+// authenticated frees the slot after the login.
 func (s *slot) authenticated() {
 	s.gate.mu.Lock()
 	defer s.gate.mu.Unlock()
@@ -186,14 +189,15 @@ func (s *slot) authenticated() {
 	s.gate.removeLocked(s)
 }
 
-// failed notes a refused attempt to log in; release charges it.
+// failed counts a failed login attempt; release charges for it.
 func (s *slot) failed() {
 	s.gate.mu.Lock()
 	defer s.gate.mu.Unlock()
 	s.failures++
 }
 
-// release frees the slot of a connection that has ended and charges its source if it never logged in.
+// release frees the slot of a connection that has ended, and charges its source if it never logged
+// in.
 func (s *slot) release() {
 	g := s.gate
 	g.mu.Lock()
@@ -214,7 +218,7 @@ func (s *slot) release() {
 	}
 }
 
-// sourceOf is what counts as one source: an IPv4 address, or the /64 that one IPv6 customer has.
+// sourceOf returns what counts as one source: an IPv4 address, or the /64 of an IPv6 address.
 func sourceOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 32
@@ -222,7 +226,7 @@ func sourceOf(a netip.Addr) netip.Prefix {
 		bits = 64
 	}
 	p, err := a.Prefix(bits)
-	if err != nil { // only for an invalid address, which is no source
+	if err != nil { // only for an invalid address
 		return netip.Prefix{}
 	}
 	return p

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// door is a gate with a clock and a chance of the test's own.
+// testGate is a gate with the test's own clock and random numbers.
 type testGate struct {
 	*gate
 	clock  time.Time
@@ -22,7 +22,7 @@ func newTestGate(l Limits) *testGate {
 	return g
 }
 
-// from lets a connection from a source in.
+// from enters a connection from a source.
 func (g *testGate) from(ip string) (*slot, error) {
 	return g.enter(&net.TCPAddr{IP: net.ParseIP(ip), Port: 4711}, false, func() {})
 }
@@ -71,7 +71,7 @@ func TestEarlyDrop(t *testing.T) {
 	fill := func(n int) {
 		for len(g.waiting) < n {
 			i := len(g.waiting)
-			g.chance = 1 // nobody is dropped
+			g.chance = 1 // no drops
 			if _, err := g.from(fmt.Sprintf("198.51.%d.%d", i/8, i%8)); err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestEarlyDrop(t *testing.T) {
 	}
 }
 
-// Whoever fills all places and does not log in makes room for those who do.
+// When all slots are taken, old connections without a login make room for new ones.
 func TestFullMakesRoom(t *testing.T) {
 	g := newTestGate(Limits{})
 	evicted := 0
@@ -108,7 +108,7 @@ func TestFullMakesRoom(t *testing.T) {
 		}
 	}
 	if _, err := g.from("192.0.2.1"); err == nil {
-		t.Error("let in before the others had their time")
+		t.Error("admitted before the others had their time")
 	}
 	g.clock = g.clock.Add(settled)
 	good, err := g.from("192.0.2.1")
@@ -180,7 +180,7 @@ func TestPenalties(t *testing.T) {
 		g.clock = g.clock.Add(30 * time.Second)
 		for range 40 {
 			for _, s := range slots {
-				s.release() // the grace was over: 10 s each
+				s.release() // after the grace period: 10 s each
 			}
 		}
 		g.clock = g.clock.Add(fineMax)
@@ -207,13 +207,13 @@ func TestPenalties(t *testing.T) {
 	})
 }
 
-// Programs of the daemon's own user have places of their own: a flood of others leaves them alone, and they leave the others' places
-// alone. Beyond those they are like everybody.
+// The admin's programs have their own slots, which others cannot fill, and do not use others'
+// slots. Further ones count like others.
 func TestOwnUsersPlaces(t *testing.T) {
 	g := newTestGate(Limits{Own: 100, Unauthenticated: 4, EarlyDrop: 1, PerSource: 2})
-	g.chance = 0 // who can be dropped is
+	g.chance = 0 // every possible drop happens
 	enter := func(own bool) (*slot, error) {
-		return g.enter(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, own, func() { t.Error("somebody had to make room") })
+		return g.enter(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, own, func() { t.Error("a connection was evicted") })
 	}
 	stranger, err := enter(false)
 	if err != nil {
@@ -241,7 +241,7 @@ func TestOwnUsersPlaces(t *testing.T) {
 	own[1].release()
 	for range 2 {
 		if _, err := enter(true); err != nil {
-			t.Errorf("in the place of one that was free again: %v", err)
+			t.Errorf("in a slot that was free again: %v", err)
 		}
 	}
 	if _, err := enter(true); err == nil {

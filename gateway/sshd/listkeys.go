@@ -2,7 +2,7 @@ package sshd
 
 import "unicode/utf8"
 
-// listKey is a key of the control host's list: a character, or one of the named ones.
+// listKey is a key of the control host's list: a character, or a named key.
 type listKey rune
 
 // Named keys are beyond all characters.
@@ -19,19 +19,19 @@ const (
 	keyInterrupt // ^C, ^D
 )
 
-// listKeys takes what a terminal sends apart into keys. Sequences that mean nothing here are swallowed whole. The zero value is
-// ready.
+// listKeys parses terminal input into keys. It discards unknown escape sequences. The zero value is
+// ready to use.
 type listKeys struct {
-	held []byte // a sequence that has not ended
+	held []byte // an incomplete sequence
 }
 
-// maxSequence bounds a sequence that is waited for.
+// maxSequence limits the length of a sequence.
 const maxSequence = 64
 
-// pending reports whether a lone ESC, or the beginning of a sequence, waits for more.
+// pending reports whether a lone ESC, or an incomplete sequence, waits for more input.
 func (k *listKeys) pending() bool { return len(k.held) > 0 }
 
-// flush returns what waits as the Escape key.
+// flush returns pending input as the Escape key.
 func (k *listKeys) flush() []listKey {
 	if !k.pending() {
 		return nil
@@ -67,7 +67,8 @@ func (k *listKeys) feed(p []byte) (keys []listKey) {
 	return keys
 }
 
-// sequence takes one more byte of a sequence that began with ESC, and returns its key, 0 for none, when it is over.
+// sequence adds a byte to a sequence that began with ESC. At its end it returns its key, or 0 for
+// none.
 func (k *listKeys) sequence(b byte) (key listKey, over bool) {
 	k.held = append(k.held, b)
 	switch {
@@ -77,7 +78,7 @@ func (k *listKeys) sequence(b byte) (key listKey, over bool) {
 		k.held = k.held[:1]
 		return 0, false
 	case len(k.held) == 2:
-		return 0, true // Alt with a key
+		return 0, true // Alt and a key
 	case b >= 0x20 && b < 0x40 && len(k.held) < maxSequence:
 		return 0, false
 	}

@@ -11,27 +11,26 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// errLogin is why an attempt to log in was refused, for the log alone: a client learns that it was.
-var errLogin = errors.New("login refused")
+// errLogin is why a login attempt failed. It is only logged: a client learns no reason.
+var errLogin = errors.New("login denied")
 
-// Errors of logins, also those that keep a client from staying.
+// Errors of logins, and reasons for the end of access.
 var (
 	errNoKey   = errors.New("the key is not in authorized_keys")
 	errExpired = errors.New("the key has expired")
 )
 
-// grantKey is where a successful attempt keeps its *login, in Permissions.ExtraData. Nothing else
-// says who a client is: neither the user name, which routes, nor what earlier attempts on the
-// connection were.
+// grantKey is the key of a successful attempt's *login in Permissions.ExtraData. Nothing else
+// identifies a client: neither the user name, which routes, nor earlier attempts on the connection.
 type grantKey struct{}
 
-// login is an attempt that succeeded.
+// login is a successful attempt.
 type login struct {
 	grant *grant
 	key   ssh.PublicKey // or certificate
 }
 
-// loginOf returns the login that succeeded, nil if there is none.
+// loginOf returns the successful login, or nil.
 func loginOf(p *ssh.Permissions) *login {
 	if p == nil {
 		return nil
@@ -40,7 +39,8 @@ func loginOf(p *ssh.Permissions) *login {
 	return l
 }
 
-// login decides on one public key. Its result is that of this attempt alone; the user name plays no part.
+// login decides on one public key. The result applies to this attempt only; the user name is not
+// considered.
 func (k *Keys) login(c ssh.ConnMetadata, key ssh.PublicKey, now time.Time) (*ssh.Permissions, error) {
 	g, err := k.look().admit(c.RemoteAddr(), key, now)
 	if err != nil {
@@ -49,7 +49,7 @@ func (k *Keys) login(c ssh.ConnMetadata, key ssh.PublicKey, now time.Time) (*ssh
 	p := &ssh.Permissions{ExtraData: map[any]any{grantKey{}: &login{g, key}}}
 	if cert, ok := key.(*ssh.Certificate); ok {
 		if v, ok := cert.CriticalOptions[optSource]; ok {
-			// Which the library enforces.
+			// The library enforces it.
 			p.CriticalOptions = map[string]string{optSource: v}
 		}
 	}
@@ -59,7 +59,7 @@ func (k *Keys) login(c ssh.ConnMetadata, key ssh.PublicKey, now time.Time) (*ssh
 	return p, nil
 }
 
-// admit returns what the file grants to who has key, or a certificate, and comes from addr.
+// admit returns what the file grants to a holder of key, or of a certificate, from addr.
 func (f *keyFile) admit(addr net.Addr, key ssh.PublicKey, now time.Time) (*grant, error) {
 	if err := weak(key); err != nil {
 		return nil, err
@@ -86,31 +86,33 @@ const (
 	optSource  = "source-address"
 )
 
-// certified returns what a certificate grants: what its authority's line does, less what the certificate leaves out.
+// certified returns what a certificate grants: its authority's line, minus what the certificate
+// does not permit.
 func (f *keyFile) certified(cert *ssh.Certificate, now time.Time) (*grant, error) {
 	if _, nested := cert.SignatureKey.(*ssh.Certificate); nested {
-		return nil, errors.New("it is signed by a certificate")
+		return nil, errors.New("signed by a certificate")
 	}
 	if _, nested := cert.Key.(*ssh.Certificate); nested {
-		return nil, errors.New("it is for a certificate")
+		return nil, errors.New("issued for a certificate")
 	}
 	if cert.CertType != ssh.UserCert {
-		return nil, errors.New("it is not for a user")
+		return nil, errors.New("not a user certificate")
 	}
 	line := f.signers[string(cert.SignatureKey.Marshal())]
 	if line == nil {
-		return nil, errors.New("its authority is not known")
+		return nil, errors.New("unknown authority")
 	}
-	// A certificate for nobody is for everybody in OpenSSH's format; here it says who somebody is.
+	// In OpenSSH's format, a certificate without principals is valid for all. Here it must name
+	// one, which identifies the user.
 	if len(cert.ValidPrincipals) == 0 {
-		return nil, errors.New("it names no principal")
+		return nil, errors.New("names no principal")
 	}
 	name := cert.ValidPrincipals[0]
 	if err := checkPrincipal(name); err != nil {
 		return nil, err
 	}
 	if !line.names(name) {
-		return nil, fmt.Errorf("its authority may not name %q", name)
+		return nil, fmt.Errorf("the authority may not name %q", name)
 	}
 	checker := ssh.CertChecker{SupportedCriticalOptions: []string{optCommand, optSource}, Clock: func() time.Time { return now }}
 	if err := checker.CheckCert(name, cert); err != nil {
@@ -126,7 +128,7 @@ func (f *keyFile) certified(cert *ssh.Certificate, now time.Time) (*grant, error
 	}
 	if command, ok := cert.CriticalOptions[optCommand]; ok {
 		if command == "" || g.Options.Command != "" && g.Options.Command != command {
-			return nil, errors.New("its forced command is not its authority's")
+			return nil, errors.New("force-command differs from its authority's")
 		}
 		g.Options.Command = command
 	}

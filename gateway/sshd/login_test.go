@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// attempt is what is known of a connection during login.
+// attempt is the metadata of a connection during login.
 type attempt struct {
 	ssh.ConnMetadata
 	addr net.Addr
@@ -25,7 +25,7 @@ func tryLogin(k *Keys, key ssh.PublicKey) (*grant, error) {
 	return grantOf(p), err
 }
 
-// certify makes a certificate for key that is good unless change makes it bad.
+// certify returns a valid certificate for key, unless change makes it invalid.
 func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, change func(*ssh.Certificate)) *ssh.Certificate {
 	t.Helper()
 	c := &ssh.Certificate{
@@ -65,7 +65,7 @@ func TestCertificates(t *testing.T) {
 		{"key that is no authority", ``, ca, nil, false},
 		{"expired", `cert-authority`, ca, func(c *ssh.Certificate) { c.ValidBefore = uint64(testTime.Unix()) }, false},
 		{"not yet valid", `cert-authority`, ca, func(c *ssh.Certificate) { c.ValidAfter = uint64(testTime.Add(time.Second).Unix()) }, false},
-		{"valid for ever", `cert-authority`, ca, func(c *ssh.Certificate) { c.ValidBefore = ssh.CertTimeInfinity }, true},
+		{"valid indefinitely", `cert-authority`, ca, func(c *ssh.Certificate) { c.ValidBefore = ssh.CertTimeInfinity }, true},
 		{"no principals", `cert-authority`, ca, func(c *ssh.Certificate) { c.ValidPrincipals = nil }, false},
 		{"odd principal", `cert-authority`, ca, func(c *ssh.Certificate) { c.ValidPrincipals = []string{"../x"} }, false},
 		{"for a host", `cert-authority`, ca, func(c *ssh.Certificate) { c.CertType = ssh.HostCert }, false},
@@ -141,7 +141,7 @@ func TestCertificates(t *testing.T) {
 	})
 }
 
-// An attempt leaves nothing behind that another one could find: no state but the result.
+// An attempt leaves no state besides its result.
 func TestGrantOf(t *testing.T) {
 	if g := grantOf(nil); g != nil {
 		t.Errorf("no permissions grant %+v", g)

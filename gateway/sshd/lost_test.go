@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A client whose command ends with its sandbox reads why, and gets no exit status.
+// A client whose command ends with its sandbox gets the reason, and no exit status.
 func TestLostCommandSaysWhy(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

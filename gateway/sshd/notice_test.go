@@ -11,25 +11,26 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// two is the owner of sandbox demo and bob, who may drive it, in front of session main.
+// two joins session main of sandbox demo with its owner and with bob, who may drive it.
 func (w *world) two() (owner, guest *seat) {
 	w.t.Helper()
 	w.sandbox("demo")
 	if err := w.hub.Share(w.t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightDrive}, "demo", "bob", wire.RightDrive); err != nil {
 		w.t.Fatal(err)
 	}
-	w.standing()
+	w.shared()
 	owner, guest = w.sit("alice", "demo@127.0.0.1"), w.sit("bob", "demo@127.0.0.1")
 	owner.until("is in", func() bool { return strings.Contains(owner.status(), "more here") })
 	guest.until("is in", func() bool { return strings.Contains(guest.status(), "more here") })
 	return owner, guest
 }
 
-// A line that a person left unsent is gone when an agent's command runs: they are told, and see the command that ran.
+// A line that a person left unsent is removed when an agent's command runs: they get a notice, and
+// see the command.
 func TestPersonUnsentLine(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 	s.types("rm -rf /srv/data ")
@@ -40,7 +41,7 @@ func TestPersonUnsentLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.sees("\nhi")
-	s.until("told of the line", func() bool {
+	s.until("notice of the line", func() bool {
 		return strings.Contains(s.status(), "your unsent line was cleared by a command of agent:alice")
 	})
 	if text := s.text(); !strings.Contains(text, "rm -rf /srv/data ^C\n") || !strings.Contains(text, "echo h''i\n") {
@@ -48,19 +49,19 @@ func TestPersonUnsentLine(t *testing.T) {
 	}
 }
 
-// A notice of who has the keyboard goes when another takes it.
+// A notice about the keyboard disappears when another party takes it.
 func TestPersonNewerNotice(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	owner, guest := w.two()
 	var took time.Duration
-	for range 5 { // a notice goes by itself, in time: one of these has to be quicker, however busy the machine is
+	for range 5 { // notices also expire: one of these rounds must be faster, however busy the machine is
 		owner.types("\x1dt")
 		owner.until("drives", func() bool { return strings.Contains(owner.status(), "the keyboard is yours") })
 		owner.types("\x1dg")
 		owner.until("gave it back", func() bool { return strings.Contains(owner.status(), "given back") })
 		start := time.Now()
 		guest.types("\x1dt")
-		owner.until("sees who took it", func() bool { return strings.Contains(owner.status(), "person:bob typing") })
+		owner.until("sees the new holder", func() bool { return strings.Contains(owner.status(), "person:bob typing") })
 		if took = time.Since(start); took < person.NoticeTime/2 {
 			return
 		}
@@ -68,7 +69,7 @@ func TestPersonNewerNotice(t *testing.T) {
 	t.Errorf("read for %v that the keyboard is given back", took)
 }
 
-// Of a paste that a take cuts off it is said how much was dropped, whatever is heard of first.
+// When a take interrupts a paste, a notice says how much was dropped, whatever notice comes first.
 func TestPersonPasteCutByTake(t *testing.T) {
 	const size = 150_000
 	for _, tt := range []struct{ name, begin, end string }{{"bracketed", "\x1b[200~", "\x1b[201~"}, {"not bracketed", "", ""}} {
@@ -82,7 +83,7 @@ func TestPersonPasteCutByTake(t *testing.T) {
 			go guest.types(tt.begin + strings.Repeat("x", size) + tt.end)
 			owner.types("\x1dt")
 			owner.until("drives", func() bool { return strings.Contains(owner.status(), "the keyboard is yours") })
-			guest.until("told how much was dropped", func() bool {
+			guest.until("notice of dropped bytes", func() bool {
 				_, status, _ := strings.Cut(guest.status(), "~main   ")
 				var n int
 				_, _ = fmt.Sscanf(status, "%d bytes", &n)

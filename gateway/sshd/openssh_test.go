@@ -14,7 +14,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("exit %d: got %+v", want, got)
 		}
 	}
-	// A signal is an exit-signal; the OpenSSH client makes 255 of it.
+	// A signal is sent as exit-signal; the OpenSSH client exits with 255.
 	if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "kill -TERM $$"), ""); got.exit != 255 || got.stdout != "" {
 		t.Errorf("killed: got %+v", got)
 	}
@@ -24,7 +24,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Standard output and error apart, nothing of ours between, and EOF each way on its own.
+// Standard output and error are separate and unchanged, with EOF in each direction.
 func TestStreams(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

@@ -19,8 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A command finds what its client asked for before it opened the command's channel, however slow the sandbox is to listen; so does
-// a connection that the client forwards.
+// A command finds the listener that its client requested before it opened the command's channel,
+// however slow the sandbox is. So does a forwarded connection.
 func TestListensBeforeChannels(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -31,7 +31,7 @@ func TestListensBeforeChannels(t *testing.T) {
 		serving.Go(func() {
 			for q := range reqs {
 				if q.Type == wire.GlobalTCPForward {
-					<-time.After(2 * time.Millisecond) // a sandbox that is slow
+					<-time.After(2 * time.Millisecond) // a slow sandbox
 					listening.Add(1)
 				}
 				_ = q.Reply(true, nil)
@@ -87,10 +87,10 @@ func TestListensBeforeChannels(t *testing.T) {
 	}
 }
 
-// corked is a client's connection that can keep back what is written to it, a packet at a time.
+// corked is a client's connection that can withhold writes to the client, packet by packet.
 type corked struct {
 	net.Conn
-	packets chan struct{} // one for each that is kept back
+	packets chan struct{} // one for each withheld packet
 
 	mu   sync.Mutex
 	in   bool   // guarded by mu
@@ -122,7 +122,7 @@ func (c *corked) uncork() error {
 	return err
 }
 
-// OpenSSH opens its one session and says in the same breath that there will be no more.
+// OpenSSH opens its only session and sends no-more-sessions right after.
 func TestNoMoreSessionsBehindOne(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -158,19 +158,19 @@ func TestNoMoreSessionsBehindOne(t *testing.T) {
 		if err := <-opened; err != nil {
 			t.Errorf("the session before: %v", err)
 		}
-		// With the answer to what is behind it no-more-sessions has been received, too.
+		// The answer to the next request means that no-more-sessions was received, too.
 		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.NewSession(); err == nil || !strings.Contains(err.Error(), "no more sessions") {
+		if _, err := c.NewSession(); err == nil || !strings.Contains(err.Error(), "no-more-sessions") {
 			t.Errorf("one more: %v", err)
 		}
 		c.Close()
 	}
 }
 
-// A sandbox may be connected to as soon as it has answered that it listens. The client has the answer first: it takes no
-// connection by a port that it does not know yet.
+// A sandbox may receive connections as soon as it has answered that it listens. The client gets the
+// answer first, because it rejects connections to unknown ports.
 func TestAnswerBeforeConnection(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -244,7 +244,7 @@ func TestAnswerBeforeConnection(t *testing.T) {
 	})
 }
 
-// A channel waits for what was asked for before it, but not indefinitely.
+// A channel waits for earlier requests, but not indefinitely.
 func TestAwait(t *testing.T) {
 	never := func(ctx context.Context) error {
 		<-ctx.Done()
@@ -263,10 +263,10 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// failing is a listener that has no descriptor left for some time.
+// failing is a listener without descriptors for some time.
 type failing struct {
 	net.Listener
-	times int // of the one goroutine that accepts
+	times int // of the goroutine that accepts
 }
 
 func (l *failing) Accept() (net.Conn, error) {
@@ -276,7 +276,7 @@ func (l *failing) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// The server outlives a machine without descriptors, and says when its listener is gone.
+// The server survives a lack of descriptors, and returns an error when its listener is closed.
 func TestAcceptAgain(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,28 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sizes of sock_diag(7)'s messages, and where in them something is.
+// Sizes and offsets in messages of sock_diag(7).
 const (
 	diagHeader  = 16 // struct nlmsghdr
 	diagRequest = 56 // struct inet_diag_req_v2
-	diagID      = 8  // in it: struct inet_diag_sockid
+	diagID      = 8  // offset in it of struct inet_diag_sockid
 	diagAnswer  = 72 // struct inet_diag_msg
-	diagUser    = 64 // in it: the user
+	diagUser    = 64 // offset in it of the user
 )
 
-// peerIsOurs reports whether the other end of c is a socket of this machine that was made by the daemon's own user, or by root. The
-// kernel says so: no peer has a hand in it. What cannot be found out is no.
+// peerIsOurs reports whether the peer of c is a socket on this machine of the admin or of root. The
+// kernel reports the user, and the peer cannot influence it. If the user is unknown, peerIsOurs
+// returns false.
 func peerIsOurs(c net.Conn) bool {
 	local, ok1 := c.LocalAddr().(*net.TCPAddr)
 	remote, ok2 := c.RemoteAddr().(*net.TCPAddr)
 	if !ok1 || !ok2 || !local.IP.IsLoopback() || !remote.IP.IsLoopback() {
-		return false // a container's or another machine's: its users are not ours
+		return false // a container or another machine, which has other users
 	}
 	uid, err := userOfTCP(remote.AddrPort(), local.AddrPort())
 	return err == nil && (uid == 0 || uid == uint32(os.Geteuid()))
 }
 
-// userOfTCP asks the kernel who made the connected socket of this machine that is bound to local (sock_diag(7)).
+// userOfTCP asks the kernel for the user of the connected socket on this machine that is bound to
+// local (sock_diag(7)).
 func userOfTCP(local, remote netip.AddrPort) (uid uint32, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -42,7 +44,7 @@ func userOfTCP(local, remote netip.AddrPort) (uid uint32, err error) {
 		return 0, os.NewSyscallError("sendto", err)
 	}
 	answer := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT) // it is there when sendto returns
+	n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT) // the answer is ready when sendto returns
 	if err != nil {
 		return 0, os.NewSyscallError("recvfrom", err)
 	}
@@ -52,7 +54,7 @@ func userOfTCP(local, remote netip.AddrPort) (uid uint32, err error) {
 	return binary.NativeEndian.Uint32(answer[diagHeader+diagUser:]), nil
 }
 
-// diagnose is the question for one socket.
+// diagnose returns the request for one socket.
 func diagnose(local, remote netip.AddrPort) []byte {
 	from, to := local.Addr().Unmap(), remote.Addr().Unmap()
 	b := make([]byte, diagHeader+diagRequest)

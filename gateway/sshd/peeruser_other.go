@@ -4,5 +4,5 @@ package sshd
 
 import "net"
 
-// peerIsOurs is known on Linux alone.
+// peerIsOurs works on Linux only.
 func peerIsOurs(net.Conn) bool { return false }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// nobodyUser is a user of this machine who is neither root nor the tests'.
+// nobodyUser is a user of this machine other than root and the tests' user.
 const nobodyUser = 65534
 
-// connectAs opens n connections to addr as another user, who then says nothing, and returns when they are there.
+// connectAs opens n idle connections to addr as another user, and returns when they are open.
 func connectAs(t *testing.T, uid uint32, addr string, n int) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -66,7 +66,7 @@ func TestPeerIsOurs(t *testing.T) {
 			}
 			defer far.Close()
 			if !peerIsOurs(far) {
-				t.Error("a connection of our own is somebody else's")
+				t.Error("a connection of the admin belongs to another user")
 			}
 			connectAs(t, nobodyUser, l.Addr().String(), 1)
 			far, err = l.Accept()
@@ -87,8 +87,8 @@ func TestPeerIsOurs(t *testing.T) {
 	}
 }
 
-// Another user of this machine who holds all the places for logins keeps no program of the daemon's own user out, and fifty of those
-// at once keep out neither each other nor strangers.
+// Another user of this machine who fills all login slots does not block the admin's programs. Fifty
+// of those at once block neither each other nor others.
 func TestManyLoginsAtOnce(t *testing.T) {
 	const logins = 50
 	l := Limits{Own: 2 * logins, Unauthenticated: 8, EarlyDrop: 1, Grace: time.Hour, Exempt: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}

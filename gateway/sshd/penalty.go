@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// What a source is charged for a connection that did not log in, and what comes of it (sshd_config(5),
-// PerSourcePenalties, with its defaults).
+// Penalties of a source for connections that did not log in (sshd_config(5), PerSourcePenalties,
+// with its defaults).
 const (
-	fineFailed = 5 * time.Second  // tried and failed
-	fineGrace  = 10 * time.Second // was still there at the end of the grace
-	fineNoTry  = time.Second      // left without trying
+	fineFailed = 5 * time.Second  // failed attempt
+	fineGrace  = 10 * time.Second // login timeout
+	fineNoTry  = time.Second      // left without an attempt
 
-	fineMin = 15 * time.Second // below this much nothing happens yet
-	fineMax = 10 * time.Minute // nobody is charged more
+	fineMin = 15 * time.Second // penalties below this have no effect
+	fineMax = 10 * time.Minute // maximum penalty
 
-	maxFined = 65536 // sources that are remembered
+	maxFined = 65536 // sources with a penalty
 )
 
-// fines is what one source has been charged: it runs off with time.
+// fines is the penalty of a source, which decreases with time.
 type fines struct {
 	until  time.Time
 	active bool // has reached fineMin
 }
 
-// refuses reports whether the source may not connect at now.
+// refuses reports whether connections of the source are rejected at now.
 func (f fines) refuses(now time.Time) bool { return f.active && now.Before(f.until) }
 
 func (g *gate) chargeLocked(source netip.Prefix, now time.Time, fine time.Duration) {
@@ -43,7 +43,7 @@ func (g *gate) chargeLocked(source netip.Prefix, now time.Time, fine time.Durati
 	g.penalties[source] = f
 }
 
-// forgetLocked makes room: those that have run off, else any one.
+// forgetLocked makes room: it deletes elapsed penalties, otherwise any.
 func (g *gate) forgetLocked(now time.Time) {
 	for source, f := range g.penalties {
 		if f.until.Before(now) {

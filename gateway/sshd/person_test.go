@@ -20,7 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// seat is somebody at a terminal of their own in front of the real ssh client.
+// seat is a person at their own terminal with the real ssh client.
 type seat struct {
 	t   testing.TB
 	tty *os.File
@@ -28,7 +28,7 @@ type seat struct {
 
 	mu   sync.Mutex
 	show *screen.Screen // guarded by mu; what their terminal shows
-	all  bytes.Buffer   // guarded by mu; every byte that it was sent
+	all  bytes.Buffer   // guarded by mu; all bytes that it received
 	over chan struct{}
 }
 
@@ -77,7 +77,7 @@ func (s *seat) bytes() string {
 	return s.all.String()
 }
 
-// status is the bottom row.
+// status returns the bottom row.
 func (s *seat) status() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +127,8 @@ var (
 	aliceAgent  = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}
 )
 
-// standing is the agent of the principal's commands on main.
-func (w *world) standing() *attach.Attachment {
+// shared returns the shared attachment of the principal's commands on main.
+func (w *world) shared() *attach.Attachment {
 	w.t.Helper()
 	at, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
@@ -137,11 +137,11 @@ func (w *world) standing() *attach.Attachment {
 	return at
 }
 
-// The first login makes the sandbox, says so, and typing takes the free keyboard.
+// The first login creates the sandbox and says so. Typing takes the free keyboard.
 func TestPersonFirstLogin(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	s := w.sit("alice", "demo@127.0.0.1")
-	s.until("told of the new sandbox", func() bool {
+	s.until("notice of the new sandbox", func() bool {
 		return strings.Contains(s.status(), "new sandbox demo (base, 0.") && strings.Contains(s.status(), "^]? help")
 	})
 	s.types("echo $((6*7))\r")
@@ -154,23 +154,23 @@ func TestPersonFirstLogin(t *testing.T) {
 	if !strings.Contains(s.text(), "demo~main ended with exit status 5") {
 		t.Errorf("last words:\n%s", s.text())
 	}
-	// The terminal is theirs again.
+	// The terminal is restored.
 	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(all, "\x1b[?1049h") {
 		t.Error("the alternate screen is still on")
 	}
 }
 
-// A person watches an agent at work, takes the keyboard by the prefix key, and gives it back.
+// A person watches an agent, takes the keyboard with the prefix key, and gives it back.
 func TestPersonTakesFromAgent(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo from the agent; read answer; echo got $answer", TimeoutMS: 20000}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.sees("from the agent")
-	s.until("sees who types", func() bool {
+	s.until("sees the keyboard holder", func() bool {
 		return strings.Contains(s.status(), "demo~main") && strings.Contains(s.status(), "agent:alice typing") &&
 			strings.Contains(s.status(), "you: watching") && strings.Contains(s.status(), "^]t take")
 	})
@@ -196,14 +196,15 @@ func TestPersonTakesFromAgent(t *testing.T) {
 	}
 }
 
-// Who types after giving the keyboard back has it again, and does not go on reading that it is given back: agents are refused.
+// A person who types after giving the keyboard back holds it again, and no longer sees that it was
+// given back. Agents are denied.
 func TestPersonGivesAndTypes(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 	var took time.Duration
-	for range 5 { // a notice goes by itself, in time: one of these has to be quicker, however busy the machine is
+	for range 5 { // notices also expire: one of these rounds must be faster, however busy the machine is
 		s.types("x")
 		s.until("types", func() bool { return strings.Contains(s.status(), "you: typing") })
 		s.types("\x1dg")
@@ -218,8 +219,8 @@ func TestPersonGivesAndTypes(t *testing.T) {
 	t.Errorf("read for %v that the keyboard is given back", took)
 }
 
-// In a flood the window shows the present; what it printed last is in the person's scrollback a moment after its end, though nothing happens
-// any more, and at once when they leave.
+// During a flood the window shows the current output. The last lines are in the person's scrollback
+// soon after its end, and at once when they leave.
 func TestPersonScrollbackAfterFlood(t *testing.T) {
 	const most = 1000 // lines that the gateway keeps for them
 	w := newWorld(t, worldOptions{})
@@ -267,11 +268,11 @@ func (s *seat) above(text string) bool {
 	return false
 }
 
-// In a narrow window the status line says who types before anything else.
+// In a narrow window the status line shows first who has the keyboard.
 func TestPersonNarrow(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "read answer"}); err != nil {
 		t.Fatal(err)
 	}
@@ -298,18 +299,18 @@ func TestPersonNarrow(t *testing.T) {
 
 func agentLost(a *attach.Attachment) bool { return a.Live().Keyboard() == "person:alice" }
 
-// A watcher's key sees and does nothing else.
+// A watch key shows the session and does nothing else.
 func TestPersonWatchOnly(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	s := w.sit("watch", "demo@127.0.0.1")
 	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
 		t.Fatal(err)
 	}
 	s.sees("visible")
 	s.types("touch typed\r\x1dt")
-	s.until("told so", func() bool { return strings.Contains(s.status(), "may only watch") })
+	s.until("notice", func() bool { return strings.Contains(s.status(), "may only watch") })
 	reply, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "ls typed; echo $LINES"})
 	if err != nil {
 		t.Fatal(err)
@@ -321,19 +322,19 @@ func TestPersonWatchOnly(t *testing.T) {
 	s.leaves()
 }
 
-// The size of a watcher's window is not the terminal's; a driver's is.
+// The size of a watcher's window does not change the terminal's; a driver's does.
 func TestPersonSize(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 	if cols, rows := agent.Live().Size(); cols != wire.DefaultCols || rows != wire.DefaultRows {
 		t.Errorf("joining made it %d×%d", cols, rows)
 	}
-	s.until("told that it is clipped", func() bool { return strings.Contains(s.status(), "200×50") })
+	s.until("notice that it is clipped", func() bool { return strings.Contains(s.status(), "200×50") })
 	s.types("\x1dt")
-	s.until("drives at their size", func() bool { cols, rows := agent.Live().Size(); return cols == 100 && rows == 19 })
+	s.until("the terminal has the driver's size", func() bool { cols, rows := agent.Live().Size(); return cols == 100 && rows == 19 })
 	if err := pty.Setsize(s.tty, &pty.Winsize{Cols: 90, Rows: 30}); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +343,7 @@ func TestPersonSize(t *testing.T) {
 	s.until("gives the size back", func() bool { cols, rows := agent.Live().Size(); return cols == 200 && rows == 50 })
 }
 
-// Nothing of the program's control sequences but what our renderer draws reaches a person.
+// Only control sequences of the renderer reach a person, none of the program's.
 func TestPersonSafety(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -362,7 +363,7 @@ func TestPersonSafety(t *testing.T) {
 	}
 }
 
-// Two people: what one types the other sees; one's leaving leaves the other.
+// Two people: each sees what the other types, and one may leave without the other.
 func TestTwoPeople(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -372,7 +373,7 @@ func TestTwoPeople(t *testing.T) {
 	one.types("echo se''en by both\r")
 	one.sees("seen by both")
 	two.sees("seen by both")
-	// ~. of OpenSSH only detaches.
+	// OpenSSH's ~. only detaches.
 	one.types("\r~.")
 	one.leaves()
 	two.until("sees the keyboard free", func() bool { return !strings.Contains(two.status(), "person:alice typing") })
@@ -384,7 +385,7 @@ func TestTwoPeople(t *testing.T) {
 	two.sees("alone")
 }
 
-// Somebody is sent away; the server closes: each time the terminal is given back and told why.
+// When a person is disconnected, or the server closes, the terminal is restored with the reason.
 func TestPersonSentAway(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -399,9 +400,9 @@ func TestPersonSentAway(t *testing.T) {
 	}
 }
 
-// The daemon stops: the terminal is given back and told so, at once.
+// When the daemon stops, the terminal is restored at once, with the reason.
 func TestPersonAtClosingTime(t *testing.T) {
-	best := time.Hour // on a busy machine one of them may take its time
+	best := time.Hour // on a busy machine one of them may take longer
 	for tries := 0; tries < 10 && best > farewell; tries++ {
 		w := newWorld(t, worldOptions{})
 		w.sandbox("demo")
@@ -419,26 +420,26 @@ func TestPersonAtClosingTime(t *testing.T) {
 	}
 }
 
-// A command line that only watches is drawn by the server, and never drives.
-func TestLobbyWatch(t *testing.T) {
+// The server draws a command line that only watches, and never drives.
+func TestControlHostWatch(t *testing.T) {
 	w := newWorld(t, worldOptions{watches: func(args []string) (wire.Target, bool) {
 		return wire.Target{Sandbox: "demo", Session: "main"}, args[0] == "watch"
 	}})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	s := w.sit("alice", "-t", "sandboxd@127.0.0.1", "watch demo")
 	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
 		t.Fatal(err)
 	}
 	s.sees("visible")
 	s.types("x")
-	s.until("told so", func() bool { return strings.Contains(s.status(), "only watch") })
+	s.until("notice", func() bool { return strings.Contains(s.status(), "only watch") })
 	s.types("\x1dd")
 	s.leaves()
 }
 
-// What a command draws on a person's terminal goes through the renderer.
-func TestLobbyCanvas(t *testing.T) {
+// Output that a command draws on a person's terminal goes through the renderer.
+func TestControlHostCanvas(t *testing.T) {
 	w := newWorld(t, worldOptions{commands: func(ctx context.Context, _ gateway.Principal, c CommandIO) int {
 		canvas := c.Draw(80, 10)
 		io.WriteString(canvas, "\x1b]0;title\x07\x1b[31mplayed\x1b[m\r\n")
@@ -460,7 +461,7 @@ func TestLobbyCanvas(t *testing.T) {
 	}
 }
 
-// A name that may not be made by a login gets the one refusal.
+// A sandbox that a login may not create gets the same error as any.
 func TestPersonNoCreation(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	for _, name := range []string{"localuser", "root", "admin", "git", "new"} {

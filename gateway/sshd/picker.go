@@ -19,36 +19,37 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// picker is the list of the control host: what there is and what it needs, kept true, to join by a key. It draws plain text of our own
-// by the renderer that draws sessions.
+// picker is the live list of sandboxes and sessions on the control host. A key joins a session. It
+// draws its own text with the renderer of sessions.
 type picker struct {
 	s      *session
 	items  []pick
 	chosen int
 	keys   listKeys
-	digits string // of a number that is being typed
+	digits string // of a number being typed
 	naming bool   // a name for a new sandbox is being typed
 	name   string
-	making bool   // a sandbox of that name is to be made
-	notice string // shown instead of the keys, until one is pressed
+	making bool   // a sandbox with that name will be created
+	notice string // shown instead of the keys, until a key is pressed
 }
 
-// pick is one line of the list: a session, or a sandbox that has no session main now.
+// pick is a row of the list: a session, or a sandbox without a session main.
 type pick struct {
 	target wire.Target
 	state  lifecycle.State // of the sandbox
-	need   attention.Need
+	need   attention.Need  // attention state of the session
 }
 
 // errQuit ends the list.
 var errQuit = errors.New("quit")
 
-// pick shows a person their sandboxes and joins what they choose, and again after they have left that, until they quit.
+// pick shows a person their sandboxes and joins the chosen session. When they leave it, it shows
+// the list again, until they quit.
 func (s *session) pick(ctx context.Context) {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
 	s.begin()
-	s.final.WantReply = false // it has its answer; joining would give another
+	s.final.WantReply = false // answered by begin; joining must not answer again
 	s.typed = &turns{chunks: make(chan []byte)}
 	go s.typed.fill(s.client.meter.Source(s.channel), s.channel.Closed) // ends with the channel
 	p := &picker{s: s}
@@ -80,18 +81,18 @@ func (s *session) pick(ctx context.Context) {
 	}
 }
 
-// choose shows the list until something is chosen. The terminal is the person's own again when it returns.
+// choose shows the list until a session is chosen. It restores the terminal before it returns.
 func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 	hub, principal := p.s.client.hub(), p.s.client.grant.Principal
 	ctx, cancel := context.WithCancel(ctx)
 	watch := hub.Sessions.WatchAttention(principal)
 	defer watch.Close()
 	changed := make(chan error, 1)
-	next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
+	next := func() { changed <- watch.Wait(ctx) } // one call at a time: the next starts when its result was received
 	go next()
 	defer func() {
 		cancel()
-		<-changed //nolint:errcheck // the end that was just made
+		<-changed //nolint:errcheck // the cancellation
 	}()
 
 	r := view.NewRenderer(int(p.s.ask.pty.Cols), int(p.s.ask.pty.Rows))
@@ -99,8 +100,8 @@ func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 	if _, err := p.s.channel.Write(r.Enter()); err != nil {
 		return t, err
 	}
-	defer func() { _, _ = p.s.channel.Write(r.Leave()) }() // an error comes with the end of the channel, too
-	tick := time.NewTicker(time.Second)                    // for what is told in seconds
+	defer func() { _, _ = p.s.channel.Write(r.Leave()) }() // a failed write ends the channel, too
+	tick := time.NewTicker(time.Second)                    // updates times
 	defer tick.Stop()
 	var flush <-chan time.Time
 	for {
@@ -159,8 +160,8 @@ func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 	}
 }
 
-// make makes the sandbox whose name was typed, and returns its session. A person who leaves meanwhile, also by ^C, gets errQuit
-// when what was begun is done or undone.
+// make creates the sandbox with the typed name, and returns its session. If the person leaves
+// meanwhile, also by ^C, it returns errQuit after the creation has finished or was undone.
 func (p *picker) make(ctx context.Context) (wire.Target, error) {
 	p.making = false
 	ctx, cancel := context.WithCancel(ctx)
@@ -196,7 +197,7 @@ func (p *picker) make(ctx context.Context) (wire.Target, error) {
 	return wire.Target{Sandbox: info.Name, Session: wire.DefaultSession}, err
 }
 
-// refresh brings the list up to date. What is chosen stays chosen.
+// refresh updates the list. The chosen row stays chosen.
 func (p *picker) refresh(ctx context.Context, hub *gateway.Hub, principal gateway.Principal) error {
 	infos, err := hub.List(ctx, principal)
 	if err != nil {
@@ -234,7 +235,7 @@ func (p *picker) refresh(ctx context.Context, hub *gateway.Hub, principal gatewa
 	return nil
 }
 
-// press does what a key asks for. done means that t is to be joined.
+// press handles a key. done means that t will be joined.
 func (p *picker) press(key listKey) (t wire.Target, done bool, err error) {
 	p.notice = ""
 	if key == keyInterrupt {
@@ -250,7 +251,7 @@ func (p *picker) press(key listKey) (t wire.Target, done bool, err error) {
 			p.chosen = n - 1
 			return t, false, nil
 		}
-		p.notice, p.digits = "there is no number "+p.digits, ""
+		p.notice, p.digits = "no row "+p.digits, ""
 		return t, false, nil
 	}
 	p.digits = ""
@@ -281,7 +282,7 @@ func (p *picker) press(key listKey) (t wire.Target, done bool, err error) {
 	return t, false, nil
 }
 
-// pressNaming takes a key of a new sandbox's name; without one it is generated.
+// pressNaming handles a key of a new sandbox's name. An empty name is generated.
 func (p *picker) pressNaming(key listKey) {
 	switch {
 	case key == keyEscape:
@@ -297,7 +298,7 @@ func (p *picker) pressNaming(key listKey) {
 				return
 			}
 		}
-		p.naming, p.making, p.notice = false, true, "making a sandbox…"
+		p.naming, p.making, p.notice = false, true, "creating the sandbox…"
 	}
 }
 
@@ -308,7 +309,7 @@ func (p *picker) draw(r *view.Renderer, sc *screen.Screen) error {
 		sc.Resize(cols, rows)
 	}
 	var b strings.Builder
-	// On the alternate screen, so that nothing of the list stays. A line that is too long ends at the edge.
+	// On the alternate screen, so that the list leaves no trace. Long lines end at the edge.
 	b.WriteString("\x1b[?1049h\x1b[?7l\x1b[?25l\x1b[H\x1b[J")
 	for y, line := range p.lines(cols, rows) {
 		if y > 0 {
@@ -316,7 +317,7 @@ func (p *picker) draw(r *view.Renderer, sc *screen.Screen) error {
 		}
 		b.WriteString(line)
 	}
-	_, _ = sc.Write([]byte(b.String())) // in memory: it takes everything
+	_, _ = sc.Write([]byte(b.String())) // in memory, cannot fail
 	status, brief := p.status()
 	_, err := p.s.channel.Write(r.Draw(view.Frame{Screen: sc, Status: status, Brief: brief}))
 	return err
@@ -327,17 +328,18 @@ func (p *picker) status() (string, []string) {
 	case p.notice != "":
 		return person.Words(p.notice), nil
 	case p.naming:
-		return person.Words("name of the new sandbox: "+p.name+"_", "Enter makes it   Esc leaves it"), []string{person.Words("name: " + p.name + "_")}
+		return person.Words("name of the new sandbox: "+p.name+"_", "Enter create   Esc cancel"), []string{person.Words("name: " + p.name + "_")}
 	case len(p.items) == 0:
 		return person.Words("n new", "q quit"), nil
 	}
-	return person.Words("Enter joins", "j k or a number chooses", "n new", "q quit"), []string{person.Words("Enter joins", "n new", "q quit"), person.Words("q quit")}
+	return person.Words("Enter join", "j k or a number select", "n new", "q quit"), []string{person.Words("Enter join", "n new", "q quit"), person.Words("q quit")}
 }
 
-// lines are what the list shows in that many rows: the part around what is chosen, without the head where there is no room.
+// lines returns the visible rows: the part around the chosen row, without the header if there is no
+// room.
 func (p *picker) lines(cols, rows int) []string {
 	if len(p.items) == 0 {
-		return []string{" You have no sandboxes.", "", " n makes one. So does ssh with a name", " for a user, and the command: new NAME"}[:min(rows, 4)]
+		return []string{" You have no sandboxes.", "", " Press n to create one, or use ssh with a", " new name as the user, or: new NAME"}[:min(rows, 4)]
 	}
 	wide := len("SESSION")
 	for _, item := range p.items {
@@ -360,10 +362,10 @@ func (p *picker) lines(cols, rows int) []string {
 	return lines
 }
 
-// text is what there is to say about a line's session.
+// text describes a row's session.
 func (i pick) text() string {
 	n := i.need
-	if n.Session == "" { // there is none, or not now
+	if n.Session == "" { // no session, or not now
 		if i.state == lifecycle.Running {
 			return ""
 		}

@@ -29,7 +29,7 @@ func (s *seat) resize(cols, rows int) {
 	}
 }
 
-// line is the line of the terminal that has text in it, empty without one.
+// line returns the terminal's line that contains text, or "".
 func (s *seat) line(text string) string {
 	for line := range strings.Lines(s.text()) {
 		if strings.Contains(line, text) {
@@ -39,16 +39,16 @@ func (s *seat) line(text string) string {
 	return ""
 }
 
-// The control host's list: what needs somebody is seen, joined by keys, left again, and the list is there once more.
-func TestLobbyPick(t *testing.T) {
+// The list shows what needs attention. A session is joined by keys and left, and the list returns.
+func TestControlHostPick(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("one")
 	w.sandbox("two")
 	s := w.sit("alice", "sandboxd@127.0.0.1")
-	s.sees("Enter joins   j k or a number chooses   n new   q quit")
+	s.sees("Enter join   j k or a number select   n new   q quit")
 	s.until("lists both", func() bool { return s.line("1  one") != "" && s.line("2  two") != "" })
 
-	// An agent's question appears by itself.
+	// An agent's question appears without a key press.
 	agent, err := w.hub.Sessions.Shared(t.Context(), aliceAgent, wire.Target{Sandbox: "two", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestLobbyPick(t *testing.T) {
 		return strings.Contains(line, "asks") && strings.Contains(line, "agent:alice") && strings.Contains(line, "Which of them?")
 	})
 	s.types("9")
-	s.sees("there is no number 9")
+	s.sees("no row 9")
 	s.types("2\r")
 	s.until("is in two", func() bool { return strings.Contains(s.status(), "two~main") })
 	s.types("\x1dt")
@@ -76,8 +76,8 @@ func TestLobbyPick(t *testing.T) {
 		t.Errorf("status %q: the window's new size is not known", got)
 	}
 
-	// Keys typed here are the list's again; two was chosen, and stays so.
-	s.types("\x1b[A") // an arrow
+	// Keys go to the list again. Row two was chosen, and stays chosen.
+	s.types("\x1b[A") // an arrow key
 	s.types("\r")
 	s.until("is in one", func() bool { return strings.Contains(s.status(), "one~main") })
 	s.types("exit 4\r")
@@ -88,12 +88,12 @@ func TestLobbyPick(t *testing.T) {
 		t.Errorf("exit status %d", got)
 	}
 	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(all, "\x1b[?1049h") || strings.Contains(all, "\x1b]") {
-		t.Error("the terminal is not as it was")
+		t.Error("the terminal was not restored")
 	}
 }
 
-// Without sandboxes the list says how to make one, and n does.
-func TestLobbyPickNew(t *testing.T) {
+// Without sandboxes the list says how to create one, and n does.
+func TestControlHostPickNew(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	s := w.sit("alice", "sandboxd@127.0.0.1")
 	s.sees("You have no sandboxes.")
@@ -106,12 +106,12 @@ func TestLobbyPickNew(t *testing.T) {
 	s.types("\x1dd")
 	s.until("listed", func() bool { return s.line("1  fresh") != "" })
 	s.types("nother\x1b")
-	s.until("left the name", func() bool { return strings.Contains(s.status(), "Enter joins") })
+	s.until("left the name", func() bool { return strings.Contains(s.status(), "Enter join") })
 	s.types("\x03")
 	if got := s.leaves(); got != 0 {
 		t.Errorf("exit status %d", got)
 	}
-	// Who may only watch makes nothing, and joins all the same.
+	// A watch key creates nothing, and joins all the same.
 	s = w.sit("watch", "sandboxd@127.0.0.1")
 	s.sees("1  fresh")
 	s.types("n\r")
@@ -126,7 +126,7 @@ func TestLobbyPickNew(t *testing.T) {
 	}
 }
 
-// stuckBackend boots nothing until its caller has enough.
+// stuckBackend boots nothing until its caller gives up.
 type stuckBackend struct {
 	*scripted
 	booting chan struct{}
@@ -138,8 +138,8 @@ func (b stuckBackend) Boot(ctx context.Context, _ sandbox.Spec) (sandbox.Instanc
 	return sandbox.Instance{}, context.Cause(ctx)
 }
 
-// Who waits for a sandbox to be made can leave: nothing is left of it.
-func TestLobbyPickNewLeave(t *testing.T) {
+// A person can leave during the creation of a sandbox: nothing is left of it.
+func TestControlHostPickNewLeave(t *testing.T) {
 	booting := make(chan struct{})
 	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) {
 		o.Backends[sandboxtest.Name] = stuckBackend{o.Backends[sandboxtest.Name].(*scripted), booting}
@@ -159,8 +159,8 @@ func TestLobbyPickNewLeave(t *testing.T) {
 	}
 }
 
-// In a small window the list is short, and what is chosen is in it.
-func TestLobbyPickSmall(t *testing.T) {
+// In a small window the list is short and includes the chosen row.
+func TestControlHostPickSmall(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	names := []string{"box-a", "box-b", "box-c", "box-d", "box-e", "box-f"}
 	for _, name := range names {
@@ -180,12 +180,12 @@ func TestLobbyPickSmall(t *testing.T) {
 	s.resize(1, 1)
 	s.resize(100, 20)
 	s.sees("1  box-a")
-	// The client goes without a word: so does the list.
+	// When the client disappears, so does the list.
 	s.cmd.Process.Kill()
 	s.leaves()
 }
 
-// members is how many are on a sandbox's main session.
+// members returns the number of parties on a sandbox's main session.
 func (w *world) members(name string) int {
 	w.t.Helper()
 	info, err := w.hub.Get(w.t.Context(), alicePerson, name)
@@ -200,8 +200,8 @@ func (w *world) members(name string) int {
 	return 0
 }
 
-// An agent's key gets the list, too, and then the session raw.
-func TestLobbyPickAgent(t *testing.T) {
+// An agent's key gets the list, too, and then the raw session.
+func TestControlHostPickAgent(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("one")
 	s := w.sit("agent", "sandboxd@127.0.0.1")
@@ -235,7 +235,7 @@ func TestListKeys(t *testing.T) {
 		}
 		var one listKeys
 		var got []listKey
-		for i := range len(tt.in) { // split anywhere it is the same
+		for i := range len(tt.in) { // split anywhere, the result is the same
 			got = append(got, one.feed([]byte{tt.in[i]})...)
 		}
 		if !slices.Equal(got, tt.want) {
@@ -267,7 +267,7 @@ func FuzzListKeys(f *testing.F) {
 	})
 }
 
-// The list shows every size, with what is chosen in it.
+// The list fits every size, and includes the chosen row.
 func TestPickerLines(t *testing.T) {
 	p := &picker{}
 	for _, items := range []int{0, 1, 50} {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAcknowledged holds that each of a connection's first reads makes the kernel acknowledge at once.
+// TestAcknowledged checks that the kernel acknowledges each of a connection's first reads at once.
 func TestAcknowledged(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,8 +59,8 @@ func TestAcknowledged(t *testing.T) {
 	}
 }
 
-// A fresh OpenSSH connection must not wait for delayed acknowledgements: 40 ms each, most times, and several times over. So all
-// that it sends, from its first line to the end of its command, is among the first reads.
+// A new OpenSSH connection must not wait for delayed acknowledgements of 40 ms each. So all that it
+// sends, from its first line to the end of its command, is among the first reads.
 func TestFreshConnectionIsQuick(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -86,7 +86,8 @@ func (c counted) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// passOn returns the port of a listener that passes connections on to addr, and how often it has read from clients.
+// passOn returns the port of a listener that forwards connections to addr, and the number of its
+// reads from clients.
 func passOn(t testing.TB, addr string) (port string, reads *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -15,8 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// raw joins a session as a program does: the log's exact bytes, no status line, no prefix key. A fresh one is a terminal of the
-// channel's own, with a generated name, that ends with the channel.
+// raw joins a session as a program does: the exact output, no status line, no prefix key. With
+// fresh, it creates a session with a generated name, which ends with the channel.
 func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	pty := s.ask.pty
 	o := attach.JoinOptions{Fresh: fresh, Close: fresh, Cols: int(pty.Cols), Rows: int(pty.Rows), Term: pty.Term, Bare: fresh}
@@ -34,13 +34,13 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var from uint64
 	if !fresh {
-		from = promptStart(ctx, at.Live()) // before any input: what that makes the session print is the client's
+		from = promptStart(ctx, at.Live()) // before any input: output that it causes is the client's
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { s.rawRequests(ctx, at) })
 	parts.Go(func() { s.rawInput(ctx, at) })
 	parts.Go(func() {
-		if err := at.Wait(ctx); !errors.Is(err, io.EOF) { // at EOF there is still to be read
+		if err := at.Wait(ctx); !errors.Is(err, io.EOF) { // at EOF there may be unread output
 			cancel()
 		}
 	})
@@ -64,8 +64,8 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 // lookBack is how far before the end of the log a raw reader may begin.
 const lookBack = 4 << 10
 
-// promptStart is where a program begins to read a session that has been running: at the last line, so that one that waits
-// for a prompt sees the prompt that is there.
+// promptStart returns where a program begins to read a running session: at the last line, so that
+// it sees the current prompt.
 func promptStart(ctx context.Context, l *live.Session) uint64 {
 	end := l.Len()
 	at := end - min(end, lookBack)
@@ -89,7 +89,7 @@ func promptStart(ctx context.Context, l *live.Session) uint64 {
 	return min(start, end)
 }
 
-// copyLog copies a session's log to w until the session has ended: then it returns nil.
+// copyLog copies a session's output to w, and returns nil when the session has ended.
 func copyLog(ctx context.Context, w io.Writer, l *live.Session, at uint64) error {
 	buf := make([]byte, 8<<10)
 	for {
@@ -112,8 +112,8 @@ func copyLog(ctx context.Context, w io.Writer, l *live.Session, at uint64) error
 	}
 }
 
-// rawInput passes on what the client types. What is refused because somebody else holds the keyboard is said on stderr,
-// once until it goes through again.
+// rawInput passes the client's input on. If it is rejected, because another party has the keyboard,
+// rawInput reports it once on stderr, and again after the next success.
 func (s *session) rawInput(ctx context.Context, at *attach.Attachment) {
 	src := s.input()
 	buf := make([]byte, 4<<10)
@@ -127,7 +127,7 @@ func (s *session) rawInput(ctx context.Context, at *attach.Attachment) {
 				said = false
 			case errors.As(err, &refused):
 				if !said {
-					s.complain("input was not taken: " + refused.Message)
+					s.complain("input rejected: " + refused.Message)
 				}
 				said = true
 			default:
@@ -135,19 +135,19 @@ func (s *session) rawInput(ctx context.Context, at *attach.Attachment) {
 			}
 		}
 		if err != nil {
-			return // EOF ends the input; the terminal goes on
+			return // EOF ends the input; the terminal stays open
 		}
 	}
 }
 
-// complain says something beside the terminal's bytes.
+// complain writes a message to stderr, apart from the terminal's output.
 func (s *session) complain(line string) {
 	s.ending.Lock()
 	defer s.ending.Unlock()
 	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandboxd: %s\r\n", plain(line))
 }
 
-// rawRequests follows the size of the client's terminal.
+// rawRequests handles changes of the size of the client's terminal.
 func (s *session) rawRequests(ctx context.Context, at *attach.Attachment) {
 	for q := range s.channel.Requests {
 		ok := false

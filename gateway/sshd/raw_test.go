@@ -16,7 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// shell asks for a shell with a terminal and returns the channel, its requests and what it prints.
+// shell requests a shell with a terminal, and returns the session, its input and its output.
 func (w *world) shell(key, user string) (*ssh.Session, io.Writer, *syncBuffer) {
 	w.t.Helper()
 	s, err := w.dial(key, user).NewSession()
@@ -38,7 +38,7 @@ func (w *world) shell(key, user string) (*ssh.Session, io.Writer, *syncBuffer) {
 	return s, in, out
 }
 
-// wantExit waits for the end of a session.
+// wantExit waits for the end of a session and checks its status.
 func wantExit(t testing.TB, s *ssh.Session, want int) {
 	t.Helper()
 	err := s.Wait()
@@ -48,11 +48,11 @@ func wantExit(t testing.TB, s *ssh.Session, want int) {
 	}
 }
 
-// An agent's key joins raw: the log's bytes, no status line, and it sees the prompt that is there.
+// An agent's key joins raw: exact output, no status line, beginning with the current prompt.
 func TestRawJoin(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo earlier"}); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestRawJoin(t *testing.T) {
 	}
 }
 
-// Input that is refused because a person holds the keyboard is not dropped in silence.
+// Input that is rejected because a person has the keyboard is reported.
 func TestRawRefusedInput(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -82,7 +82,7 @@ func TestRawRefusedInput(t *testing.T) {
 	}
 	_, in, out := w.shell("agent", "demo")
 	io.WriteString(in, "x\r")
-	eventually(t, "the refusal", func() bool { return out.contains("input was not taken") && out.contains("person:alice") })
+	eventually(t, "the refusal", func() bool { return out.contains("input rejected") && out.contains("person:alice") })
 	if err := person.Give(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestRawRefusedInput(t *testing.T) {
 	})
 }
 
-// A terminal of one's own at demo~new: raw, and ended with its channel.
+// A session of demo~new is raw, and ends with its channel.
 func TestFresh(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -161,7 +161,7 @@ c.close()
 print("ok")
 `
 
-// Two paramiko invoke_shell() at demo~new do not see each other.
+// Two paramiko invoke_shell() calls at demo~new do not see each other.
 func TestParamikoShells(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -170,7 +170,7 @@ func TestParamikoShells(t *testing.T) {
 	}
 }
 
-// The session stream by the subsystem: who is known from the login, a refusal is a frame.
+// The session stream as a subsystem: the login identifies the client, an error is a frame.
 func TestSessionSubsystem(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -201,7 +201,7 @@ func TestSessionSubsystem(t *testing.T) {
 		t.Errorf("bob: %v", err)
 	}
 	if _, err := open("agent", "demo", wire.Attach{Session: "main", Party: &wire.Party{Name: "root"}}, wire.Handler{}); err == nil {
-		t.Error("a client says who it is")
+		t.Error("a client can choose its identity")
 	}
 }
 
@@ -213,7 +213,7 @@ type streamOf struct {
 
 func (s streamOf) Close() error { return s.s.Close() }
 
-// What is said on a terminal of one's own by pty and exec is recorded.
+// Output on a terminal for one command is recorded.
 func TestOwnTerminalIsRecorded(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -242,8 +242,8 @@ func TestOwnTerminalIsRecorded(t *testing.T) {
 	})
 }
 
-// The control host's commands, with and without a terminal.
-func TestLobby(t *testing.T) {
+// Commands of the control host, with and without a terminal.
+func TestControlHost(t *testing.T) {
 	w := newWorld(t, worldOptions{commands: func(ctx context.Context, p gateway.Principal, c CommandIO) int {
 		switch c.Args[0] {
 		case "echo":
@@ -283,7 +283,8 @@ func TestLobby(t *testing.T) {
 	}
 }
 
-// A forwarded agent is refused on a channel that joins, and no connection is made for it.
+// A forwarded agent is denied on a channel that joins a session, and no connection is opened for
+// it.
 func TestJoinRefusesAgent(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -307,7 +308,7 @@ func TestJoinRefusesAgent(t *testing.T) {
 	ch.Close()
 }
 
-// A client that waits for each answer gets them, and the agent that it was granted works.
+// A client that waits for each answer gets them, and the granted agent works.
 func TestAgentAskedStepByStep(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

@@ -14,8 +14,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// told is everything that a client hears when it asks for something: each answer, each byte, each request, in order.
-func told(t *testing.T, c *ssh.Client, kind string, extra []byte, requests []ssh.Request, input []byte) string {
+// received returns everything that a client receives for a request: each answer, byte and request,
+// in order.
+func received(t *testing.T, c *ssh.Client, kind string, extra []byte, requests []ssh.Request, input []byte) string {
 	t.Helper()
 	var mu sync.Mutex
 	var heard []string
@@ -55,7 +56,7 @@ func told(t *testing.T, c *ssh.Client, kind string, extra []byte, requests []ssh
 			break
 		}
 	}
-	_, _ = ch.Write(input) // one that has refused takes none
+	_, _ = ch.Write(input) // a channel that was refused takes none
 	_ = ch.CloseWrite()
 	streams.Wait()
 	<-ended
@@ -64,9 +65,9 @@ func told(t *testing.T, c *ssh.Client, kind string, extra []byte, requests []ssh
 	return fmt.Sprintf("answers %q\nstdout %q\nstderr %q\n%s", answers, out, errs, strings.Join(heard, "\n"))
 }
 
-// A sandbox of somebody else answers exactly as one that does not exist, whatever is asked of it and whether it runs.
+// A foreign sandbox answers exactly like a missing one, whatever the request and whether it runs.
 func TestForeignIsUnknown(t *testing.T) {
-	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) { o.Principals = func() int { return 2 } }}) // no login makes a sandbox
+	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) { o.Principals = func() int { return 2 } }}) // no login creates a sandbox
 	w.sandboxOf("bob", "bobs")
 	pty := ssh.Request{Type: wire.RequestPty, Payload: wire.Marshal(wire.PtyReq{Term: "xterm", Cols: 80, Rows: 24})}
 	shell := ssh.Request{Type: wire.RequestShell}
@@ -97,14 +98,14 @@ func TestForeignIsUnknown(t *testing.T) {
 		{"session stream", wire.ChannelSession, nil, []ssh.Request{stream}, attach},
 		{"port", wire.ChannelDirectTCP, wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 22}), nil, nil},
 		{"socket", wire.ChannelDirectUnix, wire.Marshal(wire.DirectUnix{Path: "/run/x"}), nil, nil},
-		{"a channel that is none", "tun@openssh.com", nil, nil, nil},
+		{"an unknown channel type", "tun@openssh.com", nil, nil, nil},
 	}
 	for _, key := range []string{"alice", "agent", "watch"} {
 		for _, session := range []string{"", "~main", "~new", "~build"} {
 			none, bobs := w.dial(key, "none"+session), w.dial(key, "bobs"+session)
 			for _, a := range asks {
-				unknown := told(t, none, a.kind, a.extra, a.requests, a.input)
-				foreign := told(t, bobs, a.kind, a.extra, a.requests, a.input)
+				unknown := received(t, none, a.kind, a.extra, a.requests, a.input)
+				foreign := received(t, bobs, a.kind, a.extra, a.requests, a.input)
 				if want := strings.ReplaceAll(unknown, "none", "bobs"); foreign != want {
 					t.Errorf("%s, %s%s: foreign\n%s\nunknown\n%s", key, a.name, session, foreign, want)
 				}

@@ -10,26 +10,24 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// relay is one channel between a client and its sandbox. Data and requests pass untouched: the two
-// ends decide what they mean. It knows no session and no policy but what its fields say, and not
-// which way the sandbox's data comes.
+// relay is one channel between a client and its sandbox. Data and requests pass unchanged. It
+// applies only the policy in its fields, and does not know how the sandbox's data arrives.
 type relay struct {
 	client, sandbox *sshconn.Channel
 	meter           *sshconn.Meter
-	session         bool // a session channel: it has an exit status
+	session         bool // a session channel, which has an exit status
 	careless        bool // the client may acknowledge data after it has closed; see beforeClose
-	// allow decides on requests of the client, and may change the payload. Nil allows all.
+	// allow decides on requests of the client, and may change the payload. nil allows all.
 	allow func(*ssh.Request) bool
-	tap   io.Writer // receives the output before the client does; nil for none
+	tap   io.Writer // receives the output before the client does; nil: none
 	kill  func()    // ends the connection to the sandbox
-	// lost is called before a session without an exit status is reported as ended. Nil
-	// does nothing.
+	// lost, if not nil, is called before a session without an exit status is reported as ended.
 	lost func()
 
 	done chan struct{} // closed when run returns
 
-	exit  int   // after run: exit status, 128+n for a signal, −1 when the connection ended first
-	bytes int64 // after run: of standard output and error
+	exit  int   // after run: exit status, 128+n for a signal, −1 if the connection ended first
+	bytes int64 // after run: size of standard output and error
 }
 
 // run relays until both sides have closed the channel.
@@ -53,7 +51,7 @@ func (r *relay) run() {
 		stdout = tapped{r.client, r.tap}
 	}
 	e.outDone = start(e.out, stdout, r.sandbox)
-	// Always pumped: stderr that nobody reads stops a channel at 2 MiB.
+	// Always pumped: unread stderr blocks a channel at 2 MiB.
 	e.errDone = start(e.errs, r.client.Stderr(), r.sandbox.Stderr())
 	clientGone := make(chan struct{})
 	pumps.Go(func() {
@@ -66,8 +64,8 @@ func (r *relay) run() {
 	r.bytes, _ = e.output()
 }
 
-// abort ends the channel both ways. A sandbox that does not answer CLOSE loses its connection:
-// until then the library keeps what the client sent.
+// abort ends the channel in both directions. If the sandbox does not answer CLOSE, abort ends its
+// connection, because the library keeps the client's data until then.
 func (r *relay) abort() {
 	_ = r.client.Close()
 	_ = r.sandbox.Close()
@@ -91,16 +89,16 @@ func passRequests(to ssh.Channel, requests <-chan *ssh.Request, allow func(*ssh.
 	}
 }
 
-// passRequest passes one request on and its answer back. What cannot be sent is refused: a request
-// without an answer would hang its sender.
+// passRequest passes a request on and returns its answer. A request that cannot be sent is refused,
+// because a missing answer would hang its sender.
 func passRequest(to ssh.Channel, q *ssh.Request) {
 	ok, err := to.SendRequest(q.Type, q.WantReply, q.Payload)
 	_ = q.Reply(err == nil && ok, nil)
 }
 
-// Sizes of a pump's buffer: most channels are idle terminals, and bulk is fastest with as much as a
-// pipe holds. A program whose pipe is full runs when some of it has been read, often at once and on
-// the reader's processor: with half as much at a time they change places twice as often.
+// Sizes of a pump's buffer. Most channels are idle terminals; bulk output is fastest with the size
+// of a pipe. A program with a full pipe continues when part of it is read, often on the reader's
+// processor: half the size means twice as many switches.
 const (
 	smallBuffer = 512
 	largeBuffer = 64 << 10
@@ -108,8 +106,8 @@ const (
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 
-// pump copies until src ends. When dst takes no more, the rest is read and dropped: unread, it would
-// stay in memory.
+// pump copies until src ends. If dst fails, it reads and drops the rest, which would otherwise stay
+// in memory.
 func pump(f *sshconn.Flow, dst io.Writer, src io.Reader) {
 	small := make([]byte, smallBuffer)
 	var large *[largeBuffer]byte
@@ -147,16 +145,16 @@ func pump(f *sshconn.Flow, dst io.Writer, src io.Reader) {
 // onlyReader hides a channel's other methods from io.CopyBuffer.
 type onlyReader struct{ io.Reader }
 
-// tapped writes to the tap first: what a client has seen is in the record.
+// tapped writes to the tap first, so that the record has everything that a client saw.
 type tapped struct{ to, tap io.Writer }
 
 func (t tapped) Write(p []byte) (int, error) {
 	if _, err := t.tap.Write(p); err != nil {
-		return 0, err // records are strict
+		return 0, err // recording must not fail silently
 	}
 	return t.to.Write(p)
 }
 
-// ours reports whether a name belongs to this project: such requests go between daemon and guest,
+// ours reports whether a name belongs to this project. Such requests are between daemon and guest,
 // never to or from a client.
 func ours(name string) bool { return strings.HasSuffix(name, "@sandboxd") }

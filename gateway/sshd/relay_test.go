@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The rules of the relay, each of which has broken somebody's client. The tests have their names.
+// The rules of the relay, each of which has broken a client. The tests are named after them.
 
 // openSession opens a raw session channel at demo.
 func openSession(t testing.TB, c *ssh.Client) (ssh.Channel, <-chan *ssh.Request) {
@@ -61,7 +61,7 @@ func TestRule1Order(t *testing.T) {
 	if out != "before"+string(rest) || errs.String() != string(rest) {
 		t.Errorf("%d and %d bytes came, want %d and %d", len(out), errs.Len(), len(rest)+6, len(rest))
 	}
-	// Both streams have ended; the status was there before.
+	// Both streams have ended; the status arrived before.
 	select {
 	case q, ok := <-reqs:
 		if !ok || q.Type != "exit-status" || !bytes.Equal(q.Payload, exitStatus(7)) {
@@ -75,7 +75,7 @@ func TestRule1Order(t *testing.T) {
 	}
 }
 
-// statusBeforeEOF reads a channel to its end, by which its exit status has to be 44.
+// statusBeforeEOF reads a channel to its end. By then its exit status must be 44.
 func statusBeforeEOF(t *testing.T, ch ssh.Channel, reqs <-chan *ssh.Request) {
 	t.Helper()
 	readAll(t, ch)
@@ -89,8 +89,8 @@ func statusBeforeEOF(t *testing.T, ch ssh.Channel, reqs <-chan *ssh.Request) {
 	}
 }
 
-// OpenSSH's server says that the output has ended, and then how the command ended. A client may close the channel as soon as it
-// knows the first, so it learns the second before.
+// OpenSSH's server sends the end of output, then the exit status. A client may close the channel at
+// the first, so the gateway passes on the second before it.
 func TestRule1StatusAfterEOF(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -110,7 +110,7 @@ func TestRule1StatusAfterEOF(t *testing.T) {
 	statusBeforeEOF(t, ch, reqs)
 }
 
-// However long that takes, from a client that sends no more.
+// However long that takes, for a client that sends no more.
 func TestRule1StatusLongAfterEOF(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -118,7 +118,7 @@ func TestRule1StatusLongAfterEOF(t *testing.T) {
 		started(reqs)
 		io.Copy(io.Discard, ch)
 		ch.CloseWrite()
-		timer := time.NewTimer(beforeExit + time.Second) // the command works on in silence
+		timer := time.NewTimer(beforeExit + time.Second) // the command runs without output
 		defer timer.Stop()
 		<-timer.C
 		ch.SendRequest("exit-status", false, exitStatus(44))
@@ -131,7 +131,7 @@ func TestRule1StatusLongAfterEOF(t *testing.T) {
 	statusBeforeEOF(t, ch, reqs)
 }
 
-// EOF travels each way on its own.
+// EOF passes in each direction on its own.
 func TestRule1HalfClose(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -158,7 +158,7 @@ func TestRule1HalfClose(t *testing.T) {
 	}
 }
 
-// Stderr that nobody has read yet does not hold up standard output.
+// Unread stderr does not block standard output.
 func TestRule1StderrIsPumped(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -169,7 +169,7 @@ func TestRule1StderrIsPumped(t *testing.T) {
 	}
 }
 
-// A request is answered as the sandbox answers it, and not at all where no answer is wanted.
+// A request gets the sandbox's answer, and none if none is wanted.
 func TestRule1WantReply(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -201,7 +201,7 @@ func TestRule1WantReply(t *testing.T) {
 	if s := <-seen; !strings.HasPrefix(s, "signalfalse") {
 		t.Errorf("sandbox saw %s", s)
 	}
-	// What is between daemon and guest is not for clients.
+	// Requests between daemon and guest are not available to clients.
 	if ok, err := ch.SendRequest("control@sandboxd", true, nil); ok || err != nil {
 		t.Errorf("control@sandboxd: %v, %v", ok, err)
 	}
@@ -214,7 +214,7 @@ func TestRule1WantReply(t *testing.T) {
 	}
 }
 
-// The sandbox's requests go to the client with their answers.
+// The sandbox's requests go to the client, with their answers.
 func TestRule1RequestsOfTheSandbox(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -243,8 +243,8 @@ func TestRule1RequestsOfTheSandbox(t *testing.T) {
 	}
 }
 
-// A session channel is confirmed at once, before the sandbox answers; what the client asks meanwhile waits, however
-// much it is, and other channels go on.
+// A session channel is confirmed at once, before the sandbox answers. The client's requests wait
+// meanwhile, in any number, and other channels continue.
 func TestRule2ConfirmedAtOnce(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -271,7 +271,7 @@ func TestRule2ConfirmedAtOnce(t *testing.T) {
 	for range 40 {
 		ch.SendRequest("window-change", false, wire.Marshal(wire.WindowChange{Cols: 80, Rows: 24}))
 	}
-	// The connection is held while the sandbox boots, and is alive.
+	// The connection stays open and alive while the sandbox boots.
 	if _, _, err := c.SendRequest("keepalive@openssh.com", true, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestRule2ConfirmedAtOnce(t *testing.T) {
 	}
 }
 
-// Without a terminal a failure is one line on stderr and exit status 255; nothing on standard output.
+// Without a terminal a failure is one line on stderr and exit status 255, with no standard output.
 func TestRule2FailureIsOneLine(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	for _, args := range [][]string{{"nosuch@127.0.0.1", "true"}, {"-T", "nosuch@127.0.0.1"}, {"-s", "nosuch@127.0.0.1", "sftp"}} {
@@ -296,7 +296,7 @@ func TestRule2FailureIsOneLine(t *testing.T) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
-	// Other types of channels fail with the reason.
+	// Other channel types fail with the reason.
 	_, err := w.dial("alice", "nosuch").Dial("tcp", "127.0.0.1:1")
 	var refused *ssh.OpenChannelError
 	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "no sandbox nosuch for you") {
@@ -313,11 +313,11 @@ func TestRule3Refusals(t *testing.T) {
 		{"watch", "demo", "direct-streamlocal@openssh.com", "only watch"},
 		{"watch", "demo", "tun@openssh.com", "only watch"},
 		{"alice", "sandboxd", "direct-tcpip", "control host"},
-		{"alice", "demo", "auth-agent@openssh.com", "not from a client"},
-		{"alice", "demo", "x11", "not from a client"},
-		{"alice", "demo", "forwarded-tcpip", "not from a client"},
-		{"alice", "demo", "egress@sandboxd", "not from a client"},
-		{"alice", "demo", "nonsense@example.com", "not known"}, // as the sandbox says it
+		{"alice", "demo", "auth-agent@openssh.com", "clients cannot open"},
+		{"alice", "demo", "x11", "clients cannot open"},
+		{"alice", "demo", "forwarded-tcpip", "clients cannot open"},
+		{"alice", "demo", "egress@sandboxd", "clients cannot open"},
+		{"alice", "demo", "nonsense@example.com", "not known"}, // the sandbox's own text
 	} {
 		extra := wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1})
 		if strings.HasPrefix(tt.channel, "direct-stream") {
@@ -331,7 +331,8 @@ func TestRule3Refusals(t *testing.T) {
 	}
 }
 
-// What a sandbox opens unasked is refused, for each kind until the client asked for that kind.
+// Channels that a sandbox opens without a request are refused, for each type until the client
+// requests it.
 func TestRule5OnlyWhatWasAsked(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -375,7 +376,7 @@ func TestRule5OnlyWhatWasAsked(t *testing.T) {
 		})(conn, chans, nil)
 	})
 	c := w.dial("alice", "demo")
-	// The client asked for this port and would take what comes by any.
+	// The client requested this port, and would accept connections to any.
 	if ok, _, err := c.SendRequest("tcpip-forward", true, wire.Marshal(wire.TCPForward{Host: "127.0.0.1", Port: 4445})); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -397,7 +398,7 @@ func TestRule5OnlyWhatWasAsked(t *testing.T) {
 	}
 }
 
-// A command is over when it ends, not when the last one who holds its pipe does.
+// A command is over when it ends, not when the last process that holds its pipe does.
 func TestRule6BackgroundChild(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -409,7 +410,7 @@ func TestRule6BackgroundChild(t *testing.T) {
 	if took := time.Since(began); took > 40*time.Second {
 		t.Errorf("took %v", took)
 	}
-	// And where the sandbox's sshd waits for the pipe, as OpenSSH's does, or never closes.
+	// Also if the sandbox's sshd waits for the pipe, as OpenSSH's does, or never closes.
 	for _, eof := range []bool{false, true} {
 		w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
 			started(reqs)
@@ -431,7 +432,7 @@ func TestRule6BackgroundChild(t *testing.T) {
 	}
 }
 
-// The environment of a client is an allow-list.
+// A client's environment is restricted to an allow-list.
 func TestRule7Environment(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -472,7 +473,7 @@ func TestRule7Environment(t *testing.T) {
 	}
 }
 
-// An exit status that is no exit status, and two of them.
+// An invalid exit status, and two of them.
 func TestOddExitStatus(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -493,7 +494,8 @@ func TestOddExitStatus(t *testing.T) {
 	}
 }
 
-// The sandbox's sshd dies in the middle: the command has failed, the connection goes on, the next one works.
+// The sandbox's sshd dies during a command: the command fails, the connection stays, and the next
+// command works.
 func TestSandboxGoes(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// While memory is short whoever keeps much of it unread is sent away, and nobody else.
+// When memory is short, only clients with much unread data are disconnected.
 func TestRelief(t *testing.T) {
 	tests := map[string]func(t *testing.T, c *ssh.Client){
 		"sessions that are for nothing yet": func(t *testing.T, c *ssh.Client) {
 			for range 4 {
 				ch, requests := openSession(t, c)
 				go ssh.DiscardRequests(requests)
-				_, _ = ch.Write(make([]byte, 1<<20)) // an error is what comes
+				_, _ = ch.Write(make([]byte, 1<<20)) // an error is expected
 			}
 		},
 		"output that is not read": func(t *testing.T, c *ssh.Client) {
@@ -24,7 +24,7 @@ func TestRelief(t *testing.T) {
 	}
 	for name, fill := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, worldOptions{limits: Limits{Memory: 1}}) // it is always short
+			w := newWorld(t, worldOptions{limits: Limits{Memory: 1}}) // always short
 			w.sandbox("demo")
 			other := w.dial("alice", "demo")
 			c := w.dial("alice", "demo")
@@ -32,10 +32,10 @@ func TestRelief(t *testing.T) {
 			_ = c.Wait()
 			s, err := other.NewSession()
 			if err != nil {
-				t.Fatal("somebody who keeps nothing: ", err)
+				t.Fatal("a client without unread data: ", err)
 			}
 			if out, err := s.Output("echo alive"); err != nil || string(out) != "alive\n" {
-				t.Errorf("somebody who keeps nothing: %q, %v", out, err)
+				t.Errorf("a client without unread data: %q, %v", out, err)
 			}
 		})
 	}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// What the client asked for may be opened while the channel that asked for it lasts, and no longer; on another
-// client's connection never.
+// A channel type that the client requested may be opened while the requesting channel lasts, and
+// not on other clients' connections.
 func TestRule5WhileItLasts(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -77,24 +77,25 @@ func TestRule5WhileItLasts(t *testing.T) {
 		t.Error("another connection's sandbox opened it")
 	}
 	close(again)
-	for range 2 { // both connections' x11, after the channel that asked has ended
+	for range 2 { // x11 of both connections, after the requesting channel has ended
 		if err := <-opened; err == nil {
 			t.Error("opened after its channel had ended")
 		}
 	}
 }
 
-// -J through a sandbox to elsewhere is a forward in the sandbox's network, and through the control host refused with a reason.
+// -J through a sandbox is a forward in the sandbox's network. Through the control host it is
+// refused with a reason.
 func TestJump(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	for user, want := range map[string]string{"sandboxd": "the control host forwards nothing", "nosuch": "no sandbox nosuch"} {
+	for user, want := range map[string]string{"sandboxd": "the control host does not forward", "nosuch": "no sandbox nosuch"} {
 		_, err := w.dial("alice", user).Dial("tcp", "127.0.0.1:"+w.port)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("by %s: %v", user, err)
 		}
 	}
-	// The in-memory sandbox's network is this machine's, so that the way through one leads back here.
+	// The in-memory sandbox's network is this machine's, so the way through it leads back here.
 	proxy := "ssh " + strings.Join(w.sshOptions("alice"), " ") + " -W %h:%p demo@127.0.0.1"
 	got := outcome(t, w.ssh("alice", "-o", "ProxyCommand="+proxy, "demo@127.0.0.1", "echo through; exit 4"), "")
 	if got != (result{stdout: "through\n", exit: 4}) {
@@ -102,7 +103,8 @@ func TestJump(t *testing.T) {
 	}
 }
 
-// A listener that is lost with its sandbox ends the client's connection: it would wait for ever.
+// A listener that is lost with its sandbox ends the client's connection, which would wait
+// indefinitely.
 func TestListenerIsLost(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -124,7 +126,7 @@ func TestListenerIsLost(t *testing.T) {
 	if err := c.Wait(); err == nil {
 		t.Error("the connection ended without an error")
 	}
-	// One that listened on nothing goes on; the sandbox starts again for it.
+	// A client without a listener stays; the sandbox starts again for it.
 	if s, err = idle.NewSession(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,24 +6,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// ask is what a client wants of a session channel: the requests up to shell, exec or subsystem.
+// ask is what a client requests on a session channel, up to shell, exec or subsystem.
 type ask struct {
 	pty  *wire.PtyReq // clamped; nil without a terminal
-	env  []wire.Env   // of the allowed names
+	env  []wire.Env   // allowed names only
 	kind string       // wire.RequestShell, RequestExec or RequestSubsystem
-	arg  string       // the command line or the subsystem's name
+	arg  string       // command line, or name of the subsystem
 }
 
-// route is what happens to a session channel.
+// route is how a session channel is served.
 type route int
 
 const (
 	refuse      route = iota
-	join              // a person in a shared session, drawn by our renderer
-	raw               // an agent in a shared session: the log's bytes
-	fresh             // a terminal of its own that is a session, raw
-	own               // a terminal of its own for one command, relayed and recorded
-	relayed           // no terminal, relayed untouched
+	join              // a person in a shared session, drawn by the renderer
+	raw               // an agent in a shared session, with the exact output
+	fresh             // a new session, raw
+	own               // a terminal for one command, relayed and recorded
+	relayed           // no terminal, relayed unchanged
 	stream            // the session stream
 	tools             // MCP
 	controlHost       // the command table
@@ -33,14 +33,14 @@ func (r route) String() string {
 	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp", "control"}[r]
 }
 
-// decide reads from what a client asks for where it goes (docs/reference/routing.md). TERM, the client's name and
-// anything else that it says of itself play no part. The error is for the client.
+// decide returns the route of a session channel (docs/reference/routing.md). It ignores TERM, the
+// client's version and similar claims. The error is public.
 func decide(g *grant, t wire.Target, a ask) (route, error) {
 	watch := g.Rights == wire.RightWatch
 	terminal := a.pty != nil
 	switch {
 	case t.Sandbox == wire.Lobby && a.kind == wire.RequestSubsystem:
-		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no subsystems; log in as a sandbox")
+		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no subsystems; use the name of a sandbox as the user")
 	case t.Sandbox == wire.Lobby && t.Session != wire.DefaultSession:
 		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s", wire.Lobby)
 	case t.Sandbox == wire.Lobby:
@@ -50,15 +50,15 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 	case a.kind == wire.RequestSubsystem && ours(a.arg):
 		return refuse, wire.Errorf(wire.CodeDenied, "subsystem %.64q is not for clients", a.arg)
 	case watch && (!terminal || a.kind != wire.RequestShell):
-		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: log in for a shell with a terminal")
+		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: use a shell with a terminal")
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP && terminal:
-		return refuse, wire.Errorf(wire.CodeUsage, "MCP goes over a channel without a terminal: ssh -s without -t")
+		return refuse, wire.Errorf(wire.CodeUsage, "MCP needs a channel without a terminal: use ssh -s without -t")
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP && t.Session == wire.NewSession:
-		return refuse, wire.Errorf(wire.CodeUsage, "MCP has sessions by name; log in as the sandbox, or SANDBOX~SESSION")
+		return refuse, wire.Errorf(wire.CodeUsage, "MCP needs a named session: use SANDBOX or SANDBOX~SESSION as the user")
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP:
 		return tools, nil
 	case terminal && a.kind == wire.RequestShell && t.Session == wire.NewSession && watch:
-		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: no terminal of your own")
+		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: it cannot create a session")
 	case terminal && a.kind == wire.RequestShell && t.Session == wire.NewSession:
 		return fresh, nil
 	case terminal && a.kind == wire.RequestShell && g.Kind == wire.Agent:
@@ -71,14 +71,14 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 	return relayed, nil
 }
 
-// What one channel may bring as its environment.
+// Limits of a channel's environment.
 const (
 	maxEnv      = 64
 	maxEnvValue = 4 << 10
 )
 
-// allowEnv reports whether a client may set a variable. Never what makes programs run other programs – LD_*, BASH_ENV,
-// PATH – nor what says who logged in.
+// allowEnv reports whether a client may set a variable. It rejects those that make programs run
+// others (LD_*, BASH_ENV, PATH) and those that identify the user.
 func allowEnv(e wire.Env) bool {
 	switch e.Name {
 	case "LANG", "TERM", "COLORTERM", "GIT_PROTOCOL":
@@ -91,13 +91,13 @@ func allowEnv(e wire.Env) bool {
 	return len(e.Value) <= maxEnvValue && !strings.ContainsFunc(e.Value, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// Bounds of a pty-req; what is longer is no terminal.
+// Limits of a pty-req. A longer one is rejected.
 const (
 	maxTerm  = 64
 	maxModes = 1 << 10
 )
 
-// parsePty reads and clamps a pty-req.
+// parsePty parses and clamps a pty-req.
 func parsePty(payload []byte) (*wire.PtyReq, bool) {
 	var p wire.PtyReq
 	if len(payload) > 2*maxModes || wire.Unmarshal(payload, &p) != nil || len(p.Term) > maxTerm || len(p.Modes) > maxModes {
@@ -112,7 +112,7 @@ func parsePty(payload []byte) (*wire.PtyReq, bool) {
 	return &p, true
 }
 
-// parseWindow reads and clamps a window-change.
+// parseWindow parses and clamps a window-change.
 func parseWindow(payload []byte) (wire.WindowChange, bool) {
 	var w wire.WindowChange
 	if wire.Unmarshal(payload, &w) != nil {

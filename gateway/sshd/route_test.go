@@ -65,8 +65,8 @@ func TestDecide(t *testing.T) {
 		{"watch", "demo", "shell", refuse},
 		{"watch", "demo", "subsystem sftp", refuse},
 		{"watch", "demo", "subsystem mcp", refuse},
-		{"watch", "demo", "subsystem session@sandboxd", stream}, // the hub holds it to watching
-		{"watch", "sandboxd", "exec ls", controlHost},           // as it holds the commands
+		{"watch", "demo", "subsystem session@sandboxd", stream}, // the hub enforces watching
+		{"watch", "sandboxd", "exec ls", controlHost},           // as it does for commands
 		{"watcha", "demo", "pty shell", raw},
 		{"watcha", "demo", "exec ls", refuse},
 	} {
@@ -137,7 +137,7 @@ func TestParsePty(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		in         wire.PtyReq
-		cols, rows uint32 // 0: refused
+		cols, rows uint32 // 0: rejected
 	}{
 		{"usual", wire.PtyReq{Term: "xterm-256color", Cols: 120, Rows: 40, Modes: "\x00"}, 120, 40},
 		{"nothing", wire.PtyReq{}, 80, 24},
@@ -159,7 +159,7 @@ func TestParsePty(t *testing.T) {
 		}
 	}
 	if _, ok := parsePty([]byte("short")); ok {
-		t.Error("a payload that is none was accepted")
+		t.Error("an invalid payload was accepted")
 	}
 	if w, ok := parseWindow(wire.Marshal(wire.WindowChange{Cols: 1<<32 - 1, Rows: 0})); !ok || w.Cols != wire.MaxCols || w.Rows != 24 {
 		t.Errorf("window-change: %+v, %v", w, ok)

@@ -16,19 +16,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A script is an SSH server that a test writes: a sandbox whose sshd is not the guest, or not in its right mind. It
-// returns when it is done with the connection.
+// A script is an SSH server written by a test: a sandbox whose sshd is not the guest, or
+// misbehaves. It returns when it is done with the connection.
 type script func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request)
 
-// scripted is the in-memory backend, whose sandboxes are replaced by a script once a test sets one.
+// scripted is the in-memory backend. A test can replace its sandboxes with a script.
 type scripted struct {
 	*sandboxtest.Backend
 	t      testing.TB
 	key    ssh.Signer
 	script atomic.Pointer[script]
-	delay  atomic.Pointer[chan struct{}] // holds up Dial until it is closed
+	delay  atomic.Pointer[chan struct{}] // delays Dial until it is closed
 
-	passing atomic.Bool // the script's sandbox takes descriptors
+	passing atomic.Bool // the script's sandbox accepts descriptors
 }
 
 func (b *scripted) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
@@ -59,7 +59,7 @@ func (b *scripted) serve(c net.Conn, s script) {
 	config := &ssh.ServerConfig{NoClientAuth: true}
 	config.AddHostKey(b.key)
 	if !b.passing.Load() {
-		if conn, chans, reqs, err := ssh.NewServerConn(c, config); err == nil { // else the other side has thought better of it
+		if conn, chans, reqs, err := ssh.NewServerConn(c, config); err == nil { // otherwise the other side gave up
 			s(conn, chans, reqs)
 		}
 		return
@@ -80,7 +80,7 @@ func (b *scripted) serve(c net.Conn, s script) {
 				if err != nil {
 					b.t.Error(err)
 				}
-				batch, _ := files.Pass(fd) // what is closed is closed
+				batch, _ := files.Pass(fd) // a closed one is ignored
 				answer = wire.Marshal(wire.Descriptors{Batch: batch})
 			}
 			_ = q.Reply(true, answer)
@@ -89,16 +89,16 @@ func (b *scripted) serve(c net.Conn, s script) {
 	s(conn, chans, nil)
 }
 
-// playPassing is play for a sandbox that takes descriptors, and of what happens on each session channel.
+// playPassing is play for a sandbox that accepts descriptors, with f for each session channel.
 func (w *world) playPassing(f func(ch ssh.Channel, reqs <-chan *ssh.Request)) {
 	w.backend.passing.Store(true)
 	w.play(sessions(f))
 }
 
-// play replaces the world's sandboxes by a script.
+// play replaces the world's sandboxes with a script.
 func (w *world) play(s script) { w.backend.script.Store(&s) }
 
-// sessions makes a script of what happens on each session channel.
+// sessions returns a script that runs f for each session channel.
 func sessions(f func(ch ssh.Channel, reqs <-chan *ssh.Request)) script {
 	return func(_ *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
 		var serving sync.WaitGroup
@@ -116,7 +116,7 @@ func sessions(f func(ch ssh.Channel, reqs <-chan *ssh.Request)) script {
 	}
 }
 
-// started answers requests until the one that starts something.
+// started answers requests until the one that starts a program.
 func started(reqs <-chan *ssh.Request) (*ssh.Request, bool) {
 	for q := range reqs {
 		_ = q.Reply(true, nil)

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// securityKey is a FIDO key in software: what it signs says whether it was touched (OpenSSH, PROTOCOL.u2f).
+// securityKey is a FIDO key in software. Its signatures say whether it was touched (OpenSSH,
+// PROTOCOL.u2f).
 type securityKey struct {
 	public  ssh.PublicKey
 	private ed25519.PrivateKey
-	flags   byte // 1 touched, 4 its owner verified
+	flags   byte // 1: touched, 4: its owner verified
 }
 
 const securityApplication = "ssh:"

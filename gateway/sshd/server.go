@@ -1,8 +1,9 @@
-// Package sshd is the SSH server of the gateway: it finds out who somebody is, reads from the user name which sandbox they
-// mean and from what they ask for what they want with it, and then either relays their channel to the sandbox's own SSH
-// server or puts them into a session that the hub knows. Reach for it from the daemon's main function.
+// Package sshd is the SSH server of the gateway. It authenticates a client by its key, takes the
+// sandbox from the user name, and routes each channel by what the client requests. It relays a
+// channel to the sandbox's own SSH server, or joins it to a session of the hub. The daemon's main
+// function uses it.
 //
-// It keeps no sandbox and no session, and knows neither backends nor the HTTP APIs.
+// It stores no sandboxes and no sessions, and knows neither backends nor the HTTP server.
 package sshd
 
 import (
@@ -24,43 +25,44 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what a Server works with. Hub, HostKeys, Keys and Commands are required.
+// Options configure a Server. Hub, HostKeys, Keys and Commands are required.
 type Options struct {
 	Hub      *gateway.Hub
-	HostKeys []ssh.Signer // at most one of a type
-	Keys     *Keys        // who may log in
+	HostKeys []ssh.Signer // at most one of each type
+	Keys     *Keys        // decides who may log in
 	Commands Commands     // the control host's command table
-	// Watches reports whether a command line only asks to watch a session: the server draws it. nil means none does.
+	// Watches reports whether a command line only watches a session, which the server then draws.
+	// nil: none does.
 	Watches func(args []string) (wire.Target, bool)
-	// MCP serves the Model Context Protocol to a principal, for whom calls that name no sandbox mean the target, until the client leaves
-	// or ctx ends. nil means that it is not served.
+	// MCP serves the Model Context Protocol to a principal, until the client disconnects or ctx
+	// ends. Calls that name no sandbox apply to t. nil: MCP is disabled.
 	MCP       func(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error
-	PrefixKey string // of people in a session, such as ctrl-a; empty is ctrl-]
+	PrefixKey string // prefix key of people in a session, such as ctrl-a; empty: ctrl-]
 	Limits    Limits
 	Log       *slog.Logger // nil discards
 }
 
-// Commands runs one command of the control host for a principal and returns its exit status. ctx ends when the client is gone or
-// interrupted it.
+// Commands runs a command of the control host for a principal and returns its exit status. ctx ends
+// when the client disconnects or interrupts it.
 type Commands func(ctx context.Context, p gateway.Principal, c CommandIO) int
 
-// CommandIO is what a command of the control host reads and writes.
+// CommandIO is the input and output of a command of the control host.
 type CommandIO struct {
-	Args   []string // the command line, taken apart as a shell would, without expansion
+	Args   []string // the command line, split as a shell would, without expansion
 	Stdin  io.Reader
-	Stdout io.Writer // with Pty, \n goes out as \r\n
+	Stdout io.Writer // with Pty, \n is written as \r\n
 	Stderr io.Writer // with Pty, the same as Stdout
 
 	Pty        *wire.PtyReq             // nil without a terminal
-	Resized    <-chan wire.WindowChange // the newest size that was not received yet
-	Interrupts <-chan struct{}          // INT of a client without a terminal; with one, ^C ends ctx
+	Resized    <-chan wire.WindowChange // the latest size that was not received yet
+	Interrupts <-chan struct{}          // signal INT of a client without a terminal; with one, ^C ends ctx
 
-	// Draw makes the client's terminal show what a session of that size printed: raw bytes go in, safe ones come out.
-	// It needs Pty, and is called at most once.
+	// Draw draws the output of a session of that size on the client's terminal. It accepts raw
+	// output and draws only safe sequences. It needs Pty, and is called at most once.
 	Draw func(cols, rows int) *player.Canvas
 }
 
-// Server is the SSH server. Its methods may be called at once.
+// Server is the SSH server. Its methods are safe for concurrent use.
 type Server struct {
 	options Options
 	limits  Limits
@@ -69,7 +71,7 @@ type Server struct {
 	prefix  byte // prefix key of people, as view.Keys has it
 }
 
-// New returns a Server that serves nothing yet.
+// New returns a Server. It serves nothing until Serve is called.
 func New(o Options) (*Server, error) {
 	switch {
 	case len(o.HostKeys) == 0:
@@ -95,11 +97,11 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// farewell is how long people's terminals may take to be given back when the server closes.
+// farewell is the time for people's terminals to be restored when the server closes.
 const farewell = time.Second
 
-// Serve lets clients in that come by l until ctx ends, and returns when the last of them has gone; their terminals are
-// given back first. It closes l. The error is nil when ctx ended it.
+// Serve accepts clients on l until ctx ends. It returns when the last of them has gone, after their
+// terminals are restored. It closes l. If ctx ended, the error is nil.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := &tracker{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -119,8 +121,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// config is what one connection may log in with. Identity is what the attempt that succeeded left in its Permissions: no
-// callback here keeps anything of an attempt.
+// config returns the configuration of one connection. The client is identified by the Permissions
+// of the successful attempt: no callback here stores anything of an attempt.
 func (s *Server) config(n *conn) *ssh.ServerConfig {
 	c := &ssh.ServerConfig{
 		ServerVersion: "SSH-2.0-sandboxd",
@@ -134,7 +136,7 @@ func (s *Server) config(n *conn) *ssh.ServerConfig {
 				n.loggedIn()
 			case !errors.Is(err, ssh.ErrNoAuth):
 				n.slot.failed()
-				s.log.Debug("login refused", "client", m.RemoteAddr().String(), "method", plain(method), "err", plain(err.Error()))
+				s.log.Debug("login denied", "client", m.RemoteAddr().String(), "method", plain(method), "err", plain(err.Error()))
 			}
 		},
 	}
@@ -145,7 +147,7 @@ func (s *Server) config(n *conn) *ssh.ServerConfig {
 	return c
 }
 
-// public is what a client may see of an error.
+// public returns what a client may see of an error.
 func (s *Server) public(err error) *wire.Error {
 	var shown *wire.Error
 	if errors.As(err, &shown) {
@@ -157,24 +159,26 @@ func (s *Server) public(err error) *wire.Error {
 	return wire.Errorf(wire.CodeInternal, "internal error")
 }
 
-// tracker is who is inside by one listener.
+// tracker tracks the clients of one listener.
 type tracker struct {
 	*Server
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu; also those that are not logged in
 	guests  int                // guarded by mu; goroutines that serve a client or a channel
-	people  int                // guarded by mu; terminals that have to be given back
+	people  int                // guarded by mu; terminals that must be restored
 	closing bool               // guarded by mu
 
-	restored chan struct{} // closed when closing and no terminal is left to be given back
-	quiet    chan struct{} // closed when closing and nobody is inside
+	restored chan struct{} // closed when closing and all terminals are restored
+	quiet    chan struct{} // closed when closing and no client is left
 }
 
-// longestPause is the longest between two attempts to accept a connection, where the machine has no descriptor left, say.
+// longestPause is the longest pause between attempts to accept a connection, such as when no
+// descriptors are left.
 const longestPause = time.Second
 
-// receive serves who comes by l, each in a goroutine that close waits for, until l is closed or broken.
+// receive accepts clients on l, each in a goroutine that close waits for, until l is closed or
+// fails.
 func (h *tracker) receive(ctx context.Context, l net.Listener) error {
 	var pause time.Duration
 	for {
@@ -191,7 +195,7 @@ func (h *tracker) receive(ctx context.Context, l net.Listener) error {
 			}
 		case ctx.Err() == nil && errors.As(err, &temporary) && temporary.Temporary():
 			pause = min(max(2*pause, 5*time.Millisecond), longestPause)
-			h.log.Warn("no connection can be accepted", "again", pause, "err", err)
+			h.log.Warn("accept failed", "retry_in", pause, "err", err)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -202,12 +206,12 @@ func (h *tracker) receive(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// admit takes over a new connection and counts it in. nil: there was no room for it.
+// admit takes over a new connection and counts it. It returns nil if there is no room.
 func (h *tracker) admit(c net.Conn) *conn {
 	own := h.limits.Own > 0 && peerIsOurs(c)
 	slot, err := h.gate.enter(c.RemoteAddr(), own, func() { c.Close() })
 	if err != nil {
-		h.log.Debug("connection refused", "client", c.RemoteAddr().String(), "err", err)
+		h.log.Debug("connection denied", "client", c.RemoteAddr().String(), "err", err)
 		c.Close()
 		return nil
 	}
@@ -219,12 +223,12 @@ func (h *tracker) admit(c net.Conn) *conn {
 	return n
 }
 
-// serve lets one connection log in and serves it until it has ended.
+// serve logs a connection in and serves it until it ends.
 func (h *tracker) serve(ctx context.Context, n *conn) {
 	defer n.Close()
 	sc, err := sshconn.Server(n, h.config(n))
 	if err != nil {
-		// Anybody can cause it, so it is no more than a debug line, and quoted.
+		// Anyone can cause this, so it is logged at debug level, and quoted.
 		h.log.Debug("not logged in", "client", n.RemoteAddr().String(), "err", plain(err.Error()))
 		return
 	}
@@ -240,7 +244,7 @@ func (h *tracker) serve(ctx context.Context, n *conn) {
 	c.serve(ctx)
 }
 
-// holders are the connections, for what they keep in memory.
+// holders returns the connections with their memory use.
 func (h *tracker) holders() []sshconn.Holder {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -259,7 +263,7 @@ func (h *tracker) left(n *conn) {
 	h.settleLocked()
 }
 
-// enter counts a goroutine in that serves a client, unless the server is closing.
+// enter counts a goroutine that serves a client, unless the server is closing.
 func (h *tracker) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -277,7 +281,7 @@ func (h *tracker) exit() {
 	h.settleLocked()
 }
 
-// beginTTY counts a terminal that has to be given back; endTTY takes it back.
+// beginTTY counts a terminal that must be restored, until endTTY.
 func (h *tracker) beginTTY() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -303,7 +307,7 @@ func (h *tracker) settleLocked() {
 	}
 }
 
-// closeOnce closes c unless it is closed; its callers hold a lock.
+// closeOnce closes c unless it is closed. Its callers hold a lock.
 func closeOnce(c chan struct{}) {
 	select {
 	case <-c:
@@ -312,7 +316,8 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// close sends everybody away and returns when they have gone. Their terminals have grace to be given back.
+// close disconnects all clients and returns when they have gone. First it waits at most grace for
+// their terminals to be restored.
 func (h *tracker) close(grace time.Duration) {
 	h.mu.Lock()
 	h.closing = true
@@ -336,7 +341,7 @@ func (h *tracker) close(grace time.Duration) {
 	<-h.quiet
 }
 
-// CheckPrefixKey returns an error unless name is that of a prefix key for session commands, such as ctrl-].
+// CheckPrefixKey returns an error unless name is a valid prefix key, such as ctrl-].
 func CheckPrefixKey(name string) error {
 	_, err := view.ParsePrefix(name)
 	return err

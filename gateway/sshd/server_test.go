@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// whoami asks the control host.
+// whoami asks the control host who the client is.
 func whoami(t testing.TB, c *ssh.Client) string {
 	t.Helper()
 	s, err := c.NewSession()
@@ -109,7 +109,7 @@ key = paramiko.Ed25519Key(filename=bob)
 print(attack([("alice", no)], ("sandboxd", key)), end="")
 `
 
-// The user-switch attack: alice fails, bob succeeds on the same connection, and is bob.
+// The user-switch attack: alice fails, bob succeeds on the same connection, and the client is bob.
 func TestUserSwitch(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	got := mustRun(t, w, python, "-c", switchUser, w.port, w.key("alice"), w.key("bob"), w.key("no"))
@@ -135,7 +135,7 @@ func TestOfferedKeyIsNotIdentity(t *testing.T) {
 	}
 }
 
-// Attempts on one connection are counted.
+// The number of attempts on one connection is limited.
 func TestTries(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{Tries: 3}})
 	var many []ssh.Signer
@@ -154,8 +154,8 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// garbage sends b and waits until the gateway closes the connection, sooner than it would one that is only slow to log in:
-// that has 30 s.
+// garbage sends b and waits until the gateway closes the connection, sooner than the login timeout
+// of 30 s.
 func garbage(t testing.TB, addr string, b []byte) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -170,7 +170,7 @@ func garbage(t testing.TB, addr string, b []byte) {
 	}
 }
 
-// What is no SSH is refused at once.
+// Data that is not SSH is rejected at once.
 func TestGarbage(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	version := "SSH-2.0-x\r\n"
@@ -181,20 +181,20 @@ func TestGarbage(t *testing.T) {
 	rand.Read(random)
 	random[0] = 'x'
 	for name, in := range map[string]string{
-		"HTTP":              "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-		"SSH-1":             "SSH-1.5-OpenSSH_1\n",
-		"megabyte":          "SSH-2.0-" + strings.Repeat("x", 1<<20),
-		"lines in front":    strings.Repeat("hello\r\n", 2000) + version,
-		"NUL":               "SSH-2.0-\x00\r\n",
-		"escapes":           "SSH-2.0-\x1b[2J\x1b]0;x\x07\r\n",
-		"random":            string(random),
-		"packet length 0":   packet(0, make([]byte, 64)...),
-		"packet length 1":   packet(1, make([]byte, 64)...),
-		"packet length max": packet(0xffffffff, make([]byte, 64)...),
-		"packet too long":   packet(256<<10+1, make([]byte, 64)...),
-		"padding 0":         packet(12, append([]byte{0, 20}, make([]byte, 64)...)...),
-		"padding 255":       packet(12, append([]byte{255, 20}, make([]byte, 64)...)...),
-		"cut short KEXINIT": packet(12, append([]byte{4, 20}, make([]byte, 64)...)...),
+		"HTTP":               "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"SSH-1":              "SSH-1.5-OpenSSH_1\n",
+		"megabyte":           "SSH-2.0-" + strings.Repeat("x", 1<<20),
+		"lines in front":     strings.Repeat("hello\r\n", 2000) + version,
+		"NUL":                "SSH-2.0-\x00\r\n",
+		"escapes":            "SSH-2.0-\x1b[2J\x1b]0;x\x07\r\n",
+		"random":             string(random),
+		"packet length 0":    packet(0, make([]byte, 64)...),
+		"packet length 1":    packet(1, make([]byte, 64)...),
+		"packet length max":  packet(0xffffffff, make([]byte, 64)...),
+		"packet too long":    packet(256<<10+1, make([]byte, 64)...),
+		"padding 0":          packet(12, append([]byte{0, 20}, make([]byte, 64)...)...),
+		"padding 255":        packet(12, append([]byte{255, 20}, make([]byte, 64)...)...),
+		"incomplete KEXINIT": packet(12, append([]byte{4, 20}, make([]byte, 64)...)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			garbage(t, w.addr, []byte(in))
@@ -210,7 +210,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// Who does not log in within the grace is sent away, silent or slow.
+// A client that does not log in within the grace period is disconnected, silent or slow.
 func TestGrace(t *testing.T) {
 	const grace = time.Second
 	w := newWorld(t, worldOptions{limits: Limits{Grace: grace}})
@@ -229,7 +229,7 @@ func TestGrace(t *testing.T) {
 		"stalled in the key exchange": func(c net.Conn) { io.WriteString(c, "SSH-2.0-x\r\n") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			began := time.Now() // before the server can have accepted: the grace counts from there
+			began := time.Now() // before the server can accept: the grace period starts there
 			c, err := net.Dial("tcp", w.addr)
 			if err != nil {
 				t.Fatal(err)
@@ -245,7 +245,7 @@ func TestGrace(t *testing.T) {
 			}
 		})
 	}
-	// Who is logged in may be silent for longer.
+	// A logged-in client may be silent for longer.
 	var c *ssh.Client
 	eventually(t, "a login within the grace", func() (ok bool) {
 		var err error
@@ -259,7 +259,7 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// Half-open connections of one source and of many leave room for who logs in.
+// Half-open connections of one source and of many leave room for logins.
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{PerSource: 8, Grace: time.Hour}})
 	for i := range 600 {
@@ -270,7 +270,7 @@ func TestHalfOpen(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	// Soon: none of them goes by itself before an hour is over.
+	// Soon: none of them ends by itself within an hour.
 	eventually(t, "a login", func() bool {
 		c, err := w.tryDial("alice", "sandboxd")
 		if err == nil {
@@ -300,7 +300,7 @@ func TestPenaltyByNetwork(t *testing.T) {
 	})
 }
 
-// The algorithms that are offered, and none that is not.
+// The offered algorithms, and no others.
 func TestAlgorithms(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	c, err := net.Dial("tcp", w.addr)
@@ -354,7 +354,7 @@ func TestHostKeys(t *testing.T) {
 	}
 }
 
-// Nothing of a stranger's name reaches anything but one parser.
+// A client's user name reaches only one parser.
 func TestUserNames(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

@@ -13,36 +13,37 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// session is one session channel of a client. It is confirmed before anything is known of it: only
-// its requests tell whether it has a terminal, and what it is for.
+// session is a session channel of a client. It is confirmed before its purpose is known: only its
+// requests say whether it has a terminal and what it is for.
 type session struct {
 	client  *client
 	channel *sshconn.Channel
 
 	ask     ask
 	final   *ssh.Request    // shell, exec or subsystem
-	pending []pending       // that have no answer yet
+	pending []pending       // requests without an answer yet
 	backlog sshconn.Backlog // of pending
-	granted []string        // what a sandbox may open because of this channel, until it ends
+	granted []string        // channel types that the sandbox may open because of this channel, until it ends
 	envs    int
-	typed   *turns // what the client types, where several read it in turn; nil elsewhere
+	typed   *turns // the client's input, if several readers take turns; otherwise nil
 
 	ending sync.Mutex // held while stderr is written and while EOF is sent
 }
 
-// pending is a request before the final one whose answer waits, for answers go out in order.
+// pending is a request before the final one whose answer waits, because answers are sent in order.
 type pending struct {
 	q       *ssh.Request
 	relay   bool // the sandbox answers
-	ok      bool // else the answer
+	ok      bool // otherwise the answer
 	assumed bool // the client got its answer before the sandbox was asked
 }
 
-// holdFor is how long a request that only the sandbox can answer waits for the one that tells where
-// the channel goes. OpenSSH sends them all at once. A client that waits for each answer gets: granted.
+// holdFor is how long a request that only the sandbox can answer waits for the final request.
+// OpenSSH sends them all at once. For a client that waits for each answer, the request is then
+// granted.
 const holdFor = 100 * time.Millisecond
 
-// session serves one session channel to its end.
+// session serves a session channel until it ends.
 func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 	s := &session{client: c}
 	channel, err := nc.Accept()
@@ -74,7 +75,7 @@ func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 	}
 	to, err := decide(c.grant, c.target, s.ask)
 	if to == tools && c.server.options.MCP == nil {
-		to, err = refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp is not served here")
+		to, err = refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp is not available")
 	}
 	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
 	if to != refuse {
@@ -104,8 +105,8 @@ func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 	}
 }
 
-// place is a session channel that counts among those of its connection until it is closed. A client
-// that has seen CLOSE may open another one at once, and must find room.
+// place is a session channel that counts for its connection until it is closed. A client that has
+// seen CLOSE may open another at once, and must find room.
 type place struct {
 	ssh.Channel
 	leave func() // may be called more than once
@@ -116,7 +117,7 @@ func (p *place) Close() error {
 	return p.Channel.Close()
 }
 
-// listen takes requests up to the one that says what the channel is for. False means that there was none.
+// listen receives requests up to the final one. It returns false if there was none.
 func (s *session) listen() bool {
 	var timer <-chan time.Time
 	for {
@@ -137,7 +138,7 @@ func (s *session) listen() bool {
 	}
 }
 
-// take takes one request and reports whether it says what the channel is for.
+// take handles one request, and reports whether it is the final one.
 func (s *session) take(q *ssh.Request) bool {
 	switch q.Type {
 	case wire.RequestPty:
@@ -186,12 +187,12 @@ func (s *session) take(q *ssh.Request) bool {
 	return false
 }
 
-// nobody is granted to a connection whose user name leads nowhere.
-var nobody grant
+// noGrant is the grant of a connection with an invalid user name.
+var noGrant grant
 
 func (s *session) grant() *grant {
 	if s.client.grant == nil {
-		return &nobody
+		return &noGrant
 	}
 	return s.client.grant
 }
@@ -201,7 +202,7 @@ func (s *session) waits() bool {
 	return slices.ContainsFunc(s.pending, func(p pending) bool { return !p.assumed })
 }
 
-// answer answers q, after those that came before it.
+// answer answers q, after earlier requests.
 func (s *session) answer(q *ssh.Request, ok bool) {
 	if !s.waits() {
 		_ = q.Reply(ok, nil)
@@ -210,8 +211,8 @@ func (s *session) answer(q *ssh.Request, ok bool) {
 	s.keep(pending{q: q, ok: ok})
 }
 
-// keep has a request wait, also behind assume, for the one that says what the channel is for. That
-// one may never come, so a client that has too many wait loses the connection.
+// keep makes a request wait for the final one, also after assume. The final one may never come, so
+// a client with too many waiting requests loses the connection.
 func (s *session) keep(p pending) {
 	if s.backlog.Add(p.q) {
 		s.pending = append(s.pending, p)
@@ -220,7 +221,7 @@ func (s *session) keep(p pending) {
 	s.client.conn.Close()
 }
 
-// assume answers what waits as if the sandbox had granted it.
+// assume answers waiting requests as if the sandbox had granted them.
 func (s *session) assume() {
 	for i := range s.pending {
 		p := &s.pending[i]
@@ -238,8 +239,8 @@ func (s *session) assume() {
 	})
 }
 
-// settle answers what waits. Requests that the sandbox answers are made there, by to on u; with a nil
-// to they are refused.
+// settle answers waiting requests. Those for the sandbox are sent there, with to on u. If to is
+// nil, they are refused.
 func (s *session) settle(to ssh.Channel, u *upstream) {
 	for _, p := range s.pending {
 		ok := p.ok
@@ -256,7 +257,7 @@ func (s *session) settle(to ssh.Channel, u *upstream) {
 	s.pending = nil
 }
 
-// begin answers the request that the channel is for.
+// begin grants the final request.
 func (s *session) begin() {
 	s.settle(nil, nil)
 	_ = s.final.Reply(true, nil)
@@ -270,7 +271,7 @@ func (s *session) allowEnv(payload []byte, e *wire.Env) bool {
 	return true
 }
 
-// mayRequest reports whether a request that is not looked into may go to the sandbox.
+// mayRequest reports whether a request of another type may go to the sandbox.
 func (s *session) mayRequest(q *ssh.Request) bool {
 	g := s.grant()
 	switch {
@@ -284,15 +285,15 @@ func (s *session) mayRequest(q *ssh.Request) bool {
 	return true
 }
 
-// fail ends the channel with one line that says why, and exit status 255. Without a terminal the line is on stderr:
-// standard output is the program's.
+// fail ends the channel with a one-line error and exit status 255. Without a terminal the line goes
+// to stderr, because standard output belongs to the program.
 func (s *session) fail(err error) {
 	s.begin()
 	s.sayError(err)
 	s.exit(wire.ExitTransport)
 }
 
-// sayError writes one line that says what the client may see of err.
+// sayError writes one line with what the client may see of err.
 func (s *session) sayError(err error) {
 	e := s.client.public(err)
 	line := plain(e.Message)
@@ -302,7 +303,7 @@ func (s *session) sayError(err error) {
 	s.say(line)
 }
 
-// say writes one line of our own.
+// say writes a line of the gateway.
 func (s *session) say(line string) {
 	if s.ask.pty != nil {
 		_, _ = fmt.Fprintf(s.channel, "sandboxd: %s\r\n", line)
@@ -320,10 +321,10 @@ func (s *session) exit(status int) {
 	_ = s.channel.Close()
 }
 
-// input is what the client types or sends.
+// input returns the client's input.
 func (s *session) input() io.Reader { return s.inputUntil(context.Background()) }
 
-// inputUntil is input up to the end of ctx, where others have their turn then.
+// inputUntil returns the client's input. If readers take turns, it ends with ctx.
 func (s *session) inputUntil(ctx context.Context) io.Reader {
 	if s.typed != nil {
 		return &turn{ctx: ctx, from: s.typed}
@@ -331,7 +332,8 @@ func (s *session) inputUntil(ctx context.Context) io.Reader {
 	return s.client.meter.Source(s.channel)
 }
 
-// progress tells a person what takes long. Without a terminal there is nowhere to tell it: it returns nil.
+// progress returns a function that reports slow steps to a person. Without a terminal it returns
+// nil.
 func (s *session) progress() func(string) {
 	if s.ask.pty == nil {
 		return nil

@@ -8,11 +8,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Two people in front of real ssh: one owns the sandbox, with the other it is shared.
+// Two people with real ssh clients: one owns the sandbox, the other has a share.
 func TestShareBetweenPeople(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	agent := w.standing()
+	agent := w.shared()
 	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo hel''lo"}); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestShareBetweenPeople(t *testing.T) {
 		})
 	}
 
-	// To watch: everything else is refused, and says so.
+	// To watch: everything else is denied, with a message.
 	share(wire.RightWatch)
 	guest := w.sit("bob", "demo@127.0.0.1")
 	guest.sees("hello")
@@ -57,7 +57,7 @@ func TestShareBetweenPeople(t *testing.T) {
 		t.Errorf("exit status %d", got)
 	}
 
-	// To drive: between people the keyboard goes by asking, but the owner takes it.
+	// To drive: people ask each other for the keyboard, but the owner takes it.
 	share(wire.RightDrive)
 	guest = w.sit("bob", "demo@127.0.0.1")
 	guest.sees("hello")
@@ -79,11 +79,11 @@ func TestShareBetweenPeople(t *testing.T) {
 	says(owner, "person:bob asks for the keyboard")
 	owner.types("\x1dg")
 	says(guest, "the keyboard is yours")
-	// Whose it is types, nobody else.
+	// Only the keyboard's holder types.
 	guest.types("echo it is m''ine\r")
 	owner.sees("it is mine")
 
-	// A paste of which a piece is refused is dropped whole.
+	// A paste with a rejected piece is dropped whole.
 	owner.types("\x1b[200~echo pas")
 	owner.types("ted\r\x1b[201~")
 	says(owner, "bytes of the paste were dropped: person:bob holds the keyboard")
@@ -93,7 +93,7 @@ func TestShareBetweenPeople(t *testing.T) {
 		t.Errorf("some of the paste arrived:\n%s", owner.text())
 	}
 
-	// In private.
+	// In private mode.
 	guest.types("\x1dp")
 	says(guest, "PRIVATE")
 	says(owner, "PRIVATE")
@@ -111,7 +111,7 @@ func TestShareBetweenPeople(t *testing.T) {
 		t.Error("the owner was sent the secret")
 	}
 
-	// And no more, at once.
+	// Unsharing takes effect at once.
 	if _, err := w.hub.Unshare(t.Context(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}

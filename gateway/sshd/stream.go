@@ -7,8 +7,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// stream gives the channel to the hub, which speaks the session stream on it: who is asked for comes in its frames, who asks
-// is known from the login. A refusal is a frame of the stream too.
+// stream passes the channel to the hub, which serves the session stream on it. Its frames name the
+// session; the login identifies the client. An error is a frame of the stream, too.
 func (s *session) stream(ctx context.Context) {
 	c := s.client
 	s.begin()
@@ -20,7 +20,7 @@ func (s *session) stream(ctx context.Context) {
 	rw.Close()
 }
 
-// streamEnd is a channel whose reads are counted.
+// streamEnd is a channel whose reads are metered.
 type streamEnd struct {
 	io.Reader
 	ssh.Channel
@@ -28,7 +28,7 @@ type streamEnd struct {
 
 func (e streamEnd) Read(p []byte) (int, error) { return e.Reader.Read(p) }
 
-// refuseAll answers requests where none has a meaning any more.
+// refuseAll refuses all further requests.
 func refuseAll(requests <-chan *ssh.Request) {
 	for q := range requests {
 		_ = q.Reply(false, nil)

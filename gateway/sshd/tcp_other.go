@@ -4,5 +4,5 @@ package sshd
 
 import "syscall"
 
-// quickAck does nothing: only Linux delays an acknowledgement so that it hurts a login, and only Linux can be told.
+// quickAck does nothing: only Linux has TCP_QUICKACK, and delays an ACK so that it slows a login.
 func quickAck(syscall.RawConn) {}

@@ -24,7 +24,7 @@ func newSigner(t testing.TB) ssh.Signer {
 	return s
 }
 
-// keyLine is a line of authorized_keys.
+// keyLine returns a line of authorized_keys.
 func keyLine(options string, key ssh.PublicKey) string {
 	line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 	if options != "" {
@@ -33,15 +33,15 @@ func keyLine(options string, key ssh.PublicKey) string {
 	return line + "\n"
 }
 
-// lookup returns the grant of a key that may log in itself, nil if there is none.
+// lookup returns the grant of a key that may log in, or nil.
 func (k *Keys) lookup(key ssh.PublicKey) *grant { return k.look().keys[string(key.Marshal())] }
 
-// authority returns the grant of a key that may sign certificates, nil if it may not.
+// authority returns the grant of a key that may sign certificates, or nil.
 func (k *Keys) authority(key ssh.PublicKey) *grant {
 	return k.look().signers[string(key.Marshal())]
 }
 
-// grantOf returns what the login that succeeded was granted.
+// grantOf returns the grant of the successful login.
 func grantOf(p *ssh.Permissions) *grant {
 	if l := loginOf(p); l != nil {
 		return l.grant

@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// tools serves MCP on the channel, for the sandbox that the client logged in to: a client needs nothing but ssh. A sandbox that is
-// missing is refused as everywhere, before anything is said in MCP.
+// tools serves MCP on the channel, for the sandbox that the client logged in to. A client needs
+// only ssh. A missing sandbox is an error before any MCP message.
 func (s *session) tools(ctx context.Context) {
 	c := s.client
 	if _, err := c.hub().Get(ctx, c.grant.Principal, c.target.Sandbox); err != nil {
@@ -23,14 +23,14 @@ func (s *session) tools(ctx context.Context) {
 	}
 	if err != nil && ctx.Err() == nil {
 		c.log.Debug("mcp ended", "sandbox", c.target.Sandbox, "err", err)
-		s.say("what the client sends is no MCP")
+		s.say("invalid MCP message")
 		s.exit(wire.ExitTransport)
 		return
 	}
 	s.exit(0)
 }
 
-// held is a channel that is not closed by who is given it: its exit status comes first.
+// held is a channel that its user cannot close, because its exit status comes first.
 type held struct {
 	io.Reader
 	io.Writer

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// randomFile makes a file that no codec shrinks and no text mode leaves alone.
+// randomFile creates a file that cannot be compressed and that a text mode would change.
 func randomFile(t testing.TB, path string, size int) []byte {
 	t.Helper()
 	b := make([]byte, size)
@@ -98,7 +98,7 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// Bulk both ways at once on one channel, byte for byte.
+// Bulk data in both directions at once on one channel, byte for byte.
 func TestBulk(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

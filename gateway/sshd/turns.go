@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// turns is what a client types on a channel where several read in turn: the list of the control host,
-// and the sessions that are joined from it. One goroutine reads the channel, so that a reader whose turn
-// is over takes nothing that is meant for the next.
+// turns is a client's input on a channel where readers take turns: the list of the control host,
+// and sessions joined from it. One goroutine reads the channel, so that a reader takes no input of
+// the next.
 type turns struct{ chunks chan []byte }
 
 // fill reads src to its end, or until gone is closed.
@@ -30,10 +30,10 @@ func (t *turns) fill(src io.Reader, gone <-chan struct{}) {
 	}
 }
 
-// maxAhead is how many keystrokes wait for a command; one that reads nothing loses the rest.
+// maxAhead is the number of keystrokes that wait for a command. Further ones are dropped.
 const maxAhead = 256
 
-// watch reads src to its end, at once. ^C calls interrupt and goes no further.
+// watch reads src to its end without waiting for a reader. ^C calls interrupt and is removed.
 func (t *turns) watch(src io.Reader, interrupt func()) {
 	defer close(t.chunks)
 	buf := make([]byte, 4<<10)
@@ -54,9 +54,9 @@ func (t *turns) watch(src io.Reader, interrupt func()) {
 	}
 }
 
-// turn reads until ctx ends: then it is at its end.
+// turn reads until ctx ends, then returns EOF.
 type turn struct {
-	ctx  context.Context //nolint:containedctx // an io.Reader takes none
+	ctx  context.Context //nolint:containedctx // an io.Reader has no ctx parameter
 	from *turns
 	rest []byte
 }

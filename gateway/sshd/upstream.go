@@ -15,30 +15,30 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// reverseChannels is how many channels a sandbox may have open at a client at once.
+// reverseChannels limits the channels that a sandbox has open to a client.
 const reverseChannels = 128
 
-// maxListeners is on how many addresses a sandbox may listen for a client at once. Our guest allows
-// fewer.
+// maxListeners limits the addresses that a sandbox listens on for a client. The guest has a lower
+// limit.
 const maxListeners = 1024
 
-// upstream is one client connection's own SSH connection to its sandbox. It is not shared, because a
-// channel that a sandbox opens – an agent, X11, a forward – names no client: one user's agent would
-// sign for another.
+// upstream is a client connection's own SSH connection to its sandbox. It is not shared, because a
+// channel that a sandbox opens (agent, X11, forward) names no client: one user's agent could sign
+// for another.
 type upstream struct {
 	conn   *connect.Conn
 	client *client
 
 	mu    sync.Mutex
-	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
+	asked map[string]int // guarded by mu; what the client asked the sandbox to open, with counts
 	open  int            // guarded by mu; channels that the sandbox has open
 }
 
-// errClientGone ends what belongs to a client whose connection has ended.
+// errClientGone is the cause of the end of a client whose connection has ended.
 var errClientGone = person.ErrGone
 
-// upstream returns the client's connection to its sandbox. The first caller makes it, and the others
-// wait for it. ctx bounds the wait. progress, if not nil, is called with what takes long.
+// upstream returns the client's connection to its sandbox. The first caller opens it, others wait.
+// ctx bounds the wait. progress, if not nil, reports slow steps.
 func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream, error) {
 	select {
 	case c.dialing <- struct{}{}:
@@ -61,7 +61,8 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 	return u, nil
 }
 
-// open opens a channel at the client's sandbox. If the connection there has ended, it makes another.
+// open opens a channel at the client's sandbox. If the connection there has ended, it opens
+// another.
 func (c *client) open(ctx context.Context, kind string, extra []byte, progress func(string)) (
 	*upstream, *sshconn.Channel, error) {
 	for again := false; ; again = true {
@@ -69,7 +70,8 @@ func (c *client) open(ctx context.Context, kind string, extra []byte, progress f
 		if err != nil {
 			return nil, nil, err
 		}
-		// Without ctx: a channel that is never answered counts as the client's while the connection lasts.
+		// Without ctx: a channel without an answer counts for the client while the connection
+		// lasts.
 		channel, err := u.conn.Open(context.Background(), kind, extra)
 		if err == nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
 			return u, channel, err
@@ -79,14 +81,14 @@ func (c *client) open(ctx context.Context, kind string, extra []byte, progress f
 	}
 }
 
-// serve answers what the sandbox asks and opens, until the connection ends.
+// serve handles the sandbox's requests and channels, until the connection ends.
 func (u *upstream) serve() {
-	ctx, cancel := context.WithCancel(context.Background()) // for as long as the connection
+	ctx, cancel := context.WithCancel(context.Background()) // ends with the connection
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = u.conn.KeepAlive(ctx) })
 	u.conn.Serve(sshconn.Handler{
-		// hostkeys-00 is refused: a client would write the sandbox's keys down as the gateway's. A
-		// sandbox has nothing else to ask for, and a keepalive wants any answer.
+		// hostkeys-00 is refused: a client would store the sandbox's keys as the gateway's. A
+		// keepalive accepts any answer; a sandbox has no other requests.
 		Request: func(q *ssh.Request) { _ = q.Reply(q.Type == wire.GlobalKeepalive, nil) },
 		Channel: func(nc *sshconn.NewChannel) {
 			if !u.enter() {
@@ -106,11 +108,11 @@ func (u *upstream) serve() {
 	u.conn.Close()
 	parts.Wait()
 	u.conn.Settle()
-	// Its listeners are gone with it: a client that waits for connections would wait for ever.
+	// Its listeners are gone: a client that waits for connections would wait indefinitely.
 	u.client.lost(u, u.listens() > 0)
 }
 
-// listens is on how many addresses the sandbox listens for the client.
+// listens returns the number of addresses that the sandbox listens on for the client.
 func (u *upstream) listens() (n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -122,10 +124,10 @@ func (u *upstream) listens() (n int) {
 	return n
 }
 
-// close ends the connection, and with it everything that goes over it.
+// close ends the connection and everything on it.
 func (u *upstream) close() { u.conn.Close() }
 
-// enter counts a channel in that the sandbox opens, leave out.
+// enter counts a channel that the sandbox opens, until leave.
 func (u *upstream) enter() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -142,7 +144,7 @@ func (u *upstream) leave() {
 	u.open--
 }
 
-// reverse relays a channel that the sandbox opens, if this client asked for its kind. ctx ends with
+// reverse relays a channel that the sandbox opens, if this client asked for its type. ctx ends with
 // the connection.
 func (u *upstream) reverse(ctx context.Context, nc *sshconn.NewChannel) {
 	what, err := reverseKind(nc.ChannelType(), nc.ExtraData())
@@ -151,15 +153,15 @@ func (u *upstream) reverse(ctx context.Context, nc *sshconn.NewChannel) {
 		return
 	}
 	if isForward(what) {
-		// A connection may come as soon as the sandbox has answered that it listens. Until the client
-		// has that answer it may not know the port, and neither do we.
+		// A connection may arrive before the client has the answer to its request to listen. Until
+		// then the port may be unknown, to the client and here.
 		if err := await(ctx, u.client.conn.AwaitAnswer); err != nil {
-			_ = nc.Reject(ssh.ConnectionFailed, "the request to listen has no answer")
+			_ = nc.Reject(ssh.ConnectionFailed, "the request to listen was not answered")
 			return
 		}
 	}
 	if !u.expects(what) {
-		_ = nc.Reject(ssh.Prohibited, "nobody asked for it")
+		_ = nc.Reject(ssh.Prohibited, "the client did not request this channel")
 		return
 	}
 	channel, err := u.client.conn.Open(ctx, nc.ChannelType(), nc.ExtraData())
@@ -178,8 +180,9 @@ func (u *upstream) reverse(ctx context.Context, nc *sshconn.NewChannel) {
 	r.run()
 }
 
-// reverseKind names what a client must have asked for before a sandbox may open a channel: the type, and for forwards where
-// it listens. A sandbox that forwards what it was not asked to reaches nothing.
+// reverseKind returns what a client must have requested before a sandbox may open a channel: its
+// type, and for forwards where it listens. So a sandbox cannot open forwards that were not
+// requested.
 func reverseKind(channelType string, extra []byte) (string, error) {
 	switch channelType {
 	case wire.ChannelAgent, wire.ChannelX11:
@@ -197,16 +200,16 @@ func reverseKind(channelType string, extra []byte) (string, error) {
 		}
 		return listenKey(channelType, to.Path, 0), nil
 	}
-	return "", errors.New("a sandbox opens no channel of this type")
+	return "", errors.New("sandboxes cannot open this channel type")
 }
 
-// listenKey is how a forward is remembered. Not by its address: what a client calls "" or localhost a server may call
-// by another name.
+// listenKey identifies a forward. It ignores the address, because a server may return another name
+// than the client's "" or localhost.
 func listenKey(channelType, path string, port uint32) string {
 	return fmt.Sprintf("%s %s %d", channelType, path, port)
 }
 
-// isForward reports whether what a client asked for, as reverseKind names it, is a listener.
+// isForward reports whether a request, as named by reverseKind, is a listener.
 func isForward(what string) bool {
 	return strings.HasPrefix(what, wire.ChannelForwardedTCP) || strings.HasPrefix(what, wire.ChannelForwardedUnix)
 }
@@ -217,7 +220,7 @@ func (u *upstream) expects(what string) bool {
 	return u.asked[what] > 0
 }
 
-// expect says that the sandbox may open what n more times asked for; a negative n takes it back.
+// expect allows n more requests of what. A negative n takes them back.
 func (u *upstream) expect(what string, n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -226,7 +229,7 @@ func (u *upstream) expect(what string, n int) {
 	}
 }
 
-// forward passes a request to listen, or to stop, on to the sandbox.
+// forward passes a request to listen, or to stop, to the sandbox.
 func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
 	var what string
 	var port uint32
@@ -247,13 +250,13 @@ func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
 		what = listenKey(wire.ChannelForwardedUnix, f.Path, 0)
 	}
 	if !cancel && u.listens() >= maxListeners {
-		return false, nil, fmt.Errorf("no more than %d listeners at once on one connection", maxListeners)
+		return false, nil, fmt.Errorf("limit of %d listeners on one connection reached", maxListeners)
 	}
 	anyPort := q.Type == wire.GlobalTCPForward && port == 0
 	if !cancel && !anyPort {
-		u.expect(what, 1) // before the sandbox can be connected to
+		u.expect(what, 1) // before the sandbox can accept a connection
 	}
-	// The answer is wanted also where the client wants none: it says which port to expect.
+	// An answer is requested even if the client wants none, because it has the port.
 	ok, payload, err := u.conn.SendRequest(q.Type, true, q.Payload)
 	granted := err == nil && ok
 	switch {
@@ -270,7 +273,7 @@ func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
 	return granted, payload, err
 }
 
-// reject passes a refusal on as it was given: a reason that the client can show.
+// reject passes on a refusal with its reason.
 func reject(nc *sshconn.NewChannel, err error) {
 	var refused *ssh.OpenChannelError
 	if errors.As(err, &refused) {
@@ -280,5 +283,6 @@ func reject(nc *sshconn.NewChannel, err error) {
 	_ = nc.Reject(ssh.ConnectionFailed, err.Error())
 }
 
-// dialTimeout bounds how long a client's channel waits for its sandbox, which may have to be started.
+// dialTimeout limits how long a client's channel waits for its sandbox, which may have to be
+// started.
 const dialTimeout = 2 * time.Minute

@@ -7,19 +7,20 @@ import (
 	"io"
 )
 
-// maxVersionLine is the longest identification string, line end included (RFC 4253, section 4.2).
+// maxVersionLine is the longest identification string, including its line end (RFC 4253, section
+// 4.2).
 const maxVersionLine = 255
 
-// errNotSSH2 is what a peer gets who does not begin with an SSH-2 identification string.
+// errNotSSH2 is the error for a peer that does not begin with an SSH-2 identification string.
 var errNotSSH2 = errors.New("not an SSH-2 client")
 
-// readVersionLine reads a client's identification string and returns it with its line end and with what came after it
-// in the same reads. It is stricter than the library, which would accept SSH-1, 1,024 lines in front of the string and
-// control characters in it: a client's first bytes are SSH-2.0- and the line holds printable ASCII, or the first bad
-// byte is an error at once.
+// readVersionLine reads a client's identification string. It returns it with its line end and with
+// any further bytes of the same reads. It is stricter than the library, which accepts SSH-1, 1,024
+// preceding lines and control characters. Here the first bytes are SSH-2.0- and the line is
+// printable ASCII; the first invalid byte is an error at once.
 func readVersionLine(r io.Reader) ([]byte, error) {
 	const prefix = "SSH-2.0-"
-	// Most clients send their key exchange right behind; what fits is read with it.
+	// Most clients send their key exchange right after it; what fits is read, too.
 	buf := make([]byte, 0, 2048)
 	for {
 		n, err := r.Read(buf[len(buf):cap(buf)])
@@ -38,7 +39,7 @@ func readVersionLine(r io.Reader) ([]byte, error) {
 		if len(buf) >= maxVersionLine {
 			return nil, fmt.Errorf("%w: version line without an end", errNotSSH2)
 		}
-		// A dripping client is told at its first bad byte, not at the end of the line.
+		// Report the first bad byte of a slow client at once, not at the end of the line.
 		if err := printable(bytes.TrimSuffix(buf[checked:], []byte("\r"))); err != nil {
 			return nil, err
 		}

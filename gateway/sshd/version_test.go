@@ -12,7 +12,7 @@ import (
 func TestReadVersionLine(t *testing.T) {
 	for _, tt := range []struct {
 		name, in string
-		want     string // what is handed on; empty for an error
+		want     string // passed-on bytes; empty: an error
 	}{
 		{"openssh", "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"},
 		{"newline alone", "SSH-2.0-x\n", "SSH-2.0-x\n"},
@@ -57,7 +57,7 @@ func TestReadVersionLine(t *testing.T) {
 	}
 }
 
-// The first byte that cannot begin an SSH-2 line is refused without waiting for a second one.
+// A first byte that cannot begin an SSH-2 line is rejected without waiting for a second one.
 func TestReadVersionLineAtOnce(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A session that never says what it is for does not keep what it asks for without end.
+// A session without a final request keeps a limited number of requests.
 func TestWaitingRequests(t *testing.T) {
 	for _, size := range []int{0, 200_000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
@@ -21,24 +21,25 @@ func TestWaitingRequests(t *testing.T) {
 			go ssh.DiscardRequests(requests)
 			var err error
 			for n := 0; err == nil && n < 2000; n++ {
-				// For the sandbox to answer, once it is known whether the channel goes there.
+				// For the sandbox to answer, once the route of the channel is known.
 				_, err = ch.SendRequest("x11-req", false, make([]byte, size))
 			}
 			ended := make(chan struct{})
 			go func() {
-				_ = client.Wait() // small ones may all be on their way before the first too many is read
+				_ = client.Wait() // small ones may all be sent before the first one too many is read
 				close(ended)
 			}()
 			select {
 			case <-ended:
 			case <-time.After(time.Minute):
-				t.Error("2000 requests wait, and the connection goes on")
+				t.Error("the connection is open with 2000 waiting requests")
 			}
 		})
 	}
 }
 
-// A sandbox that asks for things on a channel whose client does not say yet what it is for does not hold up the client's others.
+// A sandbox that sends requests on a channel whose client has sent no final request does not block
+// the client's others.
 func TestRequestsAhead(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -68,7 +69,7 @@ func TestRequestsAhead(t *testing.T) {
 		}
 	}
 	var waiting []*ssh.Session
-	for i := range 4 { // the first has no channel at the sandbox before it says what it wants
+	for i := range 4 { // the first has no channel at the sandbox before its final request
 		s, err := c.NewSession()
 		if err != nil {
 			t.Fatal(err)
@@ -85,7 +86,8 @@ func TestRequestsAhead(t *testing.T) {
 	}
 }
 
-// A sandbox that asks for much before it answers freezes nothing: a command is served, and one that asks for too much ends its own connection.
+// A sandbox that sends many requests before it answers blocks nothing: a command runs, and one with
+// too many ends its own connection.
 func TestRequestsBeforeAnswer(t *testing.T) {
 	for _, n := range []int{100, 500} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -124,7 +126,7 @@ func TestRequestsBeforeAnswer(t *testing.T) {
 	}
 }
 
-// A command of the size that a packet holds is run.
+// A command as long as a packet runs.
 func TestLongCommand(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -137,7 +139,8 @@ func TestLongCommand(t *testing.T) {
 	}
 }
 
-// make128k is as long as one argument of a program may be on Linux, with room for what is before it.
+// make128k returns a command as long as one argument may be on Linux, with room for what precedes
+// it.
 func make128k() []byte {
 	b := make([]byte, 128<<10-100)
 	for i := range b {
@@ -146,7 +149,8 @@ func make128k() []byte {
 	return b
 }
 
-// What a channel is opened with is not kept while the channel waits for its sandbox, unless it is short.
+// The data of a channel open is not kept while the channel waits for its sandbox, unless it is
+// short.
 func TestLongOpening(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -160,13 +164,13 @@ func TestLongOpening(t *testing.T) {
 	} {
 		_, _, err := c.OpenChannel(kind, extra)
 		var refused *ssh.OpenChannelError
-		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited || refused.Message != "what it is opened with is too long" {
+		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited || refused.Message != "channel open data is too long" {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }
 
-// Whatever a sandbox grants, it listens for one connection on so many addresses and no more.
+// Whatever a sandbox grants, it listens on a limited number of addresses for one connection.
 func TestListeners(t *testing.T) {
 	u := &upstream{asked: make(map[string]int)}
 	for port := range uint32(maxListeners) {

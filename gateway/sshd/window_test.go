@@ -17,8 +17,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// No window, however small or large a client says that it is, gives the session a size that its shell cannot work with: bash ended at
-// 2 × 1. What the person sees is a part.
+// No window size gives the session a size that its shell cannot handle: bash ended at 2 × 1. The
+// person sees a part.
 func TestPersonWindows(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -28,7 +28,7 @@ func TestPersonWindows(t *testing.T) {
 	}{
 		{1, 1, 12, 2},
 		{2, 1, 12, 2},
-		{2, 2, 12, 2}, // the status line has one of the rows
+		{2, 2, 12, 2}, // the status line uses one of the rows
 		{1, 24, 12, 23},
 		{80, 1, 80, 2},
 		{12, 3, 12, 2},
@@ -53,14 +53,15 @@ func TestPersonWindows(t *testing.T) {
 	}
 }
 
-// windowed is a person whose terminal is a program, and may have any size.
+// windowed is a person whose terminal is a program and may have any size.
 type windowed struct {
 	t    *testing.T
 	in   io.Writer
 	live *live.Session
 }
 
-// window joins a session of its own by a window of a size, or gives it that size later, while its person drives.
+// window joins a new session with a window of a size, or changes to that size later, while its
+// person drives.
 func (w *world) window(t *testing.T, session string, cols, rows int, later bool) *windowed {
 	t.Helper()
 	c := w.dial("alice", "demo~"+session)

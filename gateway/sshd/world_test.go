@@ -28,7 +28,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// world is a gateway with a door on loopback, a hub and in-memory sandboxes that run the real guest.
+// world is a gateway with a listener on loopback, a hub and in-memory sandboxes that run the real
+// guest.
 type world struct {
 	t    testing.TB
 	dir  string
@@ -39,22 +40,22 @@ type world struct {
 	log  *syncBuffer
 
 	keys  *Keys
-	lines map[string]string // of keys, by their names
+	lines map[string]string // lines of keys, by the keys' names
 
 	backend   *scripted
 	closeDoor context.CancelFunc
 }
 
-// The keys of a world, each in a file of its own; all are alice's but bob's.
+// The keys of a world, each in its own file; all are alice's except bob's.
 var worldKeys = map[string]string{
 	"alice": `principal="alice"`,
 	"bob":   `principal="bob"`,
 	"agent": `principal="alice",kind="agent"`,
 	"watch": `principal="alice",role="watch"`,
-	"no":    "", // is not in the file
+	"no":    "", // not in the file
 }
 
-// worldOptions are what a test changes.
+// worldOptions are options of a test.
 type worldOptions struct {
 	limits   Limits
 	commands Commands
@@ -137,7 +138,7 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	return w
 }
 
-// background runs f until the test ends, or the function that it returns is called.
+// background runs f until the test ends or the returned function is called.
 func (w *world) background(f func(context.Context) error) context.CancelFunc {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -157,7 +158,7 @@ func (w *world) background(f func(context.Context) error) context.CancelFunc {
 	return cancel
 }
 
-// allow replaces the file of keys: each line by what change makes of it.
+// allow replaces the key file: change returns each new line.
 func (w *world) allow(change func(name, line string) string) {
 	w.t.Helper()
 	var text strings.Builder
@@ -176,7 +177,7 @@ func (w *world) allow(change func(name, line string) string) {
 func (w *world) file(name string) string { return filepath.Join(w.dir, name) }
 func (w *world) key(name string) string  { return w.file("id_" + name) }
 
-// sandbox makes a sandbox of alice's.
+// sandbox creates a sandbox of alice's.
 func (w *world) sandbox(name string) {
 	w.t.Helper()
 	w.sandboxOf("alice", name)
@@ -190,24 +191,25 @@ func (w *world) sandboxOf(owner, name string) {
 	}
 }
 
-// sshOptions make an OpenSSH program use this world and nothing of the machine's configuration.
+// sshOptions returns options with which an OpenSSH program uses this world and none of the
+// machine's configuration.
 func (w *world) sshOptions(key string) []string {
 	return []string{"-F", "none", "-o", "IdentityFile=" + w.key(key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
 		"-o", "UserKnownHostsFile=" + w.file("known_hosts"), "-o", "GlobalKnownHostsFile=none", "-o", "StrictHostKeyChecking=yes",
 		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "Port=" + w.port, "-o", "ConnectTimeout=60"}
 }
 
-// ssh is the real client: ssh(“alice”, “demo@127.0.0.1”, “true”).
+// ssh returns the real client: ssh(“alice”, “demo@127.0.0.1”, “true”).
 func (w *world) ssh(key string, args ...string) *exec.Cmd {
 	return w.command("ssh", append(w.sshOptions(key), args...)...)
 }
 
-// command is a program that ends with the test.
+// command returns a program that ends with the test.
 func (w *world) command(name string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	w.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, name, args...)
-	c.WaitDelay = 30 * time.Second // for what a program that has ended printed
+	c.WaitDelay = 30 * time.Second // for output of a program that has ended
 	c.Dir = w.dir
 	c.Env = append(os.Environ(), "HOME="+w.dir, "LC_ALL=C.UTF-8")
 	return c
@@ -235,7 +237,7 @@ func outcome(t testing.TB, c *exec.Cmd, stdin string) result {
 	return result{out.String(), errs.String(), c.ProcessState.ExitCode()}
 }
 
-// dial logs in as the library does.
+// dial logs in with the library.
 func (w *world) dial(key, user string) *ssh.Client {
 	w.t.Helper()
 	c, err := w.tryDial(key, user)
@@ -260,7 +262,7 @@ func (w *world) tryDial(key, user string) (*ssh.Client, error) {
 		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: time.Minute})
 }
 
-// eventually waits until cond holds; what it waits for has no event of its own.
+// eventually waits until cond holds; there is no event for it.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)

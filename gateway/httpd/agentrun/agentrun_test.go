@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What may need to be installed is looked at by Python; what surely does not is not.
+// Imports of modules that may be missing need a check by Python; others do not.
 func TestMayImport(t *testing.T) {
 	for code, want := range map[string]bool{
 		"print(1)":                             false,
@@ -28,7 +28,7 @@ func TestMayImport(t *testing.T) {
 		"if x: import numpy":                   true,
 		"import \\\n numpy":                    true,
 		"from os import (\n path)":             true,
-		"__import__('numpy')":                  false, // as with AgentRun
+		"__import__('numpy')":                  false, // as in AgentRun
 		"s = '''\nimport numpy\n'''":           true,
 		"import math\nimport\tnumpy":           true,
 	} {
@@ -38,7 +38,7 @@ func TestMayImport(t *testing.T) {
 	}
 }
 
-// A whitelist knows packages by what they are called and by what they are imported as, as pip spells names.
+// The whitelist accepts package names and module names, normalised as pip does.
 func TestAllowed(t *testing.T) {
 	o := Options{DependenciesWhitelist: []string{"Scikit_Learn", "PIL"}}
 	for _, c := range []struct {
@@ -80,7 +80,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Of much output the beginning and the end are kept, and it is said what is not.
+// Of long output, the beginning and the end are kept, and a line says how much was dropped.
 func TestOutput(t *testing.T) {
 	for _, piece := range []int{1, 3, 1000} {
 		o := &output{head: 4, tail: 4}
@@ -88,7 +88,7 @@ func TestOutput(t *testing.T) {
 		for at := 0; at < len(text); at += piece {
 			o.Write([]byte(text[at:min(len(text), at+piece)]))
 		}
-		if got := o.String(); got != "abcd\n[output truncated: 100 bytes are left out here]\nwxyz" || !o.cut() {
+		if got := o.String(); got != "abcd\n[output truncated: 100 bytes dropped]\nwxyz" || !o.cut() {
 			t.Errorf("pieces of %d: %q", piece, got)
 		}
 	}
@@ -104,7 +104,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// Files are kept for whoever made the call, under their name alone, for a while and as long as there is room.
+// Artifacts are available to the caller only, by name, until they expire or exceed the limit.
 func TestFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "artifacts")
 	if err := os.MkdirAll(filepath.Join(dir, "left"), 0o700); err != nil {
@@ -145,14 +145,14 @@ func TestFiles(t *testing.T) {
 	}
 	f.trim(now.Add(keepFiles + 1))
 	if has("alice", "two", "../x") {
-		t.Error("it is there when its time is over")
+		t.Error("an expired file is still available")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
-// Where there is no room for more files, the oldest go of whoever has most: one principal's push out nobody else's.
+// At the limit, the oldest files of the heaviest principal are deleted first.
 func TestFilesOfOthersStay(t *testing.T) {
 	f, err := newFiles(t.TempDir() + "/artifacts")
 	if err != nil {

@@ -19,27 +19,28 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// Bounds of files that code made.
+// Limits of artifacts.
 const (
 	maxFiles     = 64        // of a call
-	maxDirs      = 64        // that are looked into
-	maxFileBytes = 64 << 20  // of one
-	maxCallBytes = 128 << 20 // of a call's together
-	maxKept      = 1 << 30   // of all calls; the oldest go of whoever has most
+	maxDirs      = 64        // directories searched in a call
+	maxFileBytes = 64 << 20  // of one file
+	maxCallBytes = 128 << 20 // of a call
+	maxKept      = 1 << 30   // of all calls; the oldest of the heaviest user are deleted first
 	keepFiles    = time.Hour
 	expireEvery  = time.Minute
 	fetchWithin  = 30 * time.Second
 )
 
-// Artifact is a file that code made in its working directory.
+// Artifact is a file that the code created in its working directory.
 type Artifact struct {
-	Name    string `json:"name" doc:"its path below the working directory"`
-	Size    int64  `json:"size" doc:"in bytes"`
-	URL     string `json:"url,omitempty" doc:"where it can be had for an hour, by range too"`
-	LeftOut string `json:"left_out,omitempty" doc:"why it cannot"`
+	Name    string `json:"name" doc:"path below the working directory"`
+	Size    int64  `json:"size" doc:"size in bytes"`
+	URL     string `json:"url,omitempty" doc:"URL of the file, valid for an hour; supports Range"`
+	LeftOut string `json:"left_out,omitempty" doc:"why the file is not available"`
 }
 
-// files are artifacts on the daemon's disk: under names of its own, for whoever made the call, for a while.
+// files stores artifacts on the daemon's disk for a while, for the principal who made the call. The
+// names on disk are the daemon's.
 type files struct {
 	root *os.Root
 
@@ -48,15 +49,15 @@ type files struct {
 	size int64   // guarded by mu; of all
 }
 
-// kept are the files of one call.
+// kept is the artifacts of one call.
 type kept struct {
 	id, owner string
-	names     []string // the file's own name is its index
+	names     []string // the name on disk is the index
 	size      int64
 	until     time.Time
 }
 
-// newFiles keeps files in a directory, and removes what is there.
+// newFiles returns a store in dir, and deletes what is there.
 func newFiles(dir string) (*files, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("artifacts: %w", err)
@@ -73,7 +74,7 @@ func newFiles(dir string) (*files, error) {
 
 func (f *files) close() error { return f.root.Close() }
 
-// expire removes what was kept long enough, until ctx ends.
+// expire deletes expired artifacts, until ctx ends.
 func (f *files) expire(ctx context.Context) {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
@@ -87,7 +88,7 @@ func (f *files) expire(ctx context.Context) {
 	}
 }
 
-// trim removes what is too old or too much.
+// trim deletes artifacts that are expired or exceed maxKept.
 func (f *files) trim(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +100,8 @@ func (f *files) trim(now time.Time) {
 	}
 }
 
-// largestLocked is the oldest call of the owner whose files take most: nobody's go for somebody else's. It is called with mu held.
+// largestLocked returns the oldest call of the owner with the most bytes, so that one owner does
+// not displace another's files. The caller holds mu.
 func (f *files) largestLocked() (i int) {
 	sizes := make(map[string]int64)
 	for _, k := range f.kept {
@@ -113,14 +115,14 @@ func (f *files) largestLocked() (i int) {
 	return i
 }
 
-// removeLocked is called with mu held.
+// removeLocked deletes the files of a call. The caller holds mu.
 func (f *files) removeLocked(i int) {
 	k := f.kept[i]
 	f.kept, f.size = slices.Delete(f.kept, i, i+1), f.size-k.size
-	_ = f.root.RemoveAll(k.id) // New removes what is left
+	_ = f.root.RemoveAll(k.id) // newFiles deletes leftovers
 }
 
-// open is the file of that name of a call of owner's.
+// open opens a file of a call. Only its owner can open it.
 func (f *files) open(owner, id, name string) (*os.File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,8 +137,9 @@ func (f *files) open(owner, id, name string) (*os.File, error) {
 	return nil, os.ErrNotExist
 }
 
-// collect copies the files of the working directory out of the sandbox. Links are not followed; what is no file is left.
-func (b *box) collect(ctx context.Context) (all []Artifact, err error) {
+// collect copies the files of the working directory out of the sandbox. It skips links and special
+// files.
+func (b *conn) collect(ctx context.Context) (all []Artifact, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { b.client.Close() })()
@@ -154,7 +157,7 @@ func (b *box) collect(ctx context.Context) (all []Artifact, err error) {
 	for n := 0; n < len(dirs) && n < maxDirs; n++ {
 		entries, err := c.ReadDir(path.Join(workDir, dirs[n]))
 		if err != nil {
-			continue // it is gone, or not to be read
+			continue // deleted, or not readable
 		}
 		for _, e := range entries {
 			name := path.Join(dirs[n], e.Name())
@@ -180,7 +183,7 @@ func (b *box) collect(ctx context.Context) (all []Artifact, err error) {
 	return f.keep(k, all), nil
 }
 
-// keep puts a call's files where they can be found.
+// keep stores a call's files and returns all.
 func (f *files) keep(k *kept, all []Artifact) []Artifact {
 	if len(k.names) == 0 {
 		_ = f.root.RemoveAll(k.id)
@@ -194,11 +197,11 @@ func (f *files) keep(k *kept, all []Artifact) []Artifact {
 }
 
 var (
-	errLarge  = errors.New("it is too large")
-	errUnread = errors.New("it cannot be read")
+	errLarge  = errors.New("file too large")
+	errUnread = errors.New("file not readable")
 )
 
-// copy writes a file of the sandbox, of so many bytes, into the place of the next one.
+// copy stores a file of the sandbox as the next file of the call, and returns its size.
 func (k *kept) copy(c *connect.Files, root *os.Root, name string, size int64) (int64, error) {
 	most := min(maxFileBytes, maxCallBytes-k.size)
 	if size > most {
@@ -214,7 +217,7 @@ func (k *kept) copy(c *connect.Files, root *os.Root, name string, size int64) (i
 		return size, errUnread
 	}
 	defer to.Close()
-	n, err := io.Copy(to, io.LimitReader(from, most+1)) // it may grow meanwhile
+	n, err := io.Copy(to, io.LimitReader(from, most+1)) // the file may grow meanwhile
 	switch {
 	case err != nil:
 		return size, errUnread

@@ -1,4 +1,4 @@
-# Prints the modules that the code on standard input imports and that cannot be found, one a line.
+# Prints the missing modules that the code on standard input imports, one on each line.
 import ast, importlib.util, sys
 try:
     tree = ast.parse(sys.stdin.buffer.read())

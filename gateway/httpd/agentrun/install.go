@@ -23,17 +23,18 @@ import (
 var findImports string
 
 const (
-	installWithin = 2 * time.Minute // for one package
+	installWithin = 2 * time.Minute // for each package
 	installAtMost = 10 * time.Minute
 	maxImports    = 32
 )
 
-// packageOf are packages that are called otherwise than what they are imported as.
+// packageOf maps module names to package names where they differ.
 var packageOf = map[string]string{"attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless", "dateutil": "python-dateutil", "docx": "python-docx",
 	"dotenv": "python-dotenv", "Crypto": "pycryptodome", "fitz": "pymupdf", "git": "gitpython", "jwt": "pyjwt", "PIL": "pillow", "pptx": "python-pptx",
 	"serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 
-// plain are modules of Python's own that programs import most: code that imports no others needs no look at what it does.
+// plain are common modules of the standard library. Code that imports only these needs no check by
+// Python.
 var plain = strings.Fields("__future__ abc array ast asyncio base64 bisect calendar cmath collections concurrent contextlib copy csv dataclasses datetime " +
 	"decimal difflib enum fractions functools glob hashlib heapq html io itertools json logging math operator os pathlib pickle platform pprint queue random re " +
 	"secrets shutil signal socket sqlite3 statistics string struct subprocess sys tempfile textwrap threading time timeit traceback types typing unicodedata " +
@@ -47,18 +48,18 @@ var (
 	notFound  = regexp.MustCompile(`No matching distribution found for ([A-Za-z0-9._-]+)`)
 )
 
-// IsPackage reports whether a name can be that of a package.
+// IsPackage reports whether name is a valid package name.
 func IsPackage(name string) bool { return packages.MatchString(name) }
 
-// sameName compares names of packages as pip does (PEP 503).
+// sameName compares package names as pip does (PEP 503).
 func sameName(a, b string) bool { return normal(a) == normal(b) }
 
 func normal(name string) string {
 	return strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(name))
 }
 
-// mayImport reports whether code may import what is not Python's own. It says no only where each line that has the word is one of the
-// simplest form.
+// mayImport reports whether code may import modules that are not in plain. It returns false only if
+// each line with an import has the simplest form.
 func mayImport(code string) bool {
 	for line := range strings.Lines(code) {
 		if !importing.MatchString(line) {
@@ -78,9 +79,9 @@ func mayImport(code string) bool {
 	return false
 }
 
-// missing asks Python itself which modules the code imports that are not there. Of code that it cannot read it says none: that is
-// found out, and told as Python tells it, when it runs.
-func (b *box) missing(ctx context.Context, code string) ([]string, error) {
+// missing asks Python which imported modules are not installed. For code that Python cannot parse,
+// it returns none: the error appears when the code runs.
+func (b *conn) missing(ctx context.Context, code string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.r.o.Timeout)
 	defer cancel()
 	text, err := b.ask(ctx, "python3 -I -c "+shellquote.Join(findImports), code)
@@ -90,16 +91,17 @@ func (b *box) missing(ctx context.Context, code string) ([]string, error) {
 	all := strings.Fields(text)
 	for _, name := range all {
 		if !names.MatchString(name) {
-			return nil, wire.Errorf(wire.CodeUsage, "module %.100q cannot be installed: its name is none of a package", name)
+			return nil, wire.Errorf(wire.CodeUsage, "module %.100q: not a valid package name", name)
 		}
 	}
 	if len(all) > maxImports {
-		return nil, wire.Errorf(wire.CodeUsage, "the code imports %d modules that are not there; at most %d are installed for a call", len(all), maxImports)
+		return nil, wire.Errorf(wire.CodeUsage, "too many missing modules: the code imports %d, the limit is %d", len(all), maxImports)
 	}
 	return all, nil
 }
 
-// install returns an image that has what provides the modules, or why the code is not run.
+// install returns an image with packages for the modules. If that fails because of the code, it
+// returns a Result.
 func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []string) (image string, no *Result, err error) {
 	set := make(map[string]string) // module, by package
 	for _, m := range modules {
@@ -112,7 +114,7 @@ func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []str
 		}
 		set[name] = m
 	}
-	for _, name := range r.o.CachedDependencies { // they stay there
+	for _, name := range r.o.CachedDependencies { // keep them in the new image
 		if _, ok := set[name]; !ok {
 			set[name] = name
 		}
@@ -126,7 +128,7 @@ func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []str
 			which = set[m[1]]
 		}
 		why := failed.Message
-		if _, said, ok := strings.Cut(why, ": exit code "); ok { // of pip
+		if _, said, ok := strings.Cut(why, ": exit code "); ok { // pip's output
 			why = strings.ReplaceAll(said[strings.IndexByte(said, ':')+1:], "; ", "\n")
 		}
 		return "", &Result{Output: "Failed to install dependency " + which + "\n" + strings.TrimSpace(why) + "\n", Status: Failed}, nil
@@ -134,7 +136,7 @@ func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []str
 	return image, nil, err
 }
 
-// prepare makes the image with these packages for p, or finds it again.
+// prepare builds the image with these packages for p, or finds an existing one.
 func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []string) (string, error) {
 	done, err := r.alone(ctx, p.Name+"\x00"+strings.Join(wanted, "\x00"))
 	if err != nil {
@@ -142,9 +144,10 @@ func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []stri
 	}
 	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, min(installAtMost, time.Duration(len(wanted))*installWithin),
-		wire.Errorf(wire.CodeUnavailable, "installing %s took too long", strings.Join(wanted, ", ")))
+		wire.Errorf(wire.CodeUnavailable, "installation of %s timed out", strings.Join(wanted, ", ")))
 	defer cancel()
-	// Not with the limits of code: pip needs more memory than many programs. It reaches what it needs and nothing else.
+	// The limits of code do not apply: pip needs more memory than many programs. Its network is
+	// limited to InstallFrom.
 	spec := lifecycle.NewSpec{Image: r.o.Image, Network: sandbox.NetworkAllowlist, Allow: r.o.InstallFrom, Entrypoint: sandbox.EntrypointOff,
 		TTL: installAtMost, DeleteAfter: removeAfter,
 		Setup: []string{"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-cache-dir --no-input --disable-pip-version-check " +
@@ -156,7 +159,8 @@ func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []stri
 	return image, err
 }
 
-// alone waits until nobody else makes what key names: of calls that need the same at once one makes it, and the others find it.
+// alone waits until no other call builds the image that key names. Of concurrent calls, the first
+// builds it and the others find it.
 func (r *Runner) alone(ctx context.Context, key string) (done func(), err error) {
 	r.mu.Lock()
 	m := r.making[key]
@@ -182,7 +186,7 @@ func (r *Runner) alone(ctx context.Context, key string) (done func(), err error)
 	}
 }
 
-// cached is the image that p's calls begin with: the one that is configured, with the cached dependencies.
+// cached returns the image of p's calls: the configured one, with the cached dependencies.
 func (r *Runner) cached(ctx context.Context, p gateway.Principal) (string, error) {
 	if len(r.o.CachedDependencies) == 0 {
 		return r.o.Image, nil
@@ -205,7 +209,7 @@ func (r *Runner) cached(ctx context.Context, p gateway.Principal) (string, error
 	return image, nil
 }
 
-// uncache has the image looked for anew: it may have been removed.
+// uncache makes the next call look up the image again: it may have been removed.
 func (r *Runner) uncache(p gateway.Principal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,4 +1,4 @@
-# A backend of matplotlib that draws into files: show() keeps each open figure as plot-N.png in the working directory.
+# A matplotlib backend that writes files: show() saves each open figure as plot-N.png in the working directory.
 import os
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas  # noqa: F401

@@ -8,29 +8,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// turns says whose call runs next: where callers wait, one of the principal's of whom the fewest run, so that nobody who makes many calls keeps
-// out somebody who makes few. Of one principal's the first comes first.
+// turns decides which waiting call runs next: one of the principal with the fewest running calls.
+// So heavy users do not block others. Calls of one principal run in order of arrival.
 type turns struct {
-	most    int // that run at once
-	waiting int // of one principal's that wait, at most
+	most    int // concurrent calls
+	waiting int // limit of waiting calls of one principal
 
 	mu      sync.Mutex
 	running map[string]int // guarded by mu; by principal
-	all     int            // guarded by mu; that run
-	queue   []*turn        // guarded by mu; in the order in which they came
+	all     int            // guarded by mu; number of running calls
+	queue   []*turn        // guarded by mu; in order of arrival
 }
 
-// turn is one call that waits.
+// turn is a waiting call.
 type turn struct {
 	who string
-	may chan struct{} // closed when it runs
+	may chan struct{} // closed when it may run
 }
 
 func newTurns(most, waiting int) *turns {
 	return &turns{most: most, waiting: waiting, running: make(map[string]int)}
 }
 
-// take waits for a turn of who's, which lasts until done is called.
+// take waits for a turn. The turn lasts until done is called.
 func (t *turns) take(ctx context.Context, who string) (done func(), err error) {
 	t.mu.Lock()
 	own := 0
@@ -41,7 +41,7 @@ func (t *turns) take(ctx context.Context, who string) (done func(), err error) {
 	}
 	if own >= t.waiting {
 		t.mu.Unlock()
-		return nil, &wire.Error{Code: wire.CodeLimitQuota, Message: fmt.Sprintf("%d calls of %s wait for their turn already", own, who), Hint: "try again later, or raise agentrun.parallel"}
+		return nil, &wire.Error{Code: wire.CodeLimitQuota, Message: fmt.Sprintf("too many waiting calls: %d of %s", own, who), Hint: "try again later, or raise agentrun.parallel"}
 	}
 	me := &turn{who: who, may: make(chan struct{})}
 	t.queue = append(t.queue, me)
@@ -70,11 +70,11 @@ func (t *turns) take(ctx context.Context, who string) (done func(), err error) {
 		}
 	}
 	t.mu.Unlock()
-	done() // it was given a turn just now
+	done() // it got a turn meanwhile
 	return nil, context.Cause(ctx)
 }
 
-// nextLocked gives free turns to those who wait. It is called with mu held.
+// nextLocked starts waiting calls while there are free turns. The caller holds mu.
 func (t *turns) nextLocked() {
 	for t.all < t.most && len(t.queue) > 0 {
 		next := 0

@@ -10,7 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Whoever makes many calls keeps nobody out who makes one: of those who wait, whose calls run least is next.
+// Many calls of one principal do not block another's: the principal with the fewest running calls
+// is next.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(2, 10)
@@ -45,7 +46,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// One principal has so many that wait; who gives up is not waited for.
+// The number of a principal's waiting calls is limited. A caller that gives up leaves the queue.
 func TestTurnsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(1, 3)

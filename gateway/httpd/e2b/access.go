@@ -25,10 +25,10 @@ const (
 	sandboxHeader = "E2b-Sandbox-Id"
 	portHeader    = "E2b-Sandbox-Port"
 	accessHeader  = "X-Access-Token"
-	trafficHeader = "E2b-Traffic-Access-Token" // has the same, where the SDKs send no other: contexts of the code interpreter
+	trafficHeader = "E2b-Traffic-Access-Token" // carries the same token; SDKs send only this one for contexts of the code interpreter
 )
 
-// access decides who may do something with a sandbox.
+// access decides who may use a sandbox.
 type access struct {
 	hub    *gateway.Hub
 	tokens *token.Registry
@@ -43,7 +43,7 @@ func (ac *access) Access(id, by string) string {
 	return accessPrefix + by + "_" + hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// envdPaths are the paths of requests to a sandbox. Others are requests about sandboxes.
+// envdPaths are the paths of requests to a sandbox. Other paths manage sandboxes.
 var envdPaths = append([]string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/", "/metrics", "/envs", "/init"}, interpreterPaths...)
 
 // interpreterPaths are the paths of the code interpreter.
@@ -68,8 +68,8 @@ func IsEnvd(r *http.Request) bool {
 	return false
 }
 
-// Admit returns the token that a request to a sandbox is made with; live ends when that does. A
-// token of another sandbox gets the answer for a sandbox that does not exist.
+// Admit returns the token that a request to a sandbox is made with; live ends with that token. A
+// token of another sandbox gets the error for a missing sandbox.
 func (ac *access) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
 	name, shown := r.Header.Get(sandboxHeader), r.Header.Get(accessHeader)
 	if r.URL.Query().Has("signature") {
@@ -79,7 +79,7 @@ func (ac *access) Admit(r *http.Request) (t token.Token, live context.Context, e
 		shown = r.Header.Get(trafficHeader)
 	}
 	if shown == "" {
-		return t, nil, &apiError{http.StatusUnauthorized, "the sandbox's access token is needed as " + accessHeader + ": Sandbox.create and Sandbox.connect answer with it"}
+		return t, nil, &apiError{http.StatusUnauthorized, "access token required in " + accessHeader + "; Sandbox.create and Sandbox.connect return it"}
 	}
 	by, _, _ := strings.Cut(strings.TrimPrefix(shown, accessPrefix), "_")
 	t, live, denied := ac.tokens.ByID(by)
@@ -101,7 +101,7 @@ func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	s.problems.fail(w, r, err)
 }
 
-// notFound is the error that the SDKs take for a sandbox that has ended.
+// notFound is the error that the SDKs interpret as an ended sandbox.
 func notFound(name string) error {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		name = "of that name"
@@ -131,7 +131,7 @@ func (ps *places) target(r *http.Request) (*visit, error) {
 		return nil, err
 	}
 	if info.State != lifecycle.Running {
-		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; Sandbox.connect has it go on"}
+		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; resume it with Sandbox.connect"}
 	}
 	pl := ps.place(info)
 	if pl == nil {
@@ -147,7 +147,7 @@ func (ps *places) target(r *http.Request) (*visit, error) {
 // mayWork denies principals that are read-only: an access token allows more.
 func mayWork(p gateway.Principal) error {
 	if p.Rights == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: "this token may only watch", Hint: "commands and files need one that was made without --watch"}
+		return &wire.Error{Code: wire.CodeDenied, Message: "this token is read-only", Hint: "create one without --watch"}
 	}
 	return nil
 }
@@ -156,8 +156,8 @@ func mayWork(p gateway.Principal) error {
 type visit struct {
 	*place
 	who  gateway.Principal
-	disk int64  // bytes that its files may have; 0 is no such limit
-	user string // whose account it asks for; empty is the sandbox's own
+	disk int64  // disk limit in bytes; 0: none
+	user string // account that the request names; empty: the sandbox's default
 }
 
 type visitKey struct{}

@@ -14,10 +14,10 @@ type account struct {
 	name     string
 	uid, gid uint32
 	home     string
-	own      bool // the one that the sandbox's commands run as, unless asked otherwise
+	own      bool // the account that commands run as by default
 }
 
-// maxDatabase bounds what is read of a sandbox's list of users or groups, which is not trusted.
+// maxDatabase limits the size of a sandbox's list of users or groups. Its content is not trusted.
 const maxDatabase = 1 << 20
 
 // as returns the account called name; empty means the sandbox's own. Only root can act as another
@@ -40,18 +40,18 @@ func (lk *link) as(name string) (account, error) {
 	case err != nil || found.name == "" || found.home == "":
 		return account{}, &apiError{401, "invalid username: " + strconv.QuoteToASCII(cutText(name, 64)) + " is not an account of this sandbox"}
 	case lk.account.uid != 0:
-		return account{}, &apiError{401, "invalid username: this sandbox runs as " + lk.account.name + ", who cannot do anything as " + strconv.QuoteToASCII(cutText(name, 64))}
+		return account{}, &apiError{401, "invalid username: this sandbox runs as " + lk.account.name + ", which cannot act as " + strconv.QuoteToASCII(cutText(name, 64))}
 	}
 	return found, nil
 }
 
-// names are the names of users and groups, by number.
+// names maps user and group numbers to names.
 type names struct{ users, groups map[uint32]string }
 
 func (lk *link) names() names {
 	read := func(file string) map[uint32]string {
 		all := make(map[uint32]string)
-		// Without the file there are only numbers.
+		// Without the file, only numbers are shown.
 		_ = lk.eachRow(file, func(f []string) bool {
 			if len(f) > 2 {
 				if id, err := strconv.ParseUint(f[2], 10, 32); err == nil && all[uint32(id)] == "" {
@@ -79,7 +79,7 @@ func (lk *link) eachRow(file string, f func(fields []string) bool) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return &apiError{400, file + " is no file"}
+		return &apiError{400, file + " is not a file"}
 	}
 	r, err := lk.files.Open(file)
 	if err != nil {
@@ -102,9 +102,9 @@ func (lk *link) eachRow(file string, f func(fields []string) bool) error {
 func (a account) path(p string) (string, error) {
 	switch {
 	case strings.ContainsRune(p, 0):
-		return "", invalid("path: it has a NUL")
+		return "", invalid("path: contains a NUL byte")
 	case len(p) > 4096:
-		return "", invalid("path: more than 4096 bytes")
+		return "", invalid("path: longer than 4096 bytes")
 	case p == "~" || strings.HasPrefix(p, "~/"):
 		p = a.home + p[1:]
 	case !strings.HasPrefix(p, "/"):
@@ -113,7 +113,7 @@ func (a account) path(p string) (string, error) {
 	return path.Clean(p), nil
 }
 
-// give makes a the owner of p: files made over SFTP belong to the connection's account.
+// give makes a the owner of p. Files created over SFTP belong to the connection's account.
 func (a account) give(files *connect.Files, p string) error {
 	if a.own {
 		return nil

@@ -26,7 +26,7 @@ type ptyConfig struct {
 	} `json:"size"`
 }
 
-// selector names a process.
+// selector names a process by number or tag.
 type selector struct {
 	PID uint32  `json:"pid"`
 	Tag *string `json:"tag"`
@@ -41,7 +41,7 @@ type input struct {
 	PTY   []byte `json:"pty"`
 }
 
-// processAPI is envd's service Process: commands, and terminals by the same calls.
+// processAPI is envd's service Process. It handles commands and terminals.
 type processAPI struct{ terminals *terminals }
 
 // find returns the process that sel names.
@@ -82,7 +82,7 @@ func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequ
 	return say.each(ctx, l.events, keepalive, isEnd)
 }
 
-// connectProcess streams what a process prints from now on.
+// connectProcess streams the output of a process from now on.
 func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected, say *sender[said]) error {
 	if isTerminal(req.Process) {
 		return pa.terminals.connectTerminal(ctx, v, req.Process, say)
@@ -112,7 +112,7 @@ type processes struct {
 	All []processInfo `json:"processes"`
 }
 
-// listProcesses lists the commands that were started through this API, and the terminals.
+// listProcesses lists commands started through this API, and terminals.
 func (pa *processAPI) listProcesses(ctx context.Context, v *visit, _ *empty) (*processes, error) {
 	all, err := pa.terminals.list(ctx, v)
 	if err != nil {
@@ -168,7 +168,7 @@ func (pa *processAPI) input(ctx context.Context, v *visit, sel selector, in inpu
 	return p.write(ctx, in.Stdin)
 }
 
-// inputEvent is a part of streamed input.
+// inputEvent is a message of streamed input.
 type inputEvent struct {
 	Start *selected `json:"start"`
 	Data  *struct {
@@ -194,7 +194,7 @@ func (pa *processAPI) streamInput(ctx context.Context, v *visit, in *connect.Cli
 				}
 			}
 		case m.Data != nil && to == nil:
-			return invalid("input for no process: the first message says for which")
+			return invalid("input without a process: the first message must name one")
 		case m.Data != nil:
 			if err := pa.input(ctx, v, *to, m.Data.Input); err != nil {
 				return err
@@ -212,7 +212,7 @@ type signalRequest struct {
 func (pa *processAPI) sendSignal(ctx context.Context, v *visit, req *signalRequest) (*empty, error) {
 	name, ok := map[string]string{"SIGNAL_SIGKILL": "KILL", "SIGNAL_SIGTERM": "TERM"}[req.Signal]
 	if !ok {
-		return nil, invalid("signal: SIGNAL_SIGKILL or SIGNAL_SIGTERM")
+		return nil, invalid("signal must be SIGNAL_SIGKILL or SIGNAL_SIGTERM")
 	}
 	if isTerminal(req.Process) {
 		return &empty{}, pa.terminals.endTerminal(ctx, v, req.Process)
@@ -229,14 +229,14 @@ func (pa *processAPI) sendSignal(ctx context.Context, v *visit, req *signalReque
 
 func (pa *processAPI) closeStdin(ctx context.Context, v *visit, req *selected) (*empty, error) {
 	if isTerminal(req.Process) {
-		return nil, invalid("a terminal's input does not end: send it ^D")
+		return nil, invalid("a terminal's input cannot be closed: send ^D")
 	}
 	p, err := v.find(req.Process)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case p.typing <- struct{}{}: // after what is being written
+	case p.typing <- struct{}{}: // after earlier input
 		defer func() { <-p.typing }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

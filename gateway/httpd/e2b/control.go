@@ -23,14 +23,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The default lifetime of a sandbox, and the longest.
+// The default and the longest lifetime of a sandbox.
 const (
 	defaultTimeout = 5 * time.Minute
 	maxTimeout     = 31 * 24 * time.Hour
 )
 
-// templateLabel marks sandboxes that this API made, with their template. Callers' labels must not
-// begin with ownLabels.
+// templateLabel marks sandboxes that this API created, with their template. Callers' labels must
+// not begin with ownLabels.
 const (
 	ownLabels     = "sandboxd."
 	templateLabel = ownLabels + "e2b.template"
@@ -39,15 +39,15 @@ const (
 // defaultTemplate is used if a caller names none.
 const defaultTemplate = "base"
 
-// controlPlane makes, lists, changes and ends sandboxes.
+// controlPlane creates, lists, changes and removes sandboxes.
 type controlPlane struct {
 	hub       *gateway.Hub
 	access    *access
 	problems  *problems
-	templates map[string]string // images by the names that callers have for them
+	templates map[string]string // template name to image
 }
 
-// routes serves requests about sandboxes.
+// routes adds the routes that manage sandboxes.
 func (cp *controlPlane) routes(mux *http.ServeMux) {
 	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"POST /sandboxes":                 cp.create,
@@ -77,14 +77,14 @@ type newSandbox struct {
 	Timeout   *int64            `json:"timeout"` // seconds
 	Metadata  map[string]string `json:"metadata"`
 	Env       map[string]string `json:"envVars"`
-	AutoPause bool              `json:"autoPause"` // paused at its end, not removed
+	AutoPause bool              `json:"autoPause"` // pause at the timeout instead of removing
 	Internet  *bool             `json:"allow_internet_access"`
 	Network   struct {
 		AllowOut []string `json:"allowOut"`
 		DenyOut  []string `json:"denyOut"`
 	} `json:"network"`
 
-	Secure          bool           `json:"secure"` // always
+	Secure          bool           `json:"secure"` // ignored: always on
 	AutoPauseMemory *bool          `json:"autoPauseMemory"`
 	AutoResume      jsontext.Value `json:"autoResume"`
 	MCP             jsontext.Value `json:"mcp"`
@@ -99,8 +99,8 @@ type made struct {
 	Alias       string  `json:"alias"`
 	Client      string  `json:"clientID"`
 	EnvdVersion string  `json:"envdVersion"`
-	Access      string  `json:"envdAccessToken,omitempty"` // empty for who may only watch
-	Traffic     *string `json:"trafficAccessToken"`        // the same: all that some requests to the code interpreter show
+	Access      string  `json:"envdAccessToken,omitempty"` // empty for read-only callers
+	Traffic     *string `json:"trafficAccessToken"`        // the same token; some requests to the code interpreter send only this one
 	Domain      string  `json:"domain"`
 }
 
@@ -135,7 +135,7 @@ func (cp *controlPlane) madeOf(r *http.Request, i lifecycle.Info) made {
 	return m
 }
 
-// never is the end of a sandbox that has none: the SDKs need a time.
+// never is the end of a sandbox without one, because the SDKs require a time.
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (cp *controlPlane) listedOf(r *http.Request, i lifecycle.Info) listed {
@@ -171,7 +171,7 @@ func (cp *controlPlane) create(w http.ResponseWriter, r *http.Request) error {
 	}
 	spec.Name = "e2b-" + strings.ToLower(rand.Text()[:12])
 	if key := r.Header.Get("Idempotency-Key"); key != "" {
-		// A repeated request finds what the first one made.
+		// A repeated request returns the sandbox of the first one.
 		spec.Name, spec.Reuse = cp.nameFor(rest.Principal(r.Context()), key), true
 	}
 	info, err := cp.hub.Create(r.Context(), rest.Principal(r.Context()), spec, nil)
@@ -182,7 +182,7 @@ func (cp *controlPlane) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// nameFor returns the name of the sandbox that p makes with an Idempotency-Key.
+// nameFor returns the name of the sandbox that p creates with an Idempotency-Key.
 func (cp *controlPlane) nameFor(p gateway.Principal, key string) string {
 	mac := hmac.New(sha256.New, cp.access.secret)
 	mac.Write([]byte("e2b idempotency\x00" + p.Name + "\x00" + key))
@@ -200,17 +200,17 @@ func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
 		if !slices.Contains(known, defaultTemplate) {
 			known = append([]string{defaultTemplate}, known...)
 		}
-		return none, &apiError{http.StatusNotFound, fmt.Sprintf("template %.64q not found: this daemon has %s; its key e2b.templates names images as NAME=IMAGE", ask.Template, strings.Join(known, ", "))}
+		return none, &apiError{http.StatusNotFound, fmt.Sprintf("template %.64q not found; available: %s (add images to the key e2b.templates as NAME=IMAGE)", ask.Template, strings.Join(known, ", "))}
 	}
 	for name, value := range map[string]jsontext.Value{"autoResume": ask.AutoResume, "mcp": ask.MCP, "iam": ask.IAM, "volumeMounts": ask.Volumes} {
 		switch string(value) {
 		case "", "null", "[]", "{}", `{"enabled":false}`:
 		default:
-			return none, invalid("%s is not in this version", name)
+			return none, invalid("%s is not supported", name)
 		}
 	}
 	if ask.AutoPauseMemory != nil && ask.AutoPause && !*ask.AutoPauseMemory {
-		return none, invalid("pausing at the end without memory is not in this version")
+		return none, invalid("autoPause without memory is not supported")
 	}
 	end, err := endAfter(ask.Timeout, ask.AutoPause)
 	if err != nil {
@@ -219,7 +219,7 @@ func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
 	spec := lifecycle.NewSpec{Image: image, End: end, Labels: map[string]string{templateLabel: ask.Template}}
 	for key, value := range ask.Metadata {
 		if strings.HasPrefix(key, ownLabels) {
-			return none, invalid("metadata: keys that begin with %s are the daemon's own", ownLabels)
+			return none, invalid("metadata: keys that begin with %s are reserved", ownLabels)
 		}
 		spec.Labels[key] = value
 	}
@@ -234,21 +234,21 @@ func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
 	case len(deny) == 1 && deny[0] == "0.0.0.0/0":
 		spec.Network = sandbox.NetworkNone
 	case len(allow) > 0 || len(deny) > 0:
-		return none, invalid("network: an allowOut needs denyOut 0.0.0.0/0, and no other denyOut is in this version")
+		return none, invalid("network: allowOut requires denyOut 0.0.0.0/0; other denyOut values are not supported")
 	case ask.Internet != nil:
 		spec.Network = sandbox.NetworkFiltered
 	}
 	return spec, nil
 }
 
-// endAfter returns the end of a sandbox that is to last so many seconds from now.
+// endAfter returns an end after the given number of seconds from now.
 func endAfter(seconds *int64, pause bool) (lifecycle.End, error) {
 	d := defaultTimeout
 	if seconds != nil {
 		if *seconds < 0 || *seconds > int64(maxTimeout/time.Second) {
-			return lifecycle.End{}, invalid("timeout: %d is not 0 to %d seconds", *seconds, int64(maxTimeout/time.Second))
+			return lifecycle.End{}, invalid("timeout: %d is not between 0 and %d seconds", *seconds, int64(maxTimeout/time.Second))
 		}
-		d = max(time.Duration(*seconds)*time.Second, 10*time.Millisecond) // 0 is now, which the hub takes for a slip
+		d = max(time.Duration(*seconds)*time.Second, 10*time.Millisecond) // 0 means now, which the hub would reject
 	}
 	return lifecycle.End{At: time.Now().Add(d).Truncate(time.Millisecond), Pause: pause}, nil
 }
@@ -288,10 +288,10 @@ func (cp *controlPlane) kill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// lasting is a request that sets how long a sandbox lasts from now.
+// lasting is a request that sets the remaining lifetime of a sandbox.
 type lasting struct {
 	Timeout *int64 `json:"timeout"`
-	Memory  *bool  `json:"memory"` // connect: whether what was paused goes on, or starts anew. pause: whether its memory is kept
+	Memory  *bool  `json:"memory"` // connect: resume a paused sandbox, or restart it. pause: keep its memory
 }
 
 func (cp *controlPlane) setTimeout(w http.ResponseWriter, r *http.Request) error {
@@ -304,7 +304,7 @@ func (cp *controlPlane) setTimeout(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	if ask.Timeout == nil {
-		return invalid("timeout: how many seconds?")
+		return invalid("timeout: required, in seconds")
 	}
 	end, err := endAfter(ask.Timeout, info.End != nil && info.End.Pause)
 	if err != nil {
@@ -317,8 +317,8 @@ func (cp *controlPlane) setTimeout(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// connect resumes or starts a sandbox and returns how to use it. It never brings a sandbox's end
-// forward, and gives none to a sandbox without an end.
+// connect resumes or starts a sandbox and returns its access data. It never shortens a sandbox's
+// lifetime, and sets none for a sandbox without one.
 func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 	ask := lasting{}
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
@@ -332,7 +332,7 @@ func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if ask.Memory != nil && !*ask.Memory && info.State == lifecycle.Paused {
-		if err := cp.hub.Stop(r.Context(), p, info.Name); err != nil { // it is to start anew
+		if err := cp.hub.Stop(r.Context(), p, info.Name); err != nil { // restart instead of resume
 			return err
 		}
 	}
@@ -359,8 +359,8 @@ func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// pause freezes a sandbox with its memory, or stops it without. It has no end then until somebody
-// connects.
+// pause pauses a sandbox with its memory, or stops it without. The sandbox then has no end until a
+// client connects.
 func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 	var ask lasting
 	if r.ContentLength != 0 {
@@ -373,7 +373,7 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if info.State != lifecycle.Running {
-		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is " + string(info.State) + " already"}
+		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is already " + string(info.State)}
 	}
 	act := cp.hub.Pause
 	if ask.Memory != nil && !*ask.Memory {
@@ -391,12 +391,12 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// metric is what a sandbox uses at a moment.
+// metric is the usage of a sandbox at one time.
 type metric struct {
 	Time     time.Time `json:"timestamp"`
 	Unix     int64     `json:"timestampUnix"`
 	CPUs     int       `json:"cpuCount"`
-	CPUPct   float64   `json:"cpuUsedPct"` // of all that it may have, since it was started
+	CPUPct   float64   `json:"cpuUsedPct"` // of its CPU limit, averaged since its start
 	Mem      int64     `json:"memUsed"`
 	MemAll   int64     `json:"memTotal"`
 	MemCache int64     `json:"memCache"`
@@ -404,7 +404,7 @@ type metric struct {
 	DiskAll  int64     `json:"diskTotal"`
 }
 
-// metrics returns what a sandbox uses now. No history is kept.
+// metrics returns the current usage of a sandbox. There is no history.
 func (cp *controlPlane) metrics(w http.ResponseWriter, r *http.Request) error {
 	p, info, err := cp.own(r)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// apiError is an error as the SDKs read it: they branch on the status, and for 502 on words of the
+// apiError is an error in the SDKs' format. They branch on the status, and for 502 on words in the
 // message.
 type apiError struct {
 	Code    int    `json:"code"`
@@ -24,7 +24,7 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Message }
 
-// problems turns errors into what the SDKs read.
+// problems converts errors for the SDKs.
 type problems struct{ hub *gateway.Hub }
 
 // apiErrorOf returns what a client sees of err.
@@ -53,12 +53,12 @@ func (pr *problems) fail(w http.ResponseWriter, r *http.Request, err error) {
 	// of envd. The SDK for JavaScript shows the text of no other answer to a call.
 	call := strings.Contains(r.URL.Path, "/process.Process/") || strings.Contains(r.URL.Path, "/filesystem.Filesystem/")
 	if call && e.Code != http.StatusBadGateway && rpcErrors.IsSupported(r) {
-		_ = rpcErrors.Write(w, r, connect.NewError(codeOf(e.Code), e)) // a client that has gone
+		_ = rpcErrors.Write(w, r, connect.NewError(codeOf(e.Code), e)) // the client may be gone
 		return
 	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
-		// The SDKs read a plain JSON answer to a stream by its status, as from a proxy in front of
-		// envd.
+		// The SDKs interpret a plain JSON answer to a stream by its status, as from a proxy in
+		// front of envd.
 		w.Header().Set("Connection", "close")
 	}
 	rest.WriteJSON(w, e.Code, e)
@@ -92,7 +92,7 @@ func (pr *problems) rpcError(err error) error {
 	case wire.CodeKeyboardHeld, wire.CodeNotPrompt:
 		code = connect.CodeFailedPrecondition
 	case wire.CodeLost:
-		if code = connect.CodeUnavailable; e.Reason != "" { // it may have run: clients repeat what is unavailable
+		if code = connect.CodeUnavailable; e.Reason != "" { // it may have run, and clients repeat after unavailable
 			code = connect.CodeAborted
 		}
 	case wire.CodeUnavailable:
@@ -101,7 +101,7 @@ func (pr *problems) rpcError(err error) error {
 	return connect.NewError(code, errors.New(text))
 }
 
-// codeOf returns the code that the SDKs take a status for.
+// codeOf returns the Connect code that corresponds to a status.
 func codeOf(status int) connect.Code {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnsupportedMediaType:

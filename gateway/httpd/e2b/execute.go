@@ -40,7 +40,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	for key, value := range ask.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
-			return &apiError{http.StatusNotFound, fmt.Sprintf("env_vars: %.64q cannot be a variable", key)}
+			return &apiError{http.StatusNotFound, fmt.Sprintf("env_vars: %.64q is not a valid variable", key)}
 		}
 	}
 	leave, err := v.stream()
@@ -67,7 +67,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	t := &teller{w: w, c: http.NewResponseController(w), failed: cancel}
+	t := &outputWriter{w: w, c: http.NewResponseController(w), failed: cancel}
 	if len(ask.Env) > 0 {
 		undo, err := withEnv(ctx, c, ask.Env)
 		if err != nil {
@@ -80,7 +80,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Passing: true, Output: t.output})
 	nb.ready = time.Now()
 	if res.Ended != agent.EndedDone || res.Fresh || res.Restart {
-		nb.ready = time.Time{} // the next kernel is to begin in its directory, too
+		nb.ready = time.Time{} // the next kernel must change to its directory again
 	}
 	exit := 0
 	if !res.OK {
@@ -105,11 +105,11 @@ func withEnv(ctx context.Context, c *python.Context, env map[string]string) (und
 	case !res.OK:
 		return nil, wire.Errorf(wire.CodeUnavailable, "env_vars: context %s: %s", c.Name(), cmp.Or(res.Why, string(res.Ended)))
 	}
-	// Also after a disconnect. A kernel that died has no variables left.
+	// Undo also after a disconnect. A kernel that died has no variables left.
 	return func() { _, _ = run(context.WithoutCancel(ctx), cell(unsetEnv, map[string]any{})) }, nil
 }
 
-// Lines of the answer, as the SDKs read them.
+// Lines of the answer in the SDKs' format.
 type (
 	printed struct {
 		Type string `json:"type"` // stdout, stderr
@@ -131,7 +131,7 @@ type (
 	}
 )
 
-// formats are the SDKs' names of representations; all others are extra, by MIME type.
+// formats maps MIME types to the SDKs' names. Other types are returned as extra.
 var formats = map[string]string{
 	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg",
 	"application/pdf": "pdf", "text/latex": "latex", "application/javascript": "javascript", "application/json": "json",
@@ -159,17 +159,17 @@ func shown(o python.Output) map[string]any {
 	return line
 }
 
-// teller writes the answer. The kernel waits for it, so that nothing accumulates for a slow
+// outputWriter writes the answer. The kernel waits for it, so that nothing accumulates for a slow
 // client.
-type teller struct {
+type outputWriter struct {
 	w      http.ResponseWriter
 	c      *http.ResponseController
 	failed func()
 	bytes  int64
 }
 
-// begin sends the header before any output: the SDK for JavaScript counts its timeout from then.
-func (t *teller) begin() {
+// begin sends the header before any output: the JavaScript SDK starts its timeout then.
+func (t *outputWriter) begin() {
 	t.w.Header().Set("Content-Type", "application/json")
 	t.w.WriteHeader(http.StatusOK)
 	if err := t.c.Flush(); err != nil {
@@ -177,16 +177,16 @@ func (t *teller) begin() {
 	}
 }
 
-// The server ends an answer that a client does not read for a while. A client that reads a little
-// now and then could still hold the memory that large messages share for hours: each line has
-// slack plus its time at the slowest rate.
+// The server aborts an answer that a client does not read for a while. A client that reads slowly
+// could still hold shared memory for hours. Therefore each line has a deadline: slack plus its size
+// at the slowest rate.
 const (
 	slack   = time.Minute
 	slowest = 256 << 10 // bytes a second
-	pieces  = 64 << 10  // bytes between two looks at the time
+	pieces  = 64 << 10  // bytes between checks of the deadline
 )
 
-func (t *teller) line(v any) {
+func (t *outputWriter) line(v any) {
 	var text bytes.Buffer
 	lines := json.NewEncoder(&text)
 	lines.SetEscapeHTML(false)
@@ -206,7 +206,7 @@ func (t *teller) line(v any) {
 
 var errSlow = errors.New("the client reads too slowly")
 
-func (t *teller) output(o python.Output) {
+func (t *outputWriter) output(o python.Output) {
 	switch o.Type {
 	case python.Stdout, python.Stderr:
 		t.bytes += int64(len(o.Chars))
@@ -219,19 +219,19 @@ func (t *teller) output(o python.Output) {
 }
 
 // end writes how the execution ended.
-func (t *teller) end(res python.Result, err error) {
+func (t *outputWriter) end(res python.Result, err error) {
 	note := func(text string) { t.line(printed{"stderr", "sandboxd: " + text + "\n", time.Now().UnixNano()}) }
 	if res.Dropped > 0 {
-		note(fmt.Sprintf("%d outputs are left out: of more than 32 MiB, or when others had taken the room for large ones", res.Dropped))
+		note(fmt.Sprintf("%d outputs dropped: larger than 32 MiB, or no memory left for large ones", res.Dropped))
 	}
 	if res.Fresh {
-		note("the code ran in a new kernel: what former calls made is gone")
+		note("the code ran in a new kernel: the state of earlier calls is lost")
 	}
 	switch {
 	case err != nil:
 		t.line(raised{"error", "ExecutionInterrupted", "the call ended before its code did", ""})
 	case res.Ended == agent.EndedDead:
-		t.line(raised{"error", "KernelDied", res.Why + ": what former calls made is gone, and the next call has a new kernel", ""})
+		t.line(raised{"error", "KernelDied", res.Why + ": the state of earlier calls is lost, and the next call gets a new kernel", ""})
 	case res.Ended == agent.EndedDeadline:
 		t.line(raised{"error", "ExecutionTimeout", fmt.Sprintf("the code ran for %v and was interrupted", maxRun), ""})
 	}

@@ -20,10 +20,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// stalled is how long a transfer may stand still before it is given up.
+// stalled is how long a transfer may make no progress.
 const stalled = time.Minute
 
-// maxParts bounds the files of one form: the answer names each.
+// maxParts limits the files of one form, because the answer names each.
 const maxParts = 10_000
 
 // written is an uploaded file.
@@ -33,7 +33,7 @@ type written struct {
 	Path string `json:"path"`
 }
 
-// fileAPI moves whole files: envd's /files.
+// fileAPI transfers whole files: envd's /files.
 type fileAPI struct{ problems *problems }
 
 // download returns a file's bytes.
@@ -59,7 +59,7 @@ func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
 	case info.IsDir():
 		return invalid("path %q is a directory", p)
 	case !info.Mode().IsRegular():
-		// Opening a FIFO would wait for its other end; a device has no end.
+		// Opening a FIFO would block until its other end opens; a device has no end.
 		return invalid("path %q is not a regular file", p)
 	}
 	f, err := lk.files.Open(p)
@@ -79,21 +79,21 @@ func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusOK)
 	if _, err := f.WriteTo(&announced{w: w, left: limit}); err != nil && !errors.Is(err, errFull) {
-		panic(http.ErrAbortHandler) // the client has to see that this is not all
+		panic(http.ErrAbortHandler) // the client must see that the file is incomplete
 	}
 	return nil
 }
 
-// filesAtOnce is how many 32 KiB pieces of a file are in flight, in either direction. Answers of a
-// sandbox stay in memory until the client has read them, and many clients may not read; more
-// pieces are hardly faster.
+// filesAtOnce is the number of concurrent 32 KiB requests of a transfer. Data from a sandbox stays
+// in memory until the client has read it, and many clients may not read. More requests are hardly
+// faster.
 const filesAtOnce = 16
 
 var filesOptions = []sftp.ClientOption{sftp.UseConcurrentWrites(true), sftp.MaxConcurrentRequestsPerFile(filesAtOnce)}
 
-var errFull = errors.New("the file has grown")
+var errFull = errors.New("the file grew during the download")
 
-// announced writes no more bytes than were announced.
+// announced writes at most the announced number of bytes.
 type announced struct {
 	w    io.Writer
 	left int64
@@ -120,11 +120,11 @@ func (fa *fileAPI) upload(w http.ResponseWriter, r *http.Request) {
 
 func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, error) {
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
-		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Encoding: a compressed upload is not taken; send it as it is"}
+		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Encoding: compressed uploads are not supported"}
 	}
 	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Metadata-") {
-			return nil, invalid("metadata of files is not in this version")
+			return nil, invalid("file metadata is not supported")
 		}
 	}
 	lk, a, err := visitOf(r.Context()).asUser(r.Context())
@@ -141,18 +141,18 @@ func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, e
 	switch {
 	case err == nil && kind == "application/octet-stream":
 		if to == "" {
-			return nil, invalid("path: where to?")
+			return nil, invalid("path: required")
 		}
 		one, err := lk.store(a, to, body)
 		return []written{one}, err
 	case err == nil && kind == "multipart/form-data" && params["boundary"] != "":
 		r.Body = io.NopCloser(body)
 	default:
-		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Type: multipart/form-data or application/octet-stream"}
+		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Type must be multipart/form-data or application/octet-stream"}
 	}
 	parts, err := r.MultipartReader()
 	if err != nil {
-		return nil, invalid("the form: %v", err)
+		return nil, invalid("form: %v", err)
 	}
 	all := []written{}
 	for {
@@ -171,7 +171,7 @@ func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, e
 			// Not Part.FileName, which drops directories.
 			_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 			if p = unescape.Replace(params["filename"]); err != nil || p == "" {
-				return nil, invalid("the form: a file has no name")
+				return nil, invalid("form: a file has no name")
 			}
 		}
 		one, err := lk.store(a, p, part)
@@ -179,16 +179,16 @@ func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, e
 			return nil, err
 		}
 		if all = append(all, one); len(all) > maxParts {
-			return nil, invalid("the form has more than %d files", maxParts)
+			return nil, invalid("form: more than %d files", maxParts)
 		}
 	}
 	if len(all) == 0 {
-		return nil, invalid("the form has no file")
+		return nil, invalid("form: no file")
 	}
 	return all, nil
 }
 
-// unescape decodes what clients write for characters that a header cannot have (HTML,
+// unescape decodes the escapes of characters that a header cannot contain (HTML,
 // multipart/form-data encoding algorithm).
 var unescape = strings.NewReplacer("%0A", "\n", "%0D", "\r", "%22", `"`)
 
@@ -218,7 +218,7 @@ func (lk *link) store(a account, p string, r io.Reader) (written, error) {
 	src := &remembering{r: r}
 	_, err = f.ReadFromWithConcurrency(src, filesAtOnce)
 	if src.err != nil {
-		err = arrival(src.err) // the fault is the client's, whatever else
+		err = arrival(src.err) // a read error is the client's, so it takes precedence
 	} else if err != nil {
 		err = at(p, err)
 	}
@@ -234,7 +234,7 @@ func (lk *link) store(a account, p string, r io.Reader) (written, error) {
 	return written{Name: path.Base(p), Type: "file", Path: p}, nil
 }
 
-// remembering tells a read error from a write error.
+// remembering records a read error, to distinguish it from a write error.
 type remembering struct {
 	r   io.Reader
 	err error
@@ -248,18 +248,18 @@ func (m *remembering) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// arriving is a body that must make progress every minute and fit on the disk.
+// arriving is a body that must make progress each minute and fit on the disk.
 type arriving struct {
 	r     io.Reader
 	c     *http.ResponseController
 	left  int64
-	limit int64 // 0 is none
+	limit int64 // 0: none
 }
 
 func (b *arriving) Read(p []byte) (int, error) {
-	_ = b.c.SetReadDeadline(time.Now().Add(stalled)) // a writer without one is a test's
+	_ = b.c.SetReadDeadline(time.Now().Add(stalled)) // the writers of some tests have no deadline
 	n, err := b.r.Read(p)
-	if b.left -= int64(n); b.limit > 0 && b.left < -(1<<20) { // a form has words besides its files
+	if b.left -= int64(n); b.limit > 0 && b.left < -(1<<20) { // a form has more than its files
 		return 0, tooLarge(b.limit)
 	}
 	if err != nil {
@@ -269,18 +269,18 @@ func (b *arriving) Read(p []byte) (int, error) {
 }
 
 func tooLarge(limit int64) error {
-	return &apiError{http.StatusInsufficientStorage, fmt.Sprintf("it is more than the sandbox's disk may have (%d bytes)", limit)}
+	return &apiError{http.StatusInsufficientStorage, fmt.Sprintf("upload larger than the sandbox's disk limit (%d bytes)", limit)}
 }
 
-// arrival converts an error of a body.
+// arrival converts an error from reading a body.
 func arrival(err error) error {
 	if errors.As(err, new(*apiError)) {
 		return err
 	}
-	return invalid("the body did not arrive whole: %v", err)
+	return invalid("incomplete body: %v", err)
 }
 
-// at adds the file to an error.
+// at adds the path to an error.
 func at(p string, err error) error { return fmt.Errorf("path %q: %w", p, err) }
 
 // fileError converts an error of a sandbox's file system for clients.
@@ -293,7 +293,7 @@ func fileError(err error) error {
 	case errors.Is(err, connect.ErrEntries):
 		return &apiError{http.StatusTooManyRequests, cutText(text, 500)}
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost):
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the sandbox does not answer for its files"}
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the sandbox's file server does not answer"}
 	case errors.Is(err, fs.ErrNotExist):
 		return &apiError{http.StatusNotFound, cutText(text, 500)}
 	case errors.Is(err, fs.ErrPermission):

@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// A download whose client does not read keeps no more than a few pieces of the file in memory.
+// A download whose client does not read keeps only a few pieces of the file in memory.
 func TestDownloadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -31,14 +31,14 @@ func TestDownloadAtOnce(t *testing.T) {
 		synctest.Wait()
 		_ = files.Close()
 		synctest.Wait()
-		if most := filesAtOnce + 1; asked < 2 || asked > most { // the client asks for one before that has its turn
+		if most := filesAtOnce + 1; asked < 2 || asked > most { // the client requests one piece before that
 			t.Errorf("%d pieces are asked for at once, want several, and at most %d", asked, most)
 		}
 	})
 }
 
-// serveEndless is an SFTP server (draft-ietf-secsh-filexfer-02) of one file without an end, which it never gives: it counts what it is
-// asked for until the client is gone.
+// serveEndless is an SFTP server (draft-ietf-secsh-filexfer-02) of one endless file, whose data it
+// never sends. It counts read requests until the client is gone.
 func serveEndless(rw io.ReadWriter) (reads int) {
 	const initialize, version, open, read, fstat, stat, handle, attrs = 1, 2, 3, 5, 8, 17, 102, 105
 	for {

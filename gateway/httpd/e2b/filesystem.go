@@ -17,10 +17,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// entry is a file or directory as the SDKs show it.
+// entry is a file or directory in the SDKs' format.
 type entry struct {
 	Name        string    `json:"name"`
-	Type        string    `json:"type"` // of a link: of what it points to
+	Type        string    `json:"type"` // of a link: type of its target
 	Path        string    `json:"path"`
 	Size        int64     `json:"size,string"`
 	Mode        uint32    `json:"mode"`
@@ -38,7 +38,7 @@ const (
 	typeUnspecified = "FILE_TYPE_UNSPECIFIED"
 )
 
-// Bounds of one call.
+// Limits of one call.
 const (
 	maxEntries = connect.MaxEntries
 	maxDepth   = 256
@@ -52,7 +52,7 @@ type entryAnswer struct {
 	Entry entry `json:"entry"`
 }
 
-// on calls f with the connection, the account and the path that a request means.
+// on resolves a request's path and account, and calls f with them and the connection.
 func (v *visit) on(ctx context.Context, p string, f func(lk *link, a account, p string) error) error {
 	lk, a, err := v.asUser(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func (v *visit) on(ctx context.Context, p string, f func(lk *link, a account, p 
 	return nil
 }
 
-// entry returns what is at p.
+// entry describes the file at p.
 func (lk *link) entry(p string, n names) (entry, error) {
 	info, err := lk.files.Lstat(p)
 	if err != nil {
@@ -138,7 +138,7 @@ func (lk *link) mkdirs(a account, p string) (made bool, err error) {
 	for up := p; ; up = path.Dir(up) {
 		info, err := lk.files.Stat(up)
 		if err == nil && !info.IsDir() {
-			return false, invalid("path %q is no directory", up)
+			return false, invalid("path %q is not a directory", up)
 		}
 		if err == nil {
 			break
@@ -147,13 +147,13 @@ func (lk *link) mkdirs(a account, p string) (made bool, err error) {
 			return false, at(up, err)
 		}
 		if missing = append(missing, up); len(missing) > maxDepth {
-			return false, invalid("path: more than %d directories", maxDepth)
+			return false, invalid("path: more than %d nested directories", maxDepth)
 		}
 	}
 	for _, dir := range slices.Backward(missing) {
 		if err := lk.files.Mkdir(dir); err != nil {
 			if info, serr := lk.files.Stat(dir); serr == nil && info.IsDir() {
-				continue // somebody else did
+				continue // created meanwhile
 			}
 			return false, at(dir, err)
 		}
@@ -226,7 +226,7 @@ func listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, erro
 		n := lk.names()
 		return lk.walk(ctx, p, int(min(cmp.Or(req.Depth, 1), maxDepth)), func(p string, info fs.FileInfo) error {
 			if len(res.Entries) == maxEntries {
-				return &apiError{http.StatusTooManyRequests, "the directory has too many entries to list at once"}
+				return &apiError{http.StatusTooManyRequests, "directory has too many entries"}
 			}
 			res.Entries = append(res.Entries, lk.entryOf(p, info, n))
 			return nil
@@ -235,7 +235,7 @@ func listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, erro
 	return &res, err
 }
 
-// walk calls f for everything in a directory, for each directory before its content.
+// walk calls f for each entry of a directory, and for a directory before its content.
 func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string, info fs.FileInfo) error) error {
 	infos, err := lk.files.ReadDirContext(ctx, dir)
 	if err != nil {
@@ -244,7 +244,7 @@ func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string
 	slices.SortFunc(infos, func(a, b os.FileInfo) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, info := range infos {
 		if strings.Contains(info.Name(), "/") || info.Name() == ".." || info.Name() == "." {
-			continue // no name of a file
+			continue // not a valid file name
 		}
 		p := path.Join(dir, info.Name())
 		if err := f(p, info); err != nil {
@@ -259,12 +259,11 @@ func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string
 	return nil
 }
 
-// removeFile removes a file, or a directory with its content. Removing what is not there is no
-// error.
+// removeFile removes a file, or a directory with its content. A missing file is not an error.
 func removeFile(ctx context.Context, v *visit, req *pathRequest) (*empty, error) {
 	err := v.on(ctx, req.Path, func(lk *link, _ account, p string) error {
 		if p == "/" {
-			return invalid("path: / is not removed")
+			return invalid("path: / cannot be removed")
 		}
 		err := lk.removeAll(ctx, p, maxDepth)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -275,7 +274,7 @@ func removeFile(ctx context.Context, v *visit, req *pathRequest) (*empty, error)
 	return &empty{}, err
 }
 
-// removeAll follows no link.
+// removeAll removes p and its content. It follows no links.
 func (lk *link) removeAll(ctx context.Context, p string, depth int) error {
 	info, err := lk.files.Lstat(p)
 	if err != nil {
@@ -285,7 +284,7 @@ func (lk *link) removeAll(ctx context.Context, p string, depth int) error {
 		return lk.unlink(p)
 	}
 	if depth == 0 {
-		return invalid("path: more than %d directories", maxDepth)
+		return invalid("path: more than %d nested directories", maxDepth)
 	}
 	infos, err := lk.files.ReadDirContext(ctx, p)
 	if err != nil {
@@ -293,7 +292,7 @@ func (lk *link) removeAll(ctx context.Context, p string, depth int) error {
 	}
 	for _, info := range infos {
 		if strings.Contains(info.Name(), "/") || info.Name() == ".." || info.Name() == "." {
-			continue // no name of a file
+			continue // not a valid file name
 		}
 		if err := lk.removeAll(ctx, path.Join(p, info.Name()), depth-1); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

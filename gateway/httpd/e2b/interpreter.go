@@ -20,18 +20,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The code interpreter. E2B serves it at port 49999, by which the SDKs select it. Here all ports
-// have one address, and the path selects it.
+// The code interpreter. E2B serves it on port 49999. Here all ports have one address, and the path
+// selects it.
 
-// defaultContext is the context of callers that name none. Names of other contexts begin with it;
-// contexts of a sandbox without that prefix are not E2B's.
+// defaultContext is the context of callers that name none. Names of other E2B contexts begin with
+// it. Other contexts of the sandbox do not belong to this API.
 const defaultContext = "e2b"
 
 const (
 	maxNotebooks = 32             // contexts of a sandbox
-	maxRun       = 24 * time.Hour // of code: the SDKs hang up when their time is up, which ends it sooner
+	maxRun       = 24 * time.Hour // of code; the SDKs disconnect at their timeout, which interrupts it sooner
 	prepareTime  = 30 * time.Second
-	sureFor      = 10 * time.Second // how long after a call its kernel is taken to be there still
+	sureFor      = 10 * time.Second // how long after a call its kernel is assumed to be alive
 )
 
 // interpreter is the code interpreter of sandboxes.
@@ -42,7 +42,7 @@ type interpreter struct {
 	places   *places
 }
 
-// routes serves run_code and contexts.
+// routes adds run_code and the calls for contexts.
 func (ip *interpreter) routes(mux *http.ServeMux) {
 	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, *visit, *kernels.Lease) error{
 		"POST /execute":               ip.execute,
@@ -65,8 +65,8 @@ func (ip *interpreter) routes(mux *http.ServeMux) {
 	}
 }
 
-// pythonError converts err for the SDKs: the one for JavaScript shows the text of 404 only, and
-// takes 502 for a sandbox that has ended.
+// pythonError converts err for the SDKs. The JavaScript SDK shows only texts of status 404, and
+// interprets 502 as an ended sandbox.
 func (ip *interpreter) pythonError(r *http.Request, err error) error {
 	if r.Context().Err() != nil || errors.As(err, new(*apiError)) {
 		return err
@@ -82,22 +82,22 @@ func (ip *interpreter) pythonError(r *http.Request, err error) error {
 	return err
 }
 
-// notebook is what is known here of a context. It may be forgotten: the kernel's state is in the
+// notebook is the daemon's data of a context. It can be dropped: the kernel's state is in the
 // sandbox.
 type notebook struct {
-	turn chan struct{} // held by who runs code: calls wait for each other
+	turn chan struct{} // semaphore; its holder runs code
 
-	cwd   string    // guarded by place.mu; where its code began, empty if that is not known here
-	ready time.Time // of the holder of turn; when its kernel was last seen with cwd as its directory
+	cwd   string    // guarded by place.mu; initial directory of its code, empty if unknown
+	ready time.Time // of the holder of turn; when the kernel was last seen in cwd
 }
 
-// notebook returns the context called name, which is known from now on.
+// notebook returns the context called name, and adds it if it is new.
 func (pl *place) notebook(name string) *notebook {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	nb := pl.notebooks[name]
 	if nb == nil {
-		if len(pl.notebooks) >= 2*maxNotebooks { // a sandbox may name others each time that it is asked
+		if len(pl.notebooks) >= 2*maxNotebooks { // a sandbox may return other names at each call
 			maps.DeleteFunc(pl.notebooks, func(_ string, nb *notebook) bool { return len(nb.turn) == 0 })
 		}
 		nb = &notebook{turn: make(chan struct{}, 1)}
@@ -145,15 +145,15 @@ func (v *visit) named(ctx context.Context, in *kernels.Lease, id string) (*noteb
 	return v.notebook(id), nil
 }
 
-// onlyPython refuses other languages.
+// onlyPython rejects other languages.
 func onlyPython(language *string) error {
 	if language == nil || *language == "" || *language == "python" {
 		return nil
 	}
-	return &apiError{http.StatusNotFound, fmt.Sprintf("language %.32q is not in this version: run_code runs python; programs of others run by commands.run", *language)}
+	return &apiError{http.StatusNotFound, fmt.Sprintf("language %.32q is not supported: run_code runs python; use commands.run for others", *language)}
 }
 
-// kernelOf returns the kernel of a context, started in its directory. The caller has its turn.
+// kernelOf returns the kernel of a context, in its directory. The caller holds the turn.
 func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb *notebook, dir string) (*python.Context, error) {
 	c, err := in.Context(ctx, name)
 	if err != nil || time.Since(nb.ready) < sureFor {
@@ -187,7 +187,7 @@ func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb
 	return c, nil
 }
 
-// Cells that leave no name behind.
+// Cells that define no names.
 const (
 	prepare = `
 import os, sys
@@ -210,10 +210,10 @@ for k, v in sys.__dict__.pop("_sandboxd_env", {}).items():
 `
 )
 
-// cell returns code that runs with its own variables.
+// cell returns code that runs in a namespace of its own, with the given variables.
 func cell(code string, with map[string]any) string {
-	text, _ := json.Marshal(code)  // of a string
-	names, _ := json.Marshal(with) // of strings
+	text, _ := json.Marshal(code)  // a string always encodes
+	names, _ := json.Marshal(with) // strings always encode
 	quoted, _ := json.Marshal(string(names))
 	return "exec(" + string(text) + ", __import__('json').loads(" + string(quoted) + "))"
 }
@@ -224,7 +224,7 @@ type newContext struct {
 	Dir      *string `json:"cwd"`
 }
 
-// codeContext is a context as the SDKs show it.
+// codeContext is a context in the SDKs' format.
 type codeContext struct {
 	ID       string `json:"id"`
 	Language string `json:"language"`
@@ -244,7 +244,7 @@ func (ip *interpreter) createContext(w http.ResponseWriter, r *http.Request, v *
 		return err
 	}
 	if len(all) >= maxNotebooks {
-		return &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d contexts, the most there may be", len(all))}
+		return &apiError{http.StatusTooManyRequests, fmt.Sprintf("limit of %d contexts in this sandbox reached", len(all))}
 	}
 	dir := "~"
 	if ask.Dir != nil && *ask.Dir != "" {
@@ -263,7 +263,7 @@ func (ip *interpreter) createContext(w http.ResponseWriter, r *http.Request, v *
 		end, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), prepareTime)
 		defer cancel()
 		if c, cerr := in.Context(end, name); cerr == nil {
-			_ = c.Close(end) // else it ends when it was idle for long
+			_ = c.Close(end) // otherwise it ends when it is idle for long
 		}
 		return err
 	}
@@ -292,8 +292,8 @@ func (ip *interpreter) listContexts(w http.ResponseWriter, r *http.Request, v *v
 	return nil
 }
 
-// cwdOf returns where a context's code began; empty if the context is older than the daemon and
-// busy.
+// cwdOf returns the initial directory of a context. It is empty if the context is older than the
+// daemon and busy.
 func (v *visit) cwdOf(ctx context.Context, in *kernels.Lease, i python.Info) string {
 	nb := v.notebook(i.Name)
 	v.mu.Lock()
@@ -327,7 +327,7 @@ func (ip *interpreter) removeContext(w http.ResponseWriter, r *http.Request, v *
 	return nil
 }
 
-// restartContext restarts a context's kernel. Running code ends.
+// restartContext restarts a context's kernel, which ends running code.
 func (ip *interpreter) restartContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	c, nb, err := v.context(r, in)
 	if err == nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A sandbox that names other contexts each time that it is asked is not remembered with all of them; those in use are.
+// A sandbox that returns other contexts at each call does not fill memory; contexts in use stay.
 func TestNotebooks(t *testing.T) {
 	pl := &place{notebooks: make(map[string]*notebook)}
 	used := pl.notebook("e2b")

@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// maxPage is the most sandboxes in one answer.
+// maxPage is the maximum number of sandboxes in an answer.
 const maxPage = 100
 
 // query selects sandboxes.
@@ -22,13 +22,13 @@ type query struct {
 	states   []string
 	after    time.Time
 	template string
-	oldest   bool // first
+	oldest   bool // oldest first
 	limit    int
-	next     string // of the answer before: the last one that it had
+	next     string // position of the last sandbox of the previous page
 }
 
-// list returns the caller's sandboxes that this API made, newest first. Clients remove what they
-// find here, so other sandboxes are reachable by name only.
+// list returns the caller's sandboxes that this API created, newest first. Clients remove what they
+// find here, so other sandboxes are accessible only by name.
 func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	q, err := queryOf(r.URL.Query())
 	if err != nil {
@@ -64,7 +64,7 @@ func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// position orders sandboxes by creation.
+// position returns a key that sorts sandboxes by creation.
 func position(i lifecycle.Info) string { return positionOf(i.Created, i.Name) }
 
 func (l listed) position() string { return positionOf(l.Started, l.ID) }
@@ -95,7 +95,7 @@ func (q query) matches(i lifecycle.Info) bool {
 
 func queryOf(v url.Values) (query, error) {
 	q := query{states: []string{"running", "paused"}, limit: maxPage, template: v.Get("template"), metadata: make(map[string]string)}
-	// A query inside a query: keys and values are escaped twice.
+	// The value is a query itself, so keys and values are escaped twice.
 	pairs, err := url.ParseQuery(v.Get("metadata"))
 	if err != nil {
 		return q, invalid("metadata: %v", err)
@@ -104,7 +104,7 @@ func queryOf(v url.Values) (query, error) {
 		key, err := url.PathUnescape(key)
 		value, verr := url.PathUnescape(values[0])
 		if err != nil || verr != nil {
-			return q, invalid("metadata: a part is escaped wrongly")
+			return q, invalid("metadata: invalid escape sequence")
 		}
 		q.metadata[key] = value
 	}
@@ -112,13 +112,13 @@ func queryOf(v url.Values) (query, error) {
 		q.states = strings.Split(text, ",")
 		for _, state := range q.states {
 			if state != "running" && state != "paused" {
-				return q, invalid("state: running or paused")
+				return q, invalid("state must be running or paused")
 			}
 		}
 	}
 	if text := v.Get("startedAfter"); text != "" {
 		if q.after, err = time.Parse(time.RFC3339Nano, text); err != nil {
-			return q, invalid("startedAfter: not a time of RFC 3339")
+			return q, invalid("startedAfter: must be an RFC 3339 time")
 		}
 	}
 	switch v.Get("order") {
@@ -126,17 +126,17 @@ func queryOf(v url.Values) (query, error) {
 	case "asc":
 		q.oldest = true
 	default:
-		return q, invalid("order: asc or desc")
+		return q, invalid("order must be asc or desc")
 	}
 	if text := v.Get("limit"); text != "" {
 		if q.limit, err = strconv.Atoi(text); err != nil || q.limit < 1 {
-			return q, invalid("limit: not a number from 1")
+			return q, invalid("limit must be at least 1")
 		}
 		q.limit = min(q.limit, maxPage)
 	}
 	next, err := base64.RawURLEncoding.DecodeString(v.Get("nextToken"))
 	if err != nil {
-		return q, invalid("nextToken: not one of an answer before")
+		return q, invalid("nextToken: invalid")
 	}
 	q.next = string(next)
 	return q, nil

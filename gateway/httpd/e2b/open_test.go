@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// A sandbox that opens no channel keeps nobody waiting who has given up.
+// A sandbox that opens no channel does not block a caller whose context has ended.
 func TestOpenWithoutAnswer(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestOpenWithoutAnswer(t *testing.T) {
 		}
 		config := &ssh.ServerConfig{NoClientAuth: true}
 		config.AddHostKey(signer)
-		conn, _, requests, err := ssh.NewServerConn(c, config) // whose channels nobody takes
+		conn, _, requests, err := ssh.NewServerConn(c, config) // never accepts its channels
 		if err == nil {
 			go ssh.DiscardRequests(requests)
 			_ = conn.Wait()

@@ -19,29 +19,28 @@ import (
 // idlePlace is how long an unused connection is kept.
 const idlePlace = 20 * time.Second
 
-// place is what the daemon holds for one sandbox on behalf of its owner: an SSH connection, the
-// commands on it, and watchers. The commands end with the connection, so it is kept as long as one
-// runs.
+// place is the daemon's state for one sandbox and its owner: an SSH connection, the commands on it,
+// and watchers. Commands end with the connection, so it is kept while one runs.
 type place struct {
 	places *places
-	id     string // the sandbox's
+	id     string // of the sandbox
 	name   string
 
-	opening chan struct{} // semaphore of who dials
-	looks   *rate.Limiter // of entries that watchers look at
+	opening chan struct{} // semaphore; its holder dials
+	looks   *rate.Limiter // limits the entries that watchers read
 
 	mu           sync.Mutex
 	link         *link                // guarded by mu; nil while there is none
 	visits       int                  // guarded by mu; requests under way
-	left         time.Time            // guarded by mu; when the last one ended
-	commands     int                  // guarded by mu; those in processes, and those that are about to be
+	left         time.Time            // guarded by mu; when the last request ended
+	commands     int                  // guarded by mu; processes, including those being started
 	processes    map[uint32]*process  // guarded by mu
 	watchers     map[string]*watcher  // guarded by mu
-	held         int                  // guarded by mu; bytes that they hold
-	streams      int                  // guarded by mu; answers that go on
+	held         int                  // guarded by mu; bytes held by watchers
+	streams      int                  // guarded by mu; open streams
 	notebooks    map[string]*notebook // guarded by mu; contexts of the code interpreter
-	lastTerminal int                  // guarded by mu; the highest number that a terminal was given
-	ended        bool                 // guarded by mu; nothing is begun any more
+	lastTerminal int                  // guarded by mu; highest terminal number so far
+	ended        bool                 // guarded by mu; nothing new may start
 }
 
 // link is a live connection to a sandbox.
@@ -49,37 +48,38 @@ type link struct {
 	client *ssh.Client
 	done   chan struct{} // closed when the connection has ended
 
-	preparing chan struct{} // semaphore of who prepares it
-	prepared  *link         // of the holder of preparing; the same with what follows, nil until somebody needs that
+	preparing chan struct{} // semaphore; its holder sets prepared
+	prepared  *link         // guarded by preparing; this link with the fields below, nil until needed
 
 	files     *connect.Files
-	filesGone chan struct{} // closed when files have ended, as they do when their server gives no answers
+	filesGone chan struct{} // closed when files has ended, as it does when its server does not answer
 	account   account       // that commands run as
 }
 
-// maxVisits bounds concurrent requests to one sandbox, which wait while it does not answer.
+// maxVisits limits concurrent requests to one sandbox. They wait while it does not answer.
 const maxVisits = 1024
 
 // enter counts a request until leave is called.
 func (pl *place) enter() (leave func(), err error) {
-	return pl.count(&pl.visits, maxVisits, "%d requests to the sandbox are under way, the most there may be")
+	return pl.count(&pl.visits, maxVisits, "limit of %d concurrent requests to this sandbox reached")
 }
 
-// maxStreams bounds the concurrent streams of one sandbox.
+// maxStreams limits the concurrent streams of one sandbox.
 const maxStreams = 512
 
 // stream counts a stream until leave is called.
 func (pl *place) stream() (leave func(), err error) {
-	return pl.count(&pl.streams, maxStreams, "the sandbox has %d streams, the most there may be")
+	return pl.count(&pl.streams, maxStreams, "limit of %d streams in this sandbox reached")
 }
 
-// reserve counts a process until it has ended. It does not count by numbers, which the sandbox
+// reserve counts a process until it has ended. It does not use process numbers, which the sandbox
 // chooses.
 func (pl *place) reserve() (release func(), err error) {
-	return pl.count(&pl.commands, maxProcesses, "%d commands run in the sandbox, the most there may be")
+	return pl.count(&pl.commands, maxProcesses, "limit of %d commands in this sandbox reached")
 }
 
-// count adds one to n, which pl.mu guards, until done is called. With most of them the error is full.
+// count adds one to n, which pl.mu guards, until done is called. At the limit most it returns an
+// error with the format full.
 func (pl *place) count(n *int, most int, full string) (done func(), err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -105,7 +105,7 @@ func (pl *place) unusedLocked() bool {
 	return pl.visits == 0 && pl.commands == 0 && len(pl.watchers) == 0 && time.Since(pl.left) > idlePlace
 }
 
-// rest closes an unused connection and forgotten watchers. It reports whether nothing is left.
+// rest closes an unused connection and abandoned watchers. It reports whether the place is unused.
 func (pl *place) rest() bool {
 	pl.mu.Lock()
 	for id, w := range pl.watchers {
@@ -126,7 +126,7 @@ func (pl *place) rest() bool {
 	return idle
 }
 
-// close ends everything of the place for good.
+// close ends everything of the place. It cannot be used again.
 func (pl *place) close() {
 	pl.mu.Lock()
 	pl.ended = true
@@ -142,7 +142,7 @@ func (pl *place) close() {
 	}
 }
 
-// connection returns the live connection, and makes one if there is none.
+// connection returns the live connection, or opens one.
 func (v *visit) connection(ctx context.Context) (*link, error) {
 	select {
 	case v.opening <- struct{}{}:
@@ -190,14 +190,14 @@ func (v *visit) dial(ctx context.Context) (*link, error) {
 	return lk, nil
 }
 
-// How long a sandbox may take for what should take no time, before its connection is closed with
-// all that runs on it.
+// How long a sandbox may take for operations that should be immediate. Then its connection is
+// closed, with everything on it.
 const (
 	openWithin  = time.Minute      // to open a channel
-	closeWithin = 10 * time.Second // to close one that was closed
+	closeWithin = 10 * time.Second // to confirm the close of a channel
 )
 
-// open opens a channel for a command. It returns when ctx ends.
+// open opens a channel for a command. It returns at the latest when ctx ends.
 func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, error) {
 	type opened struct {
 		ch       ssh.Channel
@@ -205,7 +205,7 @@ func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, err
 		err      error
 	}
 	done := make(chan opened, 1)
-	go func() { // ends with the connection, which slow ends
+	go func() { // ends with the connection, which the timer closes
 		slow := time.AfterFunc(openWithin, func() { lk.client.Close() })
 		defer slow.Stop()
 		ch, requests, err := lk.client.OpenChannel(wire.ChannelSession, nil)
@@ -216,7 +216,7 @@ func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, err
 		return o.ch, o.requests, o.err
 	case <-ctx.Done():
 	}
-	go func() { // the same
+	go func() { // ends when the one above does
 		if o := <-done; o.err == nil {
 			o.ch.Close()
 			ssh.DiscardRequests(o.requests)
@@ -225,8 +225,8 @@ func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, err
 	return nil, nil, context.Cause(ctx)
 }
 
-// prepared returns the connection with files and account, for requests that need them. Commands
-// that need neither do not wait for them.
+// prepared returns the connection with files and account. Commands that need neither use
+// connection, which is faster.
 func (v *visit) prepared(ctx context.Context) (*link, error) {
 	lk, err := v.connection(ctx)
 	if err != nil {
@@ -274,21 +274,21 @@ func (v *visit) asUser(ctx context.Context) (*link, account, error) {
 	return lk, a, err
 }
 
-// unreachable is the error of a running sandbox that did not do what was asked.
+// unreachable is the error of a running sandbox that failed to answer.
 func unreachable(name string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the sandbox %s does not answer: %.200s", name, err)}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s does not answer: %.200s", name, err)}
 }
 
-// whoami asks the account's shell for its user, group and home.
+// whoami asks the shell of the account for its user, group and home.
 func (lk *link) whoami(ctx context.Context) (account, error) {
 	text, err := connect.Output(ctx, lk.client, `printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
 	out := string(text)
 	lines := strings.Split(out, "\n")
 	if err != nil || len(lines) < 5 {
-		return account{}, fmt.Errorf("its account has no shell that says who it is: %w", errors.Join(err, errors.New(strings.TrimSpace(out))))
+		return account{}, fmt.Errorf("its shell does not report its user: %w", errors.Join(err, errors.New(strings.TrimSpace(out))))
 	}
 	a := account{home: lines[0], name: lines[4], own: true}
 	if _, err := fmt.Sscan(lines[2]+" "+lines[3], &a.uid, &a.gid); err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// places are the sandboxes with recent requests.
+// places holds the sandboxes with recent requests.
 type places struct {
 	hub      *gateway.Hub
 	access   *access
 	problems *problems
 
-	tasks sync.WaitGroup // of places; run waits for them
+	tasks sync.WaitGroup // run waits for them
 	ended chan struct{}  // closed when run is about to return
 
 	mu     sync.Mutex
@@ -33,7 +33,7 @@ func newPlaces(hub *gateway.Hub, a *access, pr *problems) *places {
 // placesEvery is the interval of tidy.
 const placesEvery = 5 * time.Second
 
-// run closes what is unused, and everything when ctx ends. It returns when nothing is left.
+// run closes unused places, and all of them when ctx ends. It returns when everything has ended.
 func (ps *places) run(ctx context.Context) {
 	tick := time.NewTicker(placesEvery)
 	defer tick.Stop()
@@ -56,7 +56,7 @@ func (ps *places) run(ctx context.Context) {
 	ps.tasks.Wait()
 }
 
-// tidy closes unused connections and forgets unused places.
+// tidy closes unused connections and deletes unused places.
 func (ps *places) tidy() {
 	ps.mu.Lock()
 	all := maps.Clone(ps.all)
@@ -76,7 +76,7 @@ func (ps *places) tidy() {
 // start runs f, which must end soon after its place is closed.
 func (ps *places) start(f func()) { ps.tasks.Go(f) }
 
-// place returns the place of a sandbox; nil after run has ended.
+// place returns the place of a sandbox, or nil after run has ended.
 func (ps *places) place(i lifecycle.Info) *place {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -89,7 +89,7 @@ func (ps *places) place(i lifecycle.Info) *place {
 		ps.all[i.ID] = pl
 	}
 	pl.mu.Lock()
-	pl.left = time.Now() // nobody forgets it before its visit begins
+	pl.left = time.Now() // keeps it until the request is counted
 	pl.mu.Unlock()
 	return pl
 }

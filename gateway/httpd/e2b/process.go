@@ -22,18 +22,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxProcesses bounds concurrent commands of one sandbox: each holds a channel in the daemon.
+// maxProcesses limits concurrent commands of one sandbox: each holds a channel in the daemon.
 const maxProcesses = 256
 
-// Bounds of a command. The account's shell gets it as one argument, of which Linux takes 128 KiB
-// (MAX_ARG_STRLEN, execve(2)). More than an SSH packet holds would end the connection with all
-// that runs on it.
+// Limits of a command. The account's shell gets it as one argument, which Linux limits to 128 KiB
+// (MAX_ARG_STRLEN, execve(2)). A line larger than an SSH packet would end the connection with
+// everything on it.
 const (
 	maxLine = 128<<10 - 1<<10
 	maxTag  = 256
 )
 
-// processConfig is a command as a client asks for it.
+// processConfig is a command as a client requests it.
 type processConfig struct {
 	Cmd  string            `json:"cmd"`
 	Args []string          `json:"args,omitempty"`
@@ -59,7 +59,7 @@ type dataEvent struct {
 	PTY    []byte `json:"pty,omitempty"`
 }
 
-// endEvent is how a process ended, as os.ProcessState has it: the code is -1 after a signal.
+// endEvent is how a process ended, as in os.ProcessState: the code is -1 after a signal.
 type endEvent struct {
 	Code   int    `json:"exitCode"`
 	Exited bool   `json:"exited"`
@@ -67,7 +67,7 @@ type endEvent struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// said is an event on the wire.
+// said is an event in the wire format.
 type said struct {
 	Event event `json:"event"`
 }
@@ -77,13 +77,13 @@ func isEnd(s *said) bool { return s.Event.End != nil }
 var keepalive = &said{event{Keepalive: &empty{}}}
 
 // process is a command that this API started. It runs on a channel of the place's connection. Its
-// output goes to all listeners, at the pace of the slowest, and is dropped without one.
+// output goes to all listeners, at the speed of the slowest. Without listeners it is dropped.
 type process struct {
 	pid    uint32
 	tag    *string
 	config processConfig
 	ch     ssh.Channel
-	typing chan struct{} // semaphore of who writes to its input
+	typing chan struct{} // semaphore; its holder writes to its input
 	expire *time.Timer   // kills it; nil without a deadline
 
 	mu        sync.Mutex
@@ -131,10 +131,10 @@ func (p *process) tell(e *said) {
 	}
 }
 
-// chunk is the most bytes of one event.
+// chunk is the maximum size of an event's data.
 const chunk = 32 << 10
 
-// pump sends the bytes of r to listeners until r ends, and returns how many there were.
+// pump sends the bytes of r to listeners until r ends, and returns their number.
 func (p *process) pump(r io.Reader, data func([]byte) *dataEvent) (n int64) {
 	buf := make([]byte, chunk)
 	for {
@@ -153,8 +153,8 @@ const bash = "/bin/bash"
 // quote returns s as one word of a POSIX shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// line returns the shell command that prints word and the process number, and then becomes the
-// command. word is secret, so that output of start-up files is not mistaken for it.
+// line returns a shell command that prints word and the process number, then executes the command.
+// word is random, so that output of start-up files cannot be mistaken for it.
 func (c processConfig) line(a account, word string) (string, error) {
 	var b strings.Builder
 	if !a.own {
@@ -164,7 +164,7 @@ func (c processConfig) line(a account, word string) (string, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		if !isName(key) || strings.ContainsRune(c.Env[key], 0) {
-			return "", invalid("envs: %.64q is no name of a variable, or its value has a NUL", key)
+			return "", invalid("envs: %.64q is not a variable name, or its value contains a NUL byte", key)
 		}
 		fmt.Fprintf(&b, "export %s=%s; ", key, quote(c.Env[key]))
 	}
@@ -184,13 +184,13 @@ func (c processConfig) line(a account, word string) (string, error) {
 	}
 	fmt.Fprintf(&b, "echo %s $$; exec ", word)
 	if !a.own {
-		// In this very process: su(1) would add one.
+		// In the same process: su(1) would add one.
 		fmt.Fprintf(&b, "setpriv --reuid=%d --regid=%d --init-groups -- ", a.uid, a.gid)
 	}
 	words := append([]string{c.Cmd}, c.Args...)
 	for i, w := range words {
 		if strings.ContainsRune(w, 0) {
-			return "", invalid("the command has a NUL")
+			return "", invalid("command: contains a NUL byte")
 		}
 		words[i] = quote(w)
 	}
@@ -214,10 +214,10 @@ func isName(s string) bool {
 // begin starts a command whose output goes to l.
 func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin bool) (p *process, l *listener, err error) {
 	if c.Cmd == "" {
-		return nil, nil, invalid("the command is empty")
+		return nil, nil, invalid("command: empty")
 	}
 	if tag != nil && len(*tag) > maxTag {
-		return nil, nil, invalid("tag: more than %d bytes", maxTag)
+		return nil, nil, invalid("tag: longer than %d bytes", maxTag)
 	}
 	release, err := v.reserve()
 	if err != nil {
@@ -243,7 +243,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		err = errNoCommand
 	}
 	if err == nil && !stdin {
-		_ = ch.CloseWrite() // which fails of a command that has ended by now
+		_ = ch.CloseWrite() // fails if the command has already ended
 	}
 	p = &process{tag: tag, config: c, ch: ch, typing: make(chan struct{}, 1), listeners: make(map[*listener]bool)}
 	var before []byte
@@ -260,7 +260,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		switch {
 		case cause != nil && errors.Is(err, errNoCommand):
 			why = cause
-		case cause != nil: // the shell was hung up on, perhaps in the middle of the command
+		case cause != nil: // the shell was disconnected, perhaps during the command
 			why = attach.CutOff(cause, v.places.hub.Public(cause))
 		}
 		return nil, nil, why
@@ -271,11 +271,11 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	}
 	if err = v.list(p); err != nil {
 		ch.Close()
-		go ssh.DiscardRequests(requests) // which ends with the channel
+		go ssh.DiscardRequests(requests) // ends with the channel
 		return nil, nil, err             // lost: it has begun
 	}
 	if at, ok := ctx.Deadline(); ok {
-		// Not by ctx: the SDKs disconnect at the deadline, or have done so before.
+		// Not by ctx: the SDKs disconnect at the deadline, or earlier.
 		p.expire = time.AfterFunc(time.Until(at), func() { _ = p.signal("KILL") })
 	}
 	who := v.who
@@ -298,12 +298,12 @@ func (v *visit) shellCommand(ctx context.Context, c processConfig, word string) 
 		return nil, "", err
 	}
 	if len(line) > maxLine {
-		return nil, "", invalid("the command, with its variables, is longer than %d bytes: write it to a file, and run that", maxLine)
+		return nil, "", invalid("command: longer than %d bytes with its variables; write it to a file and run that", maxLine)
 	}
 	return lk, line, nil
 }
 
-// list registers p by its number, which the sandbox chose and is not trusted.
+// list registers p under its number, which comes from the sandbox and is not trusted.
 func (v *visit) list(p *process) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -311,7 +311,7 @@ func (v *visit) list(p *process) error {
 	case v.ended:
 		return attach.CutOff(lifecycle.ErrClosed, v.places.hub.Public(lifecycle.ErrClosed))
 	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
-		return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its shell reports process %d, which is no new one", v.name, p.pid))
+		return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its shell reported process %d, which is invalid or in use", v.name, p.pid))
 	}
 	v.processes[p.pid] = p
 	return nil
@@ -319,11 +319,11 @@ func (v *visit) list(p *process) error {
 
 var errNoDir = errors.New("no such directory")
 
-// greet reads up to the line with word and the process number. before is what the shell's start-up
-// files printed.
+// greet reads up to the line with word and the process number. before is the output of the shell's
+// start-up files.
 func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
 	var text []byte
-	one := make([]byte, 1) // what follows the line is the command's
+	one := make([]byte, 1) // reads no further than the line: the rest is the command's output
 	for len(text) < chunk {
 		n, err := r.Read(one)
 		text = append(text, one[:n]...)
@@ -340,21 +340,21 @@ func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
 			return 0, nil, err
 		}
 	}
-	return 0, nil, errors.New("its shell prints without end")
+	return 0, nil, errors.New("its shell prints endless output")
 }
 
-var errNoCommand = errors.New("it starts no command")
+var errNoCommand = errors.New("it does not start commands")
 
-// startError returns why a command did not begin; its channel is closed. Unless the sandbox
-// refused it or reported how its shell ended, the command may have run.
+// startError returns why a command did not start; its channel is closed. Unless the sandbox refused
+// the command or reported how its shell ended, the command may have run.
 func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c processConfig, err error) error {
 	if errors.Is(err, errNoDir) {
-		go ssh.DiscardRequests(requests) // which ends with the channel
+		go ssh.DiscardRequests(requests) // ends with the channel
 		return invalid("cwd %q does not exist", cutText(*c.Cwd, 200))
 	}
 	slow := time.AfterFunc(closeWithin, func() { lk.client.Close() })
 	defer slow.Stop()
-	text, _ := io.ReadAll(io.LimitReader(ch.Stderr(), 1<<10)) // until the other side closes it, too
+	text, _ := io.ReadAll(io.LimitReader(ch.Stderr(), 1<<10)) // until the other side also closes
 	ended := errors.Is(err, errNoCommand)
 	for r := range requests { // until the channel is closed
 		ended = ended || r.Type == wire.RequestExitStatus || r.Type == wire.RequestExitSignal
@@ -363,12 +363,12 @@ func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c proce
 		}
 	}
 	if !ended {
-		return wire.LostError(wire.LostGuest, "the connection to the sandbox ended as the command began")
+		return wire.LostError(wire.LostGuest, "the connection to the sandbox ended during the start of the command")
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not begin: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not start: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
 }
 
-// follow sends what p prints and how it ends, and removes it.
+// follow sends p's output and end to listeners, and removes p.
 func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Principal) {
 	record := v.places.hub.Relay.Recorder(who, v.name)
 	var outputs sync.WaitGroup
@@ -430,8 +430,8 @@ func (p *process) signal(name string) error {
 	return err
 }
 
-// write sends input to p. It returns when that is sent or ctx has ended: then the rest may still
-// be sent, before any later input.
+// write sends input to p. It returns when all is sent or ctx has ended. In that case the rest may
+// still be sent, before any later input.
 func (p *process) write(ctx context.Context, data []byte) error {
 	select {
 	case p.typing <- struct{}{}:

@@ -12,12 +12,12 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 )
 
-// maxMessage bounds one message of a client. Longer input is split by the SDKs; files do not come
-// this way.
+// maxMessage limits one message of a client. The SDKs split longer input, and files use other
+// routes.
 const maxMessage = 4 << 20
 
-// codec is the JSON of the SDKs, which is protobuf's. Unknown fields are ignored, duplicate ones
-// are errors.
+// codec is the SDKs' JSON, which is protobuf's. It ignores unknown fields and rejects duplicate
+// ones.
 type codec struct{}
 
 func (codec) Name() string                  { return "json" }
@@ -26,7 +26,8 @@ func (codec) Unmarshal(text []byte, v any) error {
 	return rest.Unmarshal(text, v)
 }
 
-// options of all procedures: no compression, since a small message may unpack to a large one.
+// options returns the options of all procedures. There is no compression, since a small message may
+// unpack to a large one.
 func options() []connect.HandlerOption {
 	return []connect.HandlerOption{connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
 }
@@ -71,7 +72,7 @@ func (s *Server) envd(mux *http.ServeMux) {
 	serverStream(rt, "/filesystem.Filesystem/WatchDir", watchDir)
 }
 
-// empty is a message that says nothing.
+// empty is a message without fields.
 type empty struct{}
 
 // unary serves a procedure with one answer.
@@ -130,7 +131,8 @@ type sender[Res any] struct {
 	every time.Duration
 }
 
-// each sends what next delivers, and alive when that takes long, up to the last message.
+// each sends messages from next, and alive when next is silent, up to and including the last
+// message.
 func (y *sender[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, last func(*Res) bool) error {
 	ping := time.NewTicker(y.every)
 	defer ping.Stop()
@@ -153,7 +155,7 @@ func (y *sender[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, la
 	}
 }
 
-// timedBody is a request's body that has to arrive within rest.BodyTime.
+// timedBody is a request's body that must arrive within rest.BodyTime.
 type timedBody struct {
 	io.ReadCloser
 	arrived func()
@@ -173,9 +175,9 @@ type arrivedKey struct{}
 func timely(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
-		_ = c.SetReadDeadline(time.Now().Add(rest.BodyTime)) // a writer without one is a test's
+		_ = c.SetReadDeadline(time.Now().Add(rest.BodyTime)) // the writers of some tests have no deadline
 		clear := func() {
-			if r.Context().Err() == nil { // whoever ended it has set one
+			if r.Context().Err() == nil { // otherwise the guard has set a deadline
 				_ = c.SetReadDeadline(time.Time{})
 			}
 		}
@@ -185,7 +187,7 @@ func timely(next http.Handler) http.Handler {
 	})
 }
 
-// arrived lifts the deadline of the body: the request has arrived.
+// arrived removes the deadline of the body: the request has arrived.
 func arrived(ctx context.Context) {
 	if f, ok := ctx.Value(arrivedKey{}).(func()); ok {
 		f()

@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// fileState is what shows that a file has changed.
+// fileState identifies a version of a file.
 type fileState struct {
 	inode, modified, size, mode string
 	dir                         bool
 }
 
 // snapshotOf parses find(1)'s output of a directory in the format of snapshotCommand, by relative
-// path, up to the empty record at its end. size is the memory that it takes, at most room bytes.
+// path, up to the empty record at its end. size is the memory of the result, at most room bytes.
 func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, err error) {
 	all = make(map[string]fileState)
 	for records := 0; ; records++ {
 		record, err := r.ReadSlice(0)
 		if err != nil {
-			return nil, 0, fmt.Errorf("a record of find: %w", err) // too long for the buffer, or ended
+			return nil, 0, fmt.Errorf("read the output of find: %w", err) // too long for the buffer, or ended
 		}
 		text := string(record[:len(record)-1])
 		if text == "" {
@@ -32,11 +32,11 @@ func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, 
 		}
 		f := strings.SplitN(text, " ", 6)
 		if len(f) < 6 || f[5] == "" {
-			return nil, 0, errors.New("a record of find that is none")
+			return nil, 0, errors.New("invalid output of find")
 		}
 		size += len(text) + entryBytes
-		if records == maxWatched || size > room { // not by names: find may say one for ever
-			return nil, 0, &apiError{http.StatusTooManyRequests, fmt.Sprintf("the directory has more than %d entries, or %d MiB of their names, the most that are watched", maxWatched, room>>20)}
+		if records == maxWatched || size > room { // counts records, not names: find may repeat one endlessly
+			return nil, 0, &apiError{http.StatusTooManyRequests, fmt.Sprintf("directory has more than %d entries, or %d MiB of names: too large to watch", maxWatched, room>>20)}
 		}
 		all[f[5]] = fileState{inode: f[0], modified: f[1], size: f[2], mode: f[3], dir: f[4] == "d"}
 	}
@@ -67,7 +67,7 @@ const (
 // event of the old name, and a creation of the new one.
 func changes(before, after map[string]fileState) []change {
 	var all []change
-	moved := make(map[string]bool) // inodes that are somewhere now
+	moved := make(map[string]bool) // inodes that still exist
 	for _, st := range after {
 		moved[st.inode] = true
 	}

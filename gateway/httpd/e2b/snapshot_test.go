@@ -23,7 +23,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// What a sandbox says of its files ends with a snapshot or with an error.
+// Any output of find results in a snapshot or an error.
 func FuzzSnapshot(f *testing.F) {
 	f.Add("12 1.5 3 644 f name with\nblank\x00\x00")
 	f.Add("1 2\x00")
@@ -35,12 +35,13 @@ func FuzzSnapshot(f *testing.F) {
 	})
 }
 
-// endless is a find that never comes to an end.
+// endless is a find whose output never ends.
 type endless struct{ record string }
 
 func (e endless) Read(p []byte) (int, error) { return copy(p, e.record), nil }
 
-// Nothing that find prints keeps the daemon at it, or takes its memory: the same name for ever, names as long as can be (A112).
+// No output of find blocks the daemon or exhausts its memory: endless repetition, very long names
+// (A112).
 func TestSnapshotBounds(t *testing.T) {
 	for name, path := range map[string]string{"one name": "same", "long names": strings.Repeat("x", 4000)} {
 		r := endless{"1 2 3 644 f " + path + "\x00"}
@@ -60,11 +61,11 @@ func TestSnapshotBounds(t *testing.T) {
 		t.Errorf("%d changes are kept", len(all))
 	}
 	if _, _, err := w.take(); err == nil {
-		t.Error("what was lost is not told")
+		t.Error("the loss is not reported")
 	}
 }
 
-// A command reaches the shell as it was given.
+// A command reaches the shell unchanged.
 func TestLine(t *testing.T) {
 	odd := "a b'c\"$d`e\\f\n*~é"
 	c := processConfig{Cmd: "/usr/bin/printf", Args: []string{"%s|", odd, "-x", ""}, Env: map[string]string{"ODD": odd}}

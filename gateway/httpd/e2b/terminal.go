@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A terminal is a session called pty-N: it is recorded, people can join it by ssh and take it
+// A terminal is a session called pty-N. It is recorded, people can join it over SSH and take it
 // over, and it outlives the daemon. For the SDKs its number is firstTerminal+N, which no Linux
 // process has.
 const (
@@ -39,7 +39,7 @@ func pidOf(session string) (pid uint32, ok bool) {
 	return uint32(firstTerminal + n), ok && err == nil && n > 0
 }
 
-// terminals are the terminals of sandboxes, as processes.
+// terminals presents the terminals of sandboxes as processes.
 type terminals struct {
 	hub    *gateway.Hub
 	places *places
@@ -57,10 +57,10 @@ func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequ
 	size := 0
 	for _, text := range slices.Concat(o.Argv, o.Env) {
 		if size += len(text) + 1; size > maxLine {
-			return invalid("the command, with its variables, is longer than %d bytes", maxLine)
+			return invalid("command: longer than %d bytes with its variables", maxLine)
 		}
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
-			return invalid("the command or a variable is not text")
+			return invalid("command or variable: not valid UTF-8, or contains a NUL byte")
 		}
 	}
 	if v.user != "" || req.Process.Cwd != nil {
@@ -89,7 +89,7 @@ func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequ
 	return ts.follow(ctx, at.Live(), 0, sel, say)
 }
 
-// expire kills what runs on a terminal at the deadline of the call that started it.
+// expire kills the program of a terminal at the deadline of the call that started it.
 func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.Time) {
 	waiting, stop := context.WithDeadline(context.Background(), when)
 	defer stop()
@@ -103,7 +103,7 @@ func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.T
 	var gen uint64
 	for err := error(nil); !l.Ended(); {
 		if gen, err = l.Wait(waiting, gen); err != nil {
-			<-waiting.Done() // what it does is not known for now
+			<-waiting.Done() // the session's state is unknown for now
 			break
 		}
 	}
@@ -112,7 +112,7 @@ func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.T
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stalled)
 	defer cancel()
-	_ = ts.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
+	_ = ts.endTerminal(ctx, v, sel) // it may have ended already
 }
 
 // newTerminal joins a session with a new name. The caller's agent party drives it.
@@ -146,7 +146,7 @@ func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*att
 	return at, err
 }
 
-// connectTerminal streams what a terminal prints from now on.
+// connectTerminal streams the output of a terminal from now on.
 func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sender[said]) error {
 	l, err := ts.hub.Sessions.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
@@ -158,7 +158,7 @@ func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector
 	return ts.follow(ctx, l, l.Len(), sel, say)
 }
 
-// follow streams what a session prints from off on, until its program ends.
+// follow streams the output of a session from off on, until its program ends.
 func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sender[said]) error {
 	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, se
 	return say.each(ctx, events, keepalive, isEnd)
 }
 
-// read returns what a session printed at off, or its end.
+// read returns the output of a session at off, or its end.
 func read(ctx context.Context, l *live.Session, off uint64) (e *said, next uint64) {
 	buf := make([]byte, chunk)
 	for {
@@ -226,7 +226,7 @@ func (ts *terminals) resize(ctx context.Context, v *visit, sel selector, cols, r
 	return at.Resize(ctx, cols, rows)
 }
 
-// endTerminal kills what runs on a terminal.
+// endTerminal kills the program of a terminal.
 func (ts *terminals) endTerminal(ctx context.Context, v *visit, sel selector) error {
 	if _, err := ts.terminal(ctx, v, sel); err != nil {
 		return err

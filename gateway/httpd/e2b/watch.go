@@ -24,40 +24,40 @@ const (
 	watchEvery     = 200 * time.Millisecond
 	maxWatchers    = 32      // of a sandbox
 	maxWatched     = 20_000  // entries of a directory
-	maxChanges     = 20_000  // that nobody has asked for
+	maxChanges     = 20_000  // events that wait for the client
 	maxChangeBytes = 2 << 20 // of their names
 	watcherKept    = time.Hour
 	watchedPath    = 8 << 10          // bytes of one record
-	watchedBytes   = 16 << 20         // that all watchers of a sandbox hold of what they saw last
-	entryBytes     = 256              // of them, of an entry besides its name
-	watchedRate    = 50_000           // entries a second that all watchers of a sandbox look at: reading them is the daemon's time
-	lookedWithin   = 30 * time.Second // until a look has come back
+	watchedBytes   = 16 << 20         // memory of all snapshots of a sandbox
+	entryBytes     = 256              // memory of an entry besides its name
+	watchedRate    = 50_000           // entries a second that all watchers of a sandbox read; parsing them costs the daemon CPU time
+	lookedWithin   = 30 * time.Second // time for one poll
 )
 
-var errFindSlow = fmt.Errorf("it took more than %v to read the directory", lookedWithin)
+var errFindSlow = fmt.Errorf("reading the directory took longer than %v", lookedWithin)
 
 // watcher polls one directory until it is closed.
 type watcher struct {
 	dir     string
-	entries bool            // events come with what the file is
-	life    context.Context //nolint:containedctx // until it is closed
+	entries bool            // events include a description of the file
+	life    context.Context //nolint:containedctx // ends when it is closed
 	end     context.CancelCauseFunc
-	holds   int // bytes of its place's; guarded by place.mu
+	holds   int // bytes of its snapshot; guarded by place.mu
 
 	mu     sync.Mutex
-	seen   []change      // guarded by mu; not asked for yet
-	bytes  int           // guarded by mu; of the names in seen
-	err    error         // guarded by mu; why there are no more
-	wake   chan struct{} // guarded by mu; closed at the next of them
-	asked  time.Time     // guarded by mu; when somebody did
-	polled bool          // it is asked for its events now and then
+	seen   []change      // guarded by mu; not fetched yet
+	bytes  int           // guarded by mu; size of the names in seen
+	err    error         // guarded by mu; why it ended
+	wake   chan struct{} // guarded by mu; closed at the next event
+	asked  time.Time     // guarded by mu; time of the last fetch
+	polled bool          // the client fetches events by calls
 }
 
 type watchRequest struct {
 	Path      string `json:"path"`
 	Recursive bool   `json:"recursive"`
 	Entries   bool   `json:"includeEntry"`
-	Network   bool   `json:"allowNetworkMounts"` // makes no difference: looking works on any
+	Network   bool   `json:"allowNetworkMounts"` // ignored: polling works on network mounts, too
 }
 
 type fsEvent struct {
@@ -72,7 +72,7 @@ type watchSaid struct {
 	Keepalive  *empty   `json:"keepalive,omitzero"`
 }
 
-// watch starts a watcher. It has the current state when it returns.
+// watch starts a watcher. When it returns, the watcher has the current state.
 func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *watcher, id string, err error) {
 	id = strings.ToLower(rand.Text())
 	err = v.on(ctx, req.Path, func(lk *link, a account, dir string) error {
@@ -93,7 +93,7 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 		v.mu.Unlock()
 		if full {
 			w.end(nil)
-			return &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d watchers, the most there may be", maxWatchers)}
+			return &apiError{http.StatusTooManyRequests, fmt.Sprintf("limit of %d watchers in this sandbox reached", maxWatchers)}
 		}
 		if err := w.begin(ctx, lk, v, req.Recursive); err != nil {
 			v.dropWatcher(id)
@@ -104,7 +104,7 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 	return w, id, err
 }
 
-// begin runs find and takes the first snapshot. What runs ends with w.life.
+// begin runs find and takes the first snapshot. Its goroutines end with w.life.
 func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool) error {
 	stop := context.AfterFunc(ctx, func() { w.end(context.Cause(ctx)) })
 	defer stop()
@@ -131,7 +131,7 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		}
 		all, size, err := snapshotOf(r, watchedBytes)
 		if err == nil && !v.hold(w, size) {
-			err = &apiError{http.StatusTooManyRequests, fmt.Sprintf("what is watched in the sandbox takes more than %d MiB here, the most there may be", watchedBytes>>20)}
+			err = &apiError{http.StatusTooManyRequests, fmt.Sprintf("limit of %d MiB for all watchers of this sandbox reached", watchedBytes>>20)}
 		}
 		return all, err
 	}
@@ -142,7 +142,7 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 	if err != nil {
 		end()
 		if exit, ok := errors.AsType[*connect.ExitError](err); ok && exit.Status == 64 {
-			return &apiError{http.StatusNotImplemented, "watching needs GNU find in the image"}
+			return &apiError{http.StatusNotImplemented, "watching requires GNU find in the image"}
 		}
 		return watchError(v.name, err)
 	}
@@ -151,9 +151,9 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		defer tick.Stop()
 		defer end()
 		for before := first; ; <-tick.C {
-			// Paid for afterwards: the size is not known before.
+			// Rate-limit afterwards: the size is unknown before.
 			if v.looks.WaitN(w.life, min(len(before)+1, maxWatched)) != nil {
-				return // it was closed
+				return // closed
 			}
 			after, err := look()
 			if err != nil {
@@ -167,8 +167,8 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 	return nil
 }
 
-// hold sets how many bytes a watcher holds. It returns false, and changes nothing, if all watchers
-// of the place would hold too much.
+// hold sets the memory of a watcher. It returns false, and changes nothing, if all watchers of the
+// place would exceed the limit.
 func (pl *place) hold(w *watcher, size int) bool {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -198,7 +198,7 @@ func (w *watcher) add(all []change, err error) {
 		w.bytes += len(c.name)
 	}
 	if len(w.seen)+len(all) > maxChanges || w.bytes > maxChangeBytes {
-		all, err = nil, &apiError{http.StatusTooManyRequests, "more has happened than is kept: ask for the events more often"}
+		all, err = nil, &apiError{http.StatusTooManyRequests, "too many events: fetch them more often"}
 	}
 	w.seen, w.err = append(w.seen, all...), err
 	close(w.wake)
@@ -218,7 +218,7 @@ func (w *watcher) take() (all []change, wake <-chan struct{}, err error) {
 	return all, w.wake, err
 }
 
-// forgotten reports whether its client polls no more.
+// forgotten reports whether its client has stopped polling.
 func (w *watcher) forgotten() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

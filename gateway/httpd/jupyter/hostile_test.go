@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hostile is a server in a sandbox that does as it likes.
+// hostile is a Jupyter server under an attacker's control.
 type hostile struct {
 	http.RoundTripper
 	broken *atomic.Int64
@@ -30,20 +30,20 @@ type hostile struct {
 func (h hostile) Broken()  { h.broken.Add(1) }
 func (h hostile) Release() { h.leases.Done() }
 
-// world is a Door to one such server, for a client that was let in.
+// world is a Handler with such a server and an authenticated client.
 type world struct {
-	t      *testing.T
-	addr   string
-	broken atomic.Int64
-	leases sync.WaitGroup          // all are released in the end
-	end    context.CancelCauseFunc // of what the client's token is good for
-	door   *Door
+	t       *testing.T
+	addr    string
+	broken  atomic.Int64
+	leases  sync.WaitGroup          // released at the end of the test
+	end     context.CancelCauseFunc // ends the client's token
+	handler *Handler
 }
 
 func newWorld(t *testing.T, l limits, does http.HandlerFunc) *world {
 	t.Helper()
-	w := &world{t: t, door: New(Options{})}
-	w.door.limits = l
+	w := &world{t: t, handler: New(Options{})}
+	w.handler.limits = l
 	inside := httptest.NewServer(does)
 	t.Cleanup(inside.Close)
 	to, err := url.Parse(inside.URL)
@@ -62,7 +62,7 @@ func newWorld(t *testing.T, l limits, does http.HandlerFunc) *world {
 	}
 	live, end := context.WithCancelCause(t.Context())
 	w.end = end
-	door := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	handler := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
 		defer context.AfterFunc(live, func() { cancel(context.Cause(live)) })()
@@ -70,16 +70,16 @@ func newWorld(t *testing.T, l limits, does http.HandlerFunc) *world {
 		below := strings.TrimPrefix(r.URL.Path, "/api/")
 		var err error
 		if r.Header.Get("Upgrade") != "" {
-			err = w.door.socket(rw, r, "alice", below, lease)
+			err = w.handler.socket(rw, r, "alice", below, lease)
 		} else {
-			err = w.door.relay(rw, r, below, lease)
+			err = w.handler.relay(rw, r, below, lease)
 		}
 		if err != nil && r.Context().Err() == nil {
-			w.door.fail(rw, err)
+			w.handler.fail(rw, err)
 		}
 	}))
-	t.Cleanup(door.Close)
-	w.addr = door.Listener.Addr().String()
+	t.Cleanup(handler.Close)
+	w.addr = handler.Listener.Addr().String()
 	t.Cleanup(func() {
 		end(nil)
 		released := make(chan struct{})
@@ -111,7 +111,7 @@ func (w *world) get(path string) (*http.Response, string, error) {
 
 var small = limits{answer: 1 << 20, within: 2 * time.Second, message: 1 << 20, stall: 300 * time.Millisecond}
 
-// What a server answers reaches a client as JSON, or not at all.
+// A server's answer reaches a client as JSON, or not at all.
 func TestHostileAnswers(t *testing.T) {
 	w := newWorld(t, small, func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -162,7 +162,7 @@ func TestHostileAnswers(t *testing.T) {
 		status int
 		body   string
 	}{
-		"good": {200, `{"a":1}`}, "redirect": {502, "302"}, "page": {502, "something else than JSON"}, "errorpage": {404, `{"message":"Not Found"}`}, "packed": {502, "JSON"},
+		"good": {200, `{"a":1}`}, "redirect": {502, "302"}, "page": {502, "something other than JSON"}, "errorpage": {404, `{"message":"Not Found"}`}, "packed": {502, "JSON"},
 		"huge": {502, "more than"}, "silent": {504, "does not answer"}, "headers": {502, "does not answer"}, "stale": {403, "{}"},
 	} {
 		resp, text, err := w.get(path)
@@ -187,7 +187,7 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// A page of others cannot send what is passed on, and no method but the API's is.
+// A foreign page cannot send a body that is passed on. Only methods of the API are.
 func TestBodies(t *testing.T) {
 	w := newWorld(t, small, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -232,7 +232,7 @@ func (w *world) socket(path string) (*websocket.Conn, *http.Response, error) {
 
 const kernel = "/api/kernels/a-b/channels"
 
-// sockets is a server whose sockets do as f does.
+// sockets is a server whose sockets run f.
 func sockets(t *testing.T, f func(ctx context.Context, c *websocket.Conn)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol}})
@@ -246,7 +246,7 @@ func sockets(t *testing.T, f func(ctx context.Context, c *websocket.Conn)) http.
 	}
 }
 
-// Messages are passed on as they are, with the protocol and the session that the client asked for.
+// Messages are passed on unchanged, with the client's protocol and session.
 func TestSocket(t *testing.T) {
 	w := newWorld(t, small, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery != "session_id=a%26b" || r.Header.Get("Cookie") != "" || r.Header.Get("Origin") != "" {
@@ -290,7 +290,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// A socket ends with the client's token, which says so.
+// A socket ends with the client's token, and the close reason says so.
 func TestSocketRevoked(t *testing.T) {
 	w := newWorld(t, small, sockets(t, func(ctx context.Context, c *websocket.Conn) { _, _, _ = c.Read(ctx) }))
 	c, _, err := w.socket(kernel)
@@ -303,7 +303,8 @@ func TestSocketRevoked(t *testing.T) {
 	}
 }
 
-// A server that floods fills nobody's memory: a client that takes nothing loses its socket, and a message that is too large ends it.
+// A flooding server uses no memory: a client that does not read loses its socket, and a message
+// that is too large ends it.
 func TestSocketFloods(t *testing.T) {
 	over := make(chan int64, 1)
 	l := small
@@ -327,7 +328,7 @@ func TestSocketFloods(t *testing.T) {
 			t.Errorf("%d bytes were taken for a client that reads nothing", sent)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("the flood goes on")
+		t.Fatal("the flood continues")
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -350,7 +351,7 @@ func TestSocketFloods(t *testing.T) {
 	}
 }
 
-// So many sockets are open at once, and room is there again when they end.
+// The number of open sockets is limited, and closed ones count no longer.
 func TestSocketCount(t *testing.T) {
 	w := newWorld(t, small, sockets(t, func(ctx context.Context, c *websocket.Conn) { _, _, _ = c.Read(ctx) }))
 	for range maxSockets {
@@ -363,9 +364,9 @@ func TestSocketCount(t *testing.T) {
 	}
 	w.end(io.EOF)
 	for late := time.After(20 * time.Second); ; {
-		w.door.mu.Lock()
-		left := len(w.door.sockets)
-		w.door.mu.Unlock()
+		w.handler.mu.Lock()
+		left := len(w.handler.sockets)
+		w.handler.mu.Unlock()
 		if left == 0 {
 			return
 		}

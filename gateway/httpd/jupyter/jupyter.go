@@ -1,6 +1,7 @@
-// Package jupyter passes on the API of the Jupyter server in a sandbox, for programs that speak it: JSON, and the WebSockets of kernels.
-// Nothing else of the server is served: what a browser would show, files and pages of a sandbox, needs an origin of its own. The server is
-// hostile: none of its headers, cookies and redirects reach a client, and its answers are JSON or none.
+// Package jupyter is the Jupyter-compatible API of the gateway. It passes the JSON API and the
+// kernel WebSockets of the Jupyter server in a sandbox to clients. It does not serve the files and
+// pages of that server, which would need an origin of their own. The server is not trusted: clients
+// get none of its headers, cookies and redirects, and only JSON answers.
 package jupyter
 
 import (
@@ -22,33 +23,35 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Root is the path below which sandboxes are: /jupyter/NAME is the address of a server, for clients that ask for one.
+// Root is the prefix of all paths: /jupyter/NAME is the server address for clients of the sandbox
+// NAME.
 const Root = "/jupyter/"
 
-// Options are what a Door needs.
+// Options configure a Handler.
 type Options struct {
 	Hub     *gateway.Hub
 	Tokens  *token.Registry
 	Kernels *kernels.Pool
 }
 
-// Door serves the API. Make one with New. Whom Admit lets in may ask for their own sandboxes.
-type Door struct {
+// Handler serves the API. Create one with New. Clients that Admit accepts can use their own
+// sandboxes only.
+type Handler struct {
 	hub     *gateway.Hub
 	tokens  *token.Registry
 	kernels *kernels.Pool
 	limits  limits
 
 	mu      sync.Mutex
-	sockets map[string]int // guarded by mu; open, by principal
+	sockets map[string]int // guarded by mu; number of open sockets, by principal
 }
 
-// limits of what a server may send, which tests make smaller.
+// limits apply to the server in a sandbox. Tests make them smaller.
 type limits struct {
 	answer  int64         // bytes of a JSON answer
-	within  time.Duration // until it has come
+	within  time.Duration // time for a whole answer
 	message int64         // bytes of a WebSocket message of the server
-	stall   time.Duration // how long one may not be taken
+	stall   time.Duration // time for the receiver to take a piece of a message
 }
 
 var defaultLimits = limits{answer: 32 << 20, within: 2 * time.Minute, message: 64 << 20, stall: time.Minute}
@@ -59,47 +62,50 @@ const (
 	dialWithin = 30 * time.Second
 )
 
-// New makes a Door.
-func New(o Options) *Door {
-	return &Door{hub: o.Hub, tokens: o.Tokens, kernels: o.Kernels, limits: defaultLimits, sockets: make(map[string]int)}
+// New returns a Handler.
+func New(o Options) *Handler {
+	return &Handler{hub: o.Hub, tokens: o.Tokens, kernels: o.Kernels, limits: defaultLimits, sockets: make(map[string]int)}
 }
 
-// Mount serves what is below Root.
-func (d *Door) Mount(mux *http.ServeMux) {
-	mux.HandleFunc(Root+"{sandbox}/api", d.serve)
-	mux.HandleFunc(Root+"{sandbox}/api/{path...}", d.serve)
-	mux.HandleFunc("GET "+Root+"{sandbox}/login", d.form)
-	mux.HandleFunc("POST "+Root+"{sandbox}/login", d.login)
+// Mount adds the routes below Root to mux.
+func (h *Handler) Mount(mux *http.ServeMux) {
+	mux.HandleFunc(Root+"{sandbox}/api", h.serve)
+	mux.HandleFunc(Root+"{sandbox}/api/{path...}", h.serve)
+	mux.HandleFunc("GET "+Root+"{sandbox}/login", h.form)
+	mux.HandleFunc("POST "+Root+"{sandbox}/login", h.login)
 	mux.HandleFunc(Root, func(w http.ResponseWriter, r *http.Request) {
-		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "of a Jupyter server, only its API is served: " + Root + "NAME/api/",
-			Hint: "files are had by SFTP, and pages by a port of the sandbox that is forwarded over SSH"})
+		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "no such route: only the API of a Jupyter server is available, at " + Root + "NAME/api/",
+			Hint: "use SFTP for files, and SSH port forwarding for pages"})
 	})
 }
 
-// Covers reports whether a request is for a Door.
+// Covers reports whether a request is for a Handler.
 func Covers(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, Root) }
 
-// Open reports whether a path needs no token: where one is given in exchange for a cookie.
+// Open reports whether a path needs no token. That is the login, which exchanges a token for a
+// cookie.
 func Open(urlPath string) bool {
 	name, ok := strings.CutPrefix(urlPath, Root)
 	name, login := strings.CutSuffix(name, "/login")
 	return ok && login && !strings.Contains(name, "/")
 }
 
-// Cookies of clients that log in by a password, as the server's own are named or not.
+// Cookies and header of clients that log in with a password. _xsrf and X-XSRFToken are Jupyter's
+// own names.
 const (
 	xsrfCookie  = "_xsrf"
 	tokenCookie = "sandboxd_jupyter"
 	xsrfHeader  = "X-XSRFToken"
 )
 
-// Admit says whose token a request shows: by Authorization: token, as Jupyter's clients send it, by Authorization: Bearer, or by the cookie of
-// login beside a header that no page of others can have sent. live ends with the token.
-func (d *Door) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
-	const hint = "send Authorization: token TOKEN; a token is made by: sandboxd token new"
+// Admit returns the token of a request. It comes from Authorization: token, which Jupyter clients
+// send, from Authorization: Bearer, or from the login cookie. The cookie also needs the XSRF
+// header, which no foreign page can send. live ends with the token.
+func (h *Handler) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
+	const hint = "send Authorization: token TOKEN; create one with: sandboxd token new"
 	if r.URL.Query().Has("token") {
-		return t, nil, rest.WithStatus(http.StatusBadRequest, &wire.Error{Code: wire.CodeUsage, Message: "a token in a URL is not taken: URLs are logged and remembered",
-			Hint: "send Authorization: token TOKEN; a client that cannot, such as Open WebUI, gives the token as a password"})
+		return t, nil, rest.WithStatus(http.StatusBadRequest, &wire.Error{Code: wire.CodeUsage, Message: "tokens in URLs are rejected, because URLs are logged",
+			Hint: "send Authorization: token TOKEN; clients that cannot, such as Open WebUI, use the token as the password"})
 	}
 	secret := ""
 	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -114,27 +120,28 @@ func (d *Door) Admit(r *http.Request) (t token.Token, live context.Context, err 
 	if secret == "" {
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "a token is needed", Hint: hint})
 	}
-	t, live, err = d.tokens.Verify(secret)
+	t, live, err = h.tokens.Verify(secret)
 	if why, unbacked := errors.AsType[*wire.Error](err); unbacked {
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, why)
 	}
 	if err != nil {
-		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "this token is not known here", Hint: hint})
+		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "unknown token: expired, revoked, incomplete, or made by another daemon", Hint: hint})
 	}
 	return t, live, nil
 }
 
-// doubled reports whether given is what the request's own cookie has: only who may read the cookie can say it elsewhere, too.
+// doubled reports whether given equals the XSRF cookie of the request. Only a page that can read
+// the cookie knows its value.
 func doubled(r *http.Request, given string) bool {
 	c, err := r.Cookie(xsrfCookie)
 	return err == nil && len(c.Value) >= 16 && subtle.ConstantTimeCompare([]byte(c.Value), []byte(given)) == 1
 }
 
-// Refuse answers a request that Admit has not let in.
-func (d *Door) Refuse(w http.ResponseWriter, _ *http.Request, err error) { d.fail(w, err) }
+// Refuse answers a request that Admit rejected.
+func (h *Handler) Refuse(w http.ResponseWriter, _ *http.Request, err error) { h.fail(w, err) }
 
-func (d *Door) fail(w http.ResponseWriter, err error) {
-	p := rest.NewProblem(d.hub, err)
+func (h *Handler) fail(w http.ResponseWriter, err error) {
+	p := rest.NewProblem(h.hub, err)
 	text := p.Detail
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"
@@ -142,42 +149,43 @@ func (d *Door) fail(w http.ResponseWriter, err error) {
 	rest.WriteJSON(w, p.Status, problem{Message: text, Reason: string(p.Code)})
 }
 
-// problem is an error as the server's own are.
+// problem is an error in the format of a Jupyter server.
 type problem struct {
 	Message string `json:"message"`
 	Reason  string `json:"reason,omitempty"`
 }
 
-// form answers with what a login has to repeat. There is no page.
-func (d *Door) form(w http.ResponseWriter, r *http.Request) {
-	d.setCookie(w, r, &http.Cookie{Name: xsrfCookie, Value: rand.Text()})
-	rest.WriteJSON(w, http.StatusOK, problem{Message: "POST password=TOKEN and _xsrf, for a cookie"})
+// form sets the XSRF cookie, which a login must repeat. It serves no HTML.
+func (h *Handler) form(w http.ResponseWriter, r *http.Request) {
+	h.setCookie(w, r, &http.Cookie{Name: xsrfCookie, Value: rand.Text()})
+	rest.WriteJSON(w, http.StatusOK, problem{Message: "to log in, POST password=TOKEN and _xsrf"})
 }
 
-// login gives a cookie for a token that came as a password. Which sandbox it is for is not looked at: the token is good for all of its owner's.
-func (d *Door) login(w http.ResponseWriter, r *http.Request) {
+// login exchanges a token, sent as the password, for a cookie. It does not check the sandbox: the
+// token is valid for all sandboxes of its owner.
+func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(rest.BodyTime))
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	if err := r.ParseForm(); err != nil {
-		d.fail(w, wire.Errorf(wire.CodeUsage, "the form did not arrive"))
+		h.fail(w, wire.Errorf(wire.CodeUsage, "the form is incomplete or too large"))
 		return
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	secret := strings.TrimSpace(r.PostForm.Get("password"))
-	_, _, err := d.tokens.Verify(secret)
+	_, _, err := h.tokens.Verify(secret)
 	if why, unbacked := errors.AsType[*wire.Error](err); unbacked {
-		d.fail(w, rest.WithStatus(http.StatusUnauthorized, why))
+		h.fail(w, rest.WithStatus(http.StatusUnauthorized, why))
 		return
 	}
 	if err != nil || !doubled(r, r.PostForm.Get(xsrfCookie)) {
-		d.fail(w, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "the password is no token that is known here", Hint: "sandboxd token new makes one"}))
+		h.fail(w, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "unknown token, or wrong _xsrf", Hint: "the password is a token; create one with sandboxd token new"}))
 		return
 	}
-	d.setCookie(w, r, &http.Cookie{Name: tokenCookie, Value: secret, HttpOnly: true})
+	h.setCookie(w, r, &http.Cookie{Name: tokenCookie, Value: secret, HttpOnly: true})
 	rest.WriteJSON(w, http.StatusOK, problem{Message: "logged in"})
 }
 
-func (d *Door) setCookie(w http.ResponseWriter, r *http.Request, c *http.Cookie) {
+func (h *Handler) setCookie(w http.ResponseWriter, r *http.Request, c *http.Cookie) {
 	c.Path, c.SameSite, c.Secure = strings.TrimSuffix(r.URL.Path, "/login"), http.SameSiteStrictMode, r.TLS != nil
 	http.SetCookie(w, c)
 }
@@ -185,61 +193,61 @@ func (d *Door) setCookie(w http.ResponseWriter, r *http.Request, c *http.Cookie)
 // server is the Jupyter server of a sandbox.
 type server interface {
 	http.RoundTripper
-	Broken() // it is not the one any more that it was
+	Broken() // the server was replaced or does not work
 	Release()
 }
 
 // serve passes a request on to the server of its sandbox.
-func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
 	below := r.PathValue("path")
 	if p := "/api/" + below; below != "" && path.Clean(p) != strings.TrimSuffix(p, "/") || strings.ContainsAny(below, "\x00\\") {
-		d.fail(w, wire.Errorf(wire.CodeNotFound, "no such path"))
+		h.fail(w, wire.Errorf(wire.CodeNotFound, "no such path"))
 		return
 	}
 	p, name := rest.Principal(r.Context()), r.PathValue("sandbox")
 	if err := mayWork(p); err != nil {
-		d.fail(w, err)
+		h.fail(w, err)
 		return
 	}
-	info, err := d.hub.Get(r.Context(), p, name)
-	if err == nil && info.Owner != p.Name { // what is shared is not handed over
+	info, err := h.hub.Get(r.Context(), p, name)
+	if err == nil && info.Owner != p.Name { // sharing does not include kernels
 		err = wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	}
 	if err != nil {
-		d.fail(w, err)
+		h.fail(w, err)
 		return
 	}
 	lease := func(ctx context.Context) (server, error) {
-		l, err := d.kernels.Lease(ctx, p, info)
+		l, err := h.kernels.Lease(ctx, p, info)
 		if err != nil {
-			return nil, kernels.Reason(d.hub, err)
+			return nil, kernels.Reason(h.hub, err)
 		}
 		return l, nil
 	}
 	if r.Header.Get("Upgrade") != "" {
-		err = d.socket(w, r, p.Name, below, lease)
+		err = h.socket(w, r, p.Name, below, lease)
 	} else {
-		err = d.relay(w, r, below, lease)
+		err = h.relay(w, r, below, lease)
 	}
 	if err != nil && r.Context().Err() == nil {
-		d.fail(w, err)
+		h.fail(w, err)
 	}
 }
 
 func mayWork(p gateway.Principal) error {
 	if p.Rights == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: "this token may only watch", Hint: "kernels need one that was made without --watch"}
+		return &wire.Error{Code: wire.CodeDenied, Message: "this token is read-only", Hint: "create one without --watch"}
 	}
 	return nil
 }
 
-// errServer is what is said of a server that breaks its own protocol.
+// errServer is the error of a server that violates the protocol.
 func errServer(format string, args ...any) error {
 	return rest.WithStatus(http.StatusBadGateway, &wire.Error{Code: wire.CodeUnavailable, Message: "the Jupyter server in the sandbox " + fmt.Sprintf(format, args...)})
 }
 
-// unreached says that a server did not answer.
+// unreached is the error of a server that did not answer.
 func unreached(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return rest.WithStatus(http.StatusGatewayTimeout, wire.Errorf(wire.CodeUnavailable, "the Jupyter server in the sandbox does not answer"))

@@ -1,5 +1,6 @@
-// Package kernels holds the Python of sandboxes open for what answers over HTTP: one interpreter for each sandbox and principal, as long as
-// somebody uses it and a while after. It knows no route.
+// Package kernels keeps Python kernels in sandboxes open for HTTP clients. Each sandbox and
+// principal has one interpreter. It stays open while it is used, and for a while after. The package
+// knows no routes.
 package kernels
 
 import (
@@ -18,11 +19,12 @@ import (
 )
 
 const (
-	idle  = time.Minute     // how long an interpreter is kept that nobody uses
-	every = 5 * time.Second // how often that is looked at
+	idle  = time.Minute     // time after which an unused interpreter is closed
+	every = 5 * time.Second // interval between checks for unused interpreters
 )
 
-// Pool has the interpreters. Make one with New, and let Run run while it is used. Its methods may be called at once.
+// Pool holds the interpreters. Create one with New, and run Run while it is used. Its methods are
+// safe for concurrent use.
 type Pool struct {
 	hub     *gateway.Hub
 	options python.Options
@@ -32,26 +34,26 @@ type Pool struct {
 	closed bool           // guarded by mu
 }
 
-// key is whose interpreter of which sandbox: what one principal may do is nothing that another one may.
+// key identifies an interpreter. Principals share none, because their rights differ.
 type key struct{ sandbox, principal string }
 
-// entry is one interpreter, or the place of one that is being opened.
+// entry is an interpreter, or the place of one that is being opened.
 type entry struct {
-	opening chan struct{}       // semaphore of who opens it
+	opening chan struct{}       // semaphore; its holder opens the interpreter
 	client  *agent.Client       // guarded by Pool.mu
-	in      *python.Interpreter // guarded by Pool.mu; nil before it is open. Set once, by the holder of opening
+	in      *python.Interpreter // guarded by Pool.mu; nil until open. Set once, by the holder of opening
 	users   int                 // guarded by Pool.mu
-	left    time.Time           // guarded by Pool.mu; when the last one did
-	broken  bool                // guarded by Pool.mu; nobody is to use it any more
+	left    time.Time           // guarded by Pool.mu; when the last user released it
+	broken  bool                // guarded by Pool.mu; closed to new users
 }
 
-// New makes a Pool whose interpreters are opened with o.
+// New returns a Pool that opens interpreters with o.
 func New(hub *gateway.Hub, o python.Options) *Pool {
-	o.Limits.Images = -1 // nobody asks for them over HTTP
+	o.Limits.Images = -1 // HTTP clients have no use for images
 	return &Pool{hub: hub, options: o, all: make(map[key]*entry)}
 }
 
-// Lease is the use of an interpreter, until Release.
+// Lease is the right to use an interpreter, until Release.
 type Lease struct {
 	*python.Interpreter
 	pool *Pool
@@ -59,8 +61,9 @@ type Lease struct {
 	e    *entry
 }
 
-// Lease returns p's interpreter of a sandbox, opened if it is not: its server is started in the sandbox where none runs, and the sandbox if
-// it is stopped. ctx bounds that. The caller releases it. Whether p may have it, the hub decides.
+// Lease returns p's interpreter of a sandbox, and opens it if necessary. It starts the sandbox and
+// its Jupyter server if they do not run. ctx bounds that. The caller must release the lease. The
+// hub decides whether p may have it.
 func (l *Pool) Lease(ctx context.Context, p gateway.Principal, i lifecycle.Info) (*Lease, error) {
 	k := key{i.ID, p.Name + "\x00" + string(p.Rights)}
 	l.mu.Lock()
@@ -84,9 +87,9 @@ func (l *Pool) Lease(ctx context.Context, p gateway.Principal, i lifecycle.Info)
 	return lease, nil
 }
 
-var errClosed = &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon is ending"}
+var errClosed = &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon is stopping"}
 
-// open makes e's interpreter, if it has none.
+// open opens e's interpreter if it is not open.
 func (l *Pool) open(ctx context.Context, e *entry, p gateway.Principal, name string) error {
 	select {
 	case e.opening <- struct{}{}:
@@ -109,7 +112,7 @@ func (l *Pool) open(ctx context.Context, e *entry, p gateway.Principal, name str
 	return nil
 }
 
-// Release ends the use. It is called once.
+// Release ends the lease. Call it once.
 func (u *Lease) Release() {
 	l, e := u.pool, u.e
 	l.mu.Lock()
@@ -125,7 +128,8 @@ func (u *Lease) Release() {
 	}
 }
 
-// Broken has the interpreter used by nobody else: its server is another one now, or none. Who uses it goes on.
+// Broken gives the interpreter to no new users, because its server ended or was replaced. Current
+// users keep it.
 func (u *Lease) Broken() {
 	u.pool.mu.Lock()
 	defer u.pool.mu.Unlock()
@@ -135,15 +139,15 @@ func (u *Lease) Broken() {
 	}
 }
 
-// close ends what is open. It may be called twice, as at the end of the Pool.
+// close closes the interpreter. A second call does nothing.
 func (e *entry) close() {
 	if e.in != nil {
-		_ = e.client.Close() // first, so that what reads from it ends
+		_ = e.client.Close() // first, so that its readers return
 		_ = e.in.Close()
 	}
 }
 
-// Run closes what nobody uses, and when ctx ends everything.
+// Run closes unused interpreters, and all of them when ctx ends.
 func (l *Pool) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -168,7 +172,8 @@ func (l *Pool) Run(ctx context.Context) {
 	}
 }
 
-// Reason is what a client is told of err, which Lease or an interpreter returned: what went wrong with its own sandbox is for its owner.
+// Reason returns the error that a client sees for err, which comes from Lease or an interpreter.
+// The owner of a sandbox may see why it failed.
 func Reason(hub *gateway.Hub, err error) *wire.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
@@ -176,5 +181,5 @@ func Reason(hub *gateway.Hub, err error) *wire.Error {
 	if e := hub.Public(err); e.Code != wire.CodeInternal {
 		return e
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: "Python of the sandbox does not answer", Hint: "try again; sandboxd describe shows what the sandbox does"}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: "Python in the sandbox does not answer", Hint: "try again, or check the sandbox with sandboxd describe"}
 }

@@ -30,7 +30,8 @@ const image = "sandboxd/python:latest"
 
 var alice = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}
 
-// newPool is a Pool on a hub of this machine's engine, and a sandbox with Python. end ends the Pool.
+// newPool returns a Pool on a hub of this machine's engine, and a sandbox with Python. end ends the
+// Pool.
 func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.Info, end func()) {
 	t.Helper()
 	if testing.Short() {
@@ -79,7 +80,7 @@ func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.
 	return pool, hub, box, background(t, pool.Run)
 }
 
-// background runs f until the test is over, or what it returns is called.
+// background runs f until the test ends or end is called.
 func background(t *testing.T, f func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -103,7 +104,8 @@ func run(t *testing.T, l *kernels.Lease, name, code string) python.Result {
 	return res
 }
 
-// Whoever asks at once as the same principal has the same interpreter, another principal another one, and what is broken goes to nobody else.
+// Concurrent calls of one principal share an interpreter, other principals have another, and a
+// broken one gets no new users.
 func TestLease(t *testing.T) {
 	pool, hub, box, end := newPool(t)
 	lease := func(p gateway.Principal) *kernels.Lease {
@@ -145,7 +147,7 @@ func TestLease(t *testing.T) {
 	}
 	other.Release()
 
-	// A kernel that dies is replaced for who uses it.
+	// A kernel that dies is replaced for its users.
 	if res := run(t, first, "main", "import os; os._exit(1)"); res.Ended != agent.EndedDead {
 		t.Errorf("%+v", res)
 	}
@@ -153,7 +155,8 @@ func TestLease(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 
-	// What is broken is opened anew for the next one, while who uses it goes on. The kernels are those of the sandbox.
+	// The next user of a broken interpreter gets a new one, current users keep theirs. The kernels
+	// are the sandbox's.
 	first.Broken()
 	second := lease(alice)
 	if second.Interpreter == first.Interpreter {
@@ -169,16 +172,17 @@ func TestLease(t *testing.T) {
 		t.Error("what is broken is open after its last use")
 	}
 
-	// A caller who has gone does not open anything, and is told why.
+	// A caller who has disconnected opens nothing, and gets the reason.
 	gone, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("gone")
 	cancel(why)
 	if l, err := pool.Lease(gone, gateway.Principal{Name: "bob"}, box); err == nil {
 		l.Release()
-		t.Error("a lease for who has gone")
+		t.Error("a lease for a caller that has disconnected")
 	}
 
-	// A sandbox that has ended is an error that its owner understands; afterwards nobody is let in, and nothing stays open.
+	// After the end of a sandbox, its owner gets a clear error. After the end of the pool, nothing
+	// stays open.
 	if _, err := hub.Remove(t.Context(), alice, "box"); err != nil {
 		t.Fatal(err)
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// list is what the page shows beside terminals.
+// list is the list of sandboxes, as sent to the page.
 type list struct {
 	Principal string      `json:"principal"`
 	Rights    wire.Rights `json:"rights"`
 	Prefix    string      `json:"prefix"`
-	Sandboxes []box       `json:"sandboxes"`
+	Sandboxes []listed    `json:"sandboxes"`
 }
 
-// box is a sandbox of it.
-type box struct {
+// listed is a sandbox of the list.
+type listed struct {
 	Name     string          `json:"name"`
 	Owner    string          `json:"owner"`
 	State    lifecycle.State `json:"state"`
@@ -35,38 +35,38 @@ type box struct {
 
 type session struct {
 	attention.Need
-	Label string `json:"label"` // of what it needs, as ls has it
+	Label string `json:"label"` // of the attention state, as ls shows it
 }
 
 const (
-	lookAgain  = time.Second      // how often last lines are brought up to date; what is needed is told when it changes
-	aliveEvery = 10 * time.Second // how often the page hears that there is nothing new: a script is not told of pings, and the other end may be gone
+	lookAgain  = time.Second      // interval between updates of last lines; attention changes are sent at once
+	aliveEvery = 10 * time.Second // interval of messages without news: scripts do not see pings, and the connection may be lost
 )
 
-// live tells what there is, and again after every change.
-func (d *Door) live(w http.ResponseWriter, r *http.Request) {
-	d.serve(w, r, func(s *socket) error {
+// live sends the list, and sends it again after every change.
+func (h *Handler) live(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, func(s *socket) error {
 		s.tasks.Go(func() {
 			for s.ctx.Err() == nil {
-				_, _ = s.hear(&struct{}{}) // nothing is expected; it ends when they go
+				_, _ = s.hear(&struct{}{}) // reads until the page leaves; it sends nothing
 			}
 		})
 		ctx, stop := context.WithCancel(s.ctx)
-		watch := d.Hub.Sessions.WatchAttention(rest.Principal(r.Context()))
+		watch := h.Hub.Sessions.WatchAttention(rest.Principal(r.Context()))
 		defer watch.Close()
 		changed := make(chan error, 1)
-		next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
+		next := func() { changed <- watch.Wait(ctx) } // one call at a time: the next starts when its result was received
 		go next()
 		defer func() {
 			stop()
-			<-changed //nolint:errcheck // the end that was just made
+			<-changed //nolint:errcheck // the cancellation
 		}()
 		tick := time.NewTicker(lookAgain)
 		defer tick.Stop()
-		var told []byte
-		var at time.Time // when anything was
+		var sent []byte
+		var at time.Time // when the last message was sent
 		for {
-			now, err := d.list(r)
+			now, err := h.list(r)
 			if err != nil {
 				return err
 			}
@@ -75,8 +75,8 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 				return err
 			}
 			news := map[string]any{"now": time.Now().UnixMilli()}
-			if !bytes.Equal(text, told) {
-				told, news["list"] = text, now
+			if !bytes.Equal(text, sent) {
+				sent, news["list"] = text, now
 			}
 			if news["list"] != nil || time.Since(at) >= aliveEvery {
 				at = time.Now()
@@ -98,19 +98,19 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (d *Door) list(r *http.Request) (list, error) {
+func (h *Handler) list(r *http.Request) (list, error) {
 	p := rest.Principal(r.Context())
-	now := list{Principal: p.Name, Rights: p.Rights, Prefix: prefixName(d.Prefix), Sandboxes: []box{}}
-	infos, err := d.Hub.List(r.Context(), p)
+	now := list{Principal: p.Name, Rights: p.Rights, Prefix: prefixName(h.Prefix), Sandboxes: []listed{}}
+	infos, err := h.Hub.List(r.Context(), p)
 	if err != nil {
 		return now, err
 	}
-	needs, err := d.Hub.Sessions.Attention(r.Context(), p, "")
+	needs, err := h.Hub.Sessions.Attention(r.Context(), p, "")
 	if err != nil {
 		return now, err
 	}
 	for _, info := range infos {
-		b := box{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason, Image: info.ShortImage(), Sessions: []session{}}
+		b := listed{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason, Image: info.ShortImage(), Sessions: []session{}}
 		for _, n := range needs {
 			if n.Sandbox == info.Name {
 				b.Sessions = append(b.Sessions, session{n, n.Label()})
@@ -121,11 +121,11 @@ func (d *Door) list(r *http.Request) (list, error) {
 	return now, nil
 }
 
-// records lists the records of a sandbox.
-func (d *Door) records(w http.ResponseWriter, r *http.Request) {
-	all, err := d.Hub.Sessions.Records(r.Context(), rest.Principal(r.Context()), r.PathValue("sandbox"))
+// records returns the records of a sandbox.
+func (h *Handler) records(w http.ResponseWriter, r *http.Request) {
+	all, err := h.Hub.Sessions.Records(r.Context(), rest.Principal(r.Context()), r.PathValue("sandbox"))
 	if err != nil {
-		rest.Fail(w, r, d.Hub, err)
+		rest.Fail(w, r, h.Hub, err)
 		return
 	}
 	if all == nil {

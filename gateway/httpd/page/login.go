@@ -15,18 +15,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A browser shows its token in two halves, neither of which says anything of it: a cookie that no script reads, and a key that the page
-// keeps to itself and sends with each request. A cookie alone would not do: browsers send it to every port of this machine, where what
-// answers may be a sandbox's own server that somebody forwarded.
+// A browser sends its token in two halves, each of which reveals nothing about it. One is a cookie
+// that scripts cannot read, the other a key that the page stores and sends with each request. A
+// cookie alone would not do: browsers send it to every port of this machine, also to a forwarded
+// port of a sandbox.
 const (
 	keyHeader   = "X-Sandboxd-Key"
 	protocol    = "sandboxd.page"
-	keyProtocol = "key." // begins the key of a WebSocket, which can have no header of its own, among its protocols
+	keyProtocol = "key." // prefix of the key among the protocols of a WebSocket, which cannot have its own header
 	cookieTime  = 30 * 24 * time.Hour
 )
 
-// Secret is the token of a request of the page, or empty. A request that changes something, or that opens a socket, has to say which page
-// it comes from: the door has compared that with itself already.
+// Secret returns the token of a request of the page, or "". A request that changes something or
+// opens a socket needs an Origin header. The guard has already compared it with the host.
 func Secret(r *http.Request) string {
 	socket := strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 	if r.Header.Get("Origin") == "" && (socket || r.Method != http.MethodGet) {
@@ -53,7 +54,7 @@ func Secret(r *http.Request) string {
 	return token.Prefix + hex.EncodeToString(a)
 }
 
-// cookieName has the port in it: daemons on one machine share its cookies.
+// cookieName includes the port, because all ports of a host share cookies.
 func cookieName(r *http.Request) string {
 	if _, port, err := net.SplitHostPort(r.Host); err == nil {
 		return "sandboxd_" + port
@@ -61,10 +62,10 @@ func cookieName(r *http.Request) string {
 	return "sandboxd"
 }
 
-// login exchanges a one-time code, or a token that somebody has, for the two halves of a token.
-func (d *Door) login(w http.ResponseWriter, r *http.Request) {
+// login exchanges a one-time code, or a token, for the two halves of a token.
+func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Origin") == "" {
-		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeDenied, Message: "only the page logs in here"})
+		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeDenied, Message: "requests without Origin cannot log in here"})
 		return
 	}
 	var asked struct {
@@ -77,25 +78,25 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 	case asked.Code != "":
-		secret, t, err = d.Tokens.Redeem(r.Context(), asked.Code)
+		secret, t, err = h.Tokens.Redeem(r.Context(), asked.Code)
 	default:
 		secret = strings.TrimSpace(asked.Token)
-		switch t, _, err = d.Tokens.Verify(secret); {
+		switch t, _, err = h.Tokens.Verify(secret); {
 		case errors.Is(err, token.ErrUnbacked):
 		case err != nil:
-			err = &wire.Error{Code: wire.CodeDenied, Message: "nobody has this token, or no longer"}
+			err = &wire.Error{Code: wire.CodeDenied, Message: "unknown token: expired, revoked, or incomplete"}
 		case t.Kind != wire.Person:
-			err = &wire.Error{Code: wire.CodeDenied, Message: "this token is a program's, not a person's",
+			err = &wire.Error{Code: wire.CodeDenied, Message: "token belongs to a program, not to a person",
 				Hint: "get a link with sandboxd page, or a token with sandboxd token new --person"}
 		}
 	}
 	if err != nil {
-		rest.Fail(w, r, d.Hub, err)
+		rest.Fail(w, r, h.Hub, err)
 		return
 	}
 	raw, err := hex.DecodeString(strings.TrimPrefix(secret, token.Prefix))
 	if err != nil {
-		rest.Fail(w, r, d.Hub, err)
+		rest.Fail(w, r, h.Hub, err)
 		return
 	}
 	key := make([]byte, len(raw))
@@ -106,22 +107,22 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) {
 		age = min(age, time.Until(*t.Expires))
 	}
 	setCookie(w, r, hex.EncodeToString(raw), int(age.Seconds())+1)
-	d.Log.Info("logged in to the page", "principal", t.Principal, "token", t.ID, "peer", r.RemoteAddr)
+	h.Log.Info("logged in to the dashboard", "principal", t.Principal, "token", t.ID, "peer", r.RemoteAddr)
 	rest.WriteJSON(w, http.StatusOK, map[string]any{"key": hex.EncodeToString(key), "made": asked.Code != ""})
 }
 
-// logout forgets the token in the browser; one that was made for it ends.
-func (d *Door) logout(w http.ResponseWriter, r *http.Request) {
+// logout deletes the token in the browser. A token that was created for this login is revoked.
+func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Revoke bool `json:"revoke"`
 	}
 	err := rest.Decode(w, r, &asked)
 	if caller := rest.Caller(r.Context()); err == nil && asked.Revoke {
-		w.Header().Set("Connection", "close") // for the server it ends with the token
-		err = d.Tokens.Revoke(r.Context(), caller.Principal, caller.ID)
+		w.Header().Set("Connection", "close") // the server ends the connection with the token
+		err = h.Tokens.Revoke(r.Context(), caller.Principal, caller.ID)
 	}
 	if err != nil {
-		rest.Fail(w, r, d.Hub, err)
+		rest.Fail(w, r, h.Hub, err)
 		return
 	}
 	setCookie(w, r, "", -1)
@@ -130,5 +131,5 @@ func (d *Door) logout(w http.ResponseWriter, r *http.Request) {
 
 func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: value, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		Secure: strings.HasPrefix(r.Header.Get("Origin"), "https://")}) // behind a proxy that has TLS
+		Secure: strings.HasPrefix(r.Header.Get("Origin"), "https://")}) // a TLS proxy is in front
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/token"
 )
 
-// Whatever a browser sends, what comes of it is a token's form, or nothing; and nothing without an origin where that is needed.
+// For any request, Secret returns text in the form of a token, or "". A socket without Origin has
+// no token.
 func FuzzSecret(f *testing.F) {
 	f.Add("00ff00ff00ff00ff00ff00ff00ff00ff", "ff00ff00ff00ff00ff00ff00ff00ff00", "sandboxd.page, key.00ff00ff00ff00ff00ff00ff00ff00ff", true, "http://127.0.0.1:8022")
 	f.Add("", "", "key.,key.x", true, "")

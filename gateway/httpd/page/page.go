@@ -1,6 +1,7 @@
-// Package page is the page for people: who needs them, live; any session to watch, with its keyboard to take and to give back; records to
-// play. What a terminal shows there is drawn by the daemon, as it is for who comes by SSH. It says who may see what in no way of its own: it
-// asks the hub as the person whose token came.
+// Package page is the web dashboard for people: a live list of sessions that need attention,
+// terminals to watch and take over, and replays of records. The daemon renders terminals, as for
+// people over SSH. The package decides no access: it calls the hub as the person whose token the
+// request has.
 package page
 
 import (
@@ -23,63 +24,68 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Root is where everything of the page but itself is served; a request there may show its token as the page does, see Secret.
+// Root is the path of all files and routes of the dashboard except its start page. Requests below
+// it may send their token in two halves; see Secret.
 const Root = "/page/"
 
-// files is the page: modules as a browser takes them, without a build. What is below vendor is of others, see scripts/page-vendor.
+// files are the HTML, style sheets and modules of the page. No build step changes them.
+// scripts/page-vendor copies third-party files to vendor.
 //
 //go:embed static
 var files embed.FS
 
-// policy lets the page load what this server serves, and nothing else: no script or style in its text, no frame around it.
+// policy allows only what this server serves: no inline scripts or styles, no frames around the
+// page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// Options are what a Door needs.
+// Options configure a Handler.
 type Options struct {
 	Hub    *gateway.Hub
 	Tokens *token.Registry
-	Prefix byte // of people in a session, as view.Keys has it
+	Prefix byte // prefix key of terminals, as view.Keys has it
 	Log    *slog.Logger
 }
 
-// Door serves the page.
-type Door struct {
+// Handler serves the dashboard.
+type Handler struct {
 	Options
 
 	mu      sync.Mutex
-	sockets map[string]int // guarded by mu; open ones, by principal
-	open    int            // guarded by mu; of all tokens
+	sockets map[string]int // guarded by mu; number of open sockets, by principal
+	open    int            // guarded by mu; number of all open sockets
 }
 
-// New makes a Door.
-func New(o Options) *Door { return &Door{Options: o, sockets: make(map[string]int)} }
+// New returns a Handler.
+func New(o Options) *Handler { return &Handler{Options: o, sockets: make(map[string]int)} }
 
-// Open reports whether path is served to anybody: the page itself, which knows nothing, and the way to log in.
+// Open reports whether path needs no token: the page, its static files and its login.
 func Open(path string) bool {
 	return path == "/" || path == Root+"login" || strings.HasPrefix(path, Root+"static/")
 }
 
-// Mount adds the routes of the page to mux.
-func (d *Door) Mount(mux *http.ServeMux) {
+// Mount adds the routes of the dashboard to mux.
+func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", index)
 	mux.HandleFunc("GET "+Root+"static/{name...}", func(w http.ResponseWriter, r *http.Request) { serveFile(w, r, r.PathValue("name")) })
-	mux.HandleFunc("POST "+Root+"login", d.login)
-	mux.HandleFunc("POST "+Root+"logout", d.logout)
-	mux.HandleFunc("GET "+Root+"records/{sandbox}", d.records)
-	mux.HandleFunc("GET "+Root+"live", d.live)
-	mux.HandleFunc("GET "+Root+"terminal/{sandbox}/{session}", d.terminal)
-	mux.HandleFunc("GET "+Root+"replay/{sandbox}/{session}", d.replay)
+	mux.HandleFunc("POST "+Root+"login", h.login)
+	mux.HandleFunc("POST "+Root+"logout", h.logout)
+	mux.HandleFunc("GET "+Root+"records/{sandbox}", h.records)
+	mux.HandleFunc("GET "+Root+"live", h.live)
+	mux.HandleFunc("GET "+Root+"terminal/{sandbox}/{session}", h.terminal)
+	mux.HandleFunc("GET "+Root+"replay/{sandbox}/{session}", h.replay)
 }
 
 var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml"}
 
-// elsewhere is how the page begins for who came by a link of another page: it asks them before it uses the code of that link. Otherwise
-// whoever has a code of their own could have others log in as them, and see what they type.
+// elsewhere marks the page for a visitor who followed a link from another site. The page then asks
+// before it uses the link's code. Otherwise an attacker could log visitors in as the attacker, and
+// see what they type.
 var elsewhere = []byte(`<html lang="en" data-from="elsewhere">`)
 
-// index serves the page itself. A browser says where somebody came from; from nowhere is by hand, or from a terminal.
+// index serves the page. Sec-Fetch-Site says where the visitor came from. It is "none" for a typed
+// address or a link from a terminal.
 func index(w http.ResponseWriter, r *http.Request) {
 	text, err := files.ReadFile("static/index.html")
 	if err != nil {
@@ -92,7 +98,7 @@ func index(w http.ResponseWriter, r *http.Request) {
 	serveText(w, r, kinds[".html"], text)
 }
 
-// again begins names by which a file is asked for that could not be loaded by its own, see boot.mjs.
+// again matches the extra path elements with which boot.mjs retries a file that did not load.
 var again = regexp.MustCompile(`^(~[0-9]{1,9}/)+`)
 
 func serveFile(w http.ResponseWriter, r *http.Request, name string) {
@@ -100,7 +106,7 @@ func serveFile(w http.ResponseWriter, r *http.Request, name string) {
 	text, err := fs.ReadFile(files, path.Join("static", path.Clean("/"+name)))
 	kind := kinds[path.Ext(name)]
 	if err != nil || kind == "" || kind == kinds[".html"] {
-		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
+		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "no such file"})
 		return
 	}
 	serveText(w, r, kind, text)
@@ -112,7 +118,7 @@ func serveText(w http.ResponseWriter, r *http.Request, kind string, text []byte)
 	h.Set("Content-Type", kind)
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	h.Set("Cache-Control", "no-cache") // asked for again each time, and mostly not sent again
+	h.Set("Cache-Control", "no-cache") // the browser revalidates each time; the ETag mostly avoids a new download
 	h.Set("ETag", `"`+hex.EncodeToString(sum[:8])+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// longestPause is how long a replay stands still where nothing happened for longer.
+// longestPause is the longest pause of a replay. Longer idle periods are shortened to it.
 const longestPause = 2 * time.Second
 
-// placeTime is the least time between two tellings of where a replay is.
+// placeTime is the minimum time between two position messages.
 const placeTime = 100 * time.Millisecond
 
-// wanted is what the page wants of a replay besides keys.
+// wanted is a command of the page to a replay. Keys can also come as input.
 type wanted struct {
 	Do    string  `json:"do"` // key, seek, speed or resize
 	Key   string  `json:"key"`
@@ -28,7 +28,7 @@ type wanted struct {
 	Rows  uint32  `json:"rows"`
 }
 
-// place is where a replay is.
+// place is the position of a replay.
 type place struct {
 	AtMS     int64   `json:"at_ms"`
 	LongMS   int64   `json:"long_ms"`
@@ -39,10 +39,10 @@ type place struct {
 }
 
 // replay plays a record.
-func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
-	d.serve(w, r, func(s *socket) error {
+func (h *Handler) replay(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, func(s *socket) error {
 		run, _ := strconv.Atoi(r.FormValue("run"))
-		record, err := d.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r), run)
+		record, err := h.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r), run)
 		if err != nil {
 			return err
 		}
@@ -51,11 +51,11 @@ func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 		begin := record.Begin()
 		canvas := player.NewCanvas(s, begin.Cols, begin.Rows, cols, rows, nil)
 		ctx, stop := context.WithCancel(s.ctx)
-		teller := newTeller(ctx, s)
-		defer func() { stop(); teller.wait() }()
+		sender := newPositionSender(ctx, s)
+		defer func() { stop(); sender.wait() }()
 		orders := make(chan player.Order)
 		s.tasks.Go(func() { s.order(canvas, orders) })
-		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true, Shown: teller.shown})
+		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true, Shown: sender.shown})
 		if err := p.Seek(s.ctx, 0); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// order passes on what the page wants of a replay, until the socket ends.
+// order passes commands of the page to a replay, until the socket ends.
 func (s *socket) order(canvas *player.Canvas, orders chan<- player.Order) {
 	for s.ctx.Err() == nil {
 		var a wanted
@@ -100,8 +100,9 @@ func (s *socket) order(canvas *player.Canvas, orders chan<- player.Order) {
 	}
 }
 
-// teller tells the page where a replay is, now and then: a record of a flood has thousands of places a second.
-type teller struct {
+// positionSender sends the position of a replay to the page, at most once per placeTime. A record of a
+// flood has thousands of positions a second.
+type positionSender struct {
 	s    *socket
 	more chan struct{}
 	done chan struct{}
@@ -110,14 +111,14 @@ type teller struct {
 	last place // guarded by mu
 }
 
-// newTeller tells until ctx ends.
-func newTeller(ctx context.Context, s *socket) *teller {
-	t := &teller{s: s, more: make(chan struct{}, 1), done: make(chan struct{})}
+// newPositionSender returns one that sends until ctx ends.
+func newPositionSender(ctx context.Context, s *socket) *positionSender {
+	t := &positionSender{s: s, more: make(chan struct{}, 1), done: make(chan struct{})}
 	go t.run(ctx)
 	return t
 }
 
-func (t *teller) shown(p player.Place) {
+func (t *positionSender) shown(p player.Place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = place{AtMS: p.At.Milliseconds(), LongMS: p.Long.Milliseconds(), Paused: p.Paused, Speed: p.Speed, Command: p.Command, Commands: p.Commands}
@@ -127,7 +128,7 @@ func (t *teller) shown(p player.Place) {
 	}
 }
 
-func (t *teller) run(ctx context.Context) {
+func (t *positionSender) run(ctx context.Context) {
 	defer close(t.done)
 	for {
 		select {
@@ -149,5 +150,5 @@ func (t *teller) run(ctx context.Context) {
 	}
 }
 
-// wait waits until it tells nothing any more.
-func (t *teller) wait() { <-t.done }
+// wait returns when the sender has stopped.
+func (t *positionSender) wait() { <-t.done }

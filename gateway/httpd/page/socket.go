@@ -24,40 +24,44 @@ import (
 // Limits of sockets.
 const (
 	maxSockets  = 512              // open at once
-	maxOwn      = 64               // of one principal, by all of their tokens
-	perSecond   = 200              // messages of a page; faster ones wait
-	maxFrame    = 64 << 10         // bytes that a page sends at once
-	closeWithin = 4 * time.Second  // until what is under way has been sent, and then until the other side closes, too
-	pingEvery   = 20 * time.Second // whether somebody is still there
-	pingWithin  = 20 * time.Second // until an answer, and until a frame has been taken
+	maxOwn      = 64               // of one principal, over all of its tokens
+	perSecond   = 200              // messages of a page; faster ones are delayed
+	maxFrame    = 64 << 10         // bytes of a message from the page
+	closeWithin = 4 * time.Second  // to send what is under way, and then for the other side to close
+	pingEvery   = 20 * time.Second // interval of pings
+	pingWithin  = 20 * time.Second // to answer a ping, and to take a frame
 )
 
-// Codes with which a socket closes (RFC 6455, section 7.4.2: 4000 to 4999 are ours).
+// Close codes of a socket (RFC 6455, section 7.4.2 reserves 4000 to 4999 for applications).
 const (
 	closedDone   = websocket.StatusNormalClosure
-	closedToken  = websocket.StatusCode(4401) // the token has ended: log in again
-	closedAway   = websocket.StatusGoingAway  // the daemon ends: try again
-	closedFailed = websocket.StatusCode(4400) // the reason says why
+	closedToken  = websocket.StatusCode(4401) // the token ended: log in again
+	closedAway   = websocket.StatusGoingAway  // the daemon stops: try again
+	closedFailed = websocket.StatusCode(4400) // the close reason has the error
 )
 
-// socket is a page's end of a stream. Write and say may be called at once with themselves and with hear.
+// socket is the daemon's end of a WebSocket. Write, say and hear are safe for concurrent use,
+// except that only one goroutine may call hear.
 //
-// Whoever calls end first decides with which code and reason it closes. From then on nothing is sent but these, and nothing is heard.
+// The first call of end decides the close code and reason. After it, nothing else is sent, and
+// input is discarded.
 type socket struct {
 	conn  *websocket.Conn
-	pace  *rate.Limiter   // of what is read
-	ctx   context.Context //nolint:containedctx // ends with the token, the daemon or the socket; its cause says why
+	pace  *rate.Limiter   // of received messages
+	ctx   context.Context //nolint:containedctx // ends with the token, the daemon or the socket; its cause is the reason
 	end   context.CancelCauseFunc
-	tasks sync.WaitGroup // what may wait for the socket until it is closed
+	tasks sync.WaitGroup // goroutines that may use the socket until it is closed
 
-	// io is for what is sent and read. It does not end: the library closes a connection without a word when a context of those does.
-	io context.Context //nolint:containedctx // see there
+	// io is the context of reads and writes. It never ends: when it does, the library closes the
+	// connection without a close frame.
+	io context.Context //nolint:containedctx // see above
 }
 
-// serve opens a socket and runs f with it; it closes when f returns, with the reason that f gives, or that its context has. Where that ends,
-// f has to return at once; what f began in tasks may wait for the end of the socket.
-func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) error) {
-	leave, err := d.enter(rest.Caller(r.Context()).Principal)
+// serve opens a socket, runs f, and closes the socket when f returns. The close reason is f's
+// error, or else the cause of the socket's context. f must return when that context ends.
+// Goroutines that f started in tasks may run until the socket is closed.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) error) {
+	leave, err := h.enter(rest.Caller(r.Context()).Principal)
 	if err != nil {
 		rest.Fail(w, r, nil, err)
 		return
@@ -65,45 +69,46 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	defer leave()
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol}, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return // it has answered
+		return // Accept has answered
 	}
-	defer conn.CloseNow() //nolint:errcheck // it is closed
+	defer conn.CloseNow() //nolint:errcheck // usually closed already
 	conn.SetReadLimit(maxFrame)
 	s := &socket{conn: conn, pace: rate.NewLimiter(perSecond, perSecond), io: context.WithoutCancel(r.Context())}
 	s.ctx, s.end = context.WithCancelCause(r.Context())
 	control := http.NewResponseController(w)
-	// What is being sent to somebody who reads nothing holds up the end no longer.
+	// A write to a client that does not read must not delay the end.
 	context.AfterFunc(s.ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(closeWithin)) })
 	s.tasks.Go(s.ping)
 	s.end(cmp.Or(f(s), errDone))
-	code, reason := closing(d.Hub, context.Cause(s.ctx))
-	// The library reads the rest of a frame, of any length that it was said to have, before it waits for an answer, and nothing else ends that.
+	code, reason := closing(h.Hub, context.Cause(s.ctx))
+	// Before it waits for the close frame, the library reads the rest of the current frame, however
+	// long its header says. Only the deadline ends that.
 	_ = control.SetReadDeadline(time.Now().Add(closeWithin))
-	_ = control.SetWriteDeadline(time.Now().Add(closeWithin)) // f may have needed its time; where a frame was cut off nothing more is sent
-	_ = conn.Close(code, reason)                              // who is gone is not told
+	_ = control.SetWriteDeadline(time.Now().Add(closeWithin)) // f may have taken long; after a partial frame, nothing more is sent
+	_ = conn.Close(code, reason)                              // the client may be gone
 	s.tasks.Wait()
 }
 
-// enter counts a socket of a principal.
-func (d *Door) enter(principal string) (leave func(), err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.open >= maxSockets || d.sockets[principal] >= maxOwn {
-		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeUnavailable, Message: "too many sockets are open", Hint: "close some pages"})
+// enter counts a socket of a principal, until leave is called.
+func (h *Handler) enter(principal string) (leave func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open >= maxSockets || h.sockets[principal] >= maxOwn {
+		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeUnavailable, Message: "too many open sockets", Hint: "close some browser tabs"})
 	}
-	d.open++
-	d.sockets[principal]++
+	h.open++
+	h.sockets[principal]++
 	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.open--
-		if d.sockets[principal]--; d.sockets[principal] == 0 {
-			delete(d.sockets, principal)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.open--
+		if h.sockets[principal]--; h.sockets[principal] == 0 {
+			delete(h.sockets, principal)
 		}
 	}, nil
 }
 
-// closing is how a socket is closed that ended with err.
+// closing returns the close code and reason for a socket that ended with err.
 func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	switch {
 	case errors.Is(err, errDone), errors.Is(err, errGone):
@@ -121,11 +126,11 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	return closedFailed, closeReason(reason)
 }
 
-// closeReason is a text as a socket may be closed with: 123 bytes of UTF-8 are allowed (RFC 6455,
-// section 5.5).
+// closeReason shortens text for a close frame, which allows 123 bytes of UTF-8 (RFC 6455, section
+// 5.5).
 func closeReason(text string) string { return strings.ToValidUTF8(text[:min(len(text), 120)], "") }
 
-// ping ends the socket of a page that has gone without a word.
+// ping ends the socket when the page stops answering.
 func (s *socket) ping() {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -151,7 +156,7 @@ var (
 	errDone = errors.New("done")
 )
 
-// Write sends what a terminal is to show.
+// Write sends terminal output.
 func (s *socket) Write(p []byte) (int, error) {
 	if err := s.send(websocket.MessageBinary, p); err != nil {
 		return 0, err
@@ -159,7 +164,7 @@ func (s *socket) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// say sends an object.
+// say sends v as JSON.
 func (s *socket) say(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -181,7 +186,8 @@ func (s *socket) send(kind websocket.MessageType, p []byte) error {
 	return nil
 }
 
-// hear reads what the page sends: input, or an object into v. It ends the socket when there is no more.
+// hear reads a message: terminal input, or JSON into v. When there are no more messages, it ends
+// the socket and returns errGone.
 func (s *socket) hear(v any) (input []byte, err error) {
 	if err := s.pace.Wait(s.ctx); err != nil {
 		s.end(errGone)
@@ -198,13 +204,13 @@ func (s *socket) hear(v any) (input []byte, err error) {
 	return nil, rest.Unmarshal(p, v, json.RejectUnknownMembers(true))
 }
 
-// window is the size that a page says its terminal has, of the parameters cols and rows.
+// window returns the terminal size in the parameters cols and rows.
 func window(r *http.Request) (cols, rows int) {
 	size := func(name string) uint32 { n, _ := strconv.ParseUint(r.FormValue(name), 10, 16); return uint32(n) }
 	return wire.ClampSize(size("cols"), size("rows"))
 }
 
-// target is the session that a path names.
+// target returns the session that the path names.
 func target(r *http.Request) wire.Target {
 	return wire.Target{Sandbox: r.PathValue("sandbox"), Session: r.PathValue("session")}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// asked is what the page wants of a session besides input.
+// asked is a command of the page to a session.
 type asked struct {
 	Do   string `json:"do"` // take, give, keep, private, help, detach or resize
 	Cols uint32 `json:"cols"`
@@ -19,8 +19,8 @@ type asked struct {
 
 var commands = map[string]view.KeyKind{"take": view.Take, "give": view.Give, "keep": view.Keep, "private": view.Private, "help": view.Help, "detach": view.Detach}
 
-// standing is how things are for them.
-type standing struct {
+// sessionState is the state of a session as the page shows it to its person.
+type sessionState struct {
 	Session  string `json:"session"`
 	Keyboard string `json:"keyboard"`
 	Asking   string `json:"asking"`
@@ -32,35 +32,35 @@ type standing struct {
 	Line     string `json:"line"`
 }
 
-// terminal puts a person into a session: what it sends is what their terminal is to show, and how things stand.
-func (d *Door) terminal(w http.ResponseWriter, r *http.Request) {
-	d.serve(w, r, func(s *socket) error {
+// terminal joins a person to a session. It sends terminal output and the session's state.
+func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, func(s *socket) error {
 		cols, rows := window(r)
 		caller := rest.Principal(r.Context())
 		if caller.Kind != wire.Person {
-			return &wire.Error{Code: wire.CodeDenied, Message: "this token is a program's, not a person's"}
+			return &wire.Error{Code: wire.CodeDenied, Message: "token belongs to a program, not to a person"}
 		}
-		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: d.Prefix, Public: d.Hub.Public,
+		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: h.Prefix, Public: h.Hub.Public,
 			Read: func(ctx context.Context, p *person.Person) { defer s.tasks.Done(); s.follow(ctx, p) },
 			Report: func(now person.State) {
-				_ = s.say(map[string]any{"stands": standing{Session: now.Target.Session, Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private, Holds: now.Holds,
-					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}}) // its end comes with the socket's
+				_ = s.say(map[string]any{"stands": sessionState{Session: now.Target.Session, Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private, Holds: now.Holds,
+					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}}) // a failed send ends the socket
 			}})
 		o := p.JoinOptions()
 		o.Create = caller.Rights != wire.RightWatch
-		at, err := d.Hub.Sessions.Join(r.Context(), caller, target(r), o)
+		at, err := h.Hub.Sessions.Join(r.Context(), caller, target(r), o)
 		if err != nil {
 			return err
 		}
 		defer at.Close()
-		s.tasks.Add(1) // Run begins to read, once
+		s.tasks.Add(1) // Run calls Read once
 		status, words := person.Run[struct{}](s.ctx, p, at, nil, nil)
-		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}}) // who is gone is not told
+		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}}) // the client may be gone
 		return nil
 	})
 }
 
-// follow does what the page wants until there is no more.
+// follow passes input and commands of the page to p until the socket ends.
 func (s *socket) follow(ctx context.Context, p *person.Person) {
 	for {
 		var a asked
@@ -70,7 +70,7 @@ func (s *socket) follow(ctx context.Context, p *person.Person) {
 		case s.ctx.Err() != nil:
 			p.Leave(person.ErrGone)
 			return
-		case err != nil: // of this message only
+		case err != nil: // this message is invalid; ignore it
 		case len(input) > 0:
 			p.Type(ctx, input)
 		case known:

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// What the page has of others is what scripts/page-vendor took from the packages of its lock file, unchanged and nothing beside.
+// The vendored files are those that scripts/page-vendor copied from the packages of its lock file:
+// unchanged, and no others.
 func TestVendoredFiles(t *testing.T) {
 	const tools = "../../../scripts/tools/page/"
 	noted, err := os.ReadFile(tools + "vendor.sha256")

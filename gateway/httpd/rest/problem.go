@@ -13,11 +13,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Problem is an error as a client gets it (RFC 9457). Code and Hint are those of the protocol: what went wrong, in one word, and
-// what to do.
+// Problem is an error as a client receives it (RFC 9457). Code and Hint are those of the protocol:
+// the kind of the error, and what to do.
 type Problem struct {
-	Type   string    `json:"type"`  // about:blank: Title says all that the status does
-	Title  string    `json:"title"` // of the status
+	Type   string    `json:"type"`  // about:blank: the status defines the type
+	Title  string    `json:"title"` // text of the status
 	Status int       `json:"status"`
 	Detail string    `json:"detail"`
 	Code   wire.Code `json:"code"`
@@ -27,7 +27,7 @@ type Problem struct {
 // ProblemType is the media type of a Problem.
 const ProblemType = "application/problem+json"
 
-// statusError is an error whose status its code does not tell.
+// statusError is an error whose status does not follow from its code.
 type statusError struct {
 	status int
 	err    *wire.Error
@@ -36,10 +36,10 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// WithStatus is e for a request that is to be answered with status.
+// WithStatus returns e as an error that is answered with status.
 func WithStatus(status int, e *wire.Error) error { return &statusError{status, e} }
 
-// Status is the status of an error that a stranger may see.
+// Status returns the HTTP status of an error.
 func Status(err error) int {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		return e.status
@@ -58,7 +58,7 @@ func Status(err error) int {
 	case wire.CodeExists, wire.CodeNotPrompt, wire.CodeNotWaiting, wire.CodeKeyboardHeld:
 		return http.StatusConflict
 	case wire.CodeLost:
-		if e.Reason != "" { // it may have run: clients repeat what is answered by 502, 503 or 504
+		if e.Reason != "" { // the request may have taken effect, and clients repeat after 502, 503 and 504
 			return http.StatusInternalServerError
 		}
 		return http.StatusServiceUnavailable
@@ -71,7 +71,8 @@ func Status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// NewProblem is err for a client: what hub says a stranger may see of it. hub may be nil, for errors that are for strangers.
+// NewProblem returns err as a client may see it. hub decides what that is. It may be nil for a
+// *wire.Error, which is always public.
 func NewProblem(hub *gateway.Hub, err error) Problem {
 	e, ok := errors.AsType[*wire.Error](err)
 	switch {
@@ -88,8 +89,8 @@ func NewProblem(hub *gateway.Hub, err error) Problem {
 	return Problem{Type: "about:blank", Title: cmp.Or(http.StatusText(status), "Error"), Status: status, Detail: e.Message, Code: e.Code, Hint: e.Hint}
 }
 
-// Fail answers with err as a problem document. A client that has gone gets nothing: one whose body did not arrive looks like one,
-// and may still listen.
+// Fail answers with err as a problem document. If the client has disconnected, it sends nothing. A
+// body timeout looks like a disconnect, so it is always answered.
 func Fail(w http.ResponseWriter, r *http.Request, hub *gateway.Hub, err error) {
 	if Status(err) != http.StatusRequestTimeout && errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return

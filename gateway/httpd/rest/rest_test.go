@@ -20,7 +20,7 @@ type body struct {
 	} `json:"options"`
 }
 
-// A body means one thing only, or it is refused with a word on what is wrong (A110).
+// A body with more than one meaning is rejected, and the error says why (A110).
 func TestDecode(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, text string
@@ -33,7 +33,7 @@ func TestDecode(t *testing.T) {
 		"two values":              {"application/json", `{} {}`, http.StatusBadRequest},
 		"a key twice":             {"application/json", `{"code":"x","code":"y"}`, http.StatusBadRequest},
 		"another case":            {"application/json", `{"Code":"x"}`, http.StatusBadRequest},
-		"a key nobody knows":      {"application/json", `{"options":{"nmae":"x"}}`, http.StatusBadRequest}, //nolint:misspell // that is the point
+		"an unknown key":          {"application/json", `{"options":{"nmae":"x"}}`, http.StatusBadRequest}, //nolint:misspell // deliberate
 		"NUL in a key":            {"application/json", "{\"code\\u0000\":\"x\"}", http.StatusBadRequest},
 		"a number too large":      {"application/json", `{"timeout":1e999}`, http.StatusBadRequest},
 		"no number":               {"application/json", `{"timeout":NaN}`, http.StatusBadRequest},
@@ -66,17 +66,17 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What is said of a body is said in words of JSON: whoever sent it need not know Go.
+// Errors about a body use JSON's terms, not Go's.
 func TestDecodeSays(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"code":1}`:               `the body: the number at "/code" is not a string`,
-		`{"timeout":"1"}`:          `the body: the string at "/timeout" is not a number`,
-		`{"options":[]}`:           `the body: the array at "/options" is not an object`,
-		`[]`:                       `the body: the array at "/" is not an object`,
-		`{code: 1}`:                `the body: invalid character 'c' at start of value after offset 1`,
-		`{"options":{"other":1}}`:  `the body: nobody knows a member "/options/other"`,
-		`{"code":"x","code":"y"}`:  `the body: duplicate object member name "code" at "/code"`,
-		`{"code":"x" "timeout":1}`: `the body: invalid character '"' after object value (expecting ',' or '}') after offset 12`,
+		`{"code":1}`:               `body: the number at "/code" is not a string`,
+		`{"timeout":"1"}`:          `body: the string at "/timeout" is not a number`,
+		`{"options":[]}`:           `body: the array at "/options" is not an object`,
+		`[]`:                       `body: the array at "/" is not an object`,
+		`{code: 1}`:                `body: invalid character 'c' at start of value after offset 1`,
+		`{"options":{"other":1}}`:  `body: unknown field "/options/other"; known fields: name`,
+		`{"code":"x","code":"y"}`:  `body: duplicate object member name "code" at "/code"`,
+		`{"code":"x" "timeout":1}`: `body: invalid character '"' after object value (expecting ',' or '}') after offset 12`,
 	} {
 		var v body
 		err := Unmarshal([]byte(text), &v, json.RejectUnknownMembers(true))
@@ -86,7 +86,7 @@ func TestDecodeSays(t *testing.T) {
 	}
 }
 
-// Whatever a body is, reading it ends with a value or with an error for strangers.
+// For any body, Unmarshal returns a value or a public error.
 func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(`{"code":"x","options":{"name":"y"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

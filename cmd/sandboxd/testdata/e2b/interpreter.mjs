@@ -43,7 +43,7 @@ const checks = {
     await assert.rejects(s.runCode('1', { context: c }), NotFoundError)
     await assert.rejects(s.removeCodeContext(c), e => e instanceof NotFoundError && /not found/.test(e.message))
     await assert.rejects(s.createCodeContext({ language: 'r' }), /commands\.run/)
-    await assert.rejects(s.runCode('1', { language: 'javascript' }), /not in this version/)
+    await assert.rejects(s.runCode('1', { language: 'javascript' }), /not supported/)
   },
 
   async more(s) {

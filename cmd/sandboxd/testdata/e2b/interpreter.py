@@ -93,7 +93,7 @@ def contexts(s):
 def languages(s):
     for f in (lambda: s.run_code("1", language="javascript"), lambda: s.create_code_context(language="r")):
         e = refused("a language", NotFoundException, f)
-        assert "not in this version" in str(e) and "commands.run" in str(e), e
+        assert "not supported" in str(e) and "commands.run" in str(e), e
     assert s.run_code("1", language="python").text == "1"
 
 

@@ -108,9 +108,9 @@ const checks = {
     assert.deepEqual((await s.git.status('/tmp/repository')).fileStatus.map(f => f.name), ['new'])
   },
 
-  // What is not in this version is refused by name, and nobody is sent to a service of E2B's instead.
+  // What is not supported is refused by name, and nobody is sent to a service of E2B's instead.
   async absent(s) {
-    const not = /not in this version/
+    const not = /not supported/
     await assert.rejects(s.createSnapshot(), not)
     await assert.rejects(s.listSnapshots().nextItems(), not)
     await assert.rejects(Sandbox.deleteSnapshot('x'), not)
@@ -121,12 +121,12 @@ const checks = {
     await assert.rejects(Secret.create('x', 'y'), not)
     await assert.rejects(Template.build(Template().fromImage('debian'), 'x'), not)
     await assert.rejects(s.files.write('/tmp/m', 'x', { metadata: { a: 'b' } }), not)
-    await assert.rejects(s.files.write('/tmp/z', 'x'.repeat(1000), { gzip: true }), /compressed upload is not taken/)
+    await assert.rejects(s.files.write('/tmp/z', 'x'.repeat(1000), { gzip: true }), /compressed uploads are not supported/)
     for (const host of [s.getHost(3000), new URL(s.getMcpUrl()).host]) assert.match(host, /\.not-served-here\.set-e2b-sandbox-url\.invalid$/)
     await assert.rejects(s.getMcpToken(), FileNotFoundError)
     for (const answer of [await fetch(await s.downloadUrl('/etc/hosts')), await fetch(await s.uploadUrl('/tmp/x'), { method: 'POST', body: 'x' })]) {
       assert.equal(answer.status, 501)
-      assert.match((await answer.json()).message, /signed URLs are not in this version/)
+      assert.match((await answer.json()).message, /signed URLs are not supported/)
     }
   },
 
@@ -145,7 +145,7 @@ const checks = {
         if (wrong) await Sandbox.kill(wrong.sandboxId)
       }
     }
-    await assert.rejects(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), /not known here.*sandboxd token new/)
+    await assert.rejects(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), /unknown token.*sandboxd token new/)
   },
 
   async watch(s) {

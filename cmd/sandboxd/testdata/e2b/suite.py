@@ -283,7 +283,7 @@ def git(s):
 
 @check
 def absent(s):
-    """What is not in this version is refused by name, and nobody is sent to a service of E2B's instead."""
+    """What is not supported is refused by name, and nobody is sent to a service of E2B's instead."""
     for what, f in {
         "create_snapshot": s.create_snapshot,
         "list_snapshots": lambda: s.list_snapshots().next_items(),
@@ -296,12 +296,12 @@ def absent(s):
         "Template.build": lambda: Template.build(Template().from_image("debian"), alias="x"),
     }.items():
         e = refused(what, Exception, f)
-        assert "not in this version" in str(e), (what, e)
+        assert "not supported" in str(e), (what, e)
     for host in (s.get_host(3000), httpx.URL(s.get_mcp_url()).host):
         assert host.endswith(".not-served-here.set-e2b-sandbox-url.invalid"), host
     refused("get_mcp_token", FileNotFoundException, s.get_mcp_token)
     for answer in (httpx.get(s.download_url("/etc/hosts")), httpx.post(s.upload_url("/tmp/x"), files={"file": b"x"})):
-        assert answer.status_code == 501 and "signed URLs are not in this version" in answer.json()["message"], answer.text
+        assert answer.status_code == 501 and "signed URLs are not supported" in answer.json()["message"], answer.text
 
 
 @check
@@ -321,7 +321,7 @@ def slips(s):
         e = refused(what, SandboxException, lambda api=api, sandbox=sandbox: elsewhere(api, sandbox))
         assert "end with it" in str(e), (what, e)
     e = refused("a key of E2B's", AuthenticationException, lambda: Sandbox.create(api_key="e2b_" + "0" * 40))
-    assert "not known here" in str(e) and "sandboxd token new" in str(e), e
+    assert "unknown token" in str(e) and "sandboxd token new" in str(e), e
 
 
 @check

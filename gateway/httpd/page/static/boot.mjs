@@ -1,7 +1,7 @@
-// Loads the page, and tries again where that fails: a connection may be lost at any moment, and would leave an empty page behind.
+// Loads the page, and retries after a failure, so that a lost connection does not leave an empty page.
 //
-// What could not be loaded is asked for by another name, also what it imports: browsers remember by its name that a module failed. The daemon
-// serves each file below ~1/, ~2/ and so on, too.
+// A retry uses another name for the module and its imports, because browsers remember a failure by
+// name. The daemon serves each file also below ~1/, ~2/ and so on.
 
 const words = document.getElementById("loading");
 for (let failures = 0; ; failures++) {
@@ -10,7 +10,7 @@ for (let failures = 0; ; failures++) {
     words.hidden = true;
     break;
   } catch (problem) {
-    words.textContent = "This page could not be loaded whole; trying again…";
+    words.textContent = "The page did not load completely; trying again…";
     console.error(problem);
   }
   await new Promise((done) => setTimeout(done, Math.min(250 * 2 ** failures, 8000)));

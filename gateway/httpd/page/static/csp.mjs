@@ -1,8 +1,8 @@
-// What lets xterm.js draw under a policy that refuses <style> elements and style attributes in text: both are set through the CSSOM, which
-// the policy allows. It has to be loaded before xterm.js draws.
+// Lets xterm.js draw under a policy that blocks inline <style> elements and style attributes. Both are
+// set through the CSSOM instead, which the policy allows. Load this before xterm.js draws.
 
-// sheetElement stands in for a <style> element: its text is a sheet of the document, for as long as it is not removed. Also an empty <style>
-// would be refused.
+// sheetElement replaces a <style> element: its text is a style sheet of the document until the element
+// is removed. The policy blocks even an empty <style>.
 function sheetElement() {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
@@ -22,7 +22,7 @@ function sheetElement() {
 const create = document.createElement.bind(document);
 document.createElement = (name, options) => (name === "style" ? sheetElement() : create(name, options));
 
-// xterm.js gives cells colours of their own by setAttribute("style", …).
+// xterm.js sets the colours of cells by setAttribute("style", …).
 HTMLSpanElement.prototype.setAttribute = function (name, value) {
   if (name === "style") this.style.cssText = value;
   else Element.prototype.setAttribute.call(this, name, value);

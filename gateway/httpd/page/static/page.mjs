@@ -1,35 +1,35 @@
-// The page: who needs you, live; one session beside it, to watch, to type in or to play. What comes of sandboxes is put into the document as
-// text only.
+// The dashboard: a live list of sessions, and one session beside it, to watch, type in or replay. Data
+// from sandboxes enters the document as text only.
 
-import { call, closed, login, open } from "./door.mjs";
+import { call, closed, login, open } from "./daemon.mjs";
 
 const $ = (id) => document.getElementById(id);
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-// terminals is what draws them: more than everything else together, so that the list does not wait for it. What could not be loaded is asked
-// for by another name, see boot.mjs; so is what does not come in loadTime, in ms.
+// terminals loads the terminal module. It is larger than all others together, so the list does not wait
+// for it. After a failure, or after loadTime in ms, it is loaded by another name, see boot.mjs.
 const loadTime = 60000;
 let loading = null;
 let failures = 0;
 const terminals = () =>
   (loading ??= Promise.race([
     import((failures ? `./~${failures}/` : "./") + "terminal.mjs"),
-    pause(loadTime).then(() => Promise.reject(new Error("it does not come"))),
+    pause(loadTime).then(() => Promise.reject(new Error("timeout"))),
   ]).catch((e) => {
     loading = null;
     failures++;
     throw e;
   }));
 
-// marked is text with the controls of the bidirectional algorithm written out: they make it read
-// otherwise than it is.
+// marked returns text with bidirectional control characters written out, because they would change how
+// it reads.
 function marked(text) {
   return String(text).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
     (c) => `<U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
 }
 
-// make makes an element with text in it.
+// make creates an element with text.
 function make(name, kind, text) {
   const e = document.createElement(name);
   if (kind) e.className = kind;
@@ -42,7 +42,7 @@ function make(name, kind, text) {
 async function start() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
   if (code) {
-    history.replaceState(null, "", "/"); // it is no good a second time, and nobody needs to see it
+    history.replaceState(null, "", "/"); // it works only once, and others should not see it
     if (document.documentElement.dataset.from === "elsewhere") askCode(code);
     else await enter({ code });
     return;
@@ -51,7 +51,8 @@ async function start() {
   else askToken();
 }
 
-// enter logs in. Where the daemon does not answer it tries again for a while: a link is good once, and is no longer in the address.
+// enter logs in. If the daemon does not answer, it retries for a while: the link's code works only once,
+// and is no longer in the address.
 async function enter(how) {
   for (let tries = 0; ; tries++) {
     try {
@@ -62,7 +63,7 @@ async function enter(how) {
         askToken(problem.message);
         if (!problem.status && how.code) {
           history.replaceState(null, "", "/#code=" + encodeURIComponent(how.code));
-          $("login-problem").textContent += ": reload this page when it is there";
+          $("login-problem").textContent += "; reload this page when it answers again";
         }
         return;
       }
@@ -75,7 +76,8 @@ async function enter(how) {
   follow();
 }
 
-// askCode asks whether the code of a link is to be used that another page had: it may log them in as somebody else, who sees what they do.
+// askCode asks before it uses a code from another site, which may log the visitor in as an attacker who
+// then sees what they do.
 function askCode(code) {
   $("login").hidden = false;
   $("login-how").hidden = true;
@@ -115,9 +117,9 @@ $("logout").addEventListener("click", async () => {
 // ---- The list
 
 let list = null; // its socket
-let now = null; // what it told last
-let skew = 0; // of the daemon's clock
-let heard = 0; // when the daemon said something last
+let now = null; // the last list
+let skew = 0; // difference to the daemon's clock
+let heard = 0; // time of the daemon's last message
 let retry = 0;
 
 function follow() {
@@ -128,17 +130,17 @@ function follow() {
   list?.close();
   list = open("live", {
     bytes: () => {},
-    said: (told) => {
+    said: (message) => {
       retry = 0;
       heard = Date.now();
-      skew = told.now - heard;
-      if (!told.list) return; // nothing is new
+      skew = message.now - heard;
+      if (!message.list) return; // no change
       const first = !now;
-      now = told.list;
+      now = message.list;
       draw();
       if (first) {
         route();
-        setTimeout(() => terminals().catch(() => {}), 0); // whoever needs one hears of it
+        setTimeout(() => terminals().catch(() => {}), 0); // a failure is shown when a terminal is opened
       }
     },
     closed: (code, reason) => {
@@ -149,7 +151,8 @@ function follow() {
   });
 }
 
-// A connection may be gone without a word, as after a sleep of this machine: the daemon says something now and then.
+// A connection may be lost without notice, such as after this machine was suspended. The daemon sends a
+// message at least every 10 s.
 const silence = 35000; // ms
 setInterval(() => {
   if (!list || Date.now() - heard < silence) return;
@@ -158,12 +161,13 @@ setInterval(() => {
   other?.lost();
 }, 1000);
 
-// again connects once more, later and later. A refused handshake has no reason that a page may read: whether the login is good is asked.
+// again reconnects with growing pauses. The page cannot read why a handshake was rejected, so it checks
+// the login with a request.
 async function again() {
   $("summary").textContent = "The daemon does not answer; trying again…";
   $("summary").className = "";
   const key = login.get()?.key;
-  const other = () => !key || login.get()?.key !== key; // they have logged out meanwhile, or in anew
+  const other = () => !key || login.get()?.key !== key; // logged out meanwhile, or logged in again
   await pause(Math.min(250 * 2 ** retry++, 8000));
   if (other()) return;
   try {
@@ -178,7 +182,7 @@ async function again() {
 
 const order = { asks: 1, denied: 2, attention: 3, dead: 4 };
 
-// rows are what the list shows: each session, and sandboxes that have none.
+// rows returns the rows of the list: each session, and each sandbox without sessions.
 function rows() {
   const all = [];
   for (const box of now.sandboxes) {
@@ -199,8 +203,8 @@ function draw() {
   const all = rows();
   const needed = all.filter((r) => r.needs).length;
   $("who").textContent = now.principal + (now.rights === "watch" ? " · watch only" : "");
-  const summary = !all.length ? "No sandboxes. Make one: sandboxd new demo" : !needed ? "Nobody needs you" : needed === 1 ? "1 needs you" : `${needed} need you`;
-  if ($("summary").textContent !== summary) $("summary").textContent = summary; // a reader of the screen says it once
+  const summary = !all.length ? "No sandboxes. Create one: sandboxd new demo" : !needed ? "Nobody needs you" : needed === 1 ? "1 needs you" : `${needed} need you`;
+  if ($("summary").textContent !== summary) $("summary").textContent = summary; // a screen reader announces each change
   $("summary").className = needed ? "needed" : "";
   document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
   const focused = document.activeElement?.dataset?.row;
@@ -242,7 +246,7 @@ function fill(b, row, id) {
   set("typing", row.keyboard ? `${row.keyboard} typing` : "");
 }
 
-setInterval(() => now && !$("app").hidden && draw(), 1000); // for what is told in seconds
+setInterval(() => now && !$("app").hidden && draw(), 1000); // updates times
 
 $("list").addEventListener("keydown", (e) => {
   const all = [...$("list").querySelectorAll("button")];
@@ -255,18 +259,18 @@ $("list").addEventListener("keydown", (e) => {
 
 // ---- One session
 
-let at = null; // what is shown: id, sandbox, session, and socket and term while there are
+let at = null; // the open session: id, sandbox, session, and socket and term while connected
 
 const go = (id, what = "") => (location.hash = id + what);
 addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? start() : now && route()));
 
-// route shows what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN.
+// route opens what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN.
 function route() {
   let address = "";
   try {
     address = decodeURIComponent(location.hash.slice(1));
   } catch {
-    // it is none of ours
+    // not an address of the page
   }
   const [id, what, run] = address.split("/");
   if (!id) return leave();
@@ -284,7 +288,7 @@ function route() {
   else watch();
 }
 
-// leave shows nothing.
+// leave closes the session and returns its id.
 function leave() {
   at?.socket?.close();
   at?.term?.close();
@@ -297,7 +301,7 @@ function leave() {
   return id;
 }
 
-// detach leaves for the list, where one was.
+// detach returns to the list, with the focus on the session's row.
 function detach() {
   const id = at?.id;
   location.hash = "";
@@ -310,7 +314,7 @@ function problem(words) {
   $("problem").hidden = !words;
 }
 
-// connect opens a terminal and the socket behind it.
+// connect opens a terminal and its socket.
 async function connect(path, on) {
   const here = at;
   const still = "Still connecting…";
@@ -320,7 +324,7 @@ async function connect(path, on) {
     if (at === here && $("problem").textContent === still) problem("");
   };
   const drawn = await terminals().catch(() => null);
-  if (at !== here) return clearTimeout(slow); // they went on meanwhile
+  if (at !== here) return clearTimeout(slow); // another session was opened meanwhile
   if (!drawn) {
     clearTimeout(slow);
     return on.closed(0, "");
@@ -337,9 +341,9 @@ async function connect(path, on) {
   const { cols, rows } = here.term.size();
   here.socket = open(`${path}${path.includes("?") ? "&" : "?"}cols=${cols}&rows=${rows}`, {
     bytes: here.term.write,
-    said: (told) => {
+    said: (message) => {
       answered();
-      on.said(told);
+      on.said(message);
     },
     closed: (code, reason) => {
       clearTimeout(slow);
@@ -359,12 +363,12 @@ function watch() {
   let over = false;
   $("touch").hidden = now.rights === "watch";
   connect("terminal/" + inPath(at.sandbox, at.session), {
-    said: (told) => {
-      if (told.stands) stand(told.stands);
-      if (told.ended) {
+    said: (message) => {
+      if (message.stands) stand(message.stands);
+      if (message.ended) {
         over = true;
-        if (told.ended.status === 0 && told.ended.words.startsWith("detached")) detach();
-        else problem(told.ended.words);
+        if (message.ended.status === 0 && message.ended.words.startsWith("detached")) detach();
+        else problem(message.ended.words);
       }
     },
     closed: (code, reason) => {
@@ -377,7 +381,7 @@ function watch() {
   });
 }
 
-// stand shows who types, and what there is to do about it.
+// stand shows who has the keyboard, and the buttons that apply.
 function stand(s) {
   problem("");
   $("keyboard").hidden = false;
@@ -389,7 +393,7 @@ function stand(s) {
   $("take").hidden = s.holds || !s.may_drive || s.asked;
   $("take").textContent = ask ? "Ask for the keyboard" : "Take the keyboard";
   $("give").hidden = !s.holds && !s.asked;
-  $("give").textContent = s.asked ? "Never mind" : "Give back";
+  $("give").textContent = s.asked ? "Cancel request" : "Give back";
   $("keep").hidden = !s.holds || !s.asking;
   $("private").hidden = !s.holds;
   $("private").textContent = s.private ? "End private" : "Private";
@@ -407,7 +411,7 @@ $("tab-live").addEventListener("click", () => at && go(at.id));
 $("tab-records").addEventListener("click", () => at && go(at.id, "/records"));
 
 for (const b of $("touch").querySelectorAll("button")) {
-  b.addEventListener("pointerdown", (e) => e.preventDefault()); // the screen's keyboard stays
+  b.addEventListener("pointerdown", (e) => e.preventDefault()); // keeps the on-screen keyboard open
   b.addEventListener("click", () => {
     if (!at?.term) return;
     if (b.dataset.key !== "ctrl") return at.term.press(b.dataset.key);
@@ -432,16 +436,16 @@ async function records() {
   $("records").hidden = false;
   $("records").replaceChildren();
   try {
-    const told = await call("GET", "records/" + encodeURIComponent(here.sandbox));
+    const answer = await call("GET", "records/" + encodeURIComponent(here.sandbox));
     if (at !== here) return;
-    const all = told.records.reverse();
-    if (!all.length) problem("There are no records of this sandbox");
+    const all = answer.records.reverse();
+    if (!all.length) problem("This sandbox has no records");
     $("records").replaceChildren(...all.map((r) => {
       const li = make("li");
       const b = make("button", "row");
       b.type = "button";
       b.append(make("span", "title", r.session + (r.run ? ` · run ${r.run}` : "")), make("span", "badge", clock(r.duration_ms)),
-        make("span", "last", `${new Date(r.begun).toLocaleString()} · ${Math.ceil(r.bytes / 1024)} KB${r.ended ? "" : " · goes on"}`));
+        make("span", "last", `${new Date(r.begun).toLocaleString()} · ${Math.ceil(r.bytes / 1024)} KB${r.ended ? "" : " · live"}`));
       b.addEventListener("click", () => go(`${here.sandbox}~${r.session}`, "/replay/" + r.run));
       li.append(b);
       return li;
@@ -453,10 +457,11 @@ async function records() {
   }
 }
 
-let sought = 0; // when the slider was moved last
-const stale = 300; // ms after that in which what is told may be from before
+let sought = 0; // time of the last move of the slider
+const stale = 300; // ms after a move, during which a reported position may be older
 
-// showPlace shows where the replay is. The slider stays where a hand has just put it, until it is sure that the daemon has heard of that.
+// showPlace shows the position of the replay. A slider that was just moved stays until the daemon must
+// have received the move.
 function showPlace(place) {
   $("player").hidden = false;
   $("play").textContent = place.paused ? "Play" : "Pause";
@@ -469,7 +474,7 @@ function showPlace(place) {
   else setTimeout(() => at && at.place === place && showPlace(place), wait);
 }
 
-// goOn plays as it was when the connection was lost.
+// goOn restores position, speed and pause after a lost connection.
 function goOn(place) {
   at.socket.say({ do: "seek", at_ms: place.at_ms });
   at.socket.say({ do: "speed", speed: place.speed });
@@ -480,11 +485,11 @@ function replay(run) {
   const here = at;
   let over = false;
   connect(`replay/${inPath(at.sandbox, at.session)}?run=${run}`, {
-    said: (told) => {
-      if (told.place) {
+    said: (message) => {
+      if (message.place) {
         if (here.lost) goOn(here.lost);
         here.lost = null;
-        return showPlace((here.place = told.place));
+        return showPlace((here.place = message.place));
       }
       over = true;
       go(here.id, "/records");

@@ -1,5 +1,5 @@
-// A terminal of xterm.js that shows what the daemon's renderer draws, and nothing else: of the sequences that it knows only those come which
-// gateway/view lists.
+// A terminal of xterm.js that shows the output of the daemon's renderer. It receives only the escape
+// sequences that gateway/view lists.
 
 import "./csp.mjs";
 import { Terminal } from "./vendor/xterm.mjs";
@@ -22,7 +22,7 @@ const narrow = matchMedia("(max-width: 700px)");
 const keys = { esc: "\x1b", tab: "\t", interrupt: "\x03", enter: "\r" };
 const arrows = { up: "A", down: "B", right: "C", left: "D" };
 
-// show puts a terminal into element. on has typed(Uint8Array) and resized(cols, rows).
+// show creates a terminal in element. on has typed(Uint8Array) and resized(cols, rows).
 export function show(element, on) {
   const term = new Terminal({
     allowProposedApi: false, scrollback: 2000, cursorBlink: false, minimumContrastRatio: 4.5,
@@ -35,7 +35,7 @@ export function show(element, on) {
   term.open(element);
   fit.fit();
   const encoder = new TextEncoder();
-  let ctrl = false; // the next key of the screen's keyboard
+  let ctrl = false; // applies to the next key of the on-screen keyboard
   let ctrlEnded = () => {};
   const typed = (text) => {
     if (ctrl && text.length === 1) {
@@ -46,7 +46,7 @@ export function show(element, on) {
     on.typed(encoder.encode(text));
   };
   term.onData(typed);
-  term.onBinary((bytes) => on.typed(Uint8Array.from(bytes, (c) => c.charCodeAt(0)))); // reports of the mouse that are no text
+  term.onBinary((bytes) => on.typed(Uint8Array.from(bytes, (c) => c.charCodeAt(0)))); // mouse reports that are not text
   term.onResize(({ cols, rows }) => on.resized(cols, rows));
   const observer = new ResizeObserver(() => fit.fit());
   observer.observe(element);

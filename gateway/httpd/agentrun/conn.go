@@ -23,25 +23,25 @@ import (
 var plots string
 
 const (
-	workDir = "/code" // AgentRun's
+	workDir = "/code" // as in AgentRun
 	script  = "main.py"
 
-	lingering  = 50 * time.Millisecond // for output that is on its way when the code has ended; who holds it open longer is killed
+	lingering  = 50 * time.Millisecond // for output under way when the code has ended; processes that hold it open longer are killed
 	killWithin = 5 * time.Second
 	maxAnswer  = 64 << 10
 	exitKilled = 128 + 9
 )
 
-// box is a connection to the sandbox of a call.
-type box struct {
+// conn is a connection to a call's sandbox.
+type conn struct {
 	r      *Runner
 	p      gateway.Principal
 	name   string
 	client *ssh.Client // nil in the zero value
 }
 
-func dial(ctx context.Context, r *Runner, p gateway.Principal, name string) (*box, error) {
-	b := &box{r: r, p: p, name: name}
+func dial(ctx context.Context, r *Runner, p gateway.Principal, name string) (*conn, error) {
+	b := &conn{r: r, p: p, name: name}
 	up, err := r.o.Hub.Relay.Open(ctx, p, name, nil)
 	if err != nil {
 		return b, err
@@ -50,21 +50,21 @@ func dial(ctx context.Context, r *Runner, p gateway.Principal, name string) (*bo
 	return b, nil
 }
 
-// close ends the connection. It may be called again.
-func (b *box) close() {
+// close ends the connection. A second call does nothing.
+func (b *conn) close() {
 	if b.client != nil {
 		b.client.Close()
 		_ = b.client.Wait()
 	}
 }
 
-// ask runs a command of ours and returns what it printed.
-func (b *box) ask(ctx context.Context, command, input string) (string, error) {
+// ask runs a command of the daemon and returns its output.
+func (b *conn) ask(ctx context.Context, command, input string) (string, error) {
 	out := &output{head: maxAnswer}
 	err := connect.Run(ctx, b.client, connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out})
 	if _, ok := errors.AsType[*connect.ExitError](err); ok {
-		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "the image of calls does not run Python: " + err.Error(),
-			Hint: "the key agentrun.image has to name one with python3 and pip"}
+		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "image cannot run Python: " + err.Error(),
+			Hint: "set agentrun.image to an image with python3 and pip"}
 	}
 	if err != nil {
 		return "", fmt.Errorf("run in %s: %w", b.name, err)
@@ -72,7 +72,8 @@ func (b *box) ask(ctx context.Context, command, input string) (string, error) {
 	return out.String(), nil
 }
 
-// marks tells when the code has ended: its shell says so on its standard error, which the code does not have.
+// marks detects the end of the code. The wrapping shell reports it on standard error, to which the
+// code has no access.
 type marks struct {
 	once sync.Once
 	end  chan struct{}
@@ -99,9 +100,9 @@ func (m *marks) files() bool {
 	return bytes.Contains(m.text, []byte("files"))
 }
 
-// python runs the code in the working directory, as a file, so that tracebacks have its lines. It
-// has no input: input() raises EOFError at once.
-func (b *box) python(ctx context.Context, code string) (Result, error) {
+// python runs the code as a file in the working directory, so that tracebacks show its lines. Its
+// standard input is empty: input() raises EOFError.
+func (b *conn) python(ctx context.Context, code string) (Result, error) {
 	input, env := code, "PYTHONUNBUFFERED=1 PYTHONUTF8=1"
 	place := fmt.Sprintf("head -c %d >%s", len(code), script)
 	if strings.Contains(code, "matplotlib") {
@@ -126,7 +127,7 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 	case <-said.end:
 		select {
 		case err = <-ended:
-		case <-time.After(lingering): // what it left running has its output: it ends with the call
+		case <-time.After(lingering): // background processes hold the output open: they end with the call
 			err = b.kill(ctx, ended)
 		}
 	case <-timer.C:
@@ -162,18 +163,19 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 	}
 	if said.files() || timedOut {
 		if result.Artifacts, err = b.collect(ctx); err != nil {
-			b.r.log.Warn("files of a call are lost", "sandbox", b.name, "err", err)
+			b.r.log.Warn("artifacts of a call lost", "sandbox", b.name, "err", err)
 		}
 	}
 	return result, nil
 }
 
-// kill ends all that runs in the sandbox, and waits for the end of the command. What was printed before is still delivered.
-func (b *box) kill(ctx context.Context, ended <-chan error) error {
+// kill kills all processes in the sandbox, and waits for the end of the command. Earlier output is
+// still delivered.
+func (b *conn) kill(ctx context.Context, ended <-chan error) error {
 	within, cancel := context.WithTimeout(ctx, killWithin)
 	defer cancel()
 	if _, err := b.r.o.Hub.Rescue(within, b.p, b.name); err != nil {
-		b.r.log.Warn("a call's processes are not killed", "sandbox", b.name, "err", err)
+		b.r.log.Warn("kill of a call's processes failed", "sandbox", b.name, "err", err)
 		b.client.Close()
 	}
 	select {
@@ -185,20 +187,20 @@ func (b *box) kill(ctx context.Context, ended <-chan error) error {
 	}
 }
 
-// whyKilled asks the backend whether a process that was killed was so at the limit of memory.
-func (b *box) whyKilled(ctx context.Context, result *Result) error {
+// whyKilled sets OOMKilled if the backend reports a kill at the memory limit.
+func (b *conn) whyKilled(ctx context.Context, result *Result) error {
 	d, err := b.r.o.Hub.Describe(ctx, b.p, b.name)
 	if err != nil {
 		return err
 	}
 	if d.Used != nil && d.Used.OOMKills > 0 {
 		result.Status = OOMKilled
-		result.Output = line(result.Output, "Killed: it needed more memory than it may have.")
+		result.Output = line(result.Output, "Killed: memory limit exceeded.")
 	}
 	return nil
 }
 
-// line is text with one more line.
+// line returns text with another line.
 func line(text, more string) string {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
@@ -207,11 +209,11 @@ func line(text, more string) string {
 }
 
 const (
-	headBytes = 1536 << 10 // of output that are kept from its beginning
-	tailBytes = 512 << 10  // likewise from its end
+	headBytes = 1536 << 10 // bytes kept of the beginning of the output
+	tailBytes = 512 << 10  // bytes kept of its end
 )
 
-// output keeps the beginning and the end of what is written to it.
+// output keeps the beginning and the end of what is written.
 type output struct {
 	head, tail int
 
@@ -237,7 +239,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// cut reports whether something is left out.
+// cut reports whether bytes were dropped.
 func (o *output) cut() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -246,13 +248,13 @@ func (o *output) cut() bool {
 
 func (o *output) leftOutLocked() int64 { return o.dropped + int64(max(0, len(o.last)-o.tail)) }
 
-// String is what was kept, as text, with a line where something is left out.
+// String returns the kept output as text, with a line where bytes were dropped.
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	text := o.first
 	if n := o.leftOutLocked(); n > 0 {
-		text = fmt.Appendf(bytes.Clone(text), "\n[output truncated: %d bytes are left out here]\n", n)
+		text = fmt.Appendf(bytes.Clone(text), "\n[output truncated: %d bytes dropped]\n", n)
 	}
 	return strings.ToValidUTF8(string(append(text, o.last[max(0, len(o.last)-o.tail):]...)), "\uFFFD")
 }

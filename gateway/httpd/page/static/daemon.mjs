@@ -1,10 +1,11 @@
-// The way to the daemon: requests and sockets with this page's half of the token. The other half is a cookie that no script reads.
+// Requests and sockets to the daemon, with the page's half of the token. The other half is a cookie that
+// scripts cannot read.
 
 const stored = "sandboxd";
 
-let kept = null; // where the browser stores nothing
+let kept = null; // used if the browser has no storage
 
-// login is what this page has of its token: {key, made}, or null.
+// login is the page's half of the token: {key, made}, or null.
 export const login = {
   get: () => {
     try {
@@ -27,15 +28,15 @@ export const login = {
     try {
       localStorage.removeItem(stored);
     } catch {
-      // nothing is stored
+      // no storage
     }
   },
 };
 
-// answerTime is how long the daemon has for an answer, in ms: without one the page would wait for a connection that was lost without a word.
+// answerTime is the timeout of an answer in ms. A connection may be lost without notice.
 const answerTime = 20000;
 
-// Problem is what the daemon answered instead.
+// Problem is an error of the daemon.
 export class Problem extends Error {
   constructor(status, body) {
     super([body?.detail ?? "the daemon does not answer", body?.hint].filter(Boolean).join("; "));
@@ -43,7 +44,7 @@ export class Problem extends Error {
   }
 }
 
-// call asks the daemon. What it throws is a Problem, whose status is 0 where there was no answer.
+// call sends a request to the daemon. It throws a Problem; status 0 means that there was no answer.
 export async function call(method, path, body) {
   const headers = { "X-Sandboxd-Key": login.get()?.key ?? "" };
   if (body) headers["Content-Type"] = "application/json";
@@ -56,15 +57,16 @@ export async function call(method, path, body) {
   if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => null));
   if (answer.status === 204) return null;
   return answer.json().catch(() => {
-    throw new Problem(0); // it was broken off
+    throw new Problem(0); // the answer is incomplete
   });
 }
 
-// Codes with which a socket closes.
+// Close codes of a socket.
 export const closed = { failed: 4400, token: 4401 };
 
-// open opens a socket. on has bytes(Uint8Array), said(object) and closed(code, reason), which is called once and last, unless close is. Its
-// code is 0 where the daemon did not answer, and after lost.
+// open opens a socket. on has bytes(Uint8Array), said(object) and closed(code, reason). closed is the
+// last call, and happens once, unless the page calls close. Its code is 0 if the daemon did not answer,
+// and after lost.
 export function open(path, on) {
   const url = new URL("/page/" + path, location.href);
   url.protocol = url.protocol.replace("http", "ws");
@@ -87,13 +89,13 @@ export function open(path, on) {
     on.closed(e.code, e.reason);
   };
   const send = (data) => socket.readyState === WebSocket.OPEN && socket.send(data);
-  const piece = 32 << 10; // the daemon takes no larger frames
+  const piece = 32 << 10; // the daemon accepts no larger frames
   return {
     say: (object) => send(JSON.stringify(object)),
     type: (bytes) => {
       for (let at = 0; at < bytes.length; at += piece) send(bytes.subarray(at, at + piece));
     },
-    lost, // nothing comes any more
+    lost, // treat the connection as lost
     close: end,
   };
 }
