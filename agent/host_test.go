@@ -464,7 +464,8 @@ func TestHostRouter(t *testing.T) {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 	if _, err := c.Files(bounded(t)); err == nil ||
-		!strings.Contains(err.Error(), "it has no SFTP, and its shell lacks the tools to serve files") {
+		!strings.Contains(
+			err.Error(), "it has no SFTP, and its shell lacks the tools to serve files") {
 		t.Errorf("a router's files: %v", err)
 	}
 	if asked != 1 {

@@ -62,14 +62,15 @@ func errorTexts(row string) (texts []string) {
 	return texts
 }
 
-// goSources returns the lines with strings of the programs and packages, without tests. An expression
-// that continues on the next line is one.
+// goSources returns the lines with strings of the programs and packages, without tests. An
+// expression that continues on the next line is one.
 func goSources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
 	for _, dir := range []string{"agent", "cmd", "gateway", "sandbox"} {
 		err := fs.WalkDir(os.DirFS(".."), dir, func(path string, _ fs.DirEntry, err error) error {
-			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			if err == nil && strings.HasSuffix(path, ".go") &&
+				!strings.HasSuffix(path, "_test.go") {
 				all.WriteString(read(t, filepath.Join("..", path)))
 			}
 			return err

@@ -1,4 +1,5 @@
-// Package docs holds the documentation to the code: what architecture.md draws is what the compiler sees.
+// Package docs holds the documentation to the code: what architecture.md draws is what the compiler
+// sees.
 package docs
 
 import (
@@ -16,8 +17,8 @@ import (
 
 const module = "github.com/sandboxd/sandboxd/"
 
-// TestLayers compares the layers block of architecture.md with go list: a package or an import that nobody drew fails, and
-// so does an arrow that nobody uses. Imports of tests are free.
+// TestLayers compares the layers block of architecture.md with go list: a package or an import that
+// nobody drew fails, and so does an arrow that nobody uses. Imports of tests are free.
 func TestLayers(t *testing.T) {
 	drawn := readLayers(t)
 	real := readImports(t)
@@ -66,7 +67,8 @@ func TestWalls(t *testing.T) {
 	}
 }
 
-// readLayers reads lines `package -> imports…   what it is` of the layers block. Imports end at two blanks.
+// readLayers reads lines `package -> imports… what it is` of the layers block. Imports end at two
+// blanks.
 func readLayers(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("concepts/architecture.md")

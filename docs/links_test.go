@@ -17,8 +17,10 @@ var (
 // TestLinks follows the links between our own pages: the file exists, and so does the heading.
 func TestLinks(t *testing.T) {
 	n := 0
-	for _, page := range append(markdown(t), "../README.md", "../CONTRIBUTING.md", "../SECURITY.md") {
-		for _, m := range link.FindAllStringSubmatch(codeSpan.ReplaceAllString(read(t, page), ""), -1) {
+	for _, page := range append(markdown(t), "../README.md", "../CONTRIBUTING.md",
+		"../SECURITY.md") {
+		for _, m := range link.FindAllStringSubmatch(codeSpan.ReplaceAllString(read(t, page), ""),
+			-1) {
 			if strings.Contains(m[1], ":") {
 				continue // an address elsewhere
 			}

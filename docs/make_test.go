@@ -124,7 +124,8 @@ func usersIn(t *testing.T, dir string) map[string]user {
 // pages are the files that name targets and variables.
 func pages(t *testing.T) []string {
 	t.Helper()
-	return append(markdown(t), "../README.md", "../CONTRIBUTING.md", "../Makefile", "../scripts/Makefile")
+	return append(markdown(t), "../README.md", "../CONTRIBUTING.md", "../Makefile",
+		"../scripts/Makefile")
 }
 
 func read(t *testing.T, file string) string {

@@ -46,7 +46,8 @@ func TestSlowTests(t *testing.T) {
 		top, _, _ := strings.Cut(name, "/")
 		slices.Sort(in)
 		if !slices.Equal(in, packages[top]) {
-			t.Errorf("%s is in %v and slow in %v: neither target runs the others", name, packages[top], in)
+			t.Errorf("%s is in %v and slow in %v: neither target runs the others", name,
+				packages[top], in)
 		}
 	}
 	if len(listed) == 0 || len(packages) < 1000 {
@@ -87,7 +88,8 @@ func testsOf(t *testing.T, root string) map[string][]string {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && slices.Contains([]string{"node_modules", ".venv", ".git", "bin"}, d.Name()):
+		case d.IsDir() && slices.Contains([]string{"node_modules", ".venv", ".git", "bin"},
+			d.Name()):
 			return fs.SkipDir
 		case !strings.HasSuffix(path, "_test.go"):
 			return nil

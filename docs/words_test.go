@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// plain returns the lines of plain.txt: the packages and pages that TestWords holds to the project's
-// style. Add one once it is clean; none is ever taken out.
+// plain returns the lines of plain.txt: the packages and pages that TestWords holds to the
+// project's style. Add one once it is clean; none is ever taken out.
 func plain(t *testing.T) (packages, pages []string) {
 	t.Helper()
 	for _, line := range strings.Fields(read(t, "plain.txt")) {
@@ -176,8 +176,8 @@ func proseOf(t *testing.T, file string) []prose {
 	return all
 }
 
-// paragraphs returns the text of a page by paragraph, without code blocks and code spans. It reports
-// lines that are too long, other than those of tables, headings and links.
+// paragraphs returns the text of a page by paragraph, without code blocks and code spans. It
+// reports lines that are too long, other than those of tables, headings and links.
 func paragraphs(t *testing.T, page string) (all []prose) {
 	t.Helper()
 	var text []string

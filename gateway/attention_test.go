@@ -206,7 +206,8 @@ func TestAttentionHostileLine(t *testing.T) {
 	w.Create(d, "demo")
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
-	w.types(w.person(d), `printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
+	w.types(w.person(d),
+		`printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
 	n := w.watched(watch, "a question", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	})

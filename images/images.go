@@ -48,7 +48,9 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 	}
 	for _, tool := range []string{"bash", "docker"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("building image %s: the %s command is missing; install it, or use an image that the engine can pull", ref, tool)
+			return fmt.Errorf(
+				"building image %s: the %s command is missing; install it, or use an image that "+
+					"the engine can pull", ref, tool)
 		}
 	}
 
@@ -97,14 +99,16 @@ func recipe(ref string) (string, error) {
 		return "", fmt.Errorf("image %s: %w", ref, ErrUnknown)
 	}
 	if tagged && tag != "latest" && (name != "base" || tag != checksum(baseRecipe...)[:12]) {
-		return "", fmt.Errorf("image %s: %w: this version makes sandboxd/%s:latest", ref, ErrUnknown, name)
+		return "", fmt.Errorf("image %s: %w: this version makes sandboxd/%s:latest", ref,
+			ErrUnknown, name)
 	}
 	return name, nil
 }
 
 // baseRecipe lists the files whose checksum names the base image, in the order in which
 // base/build reads them.
-var baseRecipe = []string{"base/build", "base/Dockerfile", "base/packages", "base/dpkg.cfg", "base/pip.conf"}
+var baseRecipe = []string{"base/build", "base/Dockerfile", "base/packages", "base/dpkg.cfg",
+	"base/pip.conf"}
 
 // checksum returns the SHA-256 of the concatenated recipe files, in hexadecimal.
 func checksum(names ...string) string {

@@ -38,7 +38,8 @@ func TestRecipe(t *testing.T) {
 		{"", false},
 	}
 	for _, test := range tests {
-		if _, err := recipe(test.ref); (err == nil) != test.want || err != nil && !errors.Is(err, ErrUnknown) {
+		if _, err := recipe(test.ref); (err == nil) != test.want || err != nil &&
+			!errors.Is(err, ErrUnknown) {
 			t.Errorf("recipe(%q): %v, want one: %v", test.ref, err, test.want)
 		}
 	}
@@ -56,7 +57,8 @@ func TestBaseRecipesAgree(t *testing.T) {
 			t.Errorf("%s installs recommended packages", name)
 		}
 	}
-	if got, want := find(t, dockerfile, `(?m)^RUN (localedef .*)$`), find(t, script, `chroot "\$1" (localedef [^']*)'`); got != want {
+	if got, want := find(t, dockerfile, `(?m)^RUN (localedef .*)$`),
+		find(t, script, `chroot "\$1" (localedef [^']*)'`); got != want {
 		t.Errorf("Dockerfile has %q for the locale, build has %q", got, want)
 	}
 	if !strings.Contains(dockerfile, "--no-install-recommends") {
@@ -78,7 +80,8 @@ func TestBaseRecipesAgree(t *testing.T) {
 		return lines
 	}
 	got := declared(dockerfile, `(?m)^((?:ENV|CMD|USER|WORKDIR|ENTRYPOINT|EXPOSE|VOLUME) .*)$`)
-	want := declared(script, `(?m)--change '((?:ENV|CMD|USER|WORKDIR|ENTRYPOINT|EXPOSE|VOLUME) .*)'`)
+	want := declared(
+		script, `(?m)--change '((?:ENV|CMD|USER|WORKDIR|ENTRYPOINT|EXPOSE|VOLUME) .*)'`)
 	if !slices.Equal(got, want) || len(want) == 0 {
 		t.Errorf("Dockerfile declares %q, build declares %q", got, want)
 	}
@@ -95,8 +98,10 @@ func TestBaseRecipesAgree(t *testing.T) {
 func TestBasePackagesHoldWhatAgentsExpect(t *testing.T) {
 	packages := packageNames(t)
 	for _, name := range []string{
-		"bash", "coreutils", "procps", "psmisc", "curl", "wget", "git", "less", "vim", "nano", "python3", "python3-pip",
-		"python3-venv", "sudo", "tar", "gzip", "xz-utils", "rsync", "openssh-client", "openssh-sftp-server",
+		"bash", "coreutils", "procps", "psmisc", "curl", "wget", "git", "less", "vim", "nano",
+		"python3", "python3-pip",
+		"python3-venv", "sudo", "tar", "gzip", "xz-utils", "rsync", "openssh-client",
+		"openssh-sftp-server",
 		"ca-certificates", "iproute2", "file", "unzip",
 	} {
 		if !slices.Contains(packages, name) {
@@ -116,7 +121,8 @@ func TestBasePackagesHoldWhatAgentsExpect(t *testing.T) {
 // The script and this package use the same files of the recipe for the checksum in the tag.
 func TestBaseScriptChecksumsTheWholeRecipe(t *testing.T) {
 	var names []string
-	for _, name := range strings.Fields(find(t, read(t, "base/build"), `(?m)^recipe=\$\(cat (.*) \| sha256sum\)$`)) {
+	for _, name := range strings.Fields(
+		find(t, read(t, "base/build"), `(?m)^recipe=\$\(cat (.*) \| sha256sum\)$`)) {
 		names = append(names, "base/"+name)
 	}
 	if !slices.Equal(names, baseRecipe) {
@@ -170,7 +176,8 @@ func TestBuildReportsAnEngineThatDoesNotAnswer(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "none.sock"))
 	var out bytes.Buffer
 	err := Build(t.Context(), Default, &out)
-	if err == nil || !strings.Contains(err.Error(), "no Docker engine answers") || !strings.Contains(err.Error(), "DOCKER_HOST") {
+	if err == nil || !strings.Contains(err.Error(), "no Docker engine answers") ||
+		!strings.Contains(err.Error(), "DOCKER_HOST") {
 		t.Errorf("Build = %v, output %q", err, &out)
 	}
 }
@@ -181,7 +188,8 @@ func TestBuildEndsWithItsContext(t *testing.T) {
 	bin := t.TempDir()
 	started := filepath.Join(bin, "started")
 	// An engine that has no image and never completes an import.
-	fake := "#!/bin/bash\n[[ $1 == import ]] || exit 1\n: >" + started + "\necho the engine is asked >&2\nexec sleep 60\n"
+	fake := "#!/bin/bash\n[[ $1 == import ]] || exit 1\n: >" + started +
+		"\necho the engine is asked >&2\nexec sleep 60\n"
 	if err := os.WriteFile(filepath.Join(bin, "docker"), []byte(fake), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -232,21 +240,24 @@ func TestBuildThatBreaksOffLeavesNoImage(t *testing.T) {
 		"newuidmap":  `exit 0`,
 		"unshare":    `exit 0`,
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/bash\n"+script+"\n"), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/bash\n"+script+"\n"),
+			0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 
 	var out bytes.Buffer
-	if err := Build(t.Context(), Default, &out); err == nil || !strings.Contains(err.Error()+out.String(), "no mirror answers") {
+	if err := Build(t.Context(), Default, &out); err == nil ||
+		!strings.Contains(err.Error()+out.String(), "no mirror answers") {
 		t.Errorf("Build = %v, output %q", err, &out)
 	}
 	asked, err := os.ReadFile(calls)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(asked), "\nrmi sha256:torn\n") || regexp.MustCompile(`(?m)^tag |^import .*- \S+$`).Match(asked) {
+	if !strings.Contains(string(asked), "\nrmi sha256:torn\n") ||
+		regexp.MustCompile(`(?m)^tag |^import .*- \S+$`).Match(asked) {
 		t.Errorf("the engine was asked:\n%s", asked)
 	}
 }
@@ -257,7 +268,8 @@ func TestBuildEmptyImage(t *testing.T) {
 	if err := Build(t.Context(), "sandboxd/empty", &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	if got := docker(t, "image", "inspect", "--format", "{{.Size}}", "sandboxd/empty:latest"); got != "0" {
+	if got := docker(t, "image", "inspect", "--format", "{{.Size}}",
+		"sandboxd/empty:latest"); got != "0" {
 		t.Errorf("size of the empty image = %s", got)
 	}
 }
@@ -288,10 +300,13 @@ func TestBaseImage(t *testing.T) {
 		[ ! -s /etc/machine-id ] || echo "a machine id"
 		[ -z "$(find / -xdev -name '*.deb' -print -quit)" ] || echo "packages left in a cache"
 		exit 0`
-	if got := docker(t, "run", "--rm", "--network", "none", "--label", "sandboxd.test=images", Default, "bash", "-c", questions); got != "" {
+	if got := docker(t, "run", "--rm", "--network", "none", "--label", "sandboxd.test=images",
+		Default, "bash", "-c", questions); got != "" {
 		t.Errorf("%s:\n%s", Default, got)
 	}
-	if got, want := docker(t, "image", "inspect", "--format", `{{index .Config.Labels "sandboxd.recipe"}}`, Default), checksum(baseRecipe...); got != want {
+	if got, want := docker(t, "image", "inspect", "--format",
+		`{{index .Config.Labels "sandboxd.recipe"}}`, Default),
+		checksum(baseRecipe...); got != want {
 		t.Errorf("label sandboxd.recipe = %q, want %q", got, want)
 	}
 }
@@ -342,7 +357,8 @@ func requireEngine(t *testing.T) {
 		t.Skip("an engine is not for short tests")
 	}
 	requireTools(t, "bash", "docker")
-	if out, err := exec.CommandContext(t.Context(), "docker", "version").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "docker",
+		"version").CombinedOutput(); err != nil {
 		unavailable(t, "no Docker engine: scripts/setup test\n%s", out)
 	}
 }

@@ -17,7 +17,8 @@ func TestLayeredRecipes(t *testing.T) {
 		if got := find(t, dockerfile, `(?m)^FROM (\S+)$`); got != "sandboxd/"+below+":latest" {
 			t.Errorf("%s begins with %s, not with %s", name, got, below)
 		}
-		for _, want := range []string{"COPY packages ", "sed 's/#.*//' /tmp/packages", "--no-install-recommends", "rm -rf /var/lib/apt/lists/* /tmp/packages"} {
+		for _, want := range []string{"COPY packages ", "sed 's/#.*//' /tmp/packages",
+			"--no-install-recommends", "rm -rf /var/lib/apt/lists/* /tmp/packages"} {
 			if !strings.Contains(dockerfile, want) {
 				t.Errorf("%s/Dockerfile lacks %q", name, want)
 			}
@@ -41,7 +42,8 @@ func TestLayeredRecipes(t *testing.T) {
 // below.
 func TestLayerChecksumsTheWholeRecipe(t *testing.T) {
 	script := read(t, "layer")
-	if got := find(t, script, `\(cat (.*) && label "sandboxd/\$below:latest"\)`); got != "../layer ./*" {
+	if got := find(
+		t, script, `\(cat (.*) && label "sandboxd/\$below:latest"\)`); got != "../layer ./*" {
 		t.Errorf("layer checksums %q", got)
 	}
 }
@@ -62,7 +64,8 @@ func TestPythonImage(t *testing.T) {
 		[ -z "$(find / -xdev -name '*.deb' -print -quit)" ] || echo "packages left in a cache"
 		ls /root/.cache/matplotlib/fontlist* >/dev/null || echo "no cache of fonts"
 		exit 0`
-	if got := docker(t, "run", "--rm", "--network", "none", "--label", "sandboxd.test=images", Python, "bash", "-c", questions); got != "" {
+	if got := docker(t, "run", "--rm", "--network", "none", "--label", "sandboxd.test=images",
+		Python, "bash", "-c", questions); got != "" {
 		t.Errorf("%s:\n%s", Python, got)
 	}
 	dir := t.TempDir()

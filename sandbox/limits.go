@@ -11,13 +11,14 @@ import (
 // Limits bound what a sandbox may use. Zero means the default, from DefaultLimits unless a field
 // says otherwise.
 type Limits struct {
-	Memory   int64   `json:"memory"`   // bytes, /dev/shm included
-	CPUs     float64 `json:"cpus"`     // cores; the default is capped at what the engine has
-	PIDs     int64   `json:"pids"`     // processes and threads
-	Shm      int64   `json:"shm"`      // bytes of /dev/shm
-	NoFile   int64   `json:"nofile"`   // open files of a process; the default is at most the engine's
-	Disk     int64   `json:"disk"`     // bytes that its files occupy beyond those of its image
-	Sessions int64   `json:"sessions"` // concurrent sessions
+	Memory int64   `json:"memory"` // bytes, /dev/shm included
+	CPUs   float64 `json:"cpus"`   // cores; the default is capped at what the engine has
+	PIDs   int64   `json:"pids"`   // processes and threads
+	Shm    int64   `json:"shm"`    // bytes of /dev/shm
+	// Open files of a process; the default is at most the engine's.
+	NoFile   int64 `json:"nofile"`
+	Disk     int64 `json:"disk"`     // bytes that its files occupy beyond those of its image
+	Sessions int64 `json:"sessions"` // concurrent sessions
 
 	// Connections bounds concurrent connections of a network that the daemon carries.
 	Connections int64 `json:"connections"`
@@ -62,7 +63,8 @@ var AllLimits = []Limit{
 		func(l *Limits) any { return &l.Disk }},
 	{"sessions", "largest number of sessions", false, 1, 256, // each has a terminal
 		func(l *Limits) any { return &l.Sessions }},
-	{"connections", "largest number of connections, with network filtered or allowlist", false, 1, 65536,
+	{"connections", "largest number of connections, with network filtered or allowlist", false, 1,
+		65536,
 		func(l *Limits) any { return &l.Connections }},
 }
 

@@ -52,7 +52,9 @@ func TestLimitSet(t *testing.T) {
 		if got, err := d.Text(DefaultLimits), DefaultLimits.Check(); got == "" || err != nil {
 			t.Errorf("%s: default %q, %v", d.Name, got, err)
 		}
-		nonsense := []string{"", "0", "-1", "lots", "1 g", " 1", "NaN", "inf", "-inf", "1e300", "0x10", "9223372036854775808", "1;reboot", "1\n2", "½", "1b2", "1,5", strings.Repeat("9", 400)}
+		nonsense := []string{"", "0", "-1", "lots", "1 g", " 1", "NaN", "inf", "-inf", "1e300",
+			"0x10", "9223372036854775808", "1;reboot", "1\n2", "½", "1b2", "1,5",
+			strings.Repeat("9", 400)}
 		if d.Name != "cpus" {
 			nonsense = append(nonsense, "0.5")
 		}
@@ -64,8 +66,10 @@ func TestLimitSet(t *testing.T) {
 		for _, text := range nonsense {
 			got := DefaultLimits
 			err := d.Set(&got, text)
-			if err == nil || !strings.Contains(err.Error(), "it may be "+d.show(d.least)+" to "+d.show(d.most)) {
-				t.Errorf("%s %q: got error %v, want one that says what it may be", d.Name, text, err)
+			if err == nil || !strings.Contains(err.Error(), "it may be "+d.show(d.least)+" to "+
+				d.show(d.most)) {
+				t.Errorf("%s %q: got error %v, want one that says what it may be", d.Name, text,
+					err)
 			}
 			if got != DefaultLimits {
 				t.Errorf("%s %q: changed to %+v", d.Name, text, got)
@@ -88,7 +92,8 @@ func FuzzLimitSet(f *testing.F) {
 				t.Errorf("%s %q: was taken, and then %v", d.Name, text, err)
 			}
 			if err := d.Set(&again, d.Text(got)); err != nil || again != got {
-				t.Errorf("%s %q: got %+v, and by way of %q %+v, %v", d.Name, text, got, d.Text(got), again, err)
+				t.Errorf("%s %q: got %+v, and by way of %q %+v, %v", d.Name, text, got, d.Text(got),
+					again, err)
 			}
 		}
 	})
@@ -107,7 +112,8 @@ func TestLimitsCheck(t *testing.T) {
 		{"few sessions", Limits{Sessions: -5}, "sessions: -5 is out of bounds; it may be 1 to 256"},
 	} {
 		err := tt.limits.Check()
-		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+		if (err == nil) != (tt.want == "") || err != nil &&
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}

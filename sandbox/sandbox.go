@@ -25,11 +25,12 @@ type Spec struct {
 	// Owner is the principal whose images the sandbox may use.
 	Owner string
 
-	Image      string     // image reference; empty means DefaultImage
-	Network    Network    // empty means NetworkNone
-	Via        Via        // how the daemon carries Network; empty means the best available
-	Limits     Limits     //
-	User       string     // "name", "uid" or "uid:gid" inside; empty means the image's USER, else root
+	Image   string  // image reference; empty means DefaultImage
+	Network Network // empty means NetworkNone
+	Via     Via     // how the daemon carries Network; empty means the best available
+	Limits  Limits  //
+	// "name", "uid" or "uid:gid" inside; empty means the image's USER, else root.
+	User       string
 	Sudo       bool       // leave out no-new-privileges, so that setuid programs work
 	Env        []string   // "K=V", added to the image's ENV
 	Entrypoint Entrypoint // whether the image's ENTRYPOINT and CMD run as a session
@@ -40,8 +41,9 @@ type Spec struct {
 	// Mounts are directories of the machine, each at the same absolute path inside. If one is
 	// writable and User is empty, sessions run as the owner of the first such directory, and Sudo
 	// is implied unless the owner is root.
-	Mounts  []Mount
-	Workdir string // where commands begin; empty means the first of Mounts, else the image's WORKDIR
+	Mounts []Mount
+	// Where commands begin; empty means the first of Mounts, else the image's WORKDIR.
+	Workdir string
 
 	Host Host // the machine, for the backend that boots none
 
@@ -95,7 +97,8 @@ const (
 type Entrypoint string
 
 const (
-	EntrypointSession Entrypoint = ""    // runs as the session "entrypoint" unless it is just a shell
+	// Runs as the session "entrypoint" unless it is just a shell.
+	EntrypointSession Entrypoint = ""
 	EntrypointOff     Entrypoint = "off" // does not run
 )
 

@@ -130,7 +130,8 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 		live.Found = "not needed: containers are not processes of the engine's service"
 	case !info.Info.LiveRestoreEnabled:
 		live.Found = "off: a restart of the engine stops all sandboxes (their files stay)"
-		live.Fix = `set "live-restore": true in /etc/docker/daemon.json, then: systemctl reload docker`
+		live.Fix =
+			`set "live-restore": true in /etc/docker/daemon.json, then: systemctl reload docker`
 	}
 	return append(all, live)
 }

@@ -274,7 +274,10 @@ func TestHostileServerLocalCommands(t *testing.T) {
 	must(t, err)
 	// #nosec G306 -- a program
 	must(t, os.WriteFile(filepath.Join(s.home, "scp"),
-		[]byte("#!/bin/sh\nexec "+scp+` -o UserKnownHostsFile="$HOME/.ssh/known_hosts" -i "$HOME/.ssh/id_ed25519" "$@"`+"\n"), 0o700))
+		[]byte(
+			"#!/bin/sh\nexec "+scp+
+				` -o UserKnownHostsFile="$HOME/.ssh/known_hosts" -i "$HOME/.ssh/id_ed25519" "$@"`+
+				"\n"), 0o700))
 	got := s.onTerminal(t, "cp", "web:/x", ".")
 	isSafe(t, got)
 	if !strings.Contains(got, "beside") {

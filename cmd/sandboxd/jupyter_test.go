@@ -70,7 +70,8 @@ func TestJupyter(t *testing.T) {
 		t.Errorf("its socket ended with %v", err)
 	}
 	if err := other.Write(ctx, websocket.MessageText,
-		[]byte(`{"header":{"msg_id":"1","msg_type":"kernel_info_request","session":"s","username":"","version":"5.3"},"parent_header":{},"metadata":{},"channel":"shell","content":{}}`)); err != nil {
+		[]byte(
+			`{"header":{"msg_id":"1","msg_type":"kernel_info_request","session":"s","username":"","version":"5.3"},"parent_header":{},"metadata":{},"channel":"shell","content":{}}`)); err != nil {
 		t.Fatal(err)
 	}
 	for answered := false; !answered; {

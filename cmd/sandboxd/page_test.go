@@ -97,7 +97,8 @@ func TestPageAnswersApt(t *testing.T) {
 	}
 
 	do(chromedp.Navigate(strings.TrimSpace(m.control("page"))))
-	until(`document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue? [Y/n]")`)
+	until(
+		`document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue? [Y/n]")`)
 	do(chromedp.Evaluate[chromedp.Void](`document.querySelector(".row.asks").click()`))
 	shows("Do you want to continue? [Y/n]")
 	until(`document.querySelector("#typing").textContent.startsWith("agent:")`)
@@ -124,7 +125,8 @@ func TestPageAnswersApt(t *testing.T) {
 	m.end(syscall.SIGTERM)
 	until(`!document.querySelector("#problem").hidden`)
 	m.start("--http", at)
-	until(`document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility()`)
+	until(
+		`document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility()`)
 	m.control("run -n web -- echo still here")
 	shows("still here")
 }

@@ -50,7 +50,8 @@ func check(t *testing.T, err error, code wire.Code, key string, images bool) {
 	switch {
 	case code == "" && err != nil:
 		t.Errorf("denied: %v", err)
-	case code != "" && (e == nil || e.Code != code || !strings.Contains(e.Message, key) || e.Hint == ""):
+	case code != "" && (e == nil || e.Code != code || !strings.Contains(e.Message, key) ||
+		e.Hint == ""):
 		t.Errorf("error %+v, want code %s that names %s, with a hint", e, code, key)
 	case errors.Is(err, ErrImages) != images:
 		t.Errorf("%v is about images: %v, want %v", err, !images, images)
@@ -62,13 +63,16 @@ func TestStart(t *testing.T) {
 	q, total := Quota{Memory: 2 * gib, Disk: 1}, Total{Sandboxes: 2, Running: 2}
 	own := sandbox.Limits{Memory: gib, Disk: gib}
 	check(t, Start(q, total, Usage{Memory: gib, Disk: gib}, All{2, 1}, own), "", "", false)
-	check(t, Start(q, total, Usage{}, All{2, 2}, own), wire.CodeLimitSandboxes, "total.running", false)
-	check(t, Start(q, total, Usage{Memory: 2 * gib}, All{1, 1}, own), wire.CodeLimitQuota, "quota.memory", false)
+	check(t, Start(q, total, Usage{}, All{2, 2}, own), wire.CodeLimitSandboxes, "total.running",
+		false)
+	check(t, Start(q, total, Usage{Memory: 2 * gib}, All{1, 1}, own), wire.CodeLimitQuota,
+		"quota.memory", false)
 }
 
 func TestImageAndSession(t *testing.T) {
 	check(t, Image(Quota{Disk: 3 * gib}, Usage{Disk: gib, Kept: gib}, gib), "", "", false)
-	check(t, Image(Quota{Disk: 3 * gib}, Usage{Disk: gib, Kept: gib}, gib+1), wire.CodeLimitQuota, "quota.disk", true)
+	check(t, Image(Quota{Disk: 3 * gib}, Usage{Disk: gib, Kept: gib}, gib+1), wire.CodeLimitQuota,
+		"quota.disk", true)
 	check(t, Image(Quota{}, Usage{Disk: gib}, gib), "", "", false)
 	check(t, Session(Quota{}, 1000), "", "", false)
 	check(t, Session(Quota{Sessions: 2}, 1), "", "", false)
@@ -82,7 +86,8 @@ func TestPoolHasWhatIsLeft(t *testing.T) {
 		key  string
 	}{{All{0, 0}, 5, "total.running"}, {All{4, 4}, 1, "total.running"}, {All{5, 5}, 0, "total.running"}, {All{9, 1}, 1, "total.sandboxes"},
 		{All{12, 9}, 0, "total.running"}, {All{12, 1}, 0, "total.sandboxes"}} {
-		if room, key := (Total{Sandboxes: 10, Running: 5}).Pool(tt.all); room != tt.room || key != tt.key {
+		if room, key := (Total{Sandboxes: 10, Running: 5}).Pool(tt.all); room != tt.room ||
+			key != tt.key {
 			t.Errorf("beside %+v: %d by %s, want %d by %s", tt.all, room, key, tt.room, tt.key)
 		}
 	}
@@ -150,7 +155,8 @@ func TestGaugeDue(t *testing.T) {
 			t.Errorf("%s: due %v", tt.name, due)
 		}
 	}
-	if now := start.Add(time.Minute); g.Worked(now, 10*gib, time.Second+diskWorked/2) || g.Due(now.Add(time.Second), 10*gib, gib, false) {
+	if now := start.Add(time.Minute); g.Worked(now, 10*gib, time.Second+diskWorked/2) ||
+		g.Due(now.Add(time.Second), 10*gib, gib, false) {
 		t.Error("an idle sandbox is measured")
 	}
 	if !g.Worked(start.Add(2*time.Minute), 10*gib, 2*time.Second) {
@@ -161,17 +167,20 @@ func TestGaugeDue(t *testing.T) {
 // More usage never turns a denial into an admission.
 func FuzzCreate(f *testing.F) {
 	f.Add(uint8(1), int64(gib), int64(gib), int64(gib), uint16(1000), uint8(3), uint8(2))
-	f.Fuzz(func(t *testing.T, sandboxes uint8, memory, disk, kept int64, milli uint16, exist, running uint8) {
+	f.Fuzz(func(t *testing.T, sandboxes uint8, memory, disk, kept int64, milli uint16, exist,
+		running uint8) {
 		q := Quota{Sandboxes: 64, Memory: 8 * gib, CPUs: 4, Disk: 50 * gib}
 		total := Total{Sandboxes: 100, Running: 50}
 		bound := func(n int64) int64 { return max(0, n) % (100 * gib) }
-		less := Usage{Sandboxes: int(sandboxes), Memory: bound(memory), CPUs: float64(milli) / 1000, Disk: bound(disk), Kept: bound(kept)}
+		less := Usage{Sandboxes: int(sandboxes), Memory: bound(memory), CPUs: float64(milli) / 1000,
+			Disk: bound(disk), Kept: bound(kept)}
 		all := All{int(exist), int(running)}
 		own := sandbox.Limits{Memory: gib, CPUs: 0.5, Disk: gib}
 		if Create(q, total, less, all, own) == nil {
 			return
 		}
-		more := Usage{less.Sandboxes + 1, less.Memory + gib, less.CPUs + 1, less.Disk + gib, less.Kept + gib}
+		more := Usage{less.Sandboxes + 1, less.Memory + gib, less.CPUs + 1, less.Disk + gib,
+			less.Kept + gib}
 		if Create(q, total, more, All{all.Exist + 1, all.Running + 1}, own) == nil {
 			t.Errorf("%+v beside %+v is denied, and more is not", less, all)
 		}
@@ -180,7 +189,8 @@ func FuzzCreate(f *testing.F) {
 
 // Cores have at most three decimals; counts have none.
 func TestCoresText(t *testing.T) {
-	for n, want := range map[float64]string{0: "0", 0.5: "0.5", 0.1 + 0.2: "0.3", 1.125: "1.125", 10000: "10000", 123456: "123456"} {
+	for n, want := range map[float64]string{0: "0", 0.5: "0.5", 0.1 + 0.2: "0.3", 1.125: "1.125",
+		10000: "10000", 123456: "123456"} {
 		if got := Cores(n); got != want {
 			t.Errorf("Cores(%v) = %q, want %q", n, got, want)
 		}
@@ -194,10 +204,12 @@ func TestCarries(t *testing.T) {
 	}{{2 << 30, 32768, 1 << 20, 64}, {8 << 30, 32768, 1 << 20, 256}, {64 << 30, 32768, 1 << 20, 512}, {64 << 30, 32768, 4096, 256},
 		{512 << 30, 4 << 20, 1 << 20, 1000}, {0, 0, 0, 1000}, {1 << 20, 0, 0, 1}} {
 		if got := carries(tt.memory, tt.threads, tt.files); got != tt.want {
-			t.Errorf("%d bytes, %d threads, %d files: got %d, want %d", tt.memory, tt.threads, tt.files, got, tt.want)
+			t.Errorf("%d bytes, %d threads, %d files: got %d, want %d", tt.memory, tt.threads,
+				tt.files, got, tt.want)
 		}
 	}
-	if here := (Total{}).WithDefaults(); here.Running < 1 || here.Running > here.Sandboxes || number("/proc/meminfo", "MemTotal:") == 0 {
+	if here := (Total{}).WithDefaults(); here.Running < 1 || here.Running > here.Sandboxes ||
+		number("/proc/meminfo", "MemTotal:") == 0 {
 		t.Errorf("of this machine: %+v", here)
 	}
 }

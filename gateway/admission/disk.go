@@ -92,7 +92,8 @@ func (g *Gauge) Above(limit int64) string {
 	case g.Used.Bytes > most.Bytes:
 		return fmt.Sprintf("its files occupy more than %s (--disk)", Size(limit))
 	case g.Used.Files > most.Files:
-		return fmt.Sprintf("it has more than the %d files that go with %s (--disk)", sandbox.MaxFiles(limit), Size(limit))
+		return fmt.Sprintf("it has more than the %d files that go with %s (--disk)",
+			sandbox.MaxFiles(limit), Size(limit))
 	}
 	return ""
 }
@@ -103,8 +104,12 @@ func Run(room, floor int64) error {
 	if room >= floor {
 		return nil
 	}
-	e := wire.Errorf(wire.CodeUnavailable, "%s: this machine has only %s of disk left, and disk.min_free is %s", DiskFull, Size(room), Size(floor))
-	e.Hint = "free disk space, for example with sandboxd rm or docker image prune, or lower disk.min_free"
+	e := wire.Errorf(wire.CodeUnavailable,
+		"%s: this machine has only %s of disk left, and disk.min_free is %s", DiskFull, Size(room),
+		Size(floor))
+	e.Hint =
+		"free disk space, for example with sandboxd rm or docker image prune, or lower " +
+			"disk.min_free"
 	return e
 }
 
@@ -114,7 +119,9 @@ func Copy(weight, limit int64) error {
 	if limit == 0 || weight <= limit {
 		return nil
 	}
-	e := wire.Errorf(wire.CodeUnavailable, "%s: an image of its files would have %s, and its limit is %s", DiskFull, Size(weight), Size(limit))
+	e := wire.Errorf(wire.CodeUnavailable,
+		"%s: an image of its files would have %s, and its limit is %s", DiskFull, Size(weight),
+		Size(limit))
 	e.Hint = "remove files in the sandbox; holes in files count, too"
 	return e
 }
@@ -125,7 +132,9 @@ func CopyTo(weight, room, floor int64) error {
 	if room-weight >= floor {
 		return nil
 	}
-	e := wire.Errorf(wire.CodeUnavailable, "%s: an image of its files would have %s, this machine has %s of disk left, and disk.min_free is %s",
+	e := wire.Errorf(wire.CodeUnavailable,
+		"%s: an image of its files would have %s, this machine has %s of disk left, and "+
+			"disk.min_free is %s",
 		DiskFull, Size(weight), Size(room), Size(floor))
 	e.Hint = "free disk space, for example with sandboxd rm or docker image prune"
 	return e

@@ -53,7 +53,8 @@ type Usage struct {
 // may. The code is limit_sandboxes or limit_quota.
 func Create(q Quota, t Total, has Usage, all All, own sandbox.Limits) error {
 	if has.Sandboxes >= q.Sandboxes {
-		e := wire.Errorf(wire.CodeLimitSandboxes, "you have %d sandboxes; the limit is %d (max_sandboxes)", has.Sandboxes, q.Sandboxes)
+		e := wire.Errorf(wire.CodeLimitSandboxes,
+			"you have %d sandboxes; the limit is %d (max_sandboxes)", has.Sandboxes, q.Sandboxes)
 		e.Hint = "remove one with sandboxd rm"
 		return e
 	}
@@ -118,7 +119,8 @@ func Image(q Quota, has Usage, more int64) error {
 	if q.Disk == 0 || disk <= q.Disk {
 		return nil
 	}
-	e := wire.Errorf(wire.CodeLimitQuota, "with %s more your sandboxes and images would have %s of disk; the limit is %s (quota.disk)",
+	e := wire.Errorf(wire.CodeLimitQuota,
+		"with %s more your sandboxes and images would have %s of disk; the limit is %s (quota.disk)",
 		Size(more), Size(disk), Size(q.Disk))
 	e.Hint = "rm a sandbox, or docker rmi a snapshot"
 	return imagesError{e}
@@ -129,13 +131,16 @@ func Session(q Quota, has int) error {
 	if q.Sessions == 0 || has < q.Sessions {
 		return nil
 	}
-	e := wire.Errorf(wire.CodeLimitQuota, "your sandboxes have %d sessions; the limit is %d (quota.sessions)", has, q.Sessions)
+	e := wire.Errorf(wire.CodeLimitQuota,
+		"your sandboxes have %d sessions; the limit is %d (quota.sessions)", has, q.Sessions)
 	e.Hint = "end one with exit, or stop a sandbox"
 	return e
 }
 
 func overQuota(key, what, sum, own, most, hint string) *wire.Error {
-	e := wire.Errorf(wire.CodeLimitQuota, "with its %s your sandboxes would have %s of %s; the limit is %s (%s)", own, sum, what, most, key)
+	e := wire.Errorf(wire.CodeLimitQuota,
+		"with its %s your sandboxes would have %s of %s; the limit is %s (%s)", own, sum, what,
+		most, key)
 	e.Hint = hint
 	return e
 }

@@ -40,8 +40,10 @@ func (t Total) WithDefaults() Total {
 	if t.Running == 0 {
 		var files syscall.Rlimit
 		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // unknown is 0
-		threads := min(number("/proc/sys/kernel/pid_max", ""), number("/proc/sys/kernel/threads-max", ""))
-		t.Running = carries(number("/proc/meminfo", "MemTotal:")<<10, threads, int64(min(files.Cur, 1<<30)))
+		threads := min(number("/proc/sys/kernel/pid_max", ""),
+			number("/proc/sys/kernel/threads-max", ""))
+		t.Running = carries(number("/proc/meminfo", "MemTotal:")<<10, threads,
+			int64(min(files.Cur, 1<<30)))
 	}
 	t.Running = min(t.Running, t.Sandboxes)
 	return t
@@ -51,7 +53,8 @@ func (t Total) WithDefaults() Total {
 // the daemon. An unknown resource is 0, and does not count.
 func carries(memory, threads, files int64) int {
 	most := int64(defaultAll)
-	for _, has := range []struct{ all, one int64 }{{memory, memoryOfOne}, {threads, threadsOfOne}, {files, filesOfOne}} {
+	for _, has := range []struct{ all, one int64 }{{memory, memoryOfOne}, {threads, threadsOfOne},
+		{files, filesOfOne}} {
 		if has.all > 0 {
 			most = min(most, has.all/has.one)
 		}
@@ -77,7 +80,9 @@ func number(path, key string) int64 {
 // create returns why another running sandbox is not allowed.
 func (t Total) create(all All) error {
 	if all.Exist >= t.Sandboxes {
-		e := wire.Errorf(wire.CodeLimitSandboxes, "this daemon has %d sandboxes of all owners; the limit is %d (total.sandboxes)", all.Exist, t.Sandboxes)
+		e := wire.Errorf(wire.CodeLimitSandboxes,
+			"this daemon has %d sandboxes of all owners; the limit is %d (total.sandboxes)",
+			all.Exist, t.Sandboxes)
 		e.Hint = "remove one with sandboxd rm, or raise total.sandboxes"
 		return e
 	}
@@ -89,7 +94,9 @@ func (t Total) start(all All) error {
 	if all.Running < t.Running {
 		return nil
 	}
-	e := wire.Errorf(wire.CodeLimitSandboxes, "this daemon runs %d sandboxes of all owners; the limit is %d (total.running)", all.Running, t.Running)
+	e := wire.Errorf(wire.CodeLimitSandboxes,
+		"this daemon runs %d sandboxes of all owners; the limit is %d (total.running)", all.Running,
+		t.Running)
 	e.Hint = "stop or rm one, or raise total.running if the machine has the capacity"
 	return e
 }

@@ -22,17 +22,21 @@ import (
 type Sandbox interface {
 	Name() string
 	Sessions() *live.Sessions
-	IsHost() bool                     // a machine taken as it is: its guest is a program of the account
-	IsPaused() bool                   //
-	StopsAfter() time.Duration        // so long after everybody has left it stops, for nothing runs in it; 0 when it does not
-	MayStay(party wire.Party) error   // nil while the party has the rights in it that it came with
-	MayBegin() (done func(), e error) // whether another session fits; done is called when it is there, or will not be
-	Touch()                           // it is used now
+	// A machine taken as it is: its guest is a program of the account.
+	IsHost() bool
+	IsPaused() bool //
+	// So long after everybody has left it stops, for nothing runs in it; 0 when it does not.
+	StopsAfter() time.Duration
+	MayStay(party wire.Party) error // nil while the party has the rights in it that it came with
+	// Whether another session fits; done is called when it is there, or will not be.
+	MayBegin() (done func(), e error)
+	Touch() // it is used now
 
 	// Control returns its control connection, for a party on a session. A sandbox that does not run
 	// is started for a party that may drive and starts the session; one that is paused is resumed
 	// for one that may drive.
-	Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error)
+	Control(ctx context.Context, party wire.Party, session string, starts bool,
+		progress func(string)) (*connect.Control, error)
 	// Again returns the control connection after one broke, and starts nothing. An error that
 	// cannot pass is a *wire.Error with code lost and a reason.
 	Again(ctx context.Context) (*connect.Control, error)
@@ -44,26 +48,30 @@ type Sandbox interface {
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
 	// Wake resumes it for the principal by if it is paused.
 	Wake(ctx context.Context, by string) error
-	// Within is ctx for a call that waits for the guest: it also ends with an *interrupt.FrozenError when the
-	// sandbox is paused or its guest falls silent. The caller calls over.
+	// Within is ctx for a call that waits for the guest: it also ends with an
+	// *interrupt.FrozenError when the sandbox is paused or its guest falls silent. The caller calls
+	// over.
 	Within(ctx context.Context) (_ context.Context, over func())
 	Silence() error // refuses a call while the guest is silent; nil while it answers
 
-	Over() *wire.Error                 // the loss of what was under way, unless it goes on as far as is known
+	// The loss of what was under way, unless it goes on as far as is known.
+	Over() *wire.Error
 	Unreachable(err error) *wire.Error // the loss of what was under way while it does not answer
-	Patience() time.Duration           // how long it may take to answer again after a connection broke
-	Reach(err error) error             // err, of reaching it, with what its owner may see
-	Silent(d time.Duration) error      // the error of a guest that has not answered for so long
-	NotRunning(session string) error   // refuses a caller that may not start it
+	// How long it may take to answer again after a connection broke.
+	Patience() time.Duration
+	Reach(err error) error           // err, of reaching it, with what its owner may see
+	Silent(d time.Duration) error    // the error of a guest that has not answered for so long
+	NotRunning(session string) error // refuses a caller that may not start it
 
 	Stops() *interrupt.Event // ends what was not sent yet
 }
 
 // Options are what attachments work with. All fields are required.
 type Options struct {
-	Log    *slog.Logger
-	Bound  func(context.Context) (context.Context, context.CancelFunc) // ends with the daemon, too
-	Public func(error) *wire.Error                                     // what a stranger may see of an error
+	Log   *slog.Logger
+	Bound func(context.Context) (context.Context, context.CancelFunc) // ends with the daemon, too
+	// What a stranger may see of an error.
+	Public func(error) *wire.Error
 }
 
 // Attachments are those of one daemon.
@@ -73,12 +81,14 @@ type Attachments struct {
 
 	mu     sync.Mutex
 	shared map[sharedKey]*shared // guarded by mu
-	banned map[string]time.Time  // guarded by mu; resume secrets of parties that were disconnected, since when
+	// Guarded by mu; resume secrets of parties that were disconnected, since when.
+	banned map[string]time.Time
 }
 
 // New returns attachments without any.
 func New(o Options) *Attachments {
-	return &Attachments{options: o, wholes: make(chan struct{}, maxWholes), shared: make(map[sharedKey]*shared), banned: make(map[string]time.Time)}
+	return &Attachments{options: o, wholes: make(chan struct{}, maxWholes),
+		shared: make(map[sharedKey]*shared), banned: make(map[string]time.Time)}
 }
 
 const (
@@ -93,7 +103,8 @@ const (
 
 // Join attaches party to a session of sb. Joining takes nothing: the attachment watches until it
 // drives. The caller closes it.
-func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target, o JoinOptions) (*Attachment, error) {
+func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target,
+	o JoinOptions) (*Attachment, error) {
 	if o.Fresh {
 		t.Session = wire.NewSession
 	}
@@ -106,7 +117,8 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 	if err != nil {
 		return nil, err
 	}
-	a := &Attachment{all: all, sandbox: sb, target: t, party: party, options: o, opening: make(chan struct{}, 1)}
+	a := &Attachment{all: all, sandbox: sb, target: t, party: party, options: o,
+		opening: make(chan struct{}, 1)}
 	a.cols, a.rows = terminalFor(o.Cols, o.Rows)
 	a.life, a.end = context.WithCancelCause(context.Background())
 	ctx, over := sb.Within(ctx)
@@ -125,7 +137,8 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 
 // Disconnect ends the attachments of a session of sb that match, for a cause, and returns how many.
 // They lose the keyboard, and the secrets with which they could resume are worth nothing any more.
-func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Session, cause error, match func(wire.Party) bool) (n int) {
+func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Session, cause error,
+	match func(wire.Party) bool) (n int) {
 	var stream live.Member // one of those that may have left the keyboard behind
 	stays := make(map[string]bool)
 	for _, m := range l.Members() {
@@ -143,7 +156,8 @@ func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Sess
 	// An agent holds the keyboard by name: one who stays may be using it.
 	if stream != nil && l.Keyboard() == stream.Party().String() && !stays[stream.Party().String()] {
 		if err := giveFor(ctx, sb, l.Name(), stream); err != nil {
-			all.options.Log.Warn("keyboard of a party that was disconnected not given back", "sandbox", sb.Name(), "session", l.Name(), "err", err)
+			all.options.Log.Warn("keyboard of a party that was disconnected not given back",
+				"sandbox", sb.Name(), "session", l.Name(), "err", err)
 		}
 	}
 	return n
@@ -163,7 +177,8 @@ func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) err
 	if err != nil {
 		return err
 	}
-	client, err := wire.Open(ctx, s, wire.Attach{Session: session, Resume: m.Secret(), Party: &party, Quiet: true}, wire.Handler{})
+	client, err := wire.Open(ctx, s, wire.Attach{Session: session, Resume: m.Secret(),
+		Party: &party, Quiet: true}, wire.Handler{})
 	if err != nil {
 		return err
 	}

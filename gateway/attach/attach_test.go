@@ -37,9 +37,12 @@ type box struct {
 
 func newBox(t *testing.T) *box {
 	t.Helper()
-	return &box{asked: make(chan struct{}, 16), sessions: live.NewSessions(live.Options{ID: "id", Name: func() string { return "demo" }, Records: t.TempDir(),
-		Log: slog.New(slog.DiscardHandler), Board: attention.NewBoard(func(string) []attention.Session { return nil }),
-		Principals: func() []string { return []string{"alice"} }, Settle: func(context.Context) {}})}
+	return &box{asked: make(chan struct{}, 16), sessions: live.NewSessions(
+		live.Options{ID: "id", Name: func() string { return "demo" }, Records: t.TempDir(),
+			Log:        slog.New(slog.DiscardHandler),
+			Board:      attention.NewBoard(func(string) []attention.Session { return nil }),
+			Principals: func() []string { return []string{"alice"} },
+			Settle:     func(context.Context) {}})}
 }
 
 func (b *box) Name() string                       { return "demo" }
@@ -68,14 +71,17 @@ func (b *box) NotRunning(string) error {
 // pause is what a pause of the sandbox does to calls.
 func (b *box) pause() {
 	b.paused.Store(true)
-	b.pauses.Interrupt(&interrupt.FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox demo was paused"),
-		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox demo was paused before the call was made")})
+	b.pauses.Interrupt(&interrupt.FrozenError{Lost: wire.LostError(wire.LostPaused,
+		"sandbox demo was paused"),
+		Refused: wire.Errorf(wire.CodeUnavailable,
+			"sandbox demo was paused before the call was made")})
 }
 
 // session returns a session of b that the test feeds.
 func (b *box) session(t *testing.T) *live.Session {
 	t.Helper()
-	l, err := b.sessions.Adopt(wire.SessionInfo{Name: "main", Created: time.Now().Add(-time.Minute).UnixMilli(), Cols: 80, Rows: 24})
+	l, err := b.sessions.Adopt(wire.SessionInfo{Name: "main",
+		Created: time.Now().Add(-time.Minute).UnixMilli(), Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +91,10 @@ func (b *box) session(t *testing.T) *live.Session {
 
 func newAttachments() *Attachments {
 	return New(Options{Log: slog.New(slog.DiscardHandler),
-		Bound: func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
+		Bound: func(ctx context.Context) (
+			context.Context, context.CancelFunc) {
+			return context.WithCancel(ctx)
+		},
 		Public: func(err error) *wire.Error {
 			if e, ok := errors.AsType[*wire.Error](err); ok {
 				return e
@@ -126,7 +135,8 @@ func answering(t *testing.T, reply string) (*Attachment, *box) {
 			}
 			switch f.Type {
 			case wire.FrameAttach:
-				_ = c.WriteJSON(wire.FrameAttached, 0, wire.Attached{Session: "main", Resume: "x", Shell: "bash", Incarnation: "1"})
+				_ = c.WriteJSON(wire.FrameAttached, 0,
+					wire.Attached{Session: "main", Resume: "x", Shell: "bash", Incarnation: "1"})
 			case wire.FrameRequest:
 				_ = c.Write(wire.Frame{Type: wire.FrameReply, ID: f.ID, Data: []byte(reply)})
 				b.asked <- struct{}{}
@@ -141,7 +151,8 @@ func answering(t *testing.T, reply string) (*Attachment, *box) {
 		client.Close()
 		<-guest
 	})
-	a := &Attachment{all: newAttachments(), sandbox: b, live: b.session(t), target: demo, party: wire.Party{Name: "alice", Kind: wire.Agent},
+	a := &Attachment{all: newAttachments(), sandbox: b, live: b.session(t), target: demo,
+		party:   wire.Party{Name: "alice", Kind: wire.Agent},
 		opening: make(chan struct{}, 1), client: client, resumes: "x", incarnation: "1"}
 	a.life, a.end = context.WithCancelCause(context.Background())
 	t.Cleanup(func() { a.end(interrupt.ErrLeft) })
@@ -154,7 +165,8 @@ func TestBannedSecrets(t *testing.T) {
 	all.ban("one")
 	all.banned["old"] = time.Now().Add(-2 * bannedFor)
 	if !all.isBanned("one") || all.isBanned("old") || all.isBanned("other") {
-		t.Errorf("banned: one %v, old %v, other %v", all.isBanned("one"), all.isBanned("old"), all.isBanned("other"))
+		t.Errorf("banned: one %v, old %v, other %v", all.isBanned("one"), all.isBanned("old"),
+			all.isBanned("other"))
 	}
 	if all.ban("two"); len(all.banned) != 2 {
 		t.Errorf("%d secrets are kept", len(all.banned))

@@ -27,7 +27,8 @@ type Attachment struct {
 	party   wire.Party
 	options JoinOptions
 	opening chan struct{} // semaphore of who opens the stream
-	away    time.Time     // guarded by opening; since when there is none, although it is wanted; zero while there is
+	// Guarded by opening; since when there is none, although it is wanted; zero while there is.
+	away time.Time
 
 	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
 	end  context.CancelCauseFunc
@@ -40,17 +41,21 @@ type Attachment struct {
 
 	secret live.PrivateView // taken before the locks of live and mu
 
-	mu          sync.Mutex
-	client      *wire.Client // guarded by mu; nil before the party first drives
-	resumes     string       // guarded by mu; the secret with which it is the same party again; empty before it first drives
-	incarnation string       // guarded by mu; of the shell that the session had when client was opened
-	cols        int          // guarded by mu
-	rows        int          // guarded by mu
-	holds       bool         // guarded by mu
-	told        bool         // guarded by mu; the guest says by ID who holds the keyboard
-	seq         uint64       // guarded by mu; of the newest event on the party's stream
-	undone      wire.Event   // guarded by mu; the newest command for which the shell threw away what the party had typed
-	leave       func()       // guarded by mu; takes the party off the replica's list
+	mu     sync.Mutex
+	client *wire.Client // guarded by mu; nil before the party first drives
+	// Guarded by mu; the secret with which it is the same party again; empty before it first
+	// drives.
+	resumes string
+	// Guarded by mu; of the shell that the session had when client was opened.
+	incarnation string
+	cols        int    // guarded by mu
+	rows        int    // guarded by mu
+	holds       bool   // guarded by mu
+	told        bool   // guarded by mu; the guest says by ID who holds the keyboard
+	seq         uint64 // guarded by mu; of the newest event on the party's stream
+	// Guarded by mu; the newest command for which the shell threw away what the party had typed.
+	undone wire.Event
+	leave  func() // guarded by mu; takes the party off the replica's list
 }
 
 // Live is the daemon's copy of the session.
@@ -80,7 +85,8 @@ func (a *Attachment) Target() wire.Target { return a.target }
 func (a *Attachment) Party() wire.Party { return a.party }
 
 // open opens the party's stream to the guest. at says to which session.
-func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attach) (*wire.Client, error) {
+func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attach) (*wire.Client,
+	error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachWithin, a.sandbox.Silent(reachWithin))
 	defer cancel()
 	s, err := c.OpenStream(ctx)
@@ -213,8 +219,8 @@ func (a *Attachment) Err() error {
 	return context.Cause(a.life)
 }
 
-// Wait returns the attachment's end: io.EOF when the session ended, interrupt.ErrDisconnected, or ctx's
-// cause.
+// Wait returns the attachment's end: io.EOF when the session ended, interrupt.ErrDisconnected, or
+// ctx's cause.
 func (a *Attachment) Wait(ctx context.Context) error {
 	ctx, done := a.within(ctx)
 	defer done()
@@ -245,7 +251,8 @@ func (a *Attachment) Disconnect(cause error) {
 	if holds && client != nil && client.Err() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), giveWithin)
 		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbGive}); err != nil {
-			a.all.options.Log.Debug("keyboard not given back", "sandbox", a.sandbox.Name(), "session", a.target.Session, "err", err)
+			a.all.options.Log.Debug("keyboard not given back", "sandbox", a.sandbox.Name(),
+				"session", a.target.Session, "err", err)
 		}
 		cancel()
 	}

@@ -77,7 +77,8 @@ func (c *call) lossOf(reply wire.Reply) *wire.Error {
 
 // lose answers a call that was sent and whose end is not known: what it is known to have printed,
 // and why. It reads at most most bytes of the log and returns how many it read.
-func (c *call) lose(ctx context.Context, why *wire.Error, most uint64) (reply wire.Reply, read uint64) {
+func (c *call) lose(ctx context.Context, why *wire.Error, most uint64) (reply wire.Reply,
+	read uint64) {
 	reply.Error = why
 	if !hasResult(c.Request.Verb) {
 		return reply, 0
@@ -97,7 +98,8 @@ func (c *call) lose(ctx context.Context, why *wire.Error, most uint64) (reply wi
 
 // hasResult reports whether the answer to a request is a Result.
 func hasResult(v wire.Verb) bool {
-	return slices.Contains([]wire.Verb{wire.VerbRun, wire.VerbType, wire.VerbKeys, wire.VerbWait, wire.VerbInterrupt}, v)
+	return slices.Contains([]wire.Verb{wire.VerbRun, wire.VerbType, wire.VerbKeys, wire.VerbWait,
+		wire.VerbInterrupt}, v)
 }
 
 // diedWith reports whether a guest answers that the session has ended, for which the end of its
@@ -126,8 +128,10 @@ func fitting(reply wire.Reply) ([]byte, error) {
 		reply.Result.Denied = []wire.Denial{}
 		data, err = plainJSON(reply)
 	}
-	if err == nil && len(data) > maxReply { // of characters that JSON writes longer than the guest did
-		data, err = plainJSON(wire.Reply{Error: wire.Errorf(wire.CodeInternal, "the sandbox's answer is too long")})
+	// Of characters that JSON writes longer than the guest did.
+	if err == nil && len(data) > maxReply {
+		data, err = plainJSON(wire.Reply{Error: wire.Errorf(wire.CodeInternal,
+			"the sandbox's answer is too long")})
 	}
 	return data, err
 }
@@ -150,7 +154,8 @@ func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err err
 	switch {
 	case diedWith(reply.Result), err == nil:
 		return a.call.lossOf(reply)
-	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "": // the session ended, for which its sandbox may be the reason
+	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "":
+		// the session ended, for which its sandbox may be the reason
 		if over := a.sandbox.Over(); over != nil {
 			return over
 		}
@@ -205,14 +210,16 @@ func lostUnrecorded(l *live.Session) *wire.Error {
 // something in it. It refuses the others while sb is paused, and all while its guest is silent: a
 // frozen guest does not answer. What is for a program that runs it refuses when sb has ended, which
 // its connection may not show yet.
-func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool, err error) {
+func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool,
+	err error) {
 	if verb == wire.VerbCancel { // which has no answer
 		return false, nil
 	}
 	if err := sb.Silence(); err != nil {
 		return false, err
 	}
-	if over := sb.Over(); over != nil && (types(verb) || verb == wire.VerbInterrupt) && !sb.IsPaused() {
+	if over := sb.Over(); over != nil && (types(verb) || verb == wire.VerbInterrupt) &&
+		!sb.IsPaused() {
 		return false, notTyped(over)
 	}
 	if wakes(verb) && rights != wire.RightWatch {

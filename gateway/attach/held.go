@@ -23,7 +23,9 @@ type heldFrame struct {
 	frame wire.Frame
 	after uint64
 	seq   uint64 // of an event
-	lost  bool   // it answers a call as lost, in the daemon's words: the guest tells nothing that it has to wait for
+	// It answers a call as lost, in the daemon's words: the guest tells nothing that it has to wait
+	// for.
+	lost bool
 }
 
 // What waits for a client that does not read, in frames and in bytes. Then the guest waits, for
@@ -124,7 +126,8 @@ func (st *stream) hold(h heldFrame) {
 func (st *stream) holdLost(h heldFrame) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for n, weight := st.lostLocked(); (n >= maxHeld || weight >= maxHeldBytes) && !st.over; n, weight = st.lostLocked() {
+	for n, weight := st.lostLocked(); (n >= maxHeld || weight >= maxHeldBytes) && !st.over; n,
+		weight = st.lostLocked() {
 		more := st.more
 		st.mu.Unlock()
 		<-more
@@ -183,7 +186,8 @@ func (st *stream) nextLocked(seen uint64, ended bool) (h heldFrame, due bool) {
 // says of output that nobody may see is not passed on: requests are answered by an error.
 func (st *stream) farewell(why string) error {
 	state := st.live.State()
-	event := wire.Event{Kind: wire.EventEnded, Offset: st.sent, TimeUnix: time.Now().UnixMilli(), State: &state, Text: why}
+	event := wire.Event{Kind: wire.EventEnded, Offset: st.sent, TimeUnix: time.Now().UnixMilli(),
+		State: &state, Text: why}
 	if err := st.client.WriteJSON(wire.FrameEvent, 0, event); err != nil {
 		return err
 	}
@@ -205,7 +209,8 @@ func (st *stream) farewell(why string) error {
 			if h.frame.Type != wire.FrameReply {
 				continue
 			}
-			if err := st.client.Write(wire.Frame{Type: wire.FrameReply, ID: h.frame.ID, Data: refused}); err != nil {
+			if err := st.client.Write(wire.Frame{Type: wire.FrameReply, ID: h.frame.ID,
+				Data: refused}); err != nil {
 				return err
 			}
 		}

@@ -23,11 +23,13 @@ func TestRepeatsEnd(t *testing.T) {
 	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	a, err := hub.Sessions.Shared(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := hub.Sessions.Shared(t.Context(), alice, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+	if _, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbRun,
+		Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
 	again := a.Repeats()
@@ -45,7 +47,8 @@ func TestRepeatsEnd(t *testing.T) {
 
 func isLost(err error, reason string) bool {
 	lost, ok := errors.AsType[*wire.Error](err)
-	return ok && lost.Code == wire.CodeLost && lost.Reason == reason && !errors.Is(err, context.Canceled)
+	return ok && lost.Code == wire.CodeLost && lost.Reason == reason &&
+		!errors.Is(err, context.Canceled)
 }
 
 // A shared attachment that nobody has used for long is closed, but never under a call, however long
@@ -60,7 +63,8 @@ func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "read x"}); err != nil {
+	if _, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbRun,
+		Text: "read x"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
@@ -68,16 +72,19 @@ func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() {
-		_, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
+		_, err := a.Request(t.Context(),
+			wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
 		waited <- err
 	}()
-	for gen := a.Live().Generation(); a.Calls() == 0; { // the attachment comes when a call of it begins
+	// The attachment comes when a call of it begins.
+	for gen := a.Live().Generation(); a.Calls() == 0; {
 		if gen, err = a.Live().Wait(t.Context(), gen); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.Age()
-	person, err := hub.Sessions.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, at, attach.JoinOptions{})
+	person, err := hub.Sessions.Join(t.Context(),
+		gateway.Principal{Name: "alice", Kind: wire.Person}, at, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +111,8 @@ func TestExpireWhileOpening(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func(session string) *attach.Attachment {
-		a, err := hub.Sessions.Shared(t.Context(), alice, wire.Target{Sandbox: "demo", Session: session},
+		a, err := hub.Sessions.Shared(t.Context(), alice,
+			wire.Target{Sandbox: "demo", Session: session},
 			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)

@@ -9,17 +9,23 @@ import (
 
 // JoinOptions say how to join a session.
 type JoinOptions struct {
-	Create bool     // start the session when it does not exist, and its shell again when that has ended; without it or Fresh no sandbox is started
-	Typed  bool     // for text that a program reads: Create starts no sandbox, and no session in the place of one that ended with it
-	Fresh  bool     // start a new one with a generated name; the target's session is ignored
-	Watch  bool     // never drive, whatever the rights
-	Close  bool     // closing the attachment ends the session: a terminal of its own
-	Cols   int      // that the joining window has for the session, as in Resize; sizes a session that this call starts
-	Rows   int      //
-	Term   string   // TERM of a session that this call starts
-	Bare   bool     // a session that this call starts is a plain terminal, as wire.Start.Bare
-	Argv   []string // a session that this call starts runs this program
-	Env    []string // of a session that this call starts
+	// Start the session when it does not exist, and its shell again when that has ended; without it
+	// or Fresh no sandbox is started.
+	Create bool
+	// For text that a program reads: Create starts no sandbox, and no session in the place of one
+	// that ended with it.
+	Typed bool
+	Fresh bool // start a new one with a generated name; the target's session is ignored
+	Watch bool // never drive, whatever the rights
+	Close bool // closing the attachment ends the session: a terminal of its own
+	// That the joining window has for the session, as in Resize; sizes a session that this call
+	// starts.
+	Cols int
+	Rows int      //
+	Term string   // TERM of a session that this call starts
+	Bare bool     // a session that this call starts is a plain terminal, as wire.Start.Bare
+	Argv []string // a session that this call starts runs this program
+	Env  []string // of a session that this call starts
 
 	// Changed is called after every change of the session, which Live.Generation counts, and when
 	// the attachment has ended. Callers of anything else wait for it meanwhile, so it must neither
@@ -40,9 +46,12 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	alive := l != nil && !l.Ended()
 	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the
 	// guest at once.
-	if a.options.Fresh || drives && a.options.Create && !alive || drives && a.party.Kind == wire.Agent {
-		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create, Fresh: a.options.Fresh, Start: &wire.Start{
-			Argv: a.options.Argv, Env: a.options.Env, Term: a.options.Term, Cols: a.cols, Rows: a.rows, Bare: a.options.Bare}}
+	if a.options.Fresh || drives && a.options.Create && !alive || drives &&
+		a.party.Kind == wire.Agent {
+		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create,
+			Fresh: a.options.Fresh, Start: &wire.Start{
+				Argv: a.options.Argv, Env: a.options.Env, Term: a.options.Term, Cols: a.cols,
+				Rows: a.rows, Bare: a.options.Bare}}
 		if a.party.Kind == wire.Agent && !a.options.Fresh && !a.options.Bare {
 			attach.Start.Cols, attach.Start.Rows = 0, 0 // an agent's size is pinned
 		}

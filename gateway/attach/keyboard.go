@@ -78,7 +78,8 @@ func (a *Attachment) took() {
 
 func mayDrive(party wire.Party) error {
 	if party.Rights == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: party.String() + " may only watch", Hint: "ask for the right to drive"}
+		return &wire.Error{Code: wire.CodeDenied, Message: party.String() + " may only watch",
+			Hint: "ask for the right to drive"}
 	}
 	return nil
 }

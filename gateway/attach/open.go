@@ -22,7 +22,8 @@ const (
 )
 
 // stream returns the party's stream. Where there is none that lives, open opens one.
-func (a *Attachment) stream(ctx context.Context, open func(context.Context) (*wire.Client, error)) (*wire.Client, error) {
+func (a *Attachment) stream(ctx context.Context,
+	open func(context.Context) (*wire.Client, error)) (*wire.Client, error) {
 	select {
 	case a.opening <- struct{}{}:
 		defer func() { <-a.opening }()
@@ -54,13 +55,15 @@ func (a *Attachment) anew(ctx context.Context) (*wire.Client, error) {
 	ctx, done := a.sandbox.Stops().Within(ctx)
 	defer done()
 	return a.openOn(ctx, func(ctx context.Context) (*connect.Control, error) {
-		return a.sandbox.Control(ctx, a.party, a.target.Session, a.options.Create || a.options.Fresh, nil)
+		return a.sandbox.Control(ctx, a.party, a.target.Session, a.options.Create ||
+			a.options.Fresh, nil)
 	}, a.options.Create && !a.options.Fresh)
 }
 
 // openOn opens the party's stream, first or again, on the connection that control returns. create
 // starts a session that is missing.
-func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
+func (a *Attachment) openOn(ctx context.Context,
+	control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if a.away.IsZero() {
 		a.away = time.Now()
 	}
@@ -87,7 +90,8 @@ func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (
 
 // reopen opens the stream: as the party that it was or, when the guest no longer knows that, as
 // another one, which holds nothing.
-func (a *Attachment) reopen(ctx context.Context, control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
+func (a *Attachment) reopen(ctx context.Context,
+	control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if err := a.Err(); err != nil {
 		return nil, err
 	}
@@ -116,7 +120,8 @@ func (a *Attachment) reopen(ctx context.Context, control func(context.Context) (
 	}
 	if cols > 0 && rows > 0 && a.party.Kind == wire.Person {
 		// The size that the session gets when this party drives.
-		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows}); err != nil && client.Err() != nil {
+		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols,
+			Rows: rows}); err != nil && client.Err() != nil {
 			return nil, a.sandbox.Reach(client.Err())
 		}
 	}
@@ -133,10 +138,12 @@ func (a *Attachment) Resume(ctx context.Context, c *connect.Control) {
 		return
 	}
 	open := func(ctx context.Context) (*wire.Client, error) {
-		return a.openOn(ctx, func(context.Context) (*connect.Control, error) { return c, nil }, a.options.Create && !a.options.Fresh)
+		return a.openOn(ctx, func(context.Context) (*connect.Control, error) { return c, nil },
+			a.options.Create && !a.options.Fresh)
 	}
 	if _, err := a.stream(ctx, open); err != nil && ctx.Err() == nil {
-		a.all.options.Log.Debug("party not attached again", "sandbox", a.sandbox.Name(), "session", a.target.Session, "party", a.party.String(), "err", err)
+		a.all.options.Log.Debug("party not attached again", "sandbox", a.sandbox.Name(), "session",
+			a.target.Session, "party", a.party.String(), "err", err)
 	}
 }
 
@@ -163,7 +170,8 @@ func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
 // sent yet, so that the loss of what runs in the sandbox refuses the request.
 func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 	client, err := a.openOn(ctx, a.sandbox.Again, false)
-	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost && lost.Reason != "" {
+	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost &&
+		lost.Reason != "" {
 		return nil, notTyped(lost)
 	}
 	return client, err
@@ -171,7 +179,8 @@ func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 
 // notTyped refuses what is for a program of a sandbox that has ended.
 func notTyped(why *wire.Error) *wire.Error {
-	return &wire.Error{Code: wire.CodeUnavailable, Message: why.Message, Hint: "nothing was typed; run starts it again"}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: why.Message,
+		Hint: "nothing was typed; run starts it again"}
 }
 
 // shellIs notes the incarnation of the shell that has answered a call; empty is not known.
@@ -202,7 +211,9 @@ func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error)
 	within, cancel := context.WithTimeout(ctx, a.sandbox.Patience())
 	defer cancel()
 	if s.repeats++; s.repeats > maxRepeats {
-		return nil, wire.LostError(wire.LostGuest, fmt.Sprintf("the guest of sandbox %s ends each connection with the call", a.sandbox.Name()))
+		return nil, wire.LostError(wire.LostGuest,
+			fmt.Sprintf("the guest of sandbox %s ends each connection with the call",
+				a.sandbox.Name()))
 	}
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		client, err := a.stream(within, a.resume)
@@ -217,7 +228,9 @@ func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error)
 			if over := a.sandbox.Over(); over != nil {
 				return nil, over
 			}
-			return nil, wire.LostError(wire.LostGuest, fmt.Sprintf("the guest of sandbox %s that had the call has ended", a.sandbox.Name()))
+			return nil, wire.LostError(wire.LostGuest,
+				fmt.Sprintf("the guest of sandbox %s that had the call has ended",
+					a.sandbox.Name()))
 		case lost != nil && lost.Reason != "":
 			return nil, lost
 		case !sleep(within, pause):

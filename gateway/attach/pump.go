@@ -174,8 +174,10 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 		}
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
 			// What its answer needs and no more: the guest may never give one.
-			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)), Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
-			c := beginCall(st.sandbox, st.live, wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}, kept)
+			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)),
+				Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
+			c := beginCall(st.sandbox, st.live,
+				wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}, kept)
 			c.Sent()
 			err = st.ask(f.ID, asked{call: c})
 		}
@@ -212,8 +214,8 @@ func (st *stream) fromGuest(ctx context.Context) {
 	}
 }
 
-// loseWhenFrozen answers what is under way each time the guest is frozen, until ctx ends. frozen ends
-// at the first time. Who freezes it does not wait for that: the client may not read.
+// loseWhenFrozen answers what is under way each time the guest is frozen, until ctx ends. frozen
+// ends at the first time. Who freezes it does not wait for that: the client may not read.
 func (st *stream) loseWhenFrozen(ctx, frozen context.Context, over func()) {
 	for {
 		<-frozen.Done()
@@ -344,7 +346,8 @@ func hold(f wire.Frame) (heldFrame, error) {
 // toClient sends output from the replica and, each in its place, what came from the guest.
 func (st *stream) toClient(ctx context.Context) error {
 	buf := make([]byte, 32<<10)
-	var patience <-chan time.Time // for what is held when the guest has gone: the replica is about to have its place
+	// For what is held when the guest has gone: the replica is about to have its place.
+	var patience <-chan time.Time
 	for {
 		seen, ended := st.sent, st.live.Final()
 		if length := st.live.Len(); st.quiet {
@@ -412,7 +415,8 @@ func errOr(err, otherwise error) error {
 // copyOutput sends what the replica has now. If it has nothing it returns a channel that is closed
 // when that changes, or nil if it never will be. Where a run's output begins or ends it stops until
 // the client has been told, unless the guest will tell nothing more.
-func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-chan struct{}, err error) {
+func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-chan struct{},
+	err error) {
 	at := st.sent
 	if st.quiet {
 		at = st.live.Len()
@@ -428,7 +432,8 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	switch {
 	case errors.As(err, &lagged):
 		st.sent = lagged.To
-		e := wire.Event{Kind: wire.EventLagged, Offset: lagged.To, Missed: lagged.To - lagged.From, Text: lagged.Why}
+		e := wire.Event{Kind: wire.EventLagged, Offset: lagged.To, Missed: lagged.To - lagged.From,
+			Text: lagged.Why}
 		return true, nil, st.client.QueueJSON(wire.FrameEvent, 0, e)
 	case errors.Is(err, io.EOF), errors.Is(err, interrupt.ErrClosed):
 		return false, changed, nil
@@ -437,9 +442,11 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	case n == 0:
 		return false, changed, nil
 	case st.quiet:
-		return true, nil, nil // the log grew since at was looked up: what is held may have its place by now
+		// The log grew since at was looked up: what is held may have its place by now.
+		return true, nil, nil
 	}
-	if err := st.client.Queue(wire.Frame{Type: wire.FrameOutput, Offset: at, Data: buf[:n]}); err != nil {
+	if err := st.client.Queue(wire.Frame{Type: wire.FrameOutput, Offset: at,
+		Data: buf[:n]}); err != nil {
 		return false, nil, err
 	}
 	st.sent += uint64(n)

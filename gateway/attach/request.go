@@ -70,7 +70,8 @@ func (a exchange) clientFor(ctx context.Context, r wire.Request) (*wire.Client, 
 	was := a.shell()
 	client, err := a.stream(ctx, a.there)
 	if err == nil && was != "" && a.shell() != was {
-		e := wire.Errorf(wire.CodeUnavailable, "what the text was for has ended with the shell of %s", a.target)
+		e := wire.Errorf(wire.CodeUnavailable,
+			"what the text was for has ended with the shell of %s", a.target)
 		e.Hint = "nothing was typed; run uses the new shell"
 		return nil, e
 	}
@@ -86,7 +87,8 @@ func (a exchange) send(ctx context.Context, client *wire.Client) (wire.Reply, er
 	if r.Op != "" {
 		r.Incarnation = shell
 	}
-	for (r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen) && broke(ctx, client, err) {
+	for (r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen) &&
+		broke(ctx, client, err) {
 		if client, err = a.resumed(ctx, s); err != nil {
 			break
 		}
@@ -97,7 +99,8 @@ func (a exchange) send(ctx context.Context, client *wire.Client) (wire.Reply, er
 }
 
 // answer is what the caller of c gets, to which reply and err are the guest's answer.
-func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err error) (wire.Reply, error) {
+func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err error) (wire.Reply,
+	error) {
 	c := a.call
 	lost := a.whyLost(ctx, caller, reply, err)
 	if !hasResult(c.Request.Verb) {
@@ -114,7 +117,9 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 			err = lost // that counts
 		}
 	}
-	if frozen, ok := errors.AsType[*interrupt.FrozenError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
+	// Before its output was here.
+	if frozen, ok := errors.AsType[*interrupt.FrozenError](err); ok && lost == nil &&
+		hasResult(c.Request.Verb) {
 		lost, reply.Result = frozen.Lost, nil
 	}
 	if lost != nil && reply.Result == nil {
@@ -122,7 +127,8 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 		reply, _ = c.lose(ctx, lost, maxReply/2)
 		err = lost
 	}
-	if unrecorded := lostUnrecorded(a.live); unrecorded != nil { // last: what it printed may be seen by nobody
+	// last: what it printed may be seen by nobody
+	if unrecorded := lostUnrecorded(a.live); unrecorded != nil {
 		reply, err = wire.Reply{Error: unrecorded}, unrecorded
 		if hasResult(c.Request.Verb) {
 			reply.Result = wire.LostResult(a.target, unrecorded)
@@ -171,7 +177,8 @@ func broke(ctx context.Context, client *wire.Client, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
 	}
-	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Code != wire.CodeLost || client.Err() == nil) {
+	if e, ok := errors.AsType[*wire.Error](err); ok &&
+		(e.Code != wire.CodeLost || client.Err() == nil) {
 		return false
 	}
 	client.Close() // its reader may not have noticed yet
@@ -215,7 +222,8 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 		}
 		at := client.Attached()
 		if at.Accepted < a.sent {
-			return wire.LostError(wire.LostGuest, "the connection to the sandbox broke; it is not known how much of the input arrived")
+			return wire.LostError(wire.LostGuest,
+				"the connection to the sandbox broke; it is not known how much of the input arrived")
 		}
 		p = p[min(at.Accepted-a.sent, uint64(len(p))):]
 		a.last, a.sent = client, at.Accepted
@@ -225,11 +233,14 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 // noShell completes the error of a call on a machine that waited for a prompt of a shell which has
 // ended instead: what runs there in its place mostly says why.
 func (a exchange) noShell(r *wire.Result) {
-	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead || r.Error.Code != wire.CodeUnavailable || !a.sandbox.IsHost() {
+	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead ||
+		r.Error.Code != wire.CodeUnavailable || !a.sandbox.IsHost() {
 		return
 	}
 	if said := text.Line(a.live.LastLine(), 200); said != "" {
 		r.Error.Message += ", and printed last: " + said
 	}
-	r.Error.Hint = "does the machine run something else than a shell for this account (ForceCommand in its sshd_config)? describe says what is known of it"
+	r.Error.Hint =
+		"does the machine run something else than a shell for this account (ForceCommand in its " +
+			"sshd_config)? describe says what is known of it"
 }

@@ -30,7 +30,8 @@ type shared struct {
 
 // Shared returns the one lasting attachment of party's principal, with party's rights, on a session
 // of sb; party is what it is where there is none yet. It is not closed by its callers.
-func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target, o JoinOptions) (*Attachment, error) {
+func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target,
+	o JoinOptions) (*Attachment, error) {
 	key := sharedKey{sb, party.Name, t.Session, party.Rights}
 	all.mu.Lock()
 	s := all.shared[key]

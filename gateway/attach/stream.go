@@ -15,7 +15,8 @@ import (
 // from the copy, so that nothing is seen that is not recorded. nil means that the client ended it.
 // It ends also when the connection to the sandbox breaks: the client attaches again, with its
 // resume secret, and is the same party.
-func (all *Attachments) Serve(ctx context.Context, sb Sandbox, party wire.Party, client *wire.Conn, a wire.Attach) error {
+func (all *Attachments) Serve(ctx context.Context, sb Sandbox, party wire.Party, client *wire.Conn,
+	a wire.Attach) error {
 	st, err := all.openStream(ctx, sb, party, client, a)
 	if err != nil {
 		return Refuse(client, all.options.Public(err))
@@ -29,11 +30,13 @@ func (all *Attachments) Serve(ctx context.Context, sb Sandbox, party wire.Party,
 
 // Refuse answers the first frame of a stream that is not served.
 func Refuse(client *wire.Conn, why *wire.Error) error {
-	return client.WriteJSON(wire.FrameAttached, 0, wire.Attached{State: wire.State{Basis: []wire.Basis{}}, Error: why})
+	return client.WriteJSON(wire.FrameAttached, 0,
+		wire.Attached{State: wire.State{Basis: []wire.Basis{}}, Error: why})
 }
 
 // openStream attaches party to its session and answers the attach.
-func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.Party, client *wire.Conn, a wire.Attach) (st *stream, err error) {
+func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.Party,
+	client *wire.Conn, a wire.Attach) (st *stream, err error) {
 	if a.Party != nil {
 		return nil, wire.Errorf(wire.CodeUsage, "party comes from the login")
 	}
@@ -41,7 +44,8 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 		a.Session = wire.DefaultSession
 	}
 	if all.isBanned(a.Resume) {
-		return nil, &wire.Error{Code: wire.CodeDenied, Message: "that party was sent away", Hint: "attach by the session's name, as another one"}
+		return nil, &wire.Error{Code: wire.CodeDenied, Message: "that party was sent away",
+			Hint: "attach by the session's name, as another one"}
 	}
 	var c *connect.Control
 	if a.Resume != "" && !sb.IsPaused() { // what it was is in the sandbox that runs, or nowhere
@@ -71,7 +75,9 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 		}
 		return nil, sb.Reach(err)
 	}
-	st = &stream{all: all, client: client, guest: guest, sandbox: sb, party: party, secret: at.Resume, quiet: quiet, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
+	st = &stream{all: all, client: client, guest: guest, sandbox: sb, party: party,
+		secret: at.Resume, quiet: quiet, shell: at.Shell, more: make(chan struct{}),
+		asked: make(map[uint32]asked), cancel: func() {}}
 	if st.live, err = sb.Session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
 		return nil, interrupt.FrozenOr(ctx, err)
@@ -102,7 +108,8 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 }
 
 // attachGuest opens a party's stream to the guest, raw: frames are passed on, not understood.
-func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.Conn, wire.Attached, error) {
+func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.Conn, wire.Attached,
+	error) {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
 	s, err := c.OpenStream(ctx)

@@ -24,8 +24,10 @@ func newStream(t *testing.T, b *box, waits int) (st *stream, client, guest net.C
 	near, client := net.Pipe()
 	inner, guest := net.Pipe()
 	t.Cleanup(func() { client.Close(); guest.Close(); near.Close(); inner.Close() })
-	st = &stream{all: newAttachments(), client: wire.NewConn(near), guest: wire.NewConn(inner), sandbox: b, live: b.session(t), quiet: true,
-		party: wire.Party{Name: "alice", Kind: wire.Agent}, more: make(chan struct{}), asked: make(map[uint32]asked), leave: func() {}, cancel: func() {}}
+	st = &stream{all: newAttachments(), client: wire.NewConn(near), guest: wire.NewConn(inner),
+		sandbox: b, live: b.session(t), quiet: true,
+		party: wire.Party{Name: "alice", Kind: wire.Agent}, more: make(chan struct{}),
+		asked: make(map[uint32]asked), leave: func() {}, cancel: func() {}}
 	for id := range uint32(waits) {
 		st.asked[id] = asked{call: beginCall(b, st.live, demo, wire.Request{Verb: wire.VerbWait})}
 	}
@@ -94,7 +96,8 @@ func TestPauseLosesHeldAnswer(t *testing.T) {
 	if err := json.Unmarshal(f.Data, &reply); err != nil || f.Type != wire.FrameReply {
 		t.Fatalf("got a frame of type %d, %v", f.Type, err)
 	}
-	if reply.Result == nil || reply.Result.Ended != wire.Lost || reply.Error.Reason != wire.LostPaused {
+	if reply.Result == nil || reply.Result.Ended != wire.Lost ||
+		reply.Error.Reason != wire.LostPaused {
 		t.Errorf("got %s, want a lost call", f.Data)
 	}
 	near.Close()
@@ -114,7 +117,8 @@ func TestRequestIsAnsweredOnce(t *testing.T) {
 	if _, _, err := st.check(wire.Frame{Type: wire.FrameRequest, Data: data}); err == nil {
 		t.Error("a second request has the id of one that the guest has not answered")
 	}
-	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, Data: []byte(`{"result":{"ended":"done"}}`)}}
+	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply,
+		Data: []byte(`{"result":{"ended":"done"}}`)}}
 	if due, err := st.answer(t.Context(), &h); due || err != nil {
 		t.Errorf("the guest's late answer: due %t, %v", due, err)
 	}
@@ -127,7 +131,8 @@ func TestRequestIsAnsweredOnce(t *testing.T) {
 func TestAskedIsSmall(t *testing.T) {
 	st, _, _ := newStream(t, newBox(t), 0)
 	long := strings.Repeat("a", 64<<10)
-	data, err := plainJSON(wire.Request{Verb: wire.Verb(long), Op: long, Incarnation: long, Session: long, Keys: []string{long}})
+	data, err := plainJSON(wire.Request{Verb: wire.Verb(long), Op: long, Incarnation: long,
+		Session: long, Keys: []string{long}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,8 +150,12 @@ func TestStreamOfAPausedSandbox(t *testing.T) {
 	b := newBox(t)
 	b.paused.Store(true)
 	st, _, _ := newStream(t, b, 0)
-	for verb, want := range map[wire.Verb]struct{ refused, resumes bool }{wire.VerbScreen: {true, false}, wire.VerbGive: {true, false},
-		wire.VerbCancel: {false, false}, wire.VerbRun: {false, true}, wire.VerbWait: {false, true}} {
+	for verb, want := range map[wire.Verb]struct {
+		refused,
+		resumes bool
+	}{wire.VerbScreen: {true, false}, wire.VerbGive: {true, false},
+		wire.VerbCancel: {false, false}, wire.VerbRun: {false, true},
+		wire.VerbWait: {false, true}} {
 		data, err := plainJSON(wire.Request{Verb: verb, Text: "true"})
 		if err != nil {
 			t.Fatal(err)
@@ -162,8 +171,10 @@ func TestStreamOfAPausedSandbox(t *testing.T) {
 // The daemon alone knows what became of a sandbox: a guest's word for it is not believed.
 func TestStreamPassesOnNoForgedReason(t *testing.T) {
 	st, _, _ := newStream(t, newBox(t), 1)
-	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, Data: []byte(`{"error":{"code":"lost","message":"m","reason":"sandbox_removed"}}`)}}
-	if due, err := st.answer(t.Context(), &h); !due || err != nil || strings.Contains(string(h.frame.Data), wire.LostRemoved) {
+	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply,
+		Data: []byte(`{"error":{"code":"lost","message":"m","reason":"sandbox_removed"}}`)}}
+	if due, err := st.answer(t.Context(), &h); !due || err != nil ||
+		strings.Contains(string(h.frame.Data), wire.LostRemoved) {
 		t.Errorf("%s: due %t, %v", h.frame.Data, due, err)
 	}
 }

@@ -12,7 +12,8 @@ import (
 // printed.
 const maxWholes = 4
 
-var errWholes = errors.New("the daemon renders as many outputs as it does at once; run the command again, or read the log")
+var errWholes = errors.New(
+	"the daemon renders as many outputs as it does at once; run the command again, or read the log")
 
 // Whole gives r, the answer to a request that wanted maxOutput of its output, what its frame had no
 // room for: from the record, up to wire.MaxWhole bytes of it. Where that cannot be read r says so

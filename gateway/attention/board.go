@@ -29,11 +29,13 @@ type Board struct {
 	source Source
 
 	mu      sync.Mutex
-	changes uint64         // guarded by mu
-	wake    chan struct{}  // guarded by mu; closed at the next change; nil while nothing waits
-	watches map[string]int // guarded by mu; number by principal; the empty principal watches all sessions
-	turned  chan struct{}  // guarded by mu; closed and replaced when the answer of Watched may change
-	closed  error          // guarded by mu; why watches end; nil while the board is open
+	changes uint64        // guarded by mu
+	wake    chan struct{} // guarded by mu; closed at the next change; nil while nothing waits
+	// Guarded by mu; number by principal; the empty principal watches all sessions.
+	watches map[string]int
+	// Guarded by mu; closed and replaced when the answer of Watched may change.
+	turned chan struct{}
+	closed error // guarded by mu; why watches end; nil while the board is open
 }
 
 // NewBoard returns a board for the sessions that source lists.

@@ -23,7 +23,9 @@ import (
 // HookOptions say what is called when a session's attention state changes. The zero value calls
 // nothing.
 type HookOptions struct {
-	Exec []string // program and arguments, run for each change with a Notice on standard input; not run through a shell
+	// Program and arguments, run for each change with a Notice on standard input; not run through a
+	// shell.
+	Exec []string
 	Env  []string // added to the daemon's environment
 	URL  string   // receives each Notice by POST
 
@@ -134,7 +136,8 @@ func (h *Hook) Run(ctx context.Context) {
 			if was[k] = n.Needs; n.Needs == None {
 				delete(was, k)
 			}
-			h.add(n.Target().String(), Notice{Need: n, Was: before, Owner: n.owner, Time: time.Now()})
+			h.add(n.Target().String(), Notice{Need: n, Was: before, Owner: n.owner,
+				Time: time.Now()})
 		}
 	}
 }
@@ -146,7 +149,8 @@ func (h *Hook) add(session string, n Notice) {
 	select {
 	case h.lanes[sum.Sum32()%hookLanes] <- n:
 	default:
-		h.log.Error("hook is too slow: a notice is dropped", "session", session, "needs", n.Needs, "dropped", h.dropped.Add(1))
+		h.log.Error("hook is too slow: a notice is dropped", "session", session, "needs", n.Needs,
+			"dropped", h.dropped.Add(1))
 	}
 }
 
@@ -178,14 +182,17 @@ func (h *Hook) count(ctx context.Context, to string, n Notice, err error) {
 // exec runs the program with the notice. The environment contains only checked names; text of the
 // session is only on standard input.
 func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.options.Timeout, fmt.Errorf("it ran longer than %v", h.options.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, h.options.Timeout,
+		fmt.Errorf("it ran longer than %v", h.options.Timeout))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, h.options.Exec[0], h.options.Exec[1:]...)
 	cmd.Stdin = bytes.NewReader(body)
 	var printed head
 	cmd.Stdout, cmd.Stderr = &printed, &printed
-	cmd.Env = append(append(os.Environ(), h.options.Env...), "SANDBOXD_HOOK_SANDBOX="+n.Sandbox, "SANDBOXD_HOOK_SESSION="+n.Session,
-		"SANDBOXD_HOOK_NEEDS="+string(n.Needs), "SANDBOXD_HOOK_WANT="+string(n.Want), "SANDBOXD_HOOK_WAS="+string(n.Was),
+	cmd.Env = append(append(os.Environ(), h.options.Env...), "SANDBOXD_HOOK_SANDBOX="+n.Sandbox,
+		"SANDBOXD_HOOK_SESSION="+n.Session,
+		"SANDBOXD_HOOK_NEEDS="+string(n.Needs), "SANDBOXD_HOOK_WANT="+string(n.Want),
+		"SANDBOXD_HOOK_WAS="+string(n.Was),
 		"SANDBOXD_HOOK_OWNER="+n.Owner)
 	// In its own process group, so that processes that the program started end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -233,7 +240,8 @@ func (h *Hook) post(ctx context.Context, body []byte) error {
 func (h *Hook) postOnce(ctx context.Context, body []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.options.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.options.URL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.options.URL,
+		bytes.NewReader(body))
 	if err != nil {
 		return false, fmt.Errorf("post: %w", err)
 	}
@@ -249,7 +257,8 @@ func (h *Hook) postOnce(ctx context.Context, body []byte) (again bool, err error
 	switch {
 	case resp.StatusCode/100 == 2:
 		return false, nil
-	case resp.StatusCode/100 == 5, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout:
+	case resp.StatusCode/100 == 5, resp.StatusCode == http.StatusTooManyRequests,
+		resp.StatusCode == http.StatusRequestTimeout:
 		again = true
 	}
 	return again, errors.New("post: status " + resp.Status)

@@ -10,7 +10,8 @@ import (
 // A notice that does not fit is dropped and counted, and Run still ends.
 func TestHookDropsWhatItCannotTake(t *testing.T) {
 	board := NewBoard(func(string) []Session { return nil })
-	h := NewHook(HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}, board, slog.New(slog.DiscardHandler))
+	h := NewHook(HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}, board,
+		slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); h.Run(ctx) }()
@@ -26,7 +27,8 @@ func TestHookDropsWhatItCannotTake(t *testing.T) {
 
 // A new sandbox with the name of a removed one comes after it.
 func TestSortPutsWhatIsGoneFirst(t *testing.T) {
-	all := []Need{{Sandbox: "demo", Session: "main", id: "new"}, {Sandbox: "demo", Session: "main", id: "old", Gone: true},
+	all := []Need{{Sandbox: "demo", Session: "main", id: "new"},
+		{Sandbox: "demo", Session: "main", id: "old", Gone: true},
 		{Sandbox: "a", Session: "x"}}
 	sortNeeds(all)
 	if all[0].Sandbox != "a" || all[1].id != "old" || all[2].id != "new" {

@@ -43,7 +43,8 @@ type Need struct {
 	Phase    wire.Phase `json:"phase"`
 	ExitCode *int       `json:"exit_code,omitempty"` // of a shell that ended
 	Signal   string     `json:"signal,omitempty"`    // of a shell that ended
-	Gone     bool       `json:"gone,omitempty"`      // the session no longer exists, or is no longer shared
+	// The session no longer exists, or is no longer shared.
+	Gone bool `json:"gone,omitempty"`
 
 	owner string
 	id    string // of the sandbox: another one may get its name later
@@ -70,7 +71,8 @@ func (n Need) Label() string {
 // name.
 func sortNeeds(all []Need) {
 	slices.SortFunc(all, func(a, b Need) int {
-		byName := cmp.Or(strings.Compare(a.Sandbox, b.Sandbox), strings.Compare(a.Session, b.Session))
+		byName := cmp.Or(strings.Compare(a.Sandbox, b.Sandbox),
+			strings.Compare(a.Session, b.Session))
 		if byName != 0 || a.Gone == b.Gone {
 			return byName
 		}

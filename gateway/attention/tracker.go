@@ -34,7 +34,8 @@ type Evidence struct {
 // Observe takes the current evidence and reports whether there is a change to report. It does not
 // trust the guest's clock: Since is never before the session began, and never in the future.
 func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
-	brief := Brief{Needs: of(e.Session, e.Argv, e.State), Phase: e.State.Phase, Keyboard: e.Keyboard}
+	brief := Brief{Needs: of(e.Session, e.Argv, e.State), Phase: e.State.Phase,
+		Keyboard: e.Keyboard}
 	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
 		brief.Needs = Allow
 	}

@@ -38,15 +38,18 @@ func TestOf(t *testing.T) {
 // A hostile guest may send any evidence: Since stays between the session's beginning and now, and
 // unchanged evidence is reported once.
 func FuzzTracker(f *testing.F) {
-	f.Add("main", int64(1000), int64(2000), "waiting", "line", "alice", false, "running", int64(1<<62))
+	f.Add("main", int64(1000), int64(2000), "waiting", "line", "alice", false, "running",
+		int64(1<<62))
 	f.Add("entrypoint", int64(0), int64(-5), "dead", "password", "", true, "prompt", int64(0))
-	f.Fuzz(func(t *testing.T, name string, begun, since int64, phase, want, keyboard string, blocked bool, next string, later int64) {
+	f.Fuzz(func(t *testing.T, name string, begun, since int64, phase, want, keyboard string,
+		blocked bool, next string, later int64) {
 		now := time.UnixMilli(1 << 40)
 		begun = max(0, min(begun, now.UnixMilli()))
 		var tr Tracker
 		for i, p := range []string{phase, next, phase} {
 			e := Evidence{Session: name, Begun: begun, Keyboard: keyboard, Blocked: blocked,
-				State: wire.State{Phase: wire.Phase(p), Want: wire.Want(want), SinceUnix: []int64{since, later, since}[i]}}
+				State: wire.State{Phase: wire.Phase(p), Want: wire.Want(want),
+					SinceUnix: []int64{since, later, since}[i]}}
 			tr.Observe(e, now)
 			if tr.Since.Before(time.UnixMilli(begun)) || tr.Since.After(now) {
 				t.Fatalf("since %v is not between %d and %v", tr.Since, begun, now)

@@ -97,7 +97,8 @@ func (w *Watch) changed() []Need {
 	}
 	for k, r := range w.reported {
 		if _, still := now[k]; !still {
-			changed = append(changed, Need{Sandbox: r.sandbox, Session: k.session, Since: time.Now(),
+			changed = append(changed, Need{Sandbox: r.sandbox, Session: k.session,
+				Since: time.Now(),
 				Phase: wire.PhaseDead, Gone: true, owner: r.owner, id: k.id})
 		}
 	}

@@ -23,11 +23,13 @@ func TestWatchReportsChanges(t *testing.T) {
 		now  []Session
 		want Kind
 		gone bool
-	}{{[]Session{one(None)}, None, false}, {[]Session{one(Answer)}, Answer, false}, {nil, None, true}} {
+	}{{[]Session{one(None)}, None, false}, {[]Session{one(Answer)}, Answer, false},
+		{nil, None, true}} {
 		sessions = step.now
 		board.Change()
 		got, err := w.Next(t.Context())
-		if err != nil || len(got) != 1 || got[0].Needs != step.want || got[0].Gone != step.gone || got[0].Sandbox != "demo" || got[0].owner != "alice" {
+		if err != nil || len(got) != 1 || got[0].Needs != step.want || got[0].Gone != step.gone ||
+			got[0].Sandbox != "demo" || got[0].owner != "alice" {
 			t.Errorf("reported %+v, %v; want %q, gone %v", got, err, step.want, step.gone)
 		}
 	}

@@ -54,7 +54,10 @@ func (b *Budget) take(n int) refusal {
 		return b.lendLocked(n, 0)
 	}
 	if b.total > 0 && b.used+n > b.total {
-		return refusal{limit: LimitOwner, why: fmt.Sprintf("your sandboxes have %d connections open, the limit of one owner (quota.connections): close some, or stop a sandbox", b.used)}
+		return refusal{limit: LimitOwner,
+			why: fmt.Sprintf(
+				"your sandboxes have %d connections open, the limit of one owner "+
+					"(quota.connections): close some, or stop a sandbox", b.used)}
 	}
 	b.of.mu.Lock()
 	defer b.of.mu.Unlock()
@@ -69,9 +72,13 @@ func (b *Budget) take(n int) refusal {
 func (b *Budget) lendLocked(n, has int) refusal {
 	switch free := b.total - b.used; {
 	case free < n:
-		return refusal{limit: LimitDaemon, why: fmt.Sprintf("the daemon's sandboxes have %d connections open, the limit for all", b.total)}
+		return refusal{limit: LimitDaemon, why: fmt.Sprintf(
+			"the daemon's sandboxes have %d connections open, the limit for all", b.total)}
 	case has > 0 && has+n > free:
-		return refusal{limit: LimitOwner, why: fmt.Sprintf("your sandboxes have %d connections open, and only %d are left for all owners (connections): close some, or stop a sandbox", has, free)}
+		return refusal{limit: LimitOwner,
+			why: fmt.Sprintf(
+				"your sandboxes have %d connections open, and only %d are left for all owners "+
+					"(connections): close some, or stop a sandbox", has, free)}
 	}
 	b.used += n
 	return refusal{}

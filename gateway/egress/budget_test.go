@@ -48,7 +48,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Errorf("%d descriptors more", held)
 	}
 	for range more - most {
-		if e := w.await("refused", is(KindRefused, public)); e.Why != "20 connections are open, the limit of this sandbox" || e.Limit != LimitSandbox || e.Opens != "" || e.Addr.Port() != 7 {
+		if e := w.await("refused", is(KindRefused,
+			public)); e.Why != "20 connections are open, the limit of this sandbox" ||
+			e.Limit != LimitSandbox || e.Opens != "" || e.Addr.Port() != 7 {
 			t.Errorf("got %+v", e)
 		}
 	}
@@ -75,14 +77,17 @@ func TestConnectionsAreBounded(t *testing.T) {
 		if err := w.tries(network, public+":7"); err == nil {
 			t.Errorf("%s beyond the budget of the daemon", network)
 		}
-		if e := w.await("refused", is(KindRefused, public)); !strings.Contains(e.Why, "the daemon's sandboxes have 200 connections open") || e.Limit != LimitDaemon {
+		if e := w.await("refused", is(KindRefused, public)); !strings.Contains(
+			e.Why, "the daemon's sandboxes have 200 connections open") || e.Limit != LimitDaemon {
 			t.Errorf("got %+v", e)
 		}
 	}
 	if out, err := w.program("getent", "hosts", "two.test"); err == nil {
 		t.Errorf("a name was looked up beyond the budget: %s", out)
 	}
-	w.await("refused", func(e Event) bool { return is(KindRefused, "two.test")(e) && e.Proto == "dns" })
+	w.await("refused", func(e Event) bool {
+		return is(KindRefused, "two.test")(e) && e.Proto == "dns"
+	})
 	budget.give(10 * most)
 	must(t, w.tries("tcp", public+":7"))
 	must(t, w.stack.Close())
@@ -97,7 +102,8 @@ func TestMostOfABudget(t *testing.T) {
 		budget *Budget
 		asked  int
 		want   int
-	}{{nil, 0, DefaultConnections}, {nil, 7, 7}, {NewBudget(400), 0, 100}, {NewBudget(400), 7, 7}, {NewBudget(400), 4000, 100}, {NewBudget(1), 0, 1}} {
+	}{{nil, 0, DefaultConnections}, {nil, 7, 7}, {NewBudget(400), 0, 100}, {NewBudget(400), 7, 7},
+		{NewBudget(400), 4000, 100}, {NewBudget(1), 0, 1}} {
 		if got := c.budget.most(c.asked); got != c.want {
 			t.Errorf("%d of %+v: got %d, want %d", c.asked, c.budget, got, c.want)
 		}
@@ -118,10 +124,14 @@ func TestShares(t *testing.T) {
 		share *Budget
 		want  int
 		says  string
-	}{{first, 60, "60 connections open, and only 60 are left for all owners (connections)"}, {second, 30, "30 are left"}, {bounded, 5, "5 connections open, the limit of one owner (quota.connections)"}, {third, 13, "12 are left"}} {
+	}{{first, 60, "60 connections open, and only 60 are left for all owners (connections)"},
+		{second, 30, "30 are left"}, {bounded, 5,
+			"5 connections open, the limit of one owner (quota.connections)"},
+		{third, 13, "12 are left"}} {
 		n, why := greedy(c.share)
 		if n != c.want || why.limit != LimitOwner || !strings.Contains(why.why, c.says) {
-			t.Errorf("owner %d: got %d connections and %+v, want %d and %q", i, n, why, c.want, c.says)
+			t.Errorf("owner %d: got %d connections and %+v, want %d and %q", i, n, why, c.want,
+				c.says)
 		}
 	}
 	if used := all.Used(); used != 60+30+5+13 {
@@ -137,8 +147,10 @@ func TestShares(t *testing.T) {
 	if all.Used() != 0 || first.Used() != 0 || third.Used() != 0 {
 		t.Errorf("not all was given back: %d, %d, %d", all.Used(), first.Used(), third.Used())
 	}
-	if first.Most() != 60 || bounded.Most() != 5 || all.Share(1000).Most() != 60 || all.Most() != 120 {
-		t.Errorf("most: got %d, %d, %d, %d", first.Most(), bounded.Most(), all.Share(1000).Most(), all.Most())
+	if first.Most() != 60 || bounded.Most() != 5 || all.Share(1000).Most() != 60 ||
+		all.Most() != 120 {
+		t.Errorf("most: got %d, %d, %d, %d", first.Most(), bounded.Most(), all.Share(1000).Most(),
+			all.Most())
 	}
 	tiny := NewBudget(1)
 	if why := tiny.Share(0).take(1); why != (refusal{}) {
@@ -168,7 +180,8 @@ func TestShareOfAnOwner(t *testing.T) {
 	if err := w.tries("tcp", public+":7"); err == nil {
 		t.Error("one more than its owner may have")
 	}
-	if e := w.await("refused", is(KindRefused, public)); e.Limit != LimitOwner || !strings.Contains(e.Why, "quota.connections") || e.Opens != "" {
+	if e := w.await("refused", is(KindRefused, public)); e.Limit != LimitOwner ||
+		!strings.Contains(e.Why, "quota.connections") || e.Opens != "" {
 		t.Errorf("got %+v", e)
 	}
 	w.stack.SetBudget(other)
@@ -189,7 +202,8 @@ func TestBuffersAreBounded(t *testing.T) {
 		t.Errorf("a sandbox can fill %d MiB of buffers", worst>>20)
 	}
 	w := newWorld(t, ModeFiltered)
-	w.internet.listen(t, 7, func(c net.Conn) { _, _ = io.Copy(c, zeros{}) }) // which the program never reads
+	// Which the program never reads.
+	w.internet.listen(t, 7, func(c net.Conn) { _, _ = io.Copy(c, zeros{}) })
 	for range 100 {
 		_, err := w.dial("tcp", public+":7")
 		must(t, err)
@@ -197,11 +211,13 @@ func TestBuffersAreBounded(t *testing.T) {
 	sum := 0
 	for _, e := range w.stack.net.RegisteredEndpoints() {
 		if e, ok := e.(tcpip.Endpoint); ok {
-			sum += int(e.SocketOptions().GetSendBufferSize() + e.SocketOptions().GetReceiveBufferSize())
+			sum += int(e.SocketOptions().GetSendBufferSize() +
+				e.SocketOptions().GetReceiveBufferSize())
 		}
 	}
 	if most := 150 << 20; sum == 0 || sum > most {
-		t.Errorf("a hundred connections may hold %d MiB, want some and at most %d", sum>>20, most>>20)
+		t.Errorf("a hundred connections may hold %d MiB, want some and at most %d", sum>>20,
+			most>>20)
 	}
 	w.stack.mu.Lock()
 	defer w.stack.mu.Unlock()

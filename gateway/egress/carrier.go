@@ -58,7 +58,8 @@ func (c *Carrier) Keep(ctx context.Context, log *slog.Logger, carry func(context
 // Packets serves the packets of a TUN device, which it closes. It returns nil when hold ends, which
 // means that the sandbox has gone, or when ctx ends. It reads options once; policy changes wait
 // until then.
-func (c *Carrier) Packets(ctx context.Context, device *os.File, hold net.Conn, options func() (Options, error)) error {
+func (c *Carrier) Packets(ctx context.Context, device *os.File, hold net.Conn,
+	options func() (Options, error)) error {
 	defer hold.Close()
 	taken := false
 	stack, err := begin(c, options, func(o Options) (*Stack, error) {
@@ -108,7 +109,8 @@ func (c *Carrier) Proxy(l net.Listener, options func() (Options, error)) error {
 }
 
 // begin starts a stack or proxy with the current policy.
-func begin[C carrying](c *Carrier, options func() (Options, error), start func(Options) (C, error)) (now C, err error) {
+func begin[C carrying](c *Carrier, options func() (Options, error),
+	start func(Options) (C, error)) (now C, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock() // a policy change meanwhile waits, and then applies to it
 	o, err := options()

@@ -49,9 +49,10 @@ type tunNetwork struct {
 
 func (n tunNetwork) connect(host string, port int) (net.Conn, error) {
 	if _, err := netip.ParseAddr(host); err != nil {
-		list, err := (&net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
-			return n.w.dial(network, "8.8.8.8:53")
-		}}).LookupHost(context.Background(), host+".")
+		list, err := (&net.Resolver{PreferGo: true,
+			Dial: func(_ context.Context, network, _ string) (net.Conn, error) {
+				return n.w.dial(network, "8.8.8.8:53")
+			}}).LookupHost(context.Background(), host+".")
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +126,8 @@ func contract(t *testing.T, mode Mode, allow []string, f func(t *testing.T, w *w
 	for _, tier := range tiers {
 		t.Run(tier.name, func(t *testing.T) {
 			w := newWorld(t, mode)
-			f(t, w, tier.begin(w, Options{Policy: policy(t, mode, allow...), Resolve: w.resolve, Event: w.event, Budget: NewBudget(400), Connections: 30}))
+			f(t, w, tier.begin(w, Options{Policy: policy(t, mode, allow...), Resolve: w.resolve,
+				Event: w.event, Budget: NewBudget(400), Connections: 30}))
 		})
 	}
 }
@@ -151,14 +153,17 @@ func TestContractClosed(t *testing.T) {
 		here, err := net.Listen("tcp", ":80")
 		must(t, err)
 		accept(t, here, count)
-		for i, a := range append(append([]string{"127.0.0.1", "::1", "0.0.0.0", "::ffff:127.0.0.1"}, closedThere...), closedHere...) {
+		for i, a := range append(append([]string{"127.0.0.1", "::1", "0.0.0.0", "::ffff:127.0.0.1"},
+			closedThere...), closedHere...) {
 			name := fmt.Sprintf("closed%d.test", i)
 			w.mu.Lock()
 			w.names[name] = addrs(a)
 			w.mu.Unlock()
-			want := n.(interface{ current() *Policy }).current().refuses("", netip.AddrPortFrom(netip.MustParseAddr(a), 80), OwnAddresses())
+			want := n.(interface{ current() *Policy }).current().refuses(
+				"", netip.AddrPortFrom(netip.MustParseAddr(a), 80), OwnAddresses())
 			for _, host := range []string{a, name} {
-				if _, tun := n.(tunNetwork); tun && host == a && (i < 4 || strings.Contains(a, ":")) {
+				if _, tun := n.(tunNetwork); tun && host == a &&
+					(i < 4 || strings.Contains(a, ":")) {
 					continue // the sandbox's own loopback, or a missing family
 				} else if tun && host == a && Names.Contains(netip.MustParseAddr(a)) {
 					continue // represents a name
@@ -167,7 +172,8 @@ func TestContractClosed(t *testing.T) {
 				if err := answers(n, host, 80); err == nil || time.Since(start) > 5*time.Second {
 					t.Errorf("%s, which is %s: %v after %v", host, a, err, time.Since(start))
 				}
-				e := w.await("refused "+host, func(e Event) bool { return e.Kind == KindRefused && e.Proto == "tcp" })
+				e := w.await("refused "+host,
+					func(e Event) bool { return e.Kind == KindRefused && e.Proto == "tcp" })
 				if e.Why != want.why || e.Opens != want.opens || e.Addr.Port() != 80 {
 					t.Errorf("%s, which is %s: got %+v, want %+v", host, a, e, want)
 				}
@@ -191,53 +197,60 @@ func TestContractClosed(t *testing.T) {
 }
 
 func TestContractAllowlist(t *testing.T) {
-	contract(t, ModeAllowlist, []string{"public.test:80", "private.test", "host.test", "cdn.test"}, func(t *testing.T, w *world, n network) {
-		w.internet.listen(t, 80, greets)
-		w.internet.listen(t, 81, greets)
-		must(t, answers(n, "public.test", 80))
-		for what, c := range map[string]struct {
-			host string
-			port int
-		}{"another port": {"public.test", 81}, "its address": {public, 80}, "another name": {"two.test", 80}, "private": {"private.test", 80}, "the host": {"host.test", 80}} {
-			if err := answers(n, c.host, c.port); err == nil {
-				t.Errorf("%s is open", what)
+	contract(t, ModeAllowlist, []string{"public.test:80", "private.test", "host.test", "cdn.test"},
+		func(t *testing.T, w *world, n network) {
+			w.internet.listen(t, 80, greets)
+			w.internet.listen(t, 81, greets)
+			must(t, answers(n, "public.test", 80))
+			for what, c := range map[string]struct {
+				host string
+				port int
+			}{"another port": {"public.test", 81}, "its address": {public, 80},
+				"another name": {"two.test", 80}, "private": {"private.test", 80},
+				"the host": {"host.test", 80}} {
+				if err := answers(n, c.host, c.port); err == nil {
+					t.Errorf("%s is open", what)
+				}
+				w.await(what, is(KindRefused, c.host))
 			}
-			w.await(what, is(KindRefused, c.host))
-		}
-	})
+		})
 }
 
 // A listed name does not give access to others behind the same address. A connection that is no
 // longer allowed ends.
 func TestContractHoldsAfterwards(t *testing.T) {
-	contract(t, ModeAllowlist, []string{"cdn.test", "public.test"}, func(t *testing.T, w *world, n network) {
-		w.internet.listen(t, 80, echoes)
-		for said, ok := range map[string]bool{"cdn.test": true, "public.test": true, "other.test": false} {
-			c, err := n.connect("cdn.test", 80)
-			must(t, err)
-			fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", said)
-			if _, err := io.ReadFull(c, make([]byte, 1)); (err == nil) != ok {
-				t.Errorf("Host: %s: %v", said, err)
-			}
-			if !ok {
-				if e := w.await(said, is(KindRefused, "cdn.test")); e.Opens != "other.test:80" {
-					t.Errorf("got %+v", e)
+	contract(t, ModeAllowlist, []string{"cdn.test", "public.test"},
+		func(t *testing.T, w *world, n network) {
+			w.internet.listen(t, 80, echoes)
+			for said, ok := range map[string]bool{"cdn.test": true, "public.test": true,
+				"other.test": false} {
+				c, err := n.connect("cdn.test", 80)
+				must(t, err)
+				fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", said)
+				if _, err := io.ReadFull(c, make([]byte, 1)); (err == nil) != ok {
+					t.Errorf("Host: %s: %v", said, err)
+				}
+				if !ok {
+					if e := w.await(said, is(KindRefused, "cdn.test")); e.Opens != "other.test:80" {
+						t.Errorf("got %+v", e)
+					}
 				}
 			}
-		}
-		c, err := n.connect("public.test", 80)
-		must(t, err)
-		fmt.Fprint(c, "SSH-2.0-x\r\n")
-		_, err = io.ReadFull(c, make([]byte, 11))
-		must(t, err)
-		n.SetPolicy(policy(t, ModeAllowlist))
-		if e := w.await("closed", func(e Event) bool { return is(KindClosed, "public.test")(e) }); e.Why != errPolicy.Error() || e.Sent != 11 || e.Received != 11 {
-			t.Errorf("got %+v", e)
-		}
-		if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
-			t.Error("still open")
-		}
-	})
+			c, err := n.connect("public.test", 80)
+			must(t, err)
+			fmt.Fprint(c, "SSH-2.0-x\r\n")
+			_, err = io.ReadFull(c, make([]byte, 11))
+			must(t, err)
+			n.SetPolicy(policy(t, ModeAllowlist))
+			if e := w.await("closed", func(e Event) bool {
+				return is(KindClosed, "public.test")(e)
+			}); e.Why != errPolicy.Error() || e.Sent != 11 || e.Received != 11 {
+				t.Errorf("got %+v", e)
+			}
+			if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
+				t.Error("still open")
+			}
+		})
 }
 
 // Each direction ends on its own, and all bytes arrive.
@@ -271,7 +284,8 @@ func TestContractBounds(t *testing.T) {
 			t.Errorf("%d connections are open, want 30", held)
 		}
 		for range 10 {
-			if e := w.await("refused", is(KindRefused, public)); e.Why != "30 connections are open, the limit of this sandbox" {
+			if e := w.await("refused", is(KindRefused,
+				public)); e.Why != "30 connections are open, the limit of this sandbox" {
 				t.Errorf("got %+v", e)
 			}
 		}

@@ -24,7 +24,8 @@ type vnetHeader struct {
 
 const (
 	vnetHeaderLen = 10
-	vnetNeedsCsum = 1 // the checksum at checksumStart + checksumOffset has only the pseudo-header's sum
+	// The checksum at checksumStart + checksumOffset has only the pseudo-header's sum.
+	vnetNeedsCsum = 1
 	vnetGSOTCPv4  = 1
 	maxPacket     = 65535
 	queueLen      = 500 // packets that a device queues (TUN_READQ_SIZE of drivers/net/tun.c)
@@ -229,7 +230,8 @@ func (d *device) write(h vnetHeader, pieces [][]byte) {
 // call, which depends on O_NONBLOCK.
 func vector(now, plain, fd uintptr, iovecs []unix.Iovec) (int, syscall.Errno) {
 	const atPosition = ^uintptr(0) // -1: the current position
-	n, _, errno := unix.Syscall6(now, fd, uintptr(unsafe.Pointer(&iovecs[0])), uintptr(len(iovecs)), atPosition, atPosition, unix.RWF_NOWAIT)
+	n, _, errno := unix.Syscall6(now, fd, uintptr(unsafe.Pointer(&iovecs[0])), uintptr(len(iovecs)),
+		atPosition, atPosition, unix.RWF_NOWAIT)
 	if errno != unix.EOPNOTSUPP && errno != unix.ENOSYS {
 		return int(n), errno
 	}

@@ -9,14 +9,16 @@ import (
 )
 
 const (
-	dialTimeout = 15 * time.Second       // in total: name and all addresses
-	dialHead    = 250 * time.Millisecond // head start of an address before the next is also tried (RFC 8305, section 5)
+	dialTimeout = 15 * time.Second // in total: name and all addresses
+	// Head start of an address before the next is also tried (RFC 8305, section 5).
+	dialHead = 250 * time.Millisecond
 )
 
 // dialAny connects to the first of addrs that answers, and tries them in order. addrs is not empty.
 // One attempt is already paid for. Concurrent ones are taken from budget until it returns. Without
 // budget they wait for others to fail.
-func dialAny(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), budget *Budget, network string, addrs []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
+func dialAny(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error),
+	budget *Budget, network string, addrs []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
 	if len(addrs) == 1 {
 		conn, err := dial(ctx, network, addrs[0].String())
 		return conn, addrs[0], err

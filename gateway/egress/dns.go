@@ -15,12 +15,16 @@ import (
 )
 
 const (
-	dnsPort     = 53
-	dnsInFlight = 256              // concurrent queries of a sandbox; more are dropped, and resolvers repeat them; those over TCP wait
+	dnsPort = 53
+	// Concurrent queries of a sandbox; more are dropped, and resolvers repeat them; those over TCP
+	// wait.
+	dnsInFlight = 256
 	dnsTimeout  = 10 * time.Second // of one query: as long as resolvers in sandboxes wait
 	dnsIdle     = 10 * time.Second // of a connection without queries
-	dnsTTL      = 60               // seconds; the address of a name does not change, but the name may disappear
-	dnsPayload  = 1232             // accepted size over UDP (DNS flag day 2020); answers are smaller
+	// Seconds; the address of a name does not change, but the name may disappear.
+	dnsTTL = 60
+	// Accepted size over UDP (DNS flag day 2020); answers are smaller.
+	dnsPayload = 1232
 )
 
 var localhost = netip.MustParseAddr("127.0.0.1")
@@ -35,7 +39,8 @@ func (s *Stack) answer(ctx context.Context, query []byte) []byte {
 		return nil
 	}
 	reply := dnsmessage.Message{Header: dnsmessage.Header{
-		ID: head.ID, Response: true, OpCode: head.OpCode, RecursionDesired: head.RecursionDesired, RecursionAvailable: true,
+		ID: head.ID, Response: true, OpCode: head.OpCode, RecursionDesired: head.RecursionDesired,
+		RecursionAvailable: true,
 	}}
 	questions, err := parser.AllQuestions()
 	switch {
@@ -52,7 +57,8 @@ func (s *Stack) answer(ctx context.Context, query []byte) []byte {
 	if extended(&parser) {
 		var opt dnsmessage.ResourceHeader
 		if opt.SetEDNS0(dnsPayload, dnsmessage.RCodeSuccess, false) == nil {
-			reply.Additionals = []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}}
+			reply.Additionals = []dnsmessage.Resource{{Header: opt,
+				Body: &dnsmessage.OPTResource{}}}
 		}
 	}
 	packed, err := reply.Pack()
@@ -82,7 +88,8 @@ func extended(p *dnsmessage.Parser) bool {
 }
 
 // records returns the records that q asks for.
-func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessage.Resource, dnsmessage.RCode) {
+func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessage.Resource,
+	dnsmessage.RCode) {
 	head := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: dnsTTL}
 	name, ok := canonicalName(q.Name.String())
 	if !ok {
@@ -97,13 +104,15 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 		case q.Type != dnsmessage.TypePTR:
 			return nil, dnsmessage.RCodeSuccess
 		}
-		return []dnsmessage.Resource{{Header: head, Body: &dnsmessage.PTRResource{PTR: target}}}, dnsmessage.RCodeSuccess
+		return []dnsmessage.Resource{{Header: head, Body: &dnsmessage.PTRResource{PTR: target}}},
+			dnsmessage.RCodeSuccess
 	}
 	inside := localhost
 	if name != "localhost" && !strings.HasSuffix(name, ".localhost") { // RFC 6761, section 6.3
 		if why := s.current().refusesName(name, 0); why != (refusal{}) {
 			if q.Type != dnsmessage.TypeAAAA { // sent along with A
-				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why.why, Opens: why.opens, Limit: why.limit})
+				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why.why,
+					Opens: why.opens, Limit: why.limit})
 			}
 			return nil, dnsmessage.RCodeNameError
 		}
@@ -129,7 +138,8 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 		return nil, dnsmessage.RCodeSuccess
 	}
 	head.Type = dnsmessage.TypeA
-	return []dnsmessage.Resource{{Header: head, Body: &dnsmessage.AResource{A: inside.As4()}}}, dnsmessage.RCodeSuccess
+	return []dnsmessage.Resource{{Header: head, Body: &dnsmessage.AResource{A: inside.As4()}}},
+		dnsmessage.RCodeSuccess
 }
 
 // reversed returns the address of a reverse lookup (RFC 1035, section 3.5; RFC 3596, section 2.5).
@@ -184,7 +194,8 @@ func (s *Stack) serveDNS(ctx context.Context, conn net.Conn) {
 		if conn.SetDeadline(time.Now().Add(dnsIdle)) != nil {
 			return
 		}
-		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))),
+			reply...)); err != nil {
 			return
 		}
 	}

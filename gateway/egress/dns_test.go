@@ -21,26 +21,32 @@ type nowhere struct{}
 func (nowhere) write(vnetHeader, [][]byte) {}
 
 // offline returns a stack without a device, and its events.
-func offline(t testing.TB, p *Policy, resolve func(string) ([]netip.Addr, error)) (*Stack, func() []Event) {
+func offline(t testing.TB, p *Policy, resolve func(string) ([]netip.Addr, error)) (*Stack,
+	func() []Event) {
 	t.Helper()
 	var mu sync.Mutex
 	var events []Event
 	s, err := newStack(Options{
-		Policy:  p,
-		Resolve: func(_ context.Context, name string) ([]netip.Addr, error) { return resolve(name) },
-		Own:     func() []netip.Prefix { return nil },
-		Event:   func(e Event) { mu.Lock(); defer mu.Unlock(); events = append(events, e) },
+		Policy: p,
+		Resolve: func(_ context.Context, name string) (
+			[]netip.Addr, error) {
+			return resolve(name)
+		},
+		Own:   func() []netip.Prefix { return nil },
+		Event: func(e Event) { mu.Lock(); defer mu.Unlock(); events = append(events, e) },
 	}, nowhere{})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, func() []Event { mu.Lock(); defer mu.Unlock(); return events }
 }
 
-func query(t testing.TB, name string, kind dnsmessage.Type, change func(*dnsmessage.Message)) []byte {
+func query(t testing.TB, name string, kind dnsmessage.Type,
+	change func(*dnsmessage.Message)) []byte {
 	t.Helper()
 	m := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: 77, RecursionDesired: true},
-		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET}},
+		Header: dnsmessage.Header{ID: 77, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: kind,
+			Class: dnsmessage.ClassINET}},
 	}
 	if change != nil {
 		change(&m)
@@ -62,7 +68,8 @@ func parse(t testing.TB, b []byte) (m dnsmessage.Message) {
 func TestAnswers(t *testing.T) {
 	asked := make(map[string]int)
 	var mu sync.Mutex
-	s, events := offline(t, policy(t, ModeAllowlist, "a.test", "*.b.test", "c.test:443", "broken.test"), func(name string) ([]netip.Addr, error) {
+	s, events := offline(t, policy(t, ModeAllowlist, "a.test", "*.b.test", "c.test:443",
+		"broken.test"), func(name string) ([]netip.Addr, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked[name]++
@@ -107,7 +114,8 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s %s: got %s and %d answers", c.name, c.kind, m.RCode, len(m.Answers))
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"a.test": 1, "x.b.test": 1, "c.test": 1, "none.b.test": 1, "broken.test": 1}, asked); diff != "" {
+	if diff := cmp.Diff(map[string]int{"a.test": 1, "x.b.test": 1, "c.test": 1, "none.b.test": 1,
+		"broken.test": 1}, asked); diff != "" {
 		t.Errorf("asked upstream: %s", diff)
 	}
 	var got []string
@@ -115,16 +123,19 @@ func TestAnswers(t *testing.T) {
 		got = append(got, fmt.Sprint(e.Kind, " ", e.Proto, " ", e.Host, " ", e.Why))
 	}
 	if diff := cmp.Diff([]string{
-		"failed dns broken.test server misbehaving", "refused dns b.test not on the list", "refused dns tunnel.other.test not on the list",
+		"failed dns broken.test server misbehaving", "refused dns b.test not on the list",
+		"refused dns tunnel.other.test not on the list",
 	}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestAnswerForms(t *testing.T) {
-	s, _ := offline(t, policy(t, ModeFiltered), func(string) ([]netip.Addr, error) { return addrs(public), nil })
+	s, _ := offline(t, policy(t, ModeFiltered),
+		func(string) ([]netip.Addr, error) { return addrs(public), nil })
 	m := parse(t, s.answer(t.Context(), query(t, "A.Test.", dnsmessage.TypeA, nil)))
-	if got := m.Questions[0].Name.String(); got != "A.Test." { // resolvers that mix cases check for theirs
+	// Resolvers that mix cases check for theirs.
+	if got := m.Questions[0].Name.String(); got != "A.Test." {
 		t.Errorf("asked for A.Test., answered %s", got)
 	}
 	inside := netip.AddrFrom4(m.Answers[0].Body.(*dnsmessage.AResource).A)
@@ -135,7 +146,8 @@ func TestAnswerForms(t *testing.T) {
 		t.Errorf("%s stands for %q", inside, name)
 	}
 	four := inside.As4()
-	m = parse(t, s.answer(t.Context(), query(t, fmt.Sprintf("%d.%d.%d.%d.in-addr.arpa.", four[3], four[2], four[1], four[0]), dnsmessage.TypePTR, nil)))
+	m = parse(t, s.answer(t.Context(), query(t, fmt.Sprintf("%d.%d.%d.%d.in-addr.arpa.", four[3],
+		four[2], four[1], four[0]), dnsmessage.TypePTR, nil)))
 	if len(m.Answers) != 1 || m.Answers[0].Body.(*dnsmessage.PTRResource).PTR.String() != "a.test." {
 		t.Errorf("got %v", m.Answers)
 	}
@@ -148,19 +160,22 @@ func TestAnswerForms(t *testing.T) {
 		"no question":   {func(m *dnsmessage.Message) { m.Questions = nil }, dnsmessage.RCodeFormatError},
 		"two questions": {func(m *dnsmessage.Message) { m.Questions = append(m.Questions, m.Questions[0]) }, dnsmessage.RCodeFormatError},
 	} {
-		if m := parse(t, s.answer(t.Context(), query(t, "a.test.", dnsmessage.TypeA, c.change))); m.RCode != c.code || len(m.Answers) != 0 {
+		if m := parse(t, s.answer(t.Context(), query(t, "a.test.", dnsmessage.TypeA,
+			c.change))); m.RCode != c.code || len(m.Answers) != 0 {
 			t.Errorf("%s: got %s", name, m.RCode)
 		}
 	}
-	m = parse(t, s.answer(t.Context(), query(t, "a.test.", dnsmessage.TypeA, func(m *dnsmessage.Message) {
-		var opt dnsmessage.ResourceHeader
-		must(t, opt.SetEDNS0(4096, dnsmessage.RCodeSuccess, true))
-		m.Additionals = []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}}
-	})))
+	m = parse(t, s.answer(t.Context(), query(t, "a.test.", dnsmessage.TypeA,
+		func(m *dnsmessage.Message) {
+			var opt dnsmessage.ResourceHeader
+			must(t, opt.SetEDNS0(4096, dnsmessage.RCodeSuccess, true))
+			m.Additionals = []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}}
+		})))
 	if len(m.Additionals) != 1 || m.Additionals[0].Header.Type != dnsmessage.TypeOPT {
 		t.Errorf("EDNS was answered with %v", m.Additionals)
 	}
-	if got := s.answer(t.Context(), query(t, "a.test.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.Response = true })); got != nil {
+	if got := s.answer(t.Context(), query(t, "a.test.", dnsmessage.TypeA,
+		func(m *dnsmessage.Message) { m.Response = true })); got != nil {
 		t.Error("an answer was answered")
 	}
 }
@@ -190,7 +205,9 @@ func TestNamesKeepTheirAddresses(t *testing.T) {
 
 // The number of names of a sandbox is limited, and those in use stay.
 func TestNamesAreBounded(t *testing.T) {
-	d := newDirectory(func(context.Context, string) ([]netip.Addr, error) { return addrs(public), nil })
+	d := newDirectory(func(context.Context, string) ([]netip.Addr, error) {
+		return addrs(public), nil
+	})
 	_, used, err := d.addresses(t.Context(), "used.test")
 	must(t, err)
 	_, first, err := d.addresses(t.Context(), "first.test")
@@ -244,7 +261,8 @@ func TestQueriesByTCPAreBounded(t *testing.T) {
 		defer near.Close()
 		wg.Go(func() { s.serveDNS(t.Context(), far) })
 		q := query(t, fmt.Sprintf("n%d.test.", i), dnsmessage.TypeA, nil)
-		_, err := near.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...)) // returns when it has been read
+		// Returns when it has been read.
+		_, err := near.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...))
 		must(t, err)
 	}
 	for range dnsInFlight {
@@ -265,8 +283,10 @@ func TestQueriesByTCPAreBounded(t *testing.T) {
 func FuzzAnswer(f *testing.F) {
 	f.Add(query(f, "a.test.", dnsmessage.TypeA, nil))
 	f.Add(query(f, "1.0.0.10.in-addr.arpa.", dnsmessage.TypePTR, nil))
-	f.Add([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1}) // a name that points at itself
-	s, _ := offline(f, policy(f, ModeFiltered), func(string) ([]netip.Addr, error) { return addrs(public), nil })
+	// A name that points at itself.
+	f.Add([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1})
+	s, _ := offline(f, policy(f, ModeFiltered),
+		func(string) ([]netip.Addr, error) { return addrs(public), nil })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		reply := s.answer(t.Context(), b)
 		if reply == nil {

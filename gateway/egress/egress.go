@@ -20,9 +20,11 @@ import (
 // Addresses that the opener of the device configures, as in package wire. Queries to port 53 of any
 // address are answered here; DNSAddr is the name server for resolv.conf.
 var (
-	GuestAddr = netip.AddrFrom4(wire.TunGuest)         // the sandbox's own address; packets from others are dropped
-	DNSAddr   = netip.AddrFrom4(wire.TunDNS)           // answers DNS only
-	Names     = netip.MustParsePrefix("198.18.0.0/15") // represent names inside the sandbox; have no meaning outside (RFC 2544)
+	// The sandbox's own address; packets from others are dropped.
+	GuestAddr = netip.AddrFrom4(wire.TunGuest)
+	DNSAddr   = netip.AddrFrom4(wire.TunDNS) // answers DNS only
+	// Represent names inside the sandbox; have no meaning outside (RFC 2544).
+	Names = netip.MustParsePrefix("198.18.0.0/15")
 )
 
 // Options configure a Stack or a Proxy. Policy is required.
@@ -76,13 +78,16 @@ const (
 
 // Event is an event of one connection.
 type Event struct {
-	Time           time.Time
-	Kind           Kind
-	Proto          string         // "tcp", "udp", or "dns" for a name lookup
-	Host           string         // the name that the program asked for, otherwise the address
-	Addr           netip.AddrPort // the address dialled, or that would have been; invalid if there was none
-	Why            string         // the reason, as text
-	Opens          string         // if refused: the entry of Rules that allows it, if its author may list it; empty if none does
-	Limit          Limit          // if refused: the limit that was exceeded; empty if the policy refused it
-	Sent, Received int64          // bytes from and to the program
+	Time  time.Time
+	Kind  Kind
+	Proto string // "tcp", "udp", or "dns" for a name lookup
+	Host  string // the name that the program asked for, otherwise the address
+	// The address dialled, or that would have been; invalid if there was none.
+	Addr netip.AddrPort
+	Why  string // the reason, as text
+	// If refused: the entry of Rules that allows it, if its author may list it; empty if none does.
+	Opens string
+	// If refused: the limit that was exceeded; empty if the policy refused it.
+	Limit          Limit
+	Sent, Received int64 // bytes from and to the program
 }

@@ -57,7 +57,8 @@ func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) refusal {
 	if why := p.refuses(f.name, f.addr, own); why != (refusal{}) {
 		return why
 	}
-	if f.said != "" && f.said != f.name && p.comparesNames(f.name, f.addr) && !p.listsName(f.said, f.port) {
+	if f.said != "" && f.said != f.name && p.comparesNames(f.name, f.addr) &&
+		!p.listsName(f.said, f.port) {
 		return refusal{why: notListed, opens: entryText(f.said, f.port)}
 	}
 	return refusal{}
@@ -96,8 +97,10 @@ func (g *gate) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 	return conn, err
 }
 
-func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer in %v", dialTimeout))
+func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, netip.AddrPort,
+	error) {
+	ctx, cancel := context.WithTimeoutCause(
+		ctx, dialTimeout, fmt.Errorf("no answer in %v", dialTimeout))
 	defer cancel()
 	candidates := []netip.AddrPort{asked}
 	if f.name != "" {
@@ -144,7 +147,8 @@ func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 // ended dismisses f, which was open, and reports its end.
 func (g *gate) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
 	g.dismiss(f)
-	e := Event{Kind: KindClosed, Proto: f.proto, Host: f.host(asked), Addr: f.addr, Sent: f.sent.Load(), Received: f.received.Load()}
+	e := Event{Kind: KindClosed, Proto: f.proto, Host: f.host(asked), Addr: f.addr,
+		Sent: f.sent.Load(), Received: f.received.Load()}
 	if cause := context.Cause(ctx); cause != nil {
 		e.Why = cause.Error()
 	}

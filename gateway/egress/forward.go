@@ -148,7 +148,8 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode == http.StatusSwitchingProtocols {
-		c.refuse(http.StatusBadGateway, errors.New("the server switched protocols without a request"))
+		c.refuse(http.StatusBadGateway, errors.New(
+			"the server switched protocols without a request"))
 		return false
 	}
 	adopt(answer, recent, again)
@@ -184,7 +185,8 @@ func adopt(answer *http.Response, recent, again bool) {
 // hopHeaders are for the next hop only, as are those that Connection names (RFC 9110, section
 // 7.6.1).
 var hopHeaders = []string{
-	"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade", "Expect",
+	"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade",
+	"Expect",
 }
 
 func deleteHop(h http.Header) {

@@ -320,7 +320,8 @@ var forwardCases = []struct {
 		server: "GET / HTTP/1.1|Host: a.test||",
 		gets:   "HTTP/1.1 200 OK|Connection: close||ok"},
 	{name: "answer without a length",
-		says:   "GET http://a.test/ HTTP/1.1|Host: a.test||GET http://a.test/2 HTTP/1.1|Host: a.test||",
+		says: "GET http://a.test/ HTTP/1.1|Host: a.test||GET http://a.test/2 HTTP/1.1|Host: " +
+			"a.test||",
 		answer: "HTTP/1.1 200 OK|Connection: close||ok",
 		server: "GET / HTTP/1.1|Host: a.test||",
 		gets:   "HTTP/1.1 200 OK|Connection: close||ok"},

@@ -56,7 +56,8 @@ func newGate(opts Options) (*gate, context.Context, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	g := &gate{opts: opts, log: opts.Log, own: ownAddresses{ask: opts.Own}, most: opts.Budget.most(opts.Connections),
+	g := &gate{opts: opts, log: opts.Log, own: ownAddresses{ask: opts.Own},
+		most:   opts.Budget.most(opts.Connections),
 		policy: opts.Policy, flows: make(map[*flow]struct{})}
 	g.names = newDirectory(g.resolve)
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -130,7 +131,8 @@ func (g *gate) admit(f *flow) refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.flows) >= g.most {
-		return refusal{limit: LimitSandbox, why: fmt.Sprintf("%d connections are open, the limit of this sandbox", g.most)}
+		return refusal{limit: LimitSandbox,
+			why: fmt.Sprintf("%d connections are open, the limit of this sandbox", g.most)}
 	}
 	if why := g.opts.Budget.take(1); why != (refusal{}) {
 		return why

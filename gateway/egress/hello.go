@@ -88,7 +88,8 @@ func helloName(hello cryptobyte.String) (name string, ok bool) {
 		var data, list, host cryptobyte.String
 		var hostKind uint8
 		switch {
-		case !extensions.ReadUint16(&kind) || !extensions.ReadUint16LengthPrefixed(&data) || hides(kind):
+		case !extensions.ReadUint16(&kind) || !extensions.ReadUint16LengthPrefixed(&data) ||
+			hides(kind):
 			return "", false
 		case kind != extensionName:
 			continue

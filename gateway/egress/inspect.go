@@ -164,7 +164,8 @@ func (i *inspection) judgeAgain() (int, error) {
 			return 0, i.refuse("its second ClientHello is for "+said+", and not for "+i.said, "")
 		}
 		return i.pass(), nil
-	case recordChange, recordAlert, recordApplication: // the last is early data, which the server drops
+	case recordChange, recordAlert, recordApplication:
+		// the last is early data, which the server drops
 		const head = 5
 		if len(i.held) < head {
 			return 0, nil

@@ -55,7 +55,8 @@ func TestContractOpenings(t *testing.T) {
 			}
 			w.await(what, is(KindRefused, "cdn.test"))
 		}
-		for _, text := range []string{"SSH-2.0-x\r\n", "*1\r\n$4\r\nPING\r\n", "@RSYNCD: 31.0\n", "\x00\x00\x00\x08\x04\xd2\x16\x2f"} {
+		for _, text := range []string{"SSH-2.0-x\r\n", "*1\r\n$4\r\nPING\r\n", "@RSYNCD: 31.0\n",
+			"\x00\x00\x00\x08\x04\xd2\x16\x2f"} {
 			c, err := n.connect("cdn.test", 443)
 			must(t, err)
 			_, err = io.WriteString(c, text)
@@ -109,7 +110,8 @@ func TestContractServerSpeaksFirst(t *testing.T) {
 				t.Errorf("after %q: %q arrived", greeting, b)
 			}
 			if !ok {
-				if e := w.await("refused", is(KindRefused, "cdn.test")); !strings.HasPrefix(e.Opens, public) {
+				if e := w.await("refused", is(KindRefused, "cdn.test")); !strings.HasPrefix(
+					e.Opens, public) {
 					t.Errorf("got %+v", e)
 				}
 			}
@@ -195,12 +197,14 @@ func TestContractSecondClientHello(t *testing.T) {
 func TestContractTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"cdn.test"}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"cdn.test"}}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	must(t, err)
 	contract(t, ModeAllowlist, []string{"cdn.test"}, func(t *testing.T, w *world, n network) {
 		served := make(chan string, 1)
-		config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}},
+		config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert},
+			PrivateKey: key}},
 			CurvePreferences: []tls.CurveID{tls.CurveP384}, // not the clients' first choice
 			GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 				served <- h.ServerName
@@ -213,13 +217,15 @@ func TestContractTLS(t *testing.T) {
 		_, err = io.WriteString(client, "hello")
 		must(t, err)
 		b := make([]byte, 5)
-		if _, err := io.ReadFull(client, b); err != nil || string(b) != "hello" || <-served != "cdn.test" {
+		if _, err := io.ReadFull(client, b); err != nil || string(b) != "hello" ||
+			<-served != "cdn.test" {
 			t.Errorf("a server that asks for another ClientHello: got %q, %v", b, err)
 		}
 		c, err = n.connect("cdn.test", 443)
 		must(t, err)
 		_, _ = c.Write([]byte{21, 3, 1, 0, 2, 1, 112})
-		err = tls.Client(c, &tls.Config{ServerName: "other.test", InsecureSkipVerify: true}).Handshake()
+		err = tls.Client(c, &tls.Config{ServerName: "other.test",
+			InsecureSkipVerify: true}).Handshake()
 		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("behind an alert: %v", err)
 		}

@@ -20,8 +20,9 @@ type packets interface {
 // link connects the device and the stack. Incoming packets are not trusted: it passes on only TCP
 // and UDP from the sandbox's own address.
 type link struct {
-	out        packets
-	refused    func(proto string, dst netip.AddrPort, why string) // called for packets that are blocked here
+	out packets
+	// Called for packets that are blocked here.
+	refused    func(proto string, dst netip.AddrPort, why string)
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 }
 
@@ -49,7 +50,8 @@ func (l *link) accepts(pkt *stack.PacketBuffer) bool {
 		return false
 	}
 	ip := header.IPv4(head)
-	src, dst := netip.AddrFrom4(ip.SourceAddress().As4()), netip.AddrFrom4(ip.DestinationAddress().As4())
+	src, dst := netip.AddrFrom4(ip.SourceAddress().As4()),
+		netip.AddrFrom4(ip.DestinationAddress().As4())
 	if src != GuestAddr || dst == GuestAddr || dst.IsUnspecified() {
 		return false
 	}
@@ -62,7 +64,8 @@ func (l *link) accepts(pkt *stack.PacketBuffer) bool {
 			return true
 		}
 		// The stack would drop these silently.
-		if head, ok = pkt.Data().PullUp(size); ok && ip.FragmentOffset() == 0 && size >= int(ip.HeaderLength())+8 {
+		if head, ok = pkt.Data().PullUp(size); ok && ip.FragmentOffset() == 0 &&
+			size >= int(ip.HeaderLength())+8 {
 			port := header.UDP(head[ip.HeaderLength():]).DestinationPort()
 			l.refused("udp", netip.AddrPortFrom(dst, port), "multicast and broadcast stay inside")
 			l.unreachable(head, header.ICMPv4AdminProhibited)
@@ -70,7 +73,8 @@ func (l *link) accepts(pkt *stack.PacketBuffer) bool {
 	case header.ICMPv4ProtocolNumber:
 		// The stack owns every address, so it would answer echo requests for hosts that it never
 		// reached.
-		if head, ok = pkt.Data().PullUp(size); ok && size >= int(ip.HeaderLength())+8 && header.ICMPv4(head[ip.HeaderLength():]).Type() == header.ICMPv4Echo {
+		if head, ok = pkt.Data().PullUp(size); ok && size >= int(ip.HeaderLength())+8 &&
+			header.ICMPv4(head[ip.HeaderLength():]).Type() == header.ICMPv4Echo {
 			l.unreachable(head, header.ICMPv4AdminProhibited)
 		}
 	}

@@ -29,7 +29,8 @@ func packet(proto tcpip.TransportProtocolNumber, dst string, payload []byte) []b
 	b := make([]byte, header.IPv4MinimumSize+len(payload))
 	ip := header.IPv4(b)
 	ip.Encode(&header.IPv4Fields{TotalLength: uint16(len(b)), TTL: 64, Protocol: uint8(proto),
-		SrcAddr: tcpip.AddrFrom4(GuestAddr.As4()), DstAddr: tcpip.AddrFrom4(netip.MustParseAddr(dst).As4())})
+		SrcAddr: tcpip.AddrFrom4(GuestAddr.As4()),
+		DstAddr: tcpip.AddrFrom4(netip.MustParseAddr(dst).As4())})
 	ip.SetChecksum(^ip.CalculateChecksum())
 	copy(b[header.IPv4MinimumSize:], payload)
 	return b
@@ -44,7 +45,8 @@ func udpTo(port uint16, payload string) []byte {
 
 func synTo(port uint16) []byte {
 	b := make([]byte, header.TCPMinimumSize)
-	header.TCP(b).Encode(&header.TCPFields{SrcPort: 4000, DstPort: port, SeqNum: 1, DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn, WindowSize: 65535})
+	header.TCP(b).Encode(&header.TCPFields{SrcPort: 4000, DstPort: port, SeqNum: 1,
+		DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn, WindowSize: 65535})
 	return b
 }
 
@@ -101,12 +103,18 @@ func TestLinkDrops(t *testing.T) {
 // FuzzPackets feeds a whole stack with packets that a sandbox could send: it must not panic, and
 // all goroutines end.
 func FuzzPackets(f *testing.F) {
-	f.Add(packet(header.TCPProtocolNumber, public, synTo(80)), packet(header.TCPProtocolNumber, public, synTo(80)))
+	f.Add(packet(header.TCPProtocolNumber, public, synTo(80)),
+		packet(header.TCPProtocolNumber, public, synTo(80)))
 	f.Add(packet(header.UDPProtocolNumber, public, udpTo(80, "hello")), []byte{})
-	f.Add(packet(header.UDPProtocolNumber, "10.0.0.1", udpTo(80, "hello")), packet(header.UDPProtocolNumber, "224.0.0.251", udpTo(5353, "")))
-	f.Add(packet(header.UDPProtocolNumber, "1.1.1.1", udpTo(53, "\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01")), []byte{0x45})
-	f.Add(packet(header.ICMPv4ProtocolNumber, public, echo()), packet(header.UDPProtocolNumber, public, []byte{0, 1, 0, 2, 0, 3, 0, 0}))
-	s, _ := offline(f, policy(f, ModeAllowlist, "a"), func(string) ([]netip.Addr, error) { return addrs("10.0.0.1"), nil })
+	f.Add(packet(header.UDPProtocolNumber, "10.0.0.1", udpTo(80, "hello")),
+		packet(header.UDPProtocolNumber, "224.0.0.251", udpTo(5353, "")))
+	f.Add(packet(header.UDPProtocolNumber, "1.1.1.1",
+		udpTo(53, "\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01")),
+		[]byte{0x45})
+	f.Add(packet(header.ICMPv4ProtocolNumber, public, echo()),
+		packet(header.UDPProtocolNumber, public, []byte{0, 1, 0, 2, 0, 3, 0, 0}))
+	s, _ := offline(f, policy(f, ModeAllowlist, "a"),
+		func(string) ([]netip.Addr, error) { return addrs("10.0.0.1"), nil })
 	f.Fuzz(func(_ *testing.T, a, b []byte) {
 		for _, p := range [][]byte{a, b} {
 			if len(p) > maxPacket {

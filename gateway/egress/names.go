@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	maxNames = 16384            // names of a sandbox with an address; the least recently used is dropped
+	// Names of a sandbox with an address; the least recently used is dropped.
+	maxNames = 16384
 	namesAge = 10 * time.Second // how long the addresses of a name are cached
-	maxReal  = 32               // addresses of a name that are used; a DNS message has room for thousands
+	// Addresses of a name that are used; a DNS message has room for thousands.
+	maxReal = 32
 )
 
 // Why a name has no addresses, for programs in the sandbox.
@@ -46,12 +48,14 @@ type known struct {
 }
 
 func newDirectory(resolve func(context.Context, string) ([]netip.Addr, error)) *directory {
-	return &directory{resolve: resolve, byName: make(map[string]*known), byAddr: make(map[netip.Addr]*known)}
+	return &directory{resolve: resolve, byName: make(map[string]*known),
+		byAddr: make(map[netip.Addr]*known)}
 }
 
 // addresses returns the real addresses of name, which is canonical, and the one that represents it
 // inside. If there are none and no error, the name does not exist.
-func (d *directory) addresses(ctx context.Context, name string) (real []netip.Addr, inside netip.Addr, err error) {
+func (d *directory) addresses(ctx context.Context, name string) (real []netip.Addr,
+	inside netip.Addr, err error) {
 	d.mu.Lock()
 	if k := d.byName[name]; k != nil && time.Since(k.at) < namesAge {
 		d.used.MoveToFront(k.place)

@@ -7,8 +7,9 @@ import (
 )
 
 // ErrForGood means that an entry is for addresses that no entry can open.
-var ErrForGood = errors.New("loopback, link-local, cloud metadata, multicast and reserved addresses are never open: " +
-	"let the service listen on another address of this machine, and allow that one")
+var ErrForGood = errors.New(
+	"loopback, link-local, cloud metadata, multicast and reserved addresses are never open: " +
+		"let the service listen on another address of this machine, and allow that one")
 
 // Opens reports whether the entry, as in Rules, opens addresses that are closed without it, if it
 // is trusted: those of a closed range, or of own. own has the addresses of the machine that dials,
@@ -24,7 +25,9 @@ func (p *Policy) Opens(text string, own []netip.Prefix) (bool, error) {
 	case e.name != "":
 		return false, nil
 	}
-	within := func(c netip.Prefix) bool { return c.Bits() <= e.prefix.Bits() && c.Contains(e.prefix.Addr()) }
+	within := func(c netip.Prefix) bool {
+		return c.Bits() <= e.prefix.Bits() && c.Contains(e.prefix.Addr())
+	}
 	for _, c := range forGood {
 		if within(c) {
 			return false, ErrForGood

@@ -22,8 +22,10 @@ func TestOpens(t *testing.T) {
 			t.Errorf("%q opens something closed: %v, %v, want %v", entry, got, err, want)
 		}
 	}
-	for _, entry := range []string{"169.254.169.254", "169.254.169.254:80", "169.254.0.0/16", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192",
-		"fe80::1", "224.0.0.1", "metadata.google.internal:80", "localhost", "127.0.0.1:22", "[::1]:80", "127.1.0.0/16", "0.0.0.0", "::", "64:ff9b::7f00:1", "::ffff:127.0.0.1"} {
+	for _, entry := range []string{"169.254.169.254", "169.254.169.254:80", "169.254.0.0/16",
+		"fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192",
+		"fe80::1", "224.0.0.1", "metadata.google.internal:80", "localhost", "127.0.0.1:22",
+		"[::1]:80", "127.1.0.0/16", "0.0.0.0", "::", "64:ff9b::7f00:1", "::ffff:127.0.0.1"} {
 		if _, err := p.Opens(entry, own); !errors.Is(err, ErrForGood) {
 			t.Errorf("%q: %v", entry, err)
 		}

@@ -17,15 +17,18 @@ func TestPatienceEndsWithItsConnection(t *testing.T) {
 		var mu sync.Mutex
 		var refused []Event
 		for range 20 {
-			g := &gate{policy: policy(t, ModeAllowlist, "public.test"), opts: Options{Event: func(e Event) {
-				mu.Lock()
-				defer mu.Unlock()
-				refused = append(refused, e)
-			}}}
+			g := &gate{policy: policy(t, ModeAllowlist, "public.test"),
+				opts: Options{Event: func(e Event) {
+					mu.Lock()
+					defer mu.Unlock()
+					refused = append(refused, e)
+				}}}
 			_, end := context.WithCancelCause(t.Context())
-			f := &flow{proto: "tcp", name: "public.test", port: 80, end: end, addr: netip.MustParseAddrPort("203.0.113.10:80")}
+			f := &flow{proto: "tcp", name: "public.test", port: 80, end: end,
+				addr: netip.MustParseAddrPort("203.0.113.10:80")}
 			near, far := net.Pipe()
-			p := &passage{Conn: near, flow: f, inspection: g.inspect(f, make(chan struct{})), over: func() { near.Close() }}
+			p := &passage{Conn: near, flow: f, inspection: g.inspect(f, make(chan struct{})),
+				over: func() { near.Close() }}
 			var wg sync.WaitGroup
 			wg.Go(func() { p.Write([]byte("G")) })
 			wg.Go(func() { p.Close() })

@@ -123,7 +123,8 @@ func DefaultClosed() []netip.Prefix {
 // NewPolicy returns the policy of r. An error names the invalid entry.
 func NewPolicy(r Rules) (*Policy, error) {
 	if r.Mode != ModeFiltered && r.Mode != ModeAllowlist {
-		return nil, fmt.Errorf("egress mode %q: must be %s or %s", r.Mode, ModeFiltered, ModeAllowlist)
+		return nil, fmt.Errorf("egress mode %q: must be %s or %s", r.Mode, ModeFiltered,
+			ModeAllowlist)
 	}
 	closed := DefaultClosed()
 	if r.Closed != nil {
@@ -168,7 +169,8 @@ func (p *Policy) Entries() []string {
 }
 
 // errEntry says what an entry can be.
-var errEntry = errors.New("want a name, *.name, an address or a range such as 10.0.0.0/8, each with :port or without")
+var errEntry = errors.New(
+	"want a name, *.name, an address or a range such as 10.0.0.0/8, each with :port or without")
 
 func parseEntry(text string) (entry, error) {
 	e, err := parseTarget(text)

@@ -100,8 +100,10 @@ func TestPolicyNames(t *testing.T) {
 }
 
 func TestPolicyAddresses(t *testing.T) {
-	own := ranges([]string{"93.184.216.40/32", "10.0.0.40/24", "2606:2800::40/128", "fe80::40/64", "151.101.7.40/22", "2a04:4e42:7::40/64"})
-	const closed, mine, lan, unlisted = "is closed", "machine that runs", "a network of the machine", notListed
+	own := ranges([]string{"93.184.216.40/32", "10.0.0.40/24", "2606:2800::40/128", "fe80::40/64",
+		"151.101.7.40/22", "2a04:4e42:7::40/64"})
+	const closed, mine, lan, unlisted = "is closed", "machine that runs",
+		"a network of the machine", notListed
 	for _, c := range []struct {
 		mode  Mode
 		allow string // entries
@@ -219,7 +221,8 @@ func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
 		"169.254.169.254": false, "fe80::1": false, "64:ff9b::169.254.169.254": false, "100.100.100.200": false, "168.63.129.16": false,
 		"192.0.0.192": false, "fd00:ec2::254": false, "fd20:ce::254": false, "fd00:42::42": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false,
 	} {
-		if got := p.refuses("", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), nil).why == ""; got != open {
+		if got := p.refuses("", netip.AddrPortFrom(netip.MustParseAddr(dst), 80),
+			nil).why == ""; got != open {
 			t.Errorf("%s: got %v", dst, got)
 		}
 	}
@@ -229,17 +232,20 @@ func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
 // according to what is closed now.
 func TestPolicyOpensByTheTrusted(t *testing.T) {
 	own := ranges([]string{"93.184.216.40/32"})
-	entries := []string{"127.0.0.1", "127.0.0.0/8:80", "::1", "::/96", "64:ff9b::7f00:1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "fd00:ec2::254", "93.184.216.40", "203.0.113.7", "a.test"}
+	entries := []string{"127.0.0.1", "127.0.0.0/8:80", "::1", "::/96", "64:ff9b::7f00:1", "0.0.0.0",
+		"169.254.169.254", "10.0.0.1", "fd00:ec2::254", "93.184.216.40", "203.0.113.7", "a.test"}
 	closed := ranges([]string{"10.0.0.0/8", "203.0.113.0/24"})
 	for dst, trusted := range map[string]bool{
 		"127.0.0.1": false, "::1": false, "64:ff9b::127.0.0.1": false, "0.0.0.0": false, "::": false,
 		"169.254.169.254": false, "fd00:ec2::254": false, "10.0.0.1": true, "93.184.216.40": true, "203.0.113.7": true,
 	} {
-		for _, r := range []Rules{{Mode: ModeFiltered, Closed: closed, Trusted: entries}, {Mode: ModeFiltered, Closed: closed, Allow: entries}} {
+		for _, r := range []Rules{{Mode: ModeFiltered, Closed: closed, Trusted: entries},
+			{Mode: ModeFiltered, Closed: closed, Allow: entries}} {
 			p, err := NewPolicy(r)
 			must(t, err)
 			want := trusted && r.Trusted != nil
-			if got := p.refuses("a.test", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), own).why; (got == "") != want {
+			if got := p.refuses("a.test", netip.AddrPortFrom(netip.MustParseAddr(dst), 80),
+				own).why; (got == "") != want {
 				t.Errorf("%s, trusted %v: got %q", dst, r.Trusted != nil, got)
 			}
 		}
@@ -295,8 +301,10 @@ func TestRefusalsNameWhatOpens(t *testing.T) {
 			t.Errorf("%s %s %s with %s: %+v", c.mode, c.name, c.dst, c.want, again)
 		}
 	}
-	for name, want := range map[string]string{"a.test": "a.test", "metadata.google.internal": "", "localhost": "", "a.localhost": ""} {
-		if got := policy(t, ModeAllowlist).refusesName(name, 0); got.why == "" || got.opens != want {
+	for name, want := range map[string]string{"a.test": "a.test", "metadata.google.internal": "",
+		"localhost": "", "a.localhost": ""} {
+		if got := policy(t, ModeAllowlist).refusesName(name, 0); got.why == "" ||
+			got.opens != want {
 			t.Errorf("%s: got %+v, want %q", name, got, want)
 		}
 	}
@@ -314,7 +322,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 // The canonical form of an entry parses as itself, and no entry opens a closed address that it does
 // not contain.
 func FuzzPolicyEntry(f *testing.F) {
-	for _, s := range []string{"a.test", "*.a.test:80", "10.0.0.0/8:53", "[2001:db8::/32]:80", "::ffff:10.0.0.0/104", "10.1.2.3/8", "fe80::1%e", "[::1", ":80", "*.*"} {
+	for _, s := range []string{"a.test", "*.a.test:80", "10.0.0.0/8:53", "[2001:db8::/32]:80",
+		"::ffff:10.0.0.0/104", "10.1.2.3/8", "fe80::1%e", "[::1", ":80", "*.*"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -327,8 +336,10 @@ func FuzzPolicyEntry(f *testing.F) {
 			t.Fatalf("%q is %q, which is %+v, %v and not %+v", text, e.text, again, err, e)
 		}
 		p := policy(t, ModeAllowlist, text)
-		for _, a := range addrs("127.0.0.1", "169.254.169.254", "::1", "fd00:ec2::254", "64:ff9b::a00:1") {
-			if p.refuses("a.test", netip.AddrPortFrom(a, 80), nil).why == "" && (e.name != "" || !e.prefix.Contains(a)) {
+		for _, a := range addrs("127.0.0.1", "169.254.169.254", "::1", "fd00:ec2::254",
+			"64:ff9b::a00:1") {
+			if p.refuses("a.test", netip.AddrPortFrom(a, 80), nil).why == "" &&
+				(e.name != "" || !e.prefix.Contains(a)) {
 				t.Fatalf("%q opens %s", text, a)
 			}
 		}

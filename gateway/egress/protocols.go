@@ -86,7 +86,8 @@ func readPostgres(b []byte) (opening, int) {
 		return openingUnknown, 0
 	case len(b) < int(length):
 		return openingPartial, 0
-	case saysHTTP(string(b[:length])): // a server that skips what it cannot parse would accept it as a request
+	case saysHTTP(string(b[:length])):
+		// a server that skips what it cannot parse would accept it as a request
 		return openingUnknown, 0
 	}
 	return openingOther, 0
@@ -108,8 +109,9 @@ func readRedis(b []byte) (opening, int) {
 	return openingUnknown, 0
 }
 
-var gitRequest = regexp.MustCompile(`^git-(upload-pack|receive-pack|upload-archive) /[^\x00-\x1f\x7f]*` +
-	`\x00host=[^\x00-\x1f\x7f]+\x00(\x00[^\x01-\x1f\x7f]+)?$`)
+var gitRequest = regexp.MustCompile(
+	`^git-(upload-pack|receive-pack|upload-archive) /[^\x00-\x1f\x7f]*` +
+		`\x00host=[^\x00-\x1f\x7f]+\x00(\x00[^\x01-\x1f\x7f]+)?$`)
 
 // readGit parses the request of git's own protocol (gitprotocol-pack(5)), a line preceded by its
 // length.

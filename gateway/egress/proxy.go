@@ -22,9 +22,10 @@ const (
 	// maxProxied limits the concurrent connections of a proxy: each is an SSH channel, which may
 	// hold 2 MiB of unread data.
 	maxProxied = 128
-	maxHead    = 64 << 10         // bytes of a request's header
-	maxAnswer  = 256 << 10        // bytes of a response's header
-	proxyIdle  = 60 * time.Second // of a connection without a request, or after the last request until a response
+	maxHead    = 64 << 10  // bytes of a request's header
+	maxAnswer  = 256 << 10 // bytes of a response's header
+	// Of a connection without a request, or after the last request until a response.
+	proxyIdle = 60 * time.Second
 
 	proxyLinger = time.Second // for a program that keeps sending to read why it was blocked
 	maxLinger   = 1 << 20     // bytes that it sends meanwhile
@@ -76,7 +77,8 @@ func (p *Proxy) Serve(conn net.Conn) {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	default:
-		p.event(Event{Kind: KindRefused, Proto: "tcp", Host: "proxy", Why: fmt.Sprintf("%d connections are open, the limit of the proxy", maxProxied)})
+		p.event(Event{Kind: KindRefused, Proto: "tcp", Host: "proxy",
+			Why: fmt.Sprintf("%d connections are open, the limit of the proxy", maxProxied)})
 		return
 	}
 	defer p.until(func() { _ = conn.Close() })()
@@ -158,7 +160,8 @@ func (keepName) Resolve(ctx context.Context, _ string) (context.Context, net.IP,
 
 func (c *proxied) serveSOCKS() {
 	nowhere := &net.TCPAddr{IP: net.IPv4zero} // the source address is not revealed
-	server := socks5.NewServer(socks5.WithResolver(keepName{}), socks5.WithRule(&socks5.PermitCommand{EnableConnect: true}),
+	server := socks5.NewServer(socks5.WithResolver(keepName{}),
+		socks5.WithRule(&socks5.PermitCommand{EnableConnect: true}),
 		socks5.WithConnectHandle(func(_ context.Context, w io.Writer, r *socks5.Request) error {
 			host := r.DestAddr.FQDN
 			if host == "" {
@@ -229,7 +232,8 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 		if said == "" {
 			said = host
 		}
-		p.event(Event{Kind: KindRefused, Proto: f.proto, Host: said, Addr: asked, Why: why.why, Opens: why.opens, Limit: why.limit})
+		p.event(Event{Kind: KindRefused, Proto: f.proto, Host: said, Addr: asked, Why: why.why,
+			Opens: why.opens, Limit: why.limit})
 		cancel(why)
 		return nil, why
 	}

@@ -21,9 +21,11 @@ func TestProxyRequests(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	w.serveHTTP(80, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		fmt.Fprintf(rw, "%s %s %s %q %s", r.Method, r.Host, r.URL.Path, r.Header.Get("Proxy-Connection")+r.Header.Get("User-Agent"), body)
+		fmt.Fprintf(rw, "%s %s %s %q %s", r.Method, r.Host, r.URL.Path,
+			r.Header.Get("Proxy-Connection")+r.Header.Get("User-Agent"), body)
 	}))
-	n := newProxyNetwork(w, Options{Policy: policy(t, ModeFiltered), Resolve: w.resolve, Event: w.event}, throughConnect).(proxyNetwork)
+	n := newProxyNetwork(w, Options{Policy: policy(t, ModeFiltered), Resolve: w.resolve,
+		Event: w.event}, throughConnect).(proxyNetwork)
 	conn, err := net.Dial("tcp", n.address)
 	must(t, err)
 	defer conn.Close()
@@ -67,7 +69,8 @@ func TestProxyRequests(t *testing.T) {
 		_, err = io.WriteString(conn, request)
 		must(t, err)
 		got, _ := io.ReadAll(conn)
-		if !strings.HasPrefix(string(got), want) || want == "" && len(got) > 0 && !strings.HasPrefix(string(got), "HTTP/1.1 4") {
+		if !strings.HasPrefix(string(got), want) || want == "" && len(got) > 0 &&
+			!strings.HasPrefix(string(got), "HTTP/1.1 4") {
 			t.Errorf("%q: got %q, want %q", request, got, want)
 		}
 		conn.Close()
@@ -76,17 +79,24 @@ func TestProxyRequests(t *testing.T) {
 
 // A program's input to the proxy is not trusted: none ends the daemon, or dials a closed address.
 func FuzzProxy(f *testing.F) {
-	for _, s := range []string{"GET http://a.test/ HTTP/1.1\r\nHost: a\r\n\r\n", "CONNECT a.test:80 HTTP/1.1\r\n\r\n", "\x05\x01\x00\x05\x01\x00\x03\x06a.test\x00\x50",
-		"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50", "\x05\x01\x00\x05\x01\x00\x04", "CONNECT [::1]:80 HTTP/1.1\r\n\r\n", "POST http://a.test/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"} {
+	for _, s := range []string{"GET http://a.test/ HTTP/1.1\r\nHost: a\r\n\r\n",
+		"CONNECT a.test:80 HTTP/1.1\r\n\r\n", "\x05\x01\x00\x05\x01\x00\x03\x06a.test\x00\x50",
+		"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50", "\x05\x01\x00\x05\x01\x00\x04",
+		"CONNECT [::1]:80 HTTP/1.1\r\n\r\n",
+		"POST http://a.test/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, said []byte) {
 		p, err := NewProxy(Options{
-			Policy:  policy(t, ModeFiltered),
-			Own:     func() []netip.Prefix { return nil },
-			Resolve: func(context.Context, string) ([]netip.Addr, error) { return addrs("10.0.0.1", public), nil },
+			Policy: policy(t, ModeFiltered),
+			Own:    func() []netip.Prefix { return nil },
+			Resolve: func(context.Context, string) (
+				[]netip.Addr, error) {
+				return addrs("10.0.0.1", public), nil
+			},
 			Dial: func(_ context.Context, _, address string) (net.Conn, error) {
-				if dst := netip.MustParseAddrPort(address); policy(t, ModeFiltered).refuses("", dst, nil) != (refusal{}) {
+				if dst := netip.MustParseAddrPort(address); policy(t, ModeFiltered).refuses(
+					"", dst, nil) != (refusal{}) {
 					t.Errorf("%s was dialled", dst)
 				}
 				return nil, errors.New("no answer")

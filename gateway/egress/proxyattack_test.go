@@ -49,14 +49,19 @@ func TestProxyEarlyAnswer(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 	})
 	conn, in := proxyOf(t, w).ask(t)
-	_, err := io.WriteString(conn, "POST http://public.test/ HTTP/1.1\r\nHost: public.test\r\nContent-Length: 100000\r\n\r\nbegun")
+	_,
+		err := io.WriteString(
+		conn,
+		"POST http://public.test/ HTTP/1.1\r\nHost: public.test\r\nContent-Length: "+
+			"100000\r\n\r\nbegun")
 	must(t, err)
 	answer, err := http.ReadResponse(in, nil)
 	must(t, err)
 	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "ok" {
 		t.Fatalf("got %q, %v", body, err)
 	}
-	_, _ = io.WriteString(conn, strings.Repeat("GET http://cdn.test/ HTTP/1.1\r\nHost: cdn.test\r\n\r\n", 3000))
+	_, _ = io.WriteString(conn, strings.Repeat(
+		"GET http://cdn.test/ HTTP/1.1\r\nHost: cdn.test\r\n\r\n", 3000))
 	if got, _ := io.ReadAll(in); len(got) > 0 {
 		t.Errorf("what was sent of the body is answered: %.100q", got)
 	}
@@ -91,7 +96,10 @@ func givenUp(t *testing.T, w *world, n proxyNetwork, linger int) {
 		ended <- true
 	})
 	conn, _ := n.ask(t)
-	_, err := io.WriteString(conn, "POST http://public.test/ HTTP/1.1\r\nHost: public.test\r\nContent-Length: 4\r\n\r\nbody")
+	_,
+		err := io.WriteString(
+		conn,
+		"POST http://public.test/ HTTP/1.1\r\nHost: public.test\r\nContent-Length: 4\r\n\r\nbody")
 	must(t, err)
 	<-asked
 	must(t, conn.SetLinger(linger))
@@ -134,7 +142,8 @@ func TestProxyReadsInTurn(t *testing.T) {
 		p.Serve(conn)
 	}()
 	must(t, program.SetDeadline(time.Now().Add(30*time.Second)))
-	_, err = io.WriteString(program, "GET http://private.test/ HTTP/1.1\r\nHost: private.test\r\n\r\n")
+	_, err = io.WriteString(
+		program, "GET http://private.test/ HTTP/1.1\r\nHost: private.test\r\n\r\n")
 	must(t, err)
 	answer, err := http.ReadResponse(bufio.NewReader(program), nil)
 	must(t, err)
@@ -183,7 +192,8 @@ func (w *world) all() []Event {
 }
 
 // answerTo returns the proxy's response to one request on its own connection, and its events.
-func answerTo(t *testing.T, w *world, n proxyNetwork, request string) (answer string, events []Event) {
+func answerTo(t *testing.T, w *world, n proxyNetwork, request string) (answer string,
+	events []Event) {
 	t.Helper()
 	before := len(w.all())
 	conn, in := n.ask(t)
@@ -207,7 +217,10 @@ func TestProxyHostileRequests(t *testing.T) {
 			}
 			body, _ := io.ReadAll(r.Body)
 			text := fmt.Sprintf("%s %s %s %q %q", r.Method, r.Host, r.RequestURI, r.Header, body)
-			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nConnection: X-Hop\r\nX-Hop: 1\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+			fmt.Fprintf(
+				c,
+				"HTTP/1.1 200 OK\r\nConnection: X-Hop\r\nX-Hop: 1\r\nContent-Length: %d\r\n\r\n%s",
+				len(text), text)
 		}
 	})
 	n := proxyOf(t, w)
@@ -235,11 +248,13 @@ func TestProxyHostileRequests(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			answer, events := answerTo(t, w, n, tt.request)
-			if !strings.Contains(answer, tt.want) || tt.never != "" && strings.Contains(answer, tt.never) {
+			if !strings.Contains(answer, tt.want) || tt.never != "" &&
+				strings.Contains(answer, tt.never) {
 				t.Errorf("got %q, want %q and never %q", answer, tt.want, tt.never)
 			}
 			for _, e := range events {
-				if strings.Contains(fmt.Sprint(e), "swordfish") || e.Kind == KindOpened && e.Host != "public.test" {
+				if strings.Contains(fmt.Sprint(e), "swordfish") || e.Kind == KindOpened &&
+					e.Host != "public.test" {
 					t.Errorf("event %+v", e)
 				}
 			}
@@ -251,18 +266,31 @@ func TestProxyHostileRequests(t *testing.T) {
 func TestProxyOddHosts(t *testing.T) {
 	w := newWorld(t, ModeFiltered)
 	n := proxyOf(t, w)
-	for _, host := range []string{"127.0.0.1", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0.1.", "0", "0.0.0.0", "[::]", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::127.0.0.1]",
-		"[64:ff9b::7f00:1]", "[64:ff9b::10.77.0.1]", "[2002:7f00:1::]", "[2002:a4d:1::1]", "[::ffff:0:10.77.0.1]", "[64:ff9b:1::a4d:1]", "[fe80::1%25eth0]", "[fe80::1%eth0]", "[::ffff:169.254.169.254]",
-		"169.254.169.254", "[fd00:ec2::254]", "10.77.0.1", "localhost", "LOCALHOST.", "private.test", "PRIVATE.TEST.", "meta.test", "private.test..", ".private.test", "user@private.test", "user:word@10.77.0.1", "public.test@10.77.0.1",
-		"10.77.0.1#public.test", "10.77.0.1?.public.test", "10.77.0.1/.public.test", "10.77.0.1\\.public.test", "１０.77.0.1", "%31%30.77.0.1", "\x1b[31mred", "a b", "*", "", strings.Repeat("a", 300), strings.Repeat("x", 60000)} {
-		for _, request := range []string{"CONNECT " + host + ":80 HTTP/1.1\r\nHost: public.test\r\n\r\n", "GET http://" + host + "/ HTTP/1.1\r\nHost: public.test\r\n\r\n",
-			"GET http://" + host + ":80/ HTTP/1.1\r\nHost: public.test\r\n\r\n", "\x05\x01\x00\x05\x01\x00\x03" + string([]byte{byte(min(len(host), 255))}) + host[:min(len(host), 255)] + "\x00\x50"} {
+	for _, host := range []string{"127.0.0.1", "127.1", "0x7f000001", "2130706433", "0177.0.0.1",
+		"127.0.0.1.", "0", "0.0.0.0", "[::]", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]",
+		"[::127.0.0.1]",
+		"[64:ff9b::7f00:1]", "[64:ff9b::10.77.0.1]", "[2002:7f00:1::]", "[2002:a4d:1::1]",
+		"[::ffff:0:10.77.0.1]", "[64:ff9b:1::a4d:1]", "[fe80::1%25eth0]", "[fe80::1%eth0]",
+		"[::ffff:169.254.169.254]",
+		"169.254.169.254", "[fd00:ec2::254]", "10.77.0.1", "localhost", "LOCALHOST.",
+		"private.test", "PRIVATE.TEST.", "meta.test", "private.test..", ".private.test",
+		"user@private.test", "user:word@10.77.0.1", "public.test@10.77.0.1",
+		"10.77.0.1#public.test", "10.77.0.1?.public.test", "10.77.0.1/.public.test",
+		"10.77.0.1\\.public.test", "１０.77.0.1", "%31%30.77.0.1", "\x1b[31mred", "a b", "*", "",
+		strings.Repeat("a", 300), strings.Repeat("x", 60000)} {
+		for _, request := range []string{"CONNECT " + host +
+			":80 HTTP/1.1\r\nHost: public.test\r\n\r\n",
+			"GET http://" + host + "/ HTTP/1.1\r\nHost: public.test\r\n\r\n",
+			"GET http://" + host + ":80/ HTTP/1.1\r\nHost: public.test\r\n\r\n",
+			"\x05\x01\x00\x05\x01\x00\x03" + string([]byte{byte(min(len(host), 255))}) +
+				host[:min(len(host), 255)] + "\x00\x50"} {
 			answer, events := answerTo(t, w, n, request)
 			if strings.Contains(answer, " 200 ") || strings.HasPrefix(answer, "\x05\x00\x05\x00") {
 				t.Errorf("%.100q: %.100q", request, answer)
 			}
 			for _, e := range events {
-				if e.Kind == KindOpened || strings.Contains(fmt.Sprint(e), "user:word") || strings.ContainsAny(e.Host, "\x1b @") || len(e.Host) > 300 {
+				if e.Kind == KindOpened || strings.Contains(fmt.Sprint(e), "user:word") ||
+					strings.ContainsAny(e.Host, "\x1b @") || len(e.Host) > 300 {
 					t.Errorf("%.100q: event %.300q", request, fmt.Sprint(e))
 				}
 			}

@@ -24,7 +24,8 @@ func hello(t testing.TB, name string) []byte {
 		server.Close()
 		got <- b[:n]
 	}()
-	_ = tls.Client(client, &tls.Config{ServerName: name, InsecureSkipVerify: name == ""}).Handshake()
+	_ = tls.Client(client, &tls.Config{ServerName: name,
+		InsecureSkipVerify: name == ""}).Handshake()
 	client.Close()
 	return <-got
 }
@@ -88,7 +89,8 @@ func named(kind byte, name string) []byte { return append([]byte{kind}, sized16(
 func names(list ...[]byte) []byte { return extension(0, sized16(slices.Concat(list...))) }
 
 // sslv2 is a ClientHello in SSLv2 format (RFC 5246, appendix E.2).
-var sslv2 = append([]byte{0x80, 9 + 3 + 16, 1, 3, 3, 0, 3, 0, 0, 0, 16, 0, 0x2f, 0}, make([]byte, 16)...)
+var sslv2 = append([]byte{0x80, 9 + 3 + 16, 1, 3, 3, 0, 3, 0, 0, 0, 16, 0, 0x2f, 0},
+	make([]byte, 16)...)
 
 func TestOpeningOfTLS(t *testing.T) {
 	whole, cdn := hello(t, "cdn.test"), named(0, "cdn.test")
@@ -238,7 +240,8 @@ func TestOpeningOfHTTP(t *testing.T) {
 		"\x00\x00\x00\x2b\x00\x03\x00\x00GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n": {openingUnknown, ""},
 		"\x00\x00\x27\x11\x00\x03\x00\x00user\x00":                                  {openingUnknown, ""}, // longer than a server accepts
 		"GET / HTTP/1.1\r\nA: " + strings.Repeat("a", maxOpening):                   {openingUnnamed, ""},
-		strings.Repeat("a", maxOpening):                                             {openingUnnamed, ""},
+		strings.Repeat(
+			"a", maxOpening): {openingUnnamed, ""},
 	} {
 		if what, said, _ := readOpening([]byte(text)); what != want.what || said != want.said {
 			t.Errorf("%.60q: got %v %q, want %v %q", text, what, said, want.what, want.said)
@@ -276,14 +279,17 @@ func FuzzOpening(f *testing.F) {
 	f.Add([]byte{22, 3, 1}, []byte{0, 1})
 	f.Add(append([]byte{21, 3, 1, 0, 2, 1, 112}, hello(f, "cdn.test")...), []byte{0})
 	f.Add(sslv2, []byte{0})
-	for _, first := range []string{"GET /", "GET /\x01 HTTP/1.1\r", "\r\n\r\nget / HTTP/1.1\r\nHost: cdn.test\r\n\r", "PRI * HTTP/2.0\r\n\r\n",
-		"GET http://x.test/ HTTP/1.1\r\nHost: cdn.test\r\n\r\n", "SSH-2.0-x", "*1\r\n$", "0027git-upload-pack /a.git\x00host=a.test\x00",
+	for _, first := range []string{"GET /", "GET /\x01 HTTP/1.1\r",
+		"\r\n\r\nget / HTTP/1.1\r\nHost: cdn.test\r\n\r", "PRI * HTTP/2.0\r\n\r\n",
+		"GET http://x.test/ HTTP/1.1\r\nHost: cdn.test\r\n\r\n", "SSH-2.0-x", "*1\r\n$",
+		"0027git-upload-pack /a.git\x00host=a.test\x00",
 		"\x00\x00\x00\x08\x04\xd2\x16\x2f", "@RSYNCD: 31.0\n", "GET / HTTP/1.1\r\nA: b\r\r\n\r"} {
 		f.Add([]byte(first), []byte("\n\r\n"))
 	}
 	f.Fuzz(func(t *testing.T, b, more []byte) {
 		what, said, size := readOpening(b)
-		if (what == openingNamed) != (said != "") || size < 0 || size > len(b) || size > 0 && what != openingNamed && what != openingPrelude {
+		if (what == openingNamed) != (said != "") || size < 0 || size > len(b) || size > 0 &&
+			what != openingNamed && what != openingPrelude {
 			t.Fatalf("%v with %q and %d", what, said, size)
 		}
 		if what == openingNamed && b[0] == recordHandshake {
@@ -297,7 +303,8 @@ func FuzzOpening(f *testing.F) {
 			}
 			return
 		}
-		if again, name, n := readOpening(append(bytes.Clone(b), more...)); again != what || name != said || n != size {
+		if again, name, n := readOpening(append(bytes.Clone(b), more...)); again != what ||
+			name != said || n != size {
 			t.Fatalf("%v %q %d became %v %q %d", what, said, size, again, name, n)
 		}
 	})

@@ -22,7 +22,8 @@ const (
 	timeWait = time.Second // inside: both ends of the connection are on this machine
 
 	maxTCPBegun = 512 // that are being dialled; for more, the sandbox repeats its SYN
-	maxUDP      = 512 // flows of a sandbox, and at most half of its connections; the longest idle one is dropped
+	// Flows of a sandbox, and at most half of its connections; the longest idle one is dropped.
+	maxUDP = 512
 )
 
 // Stack is the network of one sandbox. Its methods are safe for concurrent use.
@@ -88,18 +89,21 @@ func newStack(opts Options, out packets) (*Stack, error) {
 		}),
 	}
 	s.link = &link{out: out, refused: func(proto string, dst netip.AddrPort, why string) {
-		s.event(Event{Kind: KindRefused, Proto: proto, Host: dst.Addr().String(), Addr: dst, Why: why})
+		s.event(Event{Kind: KindRefused, Proto: proto, Host: dst.Addr().String(), Addr: dst,
+			Why: why})
 	}}
 	if err := s.configure(); err != nil {
 		s.net.Destroy()
 		return nil, err
 	}
-	forwarder := tcp.NewForwarder(s.net, bufferDefault, maxTCPBegun, func(r *tcp.ForwarderRequest) { s.acceptTCP(ctx, r) })
+	forwarder := tcp.NewForwarder(s.net, bufferDefault, maxTCPBegun,
+		func(r *tcp.ForwarderRequest) { s.acceptTCP(ctx, r) })
 	s.net.SetTransportProtocolHandler(tcp.ProtocolNumber, forwarder.HandlePacket)
-	s.net.SetTransportProtocolHandler(udp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-		s.acceptUDP(ctx, id, pkt)
-		return true
-	})
+	s.net.SetTransportProtocolHandler(udp.ProtocolNumber,
+		func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+			s.acceptUDP(ctx, id, pkt)
+			return true
+		})
 	return s, nil
 }
 
@@ -135,8 +139,10 @@ func ptr[T any](v T) *T { return &v }
 // setShare limits the buffers of new connections.
 func (s *Stack) setShare(share int) error {
 	for _, option := range []tcpip.SettableTransportProtocolOption{
-		ptr(tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin, Default: min(bufferDefault, share), Max: share}),
-		ptr(tcpip.TCPSendBufferSizeRangeOption{Min: bufferMin, Default: min(bufferDefault, share), Max: share}),
+		ptr(tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin,
+			Default: min(bufferDefault, share), Max: share}),
+		ptr(tcpip.TCPSendBufferSizeRangeOption{Min: bufferMin, Default: min(bufferDefault, share),
+			Max: share}),
 	} {
 		if err := s.net.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
 			return fmt.Errorf("egress: option %T: %s", option, err)

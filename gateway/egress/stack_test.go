@@ -57,10 +57,13 @@ func TestPrograms(t *testing.T) {
 	backend, err := exec.Command("git", "--exec-path").Output()
 	must(t, err)
 	mux := http.NewServeMux()
-	mux.HandleFunc("/hello", func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, "hello "+r.Host) })
+	mux.HandleFunc("/hello", func(rw http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(rw, "hello "+r.Host)
+	})
 	mux.Handle("/git/", http.StripPrefix("", &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(backend)), "git-http-backend"), Root: "/git",
-		Env: []string{"GIT_PROJECT_ROOT=" + repo, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+		Env: []string{"GIT_PROJECT_ROOT=" + repo, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
+			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	}))
 	w.serveHTTP(80, mux)
 	w.internet.listen(t, 7000, greets)
@@ -113,11 +116,14 @@ except OSError as e: print(e.strerror)`}, "No route to host"},
 	if out, err := w.program("getent", "hosts", "nonesuch.test"); err == nil {
 		t.Errorf("a name that does not exist is %q", out)
 	}
-	e := w.await("of the name", func(e Event) bool { return e.Kind == KindOpened && e.Proto == "tcp" && e.Host == "v6.test" })
+	e := w.await("of the name", func(e Event) bool {
+		return e.Kind == KindOpened && e.Proto == "tcp" && e.Host == "v6.test"
+	})
 	if e.Addr != netip.MustParseAddrPort("["+publicV6+"]:80") {
 		t.Errorf("got %v", e)
 	}
-	if e := w.await("of the name", is(KindOpened, "mixed.test")); e.Addr.Addr() != netip.MustParseAddr(public) {
+	if e := w.await("of the name", is(KindOpened,
+		"mixed.test")); e.Addr.Addr() != netip.MustParseAddr(public) {
 		t.Errorf("a name with a private and a public address went to %v", e.Addr)
 	}
 }
@@ -211,9 +217,10 @@ func (w *world) inside(name string) string {
 	w.t.Helper()
 	var list []string
 	var err error
-	resolver := &net.Resolver{PreferGo: true, Dial: func(_ context.Context, network, _ string) (c net.Conn, err error) {
-		return w.dial(network, "8.8.8.8:53") // any address
-	}}
+	resolver := &net.Resolver{PreferGo: true,
+		Dial: func(_ context.Context, network, _ string) (c net.Conn, err error) {
+			return w.dial(network, "8.8.8.8:53") // any address
+		}}
 	list, err = resolver.LookupHost(context.Background(), name+".")
 	must(w.t, err)
 	return list[0]
@@ -256,7 +263,9 @@ func TestAllowlist(t *testing.T) {
 	if out, err := w.program("getent", "hosts", "two.test"); err == nil {
 		t.Errorf("a name that is not listed is %q", out)
 	}
-	w.await("the name", func(e Event) bool { return is(KindRefused, "two.test")(e) && e.Proto == "dns" })
+	w.await("the name", func(e Event) bool {
+		return is(KindRefused, "two.test")(e) && e.Proto == "dns"
+	})
 	if err := w.tries("tcp", "198.18.0.77:80"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("an address that stands for nothing: %v", err)
 	}
@@ -266,7 +275,9 @@ func TestAllowlist(t *testing.T) {
 func TestFrontingIsRefused(t *testing.T) {
 	w := newWorld(t, ModeAllowlist, "cdn.test", "public.test")
 	var served sync.Map
-	w.serveHTTP(80, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { served.Store(r.Host, true) }))
+	w.serveHTTP(80, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		served.Store(r.Host, true)
+	}))
 	w.internet.listen(t, 443, func(c net.Conn) {
 		b := make([]byte, 1)
 		if n, _ := c.Read(b); n > 0 {
@@ -290,7 +301,9 @@ func TestFrontingIsRefused(t *testing.T) {
 			t.Errorf("%s: got %q, %v", name, out, err)
 		}
 		if !c.ok {
-			w.await(name, func(e Event) bool { return e.Kind == KindRefused && e.Host == "cdn.test" && e.Proto == "tcp" })
+			w.await(name, func(e Event) bool {
+				return e.Kind == KindRefused && e.Host == "cdn.test" && e.Proto == "tcp"
+			})
 		}
 	}
 	served.Range(func(k, _ any) bool {
@@ -319,7 +332,8 @@ func TestQUICByANameIsRefused(t *testing.T) {
 	for _, port := range []int{443, 4433} {
 		w.internet.listenUDP(t, port, func(b []byte) []byte { return b })
 	}
-	for version, first := range map[string]string{"v1": "\xc3\x00\x00\x00\x01", "v2": "\xd3\x6b\x33\x43\xcf", "a draft": "\xc3\xff\x00\x00\x1d"} {
+	for version, first := range map[string]string{"v1": "\xc3\x00\x00\x00\x01",
+		"v2": "\xd3\x6b\x33\x43\xcf", "a draft": "\xc3\xff\x00\x00\x1d"} {
 		for name, before := range map[string]string{":443": "", ":4433": "hello"} {
 			conn, err := w.dial("udp", w.inside("cdn.test")+name)
 			must(t, err)
@@ -336,7 +350,9 @@ func TestQUICByANameIsRefused(t *testing.T) {
 			if err := say(first + "rest"); !errors.Is(err, syscall.EHOSTUNREACH) {
 				t.Errorf("%s, port %s: got %v", version, name, err)
 			}
-			w.await(version+name, func(e Event) bool { return e.Kind == KindRefused && e.Proto == "udp" && e.Why == whyQUIC })
+			w.await(version+name, func(e Event) bool {
+				return e.Kind == KindRefused && e.Proto == "udp" && e.Why == whyQUIC
+			})
 		}
 	}
 }
@@ -360,7 +376,8 @@ func TestBytesAndEnds(t *testing.T) {
 	got, err := io.ReadAll(c)
 	must(t, err)
 	line, rest, _ := bytes.Cut(got, []byte("\n"))
-	if want := fmt.Sprintf("%d %x", len(data), sha256.Sum256(data)); string(line) != want || len(rest) != 3<<20 {
+	if want := fmt.Sprintf("%d %x", len(data), sha256.Sum256(data)); string(line) != want ||
+		len(rest) != 3<<20 {
 		t.Errorf("got %q and %d bytes, want %q", line, len(rest), want)
 	}
 	e := w.await("closed", is(KindClosed, public))
@@ -410,7 +427,8 @@ func TestSetPolicyEndsWhatIsNoLongerAllowed(t *testing.T) {
 		c, err := w.dial(network, w.inside("public.test")+":7")
 		must(t, err)
 		ends = append(ends, c)
-		c, err = w.dial(network, map[string]string{"tcp": publicTwo + ":7", "udp": public + ":9"}[network])
+		c, err = w.dial(network, map[string]string{"tcp": publicTwo + ":7",
+			"udp": public + ":9"}[network])
 		must(t, err)
 		stays = append(stays, c)
 	}
@@ -425,7 +443,9 @@ func TestSetPolicyEndsWhatIsNoLongerAllowed(t *testing.T) {
 	}
 	w.stack.SetPolicy(policy(t, ModeAllowlist, publicTwo, public+":9"))
 	for _, network := range []string{"tcp", "udp"} {
-		e := w.await("closed", func(e Event) bool { return e.Kind == KindClosed && e.Proto == network && e.Host == "public.test" })
+		e := w.await("closed", func(e Event) bool {
+			return e.Kind == KindClosed && e.Proto == network && e.Host == "public.test"
+		})
 		if e.Why != errPolicy.Error() {
 			t.Errorf("got %+v", e)
 		}
@@ -454,7 +474,8 @@ func TestStartAgain(t *testing.T) {
 		w.start(ModeFiltered)
 		start := time.Now()
 		must(t, w.tries("tcp", public+":7"))
-		if took := time.Since(start); took > 900*time.Millisecond { // a lost SYN is sent again after 1 s
+		// A lost SYN is sent again after 1 s.
+		if took := time.Since(start); took > 900*time.Millisecond {
 			t.Errorf("the first connection took %v", took)
 		}
 	}
@@ -503,7 +524,8 @@ func TestStartRefusesOtherDescriptors(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	must(t, err)
 	for _, f := range []*os.File{r, null} {
-		if _, err := Start(f, Options{Policy: policy(t, ModeFiltered)}); err == nil || !strings.Contains(err.Error(), "not an attached TUN device") {
+		if _, err := Start(f, Options{Policy: policy(t, ModeFiltered)}); err == nil ||
+			!strings.Contains(err.Error(), "not an attached TUN device") {
 			t.Errorf("got %v", err)
 		}
 		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
@@ -520,7 +542,9 @@ func TestStartRefusesOtherDescriptors(t *testing.T) {
 		must(t, err)
 		request.SetUint16(flags)
 		must(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, request))
-		if _, err := Start(os.NewFile(uintptr(fd), "tun"), Options{Policy: policy(t, ModeFiltered)}); err == nil || !strings.Contains(err.Error(), "want TUN") {
+		if _, err := Start(os.NewFile(uintptr(fd), "tun"),
+			Options{Policy: policy(t, ModeFiltered)}); err == nil ||
+			!strings.Contains(err.Error(), "want TUN") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -538,10 +562,12 @@ func TestSettle(t *testing.T) {
 	})
 	defer unix.Close(fd)
 	for port := range 500 {
-		must(t, unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: port + 1, Addr: [4]byte{224, 0, 0, 251}}))
+		must(t, unix.Sendto(fd, []byte("x"), 0,
+			&unix.SockaddrInet4{Port: port + 1, Addr: [4]byte{224, 0, 0, 251}}))
 		w.stack.Settle(t.Context())
 		w.mu.Lock()
-		found := slices.ContainsFunc(w.events, func(e Event) bool { return e.Kind == KindRefused && int(e.Addr.Port()) == port+1 })
+		found := slices.ContainsFunc(w.events,
+			func(e Event) bool { return e.Kind == KindRefused && int(e.Addr.Port()) == port+1 })
 		w.events = nil
 		w.mu.Unlock()
 		if !found {
@@ -561,7 +587,8 @@ func TestUDPFlowsAreBounded(t *testing.T) {
 	}
 	for range 3 {
 		w.await("evicted", func(e Event) bool {
-			return e.Kind == KindClosed && e.Why == errEvicted.Error() && e.Sent == 1 && e.Received == 1
+			return e.Kind == KindClosed && e.Why == errEvicted.Error() && e.Sent == 1 &&
+				e.Received == 1
 		})
 	}
 }

@@ -39,7 +39,8 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 		why = s.admit(f)
 	}
 	if why != (refusal{}) {
-		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked, Why: why.why, Opens: why.opens, Limit: why.limit})
+		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked,
+			Why: why.why, Opens: why.opens, Limit: why.limit})
 		r.Complete(true)
 		return
 	}
@@ -106,7 +107,8 @@ func (s *Stack) relay(ctx context.Context, f *flow, guest *guestConn, conn net.C
 
 // upload copies data of the program to the server.
 func upload(guest *guestConn, conn net.Conn, inspection *inspection) error {
-	readable, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
+	readable, ready := waiter.NewChannelEntry(
+		waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&readable)
 	defer guest.queue.EventUnregister(&readable)
 	for {
@@ -126,7 +128,8 @@ func upload(guest *guestConn, conn net.Conn, inspection *inspection) error {
 // download copies data of the server to the program.
 func download(f *flow, guest *guestConn, conn net.Conn, inspection *inspection) error {
 	defer inspection.hear(nil)
-	writable, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
+	writable, ready := waiter.NewChannelEntry(
+		waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&writable)
 	defer guest.queue.EventUnregister(&writable)
 	for {

@@ -32,7 +32,8 @@ type datagrams struct {
 }
 
 // acceptUDP takes one datagram. The goroutine that reads packets calls it, so it must not block.
-func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
+func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID,
+	pkt *stack.PacketBuffer) {
 	head := header.UDP(pkt.TransportHeader().Slice())
 	size := int(head.Length()) - header.UDPMinimumSize
 	if size < 0 || size > pkt.Data().Size() {
@@ -47,17 +48,21 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt
 	d := s.streams[id]
 	s.mu.Unlock()
 	if d == nil {
-		first := append(append([]byte(nil), pkt.NetworkHeader().Slice()...), head[:header.UDPMinimumSize]...)
+		first := append(append([]byte(nil), pkt.NetworkHeader().Slice()...),
+			head[:header.UDPMinimumSize]...)
 		name, why := s.target(asked)
-		d = &datagrams{flow: flow{proto: "udp", name: name, port: asked.Port()}, id: id, first: first, queue: make(chan []byte, udpQueue)}
+		d = &datagrams{flow: flow{proto: "udp", name: name, port: asked.Port()}, id: id,
+			first: first, queue: make(chan []byte, udpQueue)}
 		if why != (refusal{}) {
-			s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why, Opens: why.opens, Limit: why.limit})
+			s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked,
+				Why: why.why, Opens: why.opens, Limit: why.limit})
 			s.link.unreachable(first, header.ICMPv4AdminProhibited)
 			return
 		}
 		if why, ok := s.beginUDP(ctx, d); !ok {
 			if why != (refusal{}) {
-				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why, Limit: why.limit})
+				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked,
+					Why: why.why, Limit: why.limit})
 				s.link.unreachable(first, header.ICMPv4AdminProhibited)
 			}
 			return
@@ -136,7 +141,8 @@ func (s *Stack) serveUDP(ctx context.Context, d *datagrams) {
 			return
 		case b := <-d.queue:
 			if compare && isQUIC(b) {
-				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.name, Addr: d.addr, Why: whyQUIC})
+				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.name, Addr: d.addr,
+					Why: whyQUIC})
 				s.link.unreachable(d.first, header.ICMPv4AdminProhibited)
 				d.end(refusal{why: whyQUIC})
 				return
@@ -151,7 +157,8 @@ func (s *Stack) serveUDP(ctx context.Context, d *datagrams) {
 
 // receive copies datagrams to the sandbox until d is idle, or conn is closed.
 func (s *Stack) receive(d *datagrams, conn net.Conn) error {
-	route, rerr := s.net.FindRoute(nic, d.id.LocalAddress, d.id.RemoteAddress, ipv4.ProtocolNumber, false)
+	route, rerr := s.net.FindRoute(nic, d.id.LocalAddress, d.id.RemoteAddress, ipv4.ProtocolNumber,
+		false)
 	if rerr != nil {
 		return fmt.Errorf("route: %s", rerr)
 	}
@@ -196,9 +203,12 @@ func writeUDP(route *stack.Route, id stack.TransportEndpointID, payload []byte) 
 	})
 	defer pkt.DecRef()
 	head := header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize))
-	head.Encode(&header.UDPFields{SrcPort: id.LocalPort, DstPort: id.RemotePort, Length: uint16(header.UDPMinimumSize + len(payload))})
+	head.Encode(&header.UDPFields{SrcPort: id.LocalPort, DstPort: id.RemotePort,
+		Length: uint16(header.UDPMinimumSize + len(payload))})
 	pkt.TransportProtocolNumber = udp.ProtocolNumber
-	_ = route.WritePacket(stack.NetworkHeaderParams{Protocol: udp.ProtocolNumber, TTL: route.DefaultTTL()}, pkt) // a failure loses it
+	// A failure loses it.
+	_ = route.WritePacket(stack.NetworkHeaderParams{Protocol: udp.ProtocolNumber,
+		TTL: route.DefaultTTL()}, pkt)
 }
 
 // acceptQuery answers one DNS query, without a flow: programs use a new port for each.
@@ -219,7 +229,8 @@ func (s *Stack) acceptQuery(ctx context.Context, id stack.TransportEndpointID, q
 		if reply == nil {
 			return
 		}
-		route, err := s.net.FindRoute(nic, id.LocalAddress, id.RemoteAddress, ipv4.ProtocolNumber, false)
+		route, err := s.net.FindRoute(nic, id.LocalAddress, id.RemoteAddress, ipv4.ProtocolNumber,
+			false)
 		if err != nil {
 			s.log.Error("no route for a DNS answer", "err", err)
 			return

@@ -71,20 +71,25 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) re
 	for _, mine := range own {
 		for _, form := range forms(singleIP(mine.Addr())) {
 			if form.Contains(addr) && !p.opensClosed(addr, port, addr.BitLen()) {
-				return refusal{why: addr.String() + " is an address of the machine that runs sandboxd", opens: opens}
+				return refusal{why: addr.String() +
+					" is an address of the machine that runs sandboxd", opens: opens}
 			}
 		}
 	}
 	for _, closed := range p.closed {
 		if closed.Contains(addr) && !p.opensClosed(addr, port, closed.Bits()) {
-			return refusal{why: fmt.Sprintf("%s is in %s, which is closed", addr, closed), opens: opens}
+			return refusal{why: fmt.Sprintf("%s is in %s, which is closed", addr, closed),
+				opens: opens}
 		}
 	}
-	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) }) // an entry such as 10.0.0.0/8 includes local networks
+	// An entry such as 10.0.0.0/8 includes local networks.
+	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) })
 	for _, mine := range own {
 		for _, form := range forms(mine.Masked()) {
 			if !opened && form.Contains(addr) && !p.opensClosed(addr, port, form.Bits()) {
-				return refusal{why: fmt.Sprintf("%s is in %s, a network of the machine that runs sandboxd", addr, form), opens: opens}
+				return refusal{why: fmt.Sprintf(
+					"%s is in %s, a network of the machine that runs sandboxd", addr, form),
+					opens: opens}
 			}
 		}
 	}

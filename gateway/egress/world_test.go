@@ -61,7 +61,8 @@ const (
 
 // closedThere are addresses in the tests' internet that a sandbox must not reach.
 var closedThere = []string{
-	"10.77.0.1", "100.100.100.200", "168.63.129.16", "169.254.169.254", "172.20.0.1", "192.0.0.192", "192.168.77.1", "198.19.255.254", "240.0.0.1",
+	"10.77.0.1", "100.100.100.200", "168.63.129.16", "169.254.169.254", "172.20.0.1", "192.0.0.192",
+	"192.168.77.1", "198.19.255.254", "240.0.0.1",
 	"fd00:ec2::254", "64:ff9b::a4d:1", "2002:a4d:1::1", "64:ff9b:1::1", "2001::1",
 }
 
@@ -208,16 +209,17 @@ func needIsolation(t testing.TB) {
 func newWorld(t testing.TB, mode Mode, allow ...string) *world {
 	t.Helper()
 	needIsolation(t)
-	w := &world{t: t, more: make(chan struct{}), resolv: filepath.Join(t.TempDir(), "resolv.conf"), names: map[string][]netip.Addr{
-		"public.test":  addrs(public),
-		"two.test":     addrs(publicTwo),
-		"cdn.test":     addrs(public),
-		"v6.test":      addrs(publicV6),
-		"private.test": addrs("10.77.0.1"),
-		"mixed.test":   addrs("10.77.0.1", public),
-		"host.test":    addrs("203.0.113.99"),
-		"meta.test":    addrs("169.254.169.254", "fd00:ec2::254"),
-	}}
+	w := &world{t: t, more: make(chan struct{}), resolv: filepath.Join(t.TempDir(), "resolv.conf"),
+		names: map[string][]netip.Addr{
+			"public.test":  addrs(public),
+			"two.test":     addrs(publicTwo),
+			"cdn.test":     addrs(public),
+			"v6.test":      addrs(publicV6),
+			"private.test": addrs("10.77.0.1"),
+			"mixed.test":   addrs("10.77.0.1", public),
+			"host.test":    addrs("203.0.113.99"),
+			"meta.test":    addrs("169.254.169.254", "fd00:ec2::254"),
+		}}
 	must(t, os.WriteFile(w.resolv, []byte("nameserver "+DNSAddr.String()+"\n"), 0o644))
 	w.guest, w.internet = newNamespace(t), newNamespace(t)
 	w.wire()
@@ -230,7 +232,8 @@ func newWorld(t testing.TB, mode Mode, allow ...string) *world {
 func (w *world) wire() {
 	t := w.t
 	run(t, "ip", "link", "set", "lo", "up")
-	w.internet.run(t, "ip", "link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", fmt.Sprint(os.Getpid()))
+	w.internet.run(t, "ip", "link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns",
+		fmt.Sprint(os.Getpid()))
 	run(t, "ip", "link", "add", "closed0", "type", "bridge")
 	t.Cleanup(func() {
 		run(t, "ip", "link", "del", "down0")
@@ -243,7 +246,8 @@ func (w *world) wire() {
 		w.internet.run(t, "ip", "addr", "add", host(a), "dev", "up0", "nodad")
 	}
 	for i, a := range closedHere { // the first of each family is the source address
-		run(t, "ip", "addr", "add", host(a), "dev", []string{"down0", "closed0", "closed0", "down0"}[i], "nodad")
+		run(t, "ip", "addr", "add", host(a), "dev",
+			[]string{"down0", "closed0", "closed0", "down0"}[i], "nodad")
 	}
 	for _, family := range []string{"-4", "-6"} {
 		run(t, "ip", family, "route", "add", "default", "dev", "down0")
@@ -268,7 +272,8 @@ func (w *world) openTUN() *os.File {
 	})
 	file := os.NewFile(uintptr(fd), "tun")
 	w.t.Cleanup(func() { file.Close() })
-	w.guest.run(w.t, "ip", "addr", "add", (&net.IPNet{IP: wire.TunGuest[:], Mask: wire.TunMask[:]}).String(), "dev", "tun0")
+	w.guest.run(w.t, "ip", "addr", "add",
+		(&net.IPNet{IP: wire.TunGuest[:], Mask: wire.TunMask[:]}).String(), "dev", "tun0")
 	w.guest.run(w.t, "ip", "link", "set", "tun0", "mtu", fmt.Sprint(wire.TunMTU), "up")
 	w.guest.run(w.t, "ip", "route", "add", "default", "dev", "tun0")
 	return file
@@ -357,7 +362,9 @@ func (w *world) program(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	script := `mount --bind "$1" /etc/resolv.conf && shift && exec "$@"`
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + w.guest.path(), "unshare", "-m", "sh", "-c", script, "sh", w.resolv}, args...)...)
+	cmd := exec.CommandContext(ctx, "nsenter",
+		append([]string{"--net=" + w.guest.path(), "unshare", "-m", "sh", "-c", script, "sh",
+			w.resolv}, args...)...)
 	cmd.Env = append(os.Environ(), "no_proxy=*", "HOME="+w.t.TempDir(), "GIT_CONFIG_NOSYSTEM=1")
 	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
 		key, _, _ := strings.Cut(strings.ToLower(v), "=")

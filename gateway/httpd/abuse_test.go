@@ -54,7 +54,9 @@ func TestSmuggling(t *testing.T) {
 			if resp.StatusCode < 400 || n > 0 {
 				t.Errorf("%s: answer %d is %d %.200s", name, n, resp.StatusCode, body)
 			}
-			if resp.Close || n > 3 || resp.Header.Get("WWW-Authenticate") != "" || resp.StatusCode == http.StatusMisdirectedRequest || resp.StatusCode == http.StatusNotFound {
+			if resp.Close || n > 3 || resp.Header.Get("WWW-Authenticate") != "" ||
+				resp.StatusCode == http.StatusMisdirectedRequest ||
+				resp.StatusCode == http.StatusNotFound {
 				break // the connection stays open: nothing followed
 			}
 		}
@@ -72,13 +74,20 @@ func TestPathsLeadNowhere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, odd := range []string{"..", "%2e%2e", "..%2f..%2foutside", "%2e%2e%2foutside", "demo%00", "demo%2f..%2fdemo", "DEMO", "démo", "demo%0a", "-demo", "..%5coutside", strings.Repeat("a", 300)} {
-		for _, path := range []string{"/v1/sandboxes/%s", "/v1/sandboxes/%s/records", "/v1/sandboxes/demo/sessions/%s/record", "/v1/sandboxes/demo/sessions/%s/record/cast", "/v1/sandboxes/%s/sessions/main/screen",
-			"/e2b/sandboxes/%s", "/page/records/%s", "/v1/run/%s/artifacts/x", "/v1/run/x/artifacts/%s", "/page/static/%s"} {
+	for _, odd := range []string{"..", "%2e%2e", "..%2f..%2foutside", "%2e%2e%2foutside", "demo%00",
+		"demo%2f..%2fdemo", "DEMO", "démo", "demo%0a", "-demo", "..%5coutside",
+		strings.Repeat("a", 300)} {
+		for _, path := range []string{"/v1/sandboxes/%s", "/v1/sandboxes/%s/records",
+			"/v1/sandboxes/demo/sessions/%s/record", "/v1/sandboxes/demo/sessions/%s/record/cast",
+			"/v1/sandboxes/%s/sessions/main/screen",
+			"/e2b/sandboxes/%s", "/page/records/%s", "/v1/run/%s/artifacts/x",
+			"/v1/run/x/artifacts/%s", "/page/static/%s"} {
 			at := fmt.Sprintf(path, odd)
 			a := w.call("GET", at, w.alice, "")
-			page := strings.HasPrefix(a.header.Get("Content-Type"), "text/html") // the redirect target of an unclean path
-			if a.status == http.StatusOK && !page || a.status == http.StatusInternalServerError || strings.Contains(a.body, hidden) {
+			// The redirect target of an unclean path.
+			page := strings.HasPrefix(a.header.Get("Content-Type"), "text/html")
+			if a.status == http.StatusOK && !page || a.status == http.StatusInternalServerError ||
+				strings.Contains(a.body, hidden) {
 				t.Errorf("%s: %d %.200s", at, a.status, a.body)
 			}
 		}
@@ -95,7 +104,9 @@ func TestRanges(t *testing.T) {
 	if whole.status != http.StatusOK || len(whole.body) == 0 {
 		t.Fatalf("%d, %d bytes", whole.status, len(whole.body))
 	}
-	ranged := func(r string) func(*http.Request) { return func(q *http.Request) { q.Header.Set("Range", r) } }
+	ranged := func(r string) func(*http.Request) {
+		return func(q *http.Request) { q.Header.Set("Range", r) }
+	}
 	for r, want := range map[string][]int{
 		"bytes=0-0": {206}, "bytes=-1": {206}, "bytes=99999999-": {416}, "bytes=5-1": {416, 200}, "bytes=-0": {416, 206}, "lines=1-2": {416, 200}, "bytes=0-99999999999999999999": {416, 206},
 		"bytes=" + strings.Repeat("0-,", 3000) + "0-":      {200, 206, 416},
@@ -123,7 +134,8 @@ func (w *world) records4K(name string) {
 	tick := time.NewTicker(20 * time.Millisecond) // stays below the rate limit of a token
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; <-tick.C {
-		if a := w.call("GET", "/v1/sandboxes/"+name+"/sessions/main/record", w.alice, ""); a.status == http.StatusOK && len(a.body) > 0 {
+		if a := w.call("GET", "/v1/sandboxes/"+name+"/sessions/main/record", w.alice,
+			""); a.status == http.StatusOK && len(a.body) > 0 {
 			return
 		}
 		if time.Now().After(end) {
@@ -149,8 +161,13 @@ func TestSocketAbuse(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
 	s := w.login(wire.RightDrive)
-	handshake := fmt.Sprintf("GET /page/live HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nCookie: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %s\r\nSec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Protocol: sandboxd.page, key.%s\r\n\r\n",
-		w.addr, w.addr, s.cookie.String(), base64.StdEncoding.EncodeToString(make([]byte, 16)), s.key)
+	handshake := fmt.Sprintf(
+		"GET /page/live HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nCookie: %s\r\nConnection: "+
+			"Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
+			"%s\r\nSec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Protocol: "+
+			"sandboxd.page, key.%s\r\n\r\n",
+		w.addr, w.addr, s.cookie.String(), base64.StdEncoding.EncodeToString(make([]byte, 16)),
+		s.key)
 	small := []byte("{}")
 	piece := func(first byte, masked bool, p []byte) []byte { // less than 126 bytes
 		f := []byte{first, byte(len(p))}
@@ -175,13 +192,15 @@ func TestSocketAbuse(t *testing.T) {
 		c := w.raw(handshake)
 		r := bufio.NewReader(c)
 		resp, err := http.ReadResponse(r, nil)
-		if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Sec-WebSocket-Extensions") != "" {
+		if err != nil || resp.StatusCode != http.StatusSwitchingProtocols ||
+			resp.Header.Get("Sec-WebSocket-Extensions") != "" {
 			t.Fatalf("%s: %v, %v", name, resp, err)
 		}
 		began := time.Now()
 		go func() { _, _ = c.Write(text) }() // the server may close meanwhile
 		c.SetReadDeadline(time.Now().Add(patience))
-		if _, err := io.Copy(io.Discard, r); err != nil && strings.Contains(err.Error(), "timeout") {
+		if _, err := io.Copy(io.Discard, r); err != nil &&
+			strings.Contains(err.Error(), "timeout") {
 			t.Errorf("%s: it is open after %v", name, time.Since(began))
 		}
 		t.Logf("%s: %v", name, time.Since(began))

@@ -70,18 +70,22 @@ func newAPI(mux huma.Adapter, version string) huma.API {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "sandboxd", Version: cmp.Or(version, "unknown"),
-				Description: "The HTTP API of a sandboxd daemon. Errors are problem documents (RFC 9457) with a code and a hint."},
+				Description: "The HTTP API of a sandboxd daemon. Errors are problem documents " +
+					"(RFC 9457) with a code and a hint."},
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"token": {Type: "http", Scheme: "bearer", Description: "A token from `sandboxd token new`, or the content of the file api_token in the state directory."},
+					"token": {Type: "http", Scheme: "bearer",
+						Description: "A token from `sandboxd token new`, or the content of the " +
+							"file api_token in the state directory."},
 				},
 			},
 			Security: []map[string][]string{{"token": {}}},
 		},
 		RejectUnknownQueryParameters: true,
-		Formats:                      map[string]huma.Format{"application/json": strict, "json": strict},
-		DefaultFormat:                "application/json",
+		Formats: map[string]huma.Format{"application/json": strict,
+			"json": strict},
+		DefaultFormat: "application/json",
 	}, mux)
 }
 
@@ -106,19 +110,22 @@ func schemaName(t reflect.Type, hint string) string {
 
 // operation describes a GET request that returns JSON, or a problem document.
 func operation(at, id, summary, about string) huma.Operation {
-	return huma.Operation{Method: http.MethodGet, Path: at, OperationID: id, Summary: summary, Description: about, Tags: []string{strings.Split(at, "/")[2]}}
+	return huma.Operation{Method: http.MethodGet, Path: at, OperationID: id, Summary: summary,
+		Description: about, Tags: []string{strings.Split(at, "/")[2]}}
 }
 
 // description returns the document at /openapi.json.
 func description(api huma.API) ([]byte, error) {
-	problems := api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[rest.Problem](), true, "Problem")
+	problems := api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[rest.Problem](), true,
+		"Problem")
 	for _, item := range api.OpenAPI().Paths {
 		for _, op := range []*huma.Operation{item.Get, item.Post, item.Delete, item.Put} {
 			if op == nil {
 				continue
 			}
-			op.Responses["default"] = &huma.Response{Description: "An error: a code, a sentence, and a hint",
-				Content: map[string]*huma.MediaType{rest.ProblemType: {Schema: problems}}}
+			op.Responses["default"] =
+				&huma.Response{Description: "An error: a code, a sentence, and a hint",
+					Content: map[string]*huma.MediaType{rest.ProblemType: {Schema: problems}}}
 		}
 	}
 	text, err := api.OpenAPI().MarshalJSON()

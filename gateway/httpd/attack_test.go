@@ -14,7 +14,9 @@ import (
 // Malicious bodies of POST /v1/run/ are rejected before anything runs (A105, A110).
 func TestHostileBodies(t *testing.T) {
 	w := newWorld(t)
-	kind := func(k string) func(*http.Request) { return func(r *http.Request) { r.Header.Set("Content-Type", k) } }
+	kind := func(k string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Content-Type", k) }
+	}
 	same := func(*http.Request) {}
 	for name, c := range map[string]struct {
 		body string
@@ -44,7 +46,8 @@ func TestHostileBodies(t *testing.T) {
 			}
 		}
 	}
-	if all := get[struct{ Sandboxes []Sandbox }](w, "/v1/sandboxes", w.alice); len(all.Sandboxes) != 0 {
+	if all := get[struct{ Sandboxes []Sandbox }](w, "/v1/sandboxes", w.alice); len(
+		all.Sandboxes) != 0 {
 		t.Errorf("something was run: %+v", all)
 	}
 }
@@ -60,7 +63,10 @@ func TestDrippingBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer slow.Close()
-	fmt.Fprintf(slow, "POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", w.alice)
+	fmt.Fprintf(
+		slow,
+		"POST /v1/run/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+			"application/json\r\nContent-Length: 100\r\n\r\n{", w.alice)
 	if got := w.call("GET", "/v1/sandboxes", w.alice, ""); got.status != http.StatusOK {
 		t.Errorf("another request meanwhile: %d", got.status)
 	}

@@ -43,7 +43,8 @@ func newBrowser(t testing.TB) context.Context {
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // browsers have no sandbox as root
 	}
-	ctx, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...))
+	ctx, cancel := chromedp.NewContext(context.Background(),
+		chromedp.WithAllocatorOptions(options...))
 	t.Cleanup(cancel)
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
@@ -63,12 +64,14 @@ addEventListener("securitypolicyviolation", (e) => window.wrong.push("refused by
 addEventListener("error", (e) => window.wrong.push("error: " + e.message));
 addEventListener("unhandledrejection", (e) => window.wrong.push("rejection: " + e.reason));`
 
-func newTab(browser context.Context, t testing.TB, width, height int64, o ...chromedp.EmulateViewportOption) *tab {
+func newTab(browser context.Context, t testing.TB, width, height int64,
+	o ...chromedp.EmulateViewportOption) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil { // creates the tab, which ends with the context of this call
+	// Creates the tab, which ends with the context of this call.
+	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}
 	b.do(chromedp.EmulateViewport(width, height, o...))
@@ -76,7 +79,8 @@ func newTab(browser context.Context, t testing.TB, width, height int64, o ...chr
 		if _, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{}); err != nil {
 			return chromedp.Void{}, err
 		}
-		_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watcher})
+		_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument,
+			page.AddScriptToEvaluateOnNewDocumentParams{Source: watcher})
 		return chromedp.Void{}, err
 	})
 	return b
@@ -115,7 +119,9 @@ func (b *tab) until(what, condition string) {
 		ok ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 5) }; look() })`, (patience - 2*time.Second).Milliseconds(), condition)
 	if !valueOf[bool](b, script) {
 		b.shoot(strings.ReplaceAll(b.t.Name(), "/", "-") + "-failed")
-		b.t.Fatalf("not so: %s\nthe page:\n%s\nthe terminal:\n%s\nwrong: %v", what, valueOf[string](b, `document.body.innerText`), valueOf[string](b, terminalText), valueOf[[]string](b, `window.wrong`))
+		b.t.Fatalf("not so: %s\nthe page:\n%s\nthe terminal:\n%s\nwrong: %v", what,
+			valueOf[string](b, `document.body.innerText`), valueOf[string](b, terminalText),
+			valueOf[[]string](b, `window.wrong`))
 	}
 }
 
@@ -126,7 +132,8 @@ func (b *tab) arrives(what, condition string) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; {
 		ctx, cancel := context.WithTimeout(b.ctx, patience)
-		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf("(() => { try { return !!(%s) } catch { return false } })()", condition)))
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](
+			fmt.Sprintf("(() => { try { return !!(%s) } catch { return false } })()", condition)))
 		cancel()
 		if err == nil && ok {
 			return
@@ -140,12 +147,14 @@ func (b *tab) arrives(what, condition string) {
 // sees waits until the terminal shows a text.
 func (b *tab) sees(text string) {
 	b.t.Helper()
-	b.until("the terminal shows "+text, fmt.Sprintf("(%s).replaceAll('\u00a0', ' ').includes(%q)", terminalText, text))
+	b.until("the terminal shows "+text, fmt.Sprintf("(%s).replaceAll('\u00a0', ' ').includes(%q)",
+		terminalText, text))
 }
 
 func (b *tab) click(selector string) {
 	b.t.Helper()
-	b.until(selector+" is visible", fmt.Sprintf("document.querySelector(%q)?.checkVisibility()", selector))
+	b.until(selector+" is visible", fmt.Sprintf("document.querySelector(%q)?.checkVisibility()",
+		selector))
 	valueOf[bool](b, fmt.Sprintf("document.querySelector(%q).click(), true", selector))
 }
 
@@ -200,7 +209,8 @@ func (b *tab) fine() {
 func (b *tab) likes(scheme string) {
 	b.t.Helper()
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia,
+			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 		return chromedp.Void{}, err
 	})
 }
@@ -229,7 +239,8 @@ func (w *world) link(rights wire.Rights) string { return w.linkOf("alice", right
 func (w *world) linkOf(principal string, rights wire.Rights) string {
 	w.t.Helper()
 	until := time.Now().Add(time.Hour)
-	code, err := w.tokens.Code(token.Token{Principal: principal, Kind: wire.Person, Rights: rights, Label: "page", Expires: &until})
+	code, err := w.tokens.Code(token.Token{Principal: principal, Kind: wire.Person, Rights: rights,
+		Label: "page", Expires: &until})
 	if err != nil {
 		w.t.Fatal(err)
 	}

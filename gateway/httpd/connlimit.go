@@ -14,9 +14,10 @@ import (
 type connTracker struct {
 	most int
 
-	mu      sync.Mutex
-	all     map[net.Conn]*trackedConn // guarded by mu
-	waiting list.List                 // guarded by mu; without an admitted request under way, the longest first
+	mu  sync.Mutex
+	all map[net.Conn]*trackedConn // guarded by mu
+	// Guarded by mu; without an admitted request under way, the longest first.
+	waiting list.List
 }
 
 // trackedConn is one connection.
@@ -52,7 +53,8 @@ func (v *connTracker) connContext(ctx context.Context, c net.Conn) context.Conte
 
 // connState is the ConnState of an http.Server.
 func (v *connTracker) connState(c net.Conn, state http.ConnState) {
-	if state != http.StateClosed && state != http.StateHijacked { // hijacked connections have limits of their own
+	// Hijacked connections have limits of their own.
+	if state != http.StateClosed && state != http.StateHijacked {
 		return
 	}
 	v.mu.Lock()
@@ -72,8 +74,8 @@ func (v *connTracker) forgetLocked(n *trackedConn) net.Conn {
 	return n.conn
 }
 
-// admitted records an admitted request on ctx's connection until done is called. It returns false if
-// the connection was closed meanwhile.
+// admitted records an admitted request on ctx's connection until done is called. It returns false
+// if the connection was closed meanwhile.
 func admitted(ctx context.Context) (done func(), ok bool) {
 	n, _ := ctx.Value(connKey{}).(*trackedConn)
 	if n == nil { // in a test without a server

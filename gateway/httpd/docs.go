@@ -37,11 +37,13 @@ type field struct{ Name, Type, About string }
 func docs(mux *http.ServeMux, api huma.API) error {
 	var all []documented
 	for at, item := range api.OpenAPI().Paths {
-		for method, op := range map[string]*huma.Operation{"GET": item.Get, "POST": item.Post, "DELETE": item.Delete} {
+		for method, op := range map[string]*huma.Operation{"GET": item.Get, "POST": item.Post,
+			"DELETE": item.Delete} {
 			if op == nil {
 				continue
 			}
-			d := documented{Method: method, Path: at, ID: op.OperationID, Summary: op.Summary, About: op.Description, Parameters: op.Parameters}
+			d := documented{Method: method, Path: at, ID: op.OperationID, Summary: op.Summary,
+				About: op.Description, Parameters: op.Parameters}
 			if op.RequestBody != nil {
 				d.Body = fields(api, op.RequestBody.Content["application/json"])
 			}
@@ -51,9 +53,12 @@ func docs(mux *http.ServeMux, api huma.API) error {
 			all = append(all, d)
 		}
 	}
-	slices.SortFunc(all, func(a, b documented) int { return strings.Compare(a.Path+a.Method, b.Path+b.Method) })
+	slices.SortFunc(all, func(a, b documented) int {
+		return strings.Compare(a.Path+a.Method, b.Path+b.Method)
+	})
 	var page bytes.Buffer
-	if err := docsPage.Execute(&page, map[string]any{"Info": api.OpenAPI().Info, "Operations": all}); err != nil {
+	if err := docsPage.Execute(&page, map[string]any{"Info": api.OpenAPI().Info,
+		"Operations": all}); err != nil {
 		return err
 	}
 	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, r *http.Request) {

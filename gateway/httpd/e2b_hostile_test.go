@@ -18,13 +18,16 @@ import (
 func TestE2BWatcher(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
-	w.start(b, "echo secret >/tmp/watched")                                                // opens a connection to the sandbox
-	if a := w.call("GET", "/e2b/files?path=/tmp/watched", "", "", b.to); a.status != 200 { // files are accessible
+	// Opens a connection to the sandbox.
+	w.start(b, "echo secret >/tmp/watched")
+	// Files are accessible.
+	if a := w.call("GET", "/e2b/files?path=/tmp/watched", "", "", b.to); a.status != 200 {
 		t.Fatalf("the owner's program: %d %s", a.status, a.body)
 	}
 	a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.watch, "")
 	var seen e2bBox
-	if err := json.Unmarshal([]byte(a.body), &seen); err != nil || a.status != http.StatusOK || seen.ID != b.ID {
+	if err := json.Unmarshal([]byte(a.body), &seen); err != nil || a.status != http.StatusOK ||
+		seen.ID != b.ID {
 		t.Fatalf("a look at it: %d %s", a.status, a.body)
 	}
 	if seen.Access != "" {
@@ -33,7 +36,8 @@ func TestE2BWatcher(t *testing.T) {
 	for _, c := range []struct{ method, path, body string }{
 		{"POST", "/connect", `{"timeout":5000}`}, {"POST", "/timeout", `{"timeout":5000}`}, {"POST", "/pause", "{}"}, {"DELETE", "", ""},
 	} {
-		if a := w.call(c.method, "/e2b/sandboxes/"+b.ID+c.path, w.watch, c.body); a.status != http.StatusForbidden || strings.Contains(a.body, "sbe_") {
+		if a := w.call(c.method, "/e2b/sandboxes/"+b.ID+c.path, w.watch,
+			c.body); a.status != http.StatusForbidden || strings.Contains(a.body, "sbe_") {
 			t.Errorf("%s %s: %d %s", c.method, c.path, a.status, a.body)
 		}
 	}
@@ -46,14 +50,18 @@ func TestE2BWatcher(t *testing.T) {
 		{"POST", "/filesystem.Filesystem/Remove", `{"path":"/tmp/watched"}`},
 		{"POST", "/process.Process/List", "{}"},
 	} {
-		if a := w.call(c.method, "/e2b"+c.path, "", c.body, seen.to); a.status != http.StatusForbidden {
+		if a := w.call(c.method, "/e2b"+c.path, "", c.body,
+			seen.to); a.status != http.StatusForbidden {
 			t.Errorf("%s %s with its own token: %d %s", c.method, c.path, a.status, a.body)
 		}
 	}
 	text := `{"process":{"cmd":"/bin/sh","args":["-c","echo done"]},"stdin":false}`
-	if a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, text), seen.to, asStream); a.status != http.StatusOK {
+	if a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, text), seen.to,
+		asStream); a.status != http.StatusOK {
 		t.Errorf("a command: %d %q", a.status, a.body)
-	} else if messages, end := frames(t, a.body); len(messages) > 0 || !strings.HasPrefix(end, `{"error":{"code":"permission_denied"`) { // a stream reports errors at its end
+	} else if messages, end := frames(t, a.body); len(messages) > 0 ||
+		!strings.HasPrefix(end, `{"error":{"code":"permission_denied"`) {
+		// a stream reports errors at its end
 		t.Errorf("a command: %q %q", messages, end)
 	}
 }
@@ -76,13 +84,17 @@ func TestE2BLongCommand(t *testing.T) {
 	b := w.e2bCreate(w.alice, "{}")
 	beside := w.begin(b, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)
 	for _, n := range []int{140 << 10, 300 << 10, 3 << 20} {
-		text, _ := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", ": " + strings.Repeat("x", n)}}, "stdin": false})
-		a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, string(text)), b.to, asStream)
-		if _, end := frames(t, a.body); !strings.Contains(end, "invalid_argument") || !strings.Contains(end, "longer than") {
+		text, _ := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/sh",
+			"args": []string{"-c", ": " + strings.Repeat("x", n)}}, "stdin": false})
+		a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, string(text)), b.to,
+			asStream)
+		if _, end := frames(t, a.body); !strings.Contains(end, "invalid_argument") ||
+			!strings.Contains(end, "longer than") {
 			t.Errorf("%d bytes: %d %.300s", n, a.status, end)
 		}
 	}
-	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(a.body, `"pid"`) != 1 {
+	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(
+		a.body, `"pid"`) != 1 {
 		t.Errorf("the command beside them: %s", a.body)
 	}
 	beside()
@@ -91,7 +103,8 @@ func TestE2BLongCommand(t *testing.T) {
 // begin starts a command and returns when it runs; end disconnects, and the command continues.
 func (w *world) begin(b e2bBox, text string) (end func()) {
 	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
+	r, err := http.NewRequestWithContext(w.t.Context(), "POST",
+		"http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -121,9 +134,11 @@ func TestE2BRevokedAsCommandsBegin(t *testing.T) {
 	var calls sync.WaitGroup
 	for i := range commands {
 		calls.Go(func() {
-			text, _ := json.Marshal(map[string]any{"stdin": false, "process": map[string]any{"cmd": "/bin/sh",
-				"args": []string{"-c", fmt.Sprintf("touch %s/%d; sleep 0.2", dir, i)}}})
-			r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start",
+			text, _ := json.Marshal(map[string]any{"stdin": false,
+				"process": map[string]any{"cmd": "/bin/sh",
+					"args": []string{"-c", fmt.Sprintf("touch %s/%d; sleep 0.2", dir, i)}}})
+			r, err := http.NewRequestWithContext(t.Context(), "POST",
+				"http://"+w.addr+"/e2b/process.Process/Start",
 				strings.NewReader(frame(0, string(text))))
 			if err != nil {
 				t.Error(err)
@@ -152,7 +167,8 @@ func TestE2BRevokedAsCommandsBegin(t *testing.T) {
 	}
 	calls.Wait()
 	for i, answer := range answers {
-		if strings.Contains(answer, `"start"`) || !strings.Contains(answer, "unauthenticated") && !strings.Contains(answer, `"unavailable"`) {
+		if strings.Contains(answer, `"start"`) || !strings.Contains(answer, "unauthenticated") &&
+			!strings.Contains(answer, `"unavailable"`) {
 			continue
 		}
 		if _, err := os.Stat(fmt.Sprintf("%s/%d", dir, i)); err == nil {

@@ -24,7 +24,8 @@ func (w *world) e2bCreate(secret, body string) e2bBox {
 	w.t.Helper()
 	a := w.call("POST", "/e2b/v2/sandboxes", secret, body)
 	var box e2bBox
-	if err := json.Unmarshal([]byte(a.body), &box); err != nil || a.status != http.StatusCreated || box.ID == "" || box.Access == "" {
+	if err := json.Unmarshal([]byte(a.body), &box); err != nil || a.status != http.StatusCreated ||
+		box.ID == "" || box.Access == "" {
 		w.t.Fatalf("create: %d %s", a.status, a.body)
 	}
 	return box
@@ -67,7 +68,8 @@ func frames(t *testing.T, body string) (messages []string, end string) {
 
 func (w *world) start(b e2bBox, command string) (messages []string, end string) {
 	w.t.Helper()
-	text, _ := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", command}}, "stdin": false})
+	text, _ := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/sh",
+		"args": []string{"-c", command}}, "stdin": false})
 	a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, string(text)), b.to, asStream)
 	if a.status != http.StatusOK || a.header.Get("Content-Type") != "application/connect+json" {
 		w.t.Fatalf("start: %d %v %q", a.status, a.header, a.body)
@@ -78,28 +80,39 @@ func (w *world) start(b e2bBox, command string) (messages []string, end string) 
 // The wire format: a unary call, a stream with its end, and an error of each.
 func TestE2BWire(t *testing.T) {
 	w := newWorld(t)
-	b := w.e2bCreate(w.alice, `{"templateID":"base","timeout":60,"metadata":{"a":"b"},"new":"passed over"}`)
+	b := w.e2bCreate(
+		w.alice, `{"templateID":"base","timeout":60,"metadata":{"a":"b"},"new":"passed over"}`)
 	messages, end := w.start(b, "echo hi; echo err >&2; exit 3")
 	all := strings.Join(messages, "\n")
-	if !strings.HasPrefix(messages[0], `{"event":{"start":{"pid":`) || !strings.Contains(all, `{"event":{"data":{"stdout":"aGkK"}}}`) ||
+	if !strings.HasPrefix(messages[0], `{"event":{"start":{"pid":`) ||
+		!strings.Contains(all, `{"event":{"data":{"stdout":"aGkK"}}}`) ||
 		!strings.Contains(all, `{"event":{"data":{"stderr":"ZXJyCg=="}}}`) ||
-		messages[len(messages)-1] != `{"event":{"end":{"exitCode":3,"exited":true,"status":"exit status 3","error":"exit status 3"}}}` || end != "{}" {
+		messages[len(
+			messages)-1] != `{"event":{"end":{"exitCode":3,"exited":true,"status":"exit status 3","error":"exit status 3"}}}` || end != "{}" {
 		t.Errorf("%s\n%s", all, end)
 	}
-	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); a.status != 200 || strings.TrimSpace(a.body) != `{"processes":[]}` {
+	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); a.status != 200 ||
+		strings.TrimSpace(a.body) != `{"processes":[]}` {
 		t.Errorf("list: %d %s", a.status, a.body)
 	}
-	if a := w.call("POST", "/e2b/process.Process/SendSignal", "", `{"process":{"pid":77},"signal":"SIGNAL_SIGKILL"}`, b.to); a.status != 404 || !strings.Contains(a.body, `"code":"not_found"`) {
+	if a := w.call("POST", "/e2b/process.Process/SendSignal", "",
+		`{"process":{"pid":77},"signal":"SIGNAL_SIGKILL"}`, b.to); a.status != 404 ||
+		!strings.Contains(a.body, `"code":"not_found"`) {
 		t.Errorf("an error: %d %s", a.status, a.body)
 	}
-	a := w.call("POST", "/e2b/process.Process/Connect", "", frame(0, `{"process":{"pid":77}}`), b.to, asStream)
-	if _, end := frames(t, a.body); a.status != 200 || !strings.Contains(end, `{"error":{"code":"not_found"`) {
+	a := w.call("POST", "/e2b/process.Process/Connect", "", frame(0, `{"process":{"pid":77}}`),
+		b.to, asStream)
+	if _, end := frames(t, a.body); a.status != 200 ||
+		!strings.Contains(end, `{"error":{"code":"not_found"`) {
 		t.Errorf("an error of a stream: %d %s", a.status, end)
 	}
-	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); a.status != 200 || !strings.Contains(a.body, `"metadata":{"a":"b"}`) || !strings.Contains(a.body, `"state":"running"`) {
+	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); a.status != 200 ||
+		!strings.Contains(a.body, `"metadata":{"a":"b"}`) ||
+		!strings.Contains(a.body, `"state":"running"`) {
 		t.Errorf("info: %d %s", a.status, a.body)
 	}
-	if a := w.call("POST", "/e2b/execute", "", `{"code":"1","language":"r"}`, b.to); a.status != http.StatusNotFound {
+	if a := w.call("POST", "/e2b/execute", "", `{"code":"1","language":"r"}`,
+		b.to); a.status != http.StatusNotFound {
 		t.Errorf("run_code: %d %s", a.status, a.body)
 	}
 }
@@ -130,14 +143,17 @@ func TestE2BAccess(t *testing.T) {
 		"a malformed token":       {b.ID, "sbe_"},
 	} {
 		a := health(with)
-		if want := strings.ReplaceAll(none.body, "e2b-nothing", with.ID); a.status != none.status || a.body != want {
+		if want := strings.ReplaceAll(none.body, "e2b-nothing", with.ID); a.status != none.status ||
+			a.body != want {
 			t.Errorf("%s: %d %s, want %s", name, a.status, a.body, want)
 		}
 	}
 	if a := health(e2bBox{ID: b.ID}); a.status != http.StatusUnauthorized {
 		t.Errorf("without any: %d %s", a.status, a.body)
 	}
-	if a := health(e2bBox{ID: b.ID}, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+w.alice) }); a.status != http.StatusUnauthorized {
+	if a := health(e2bBox{ID: b.ID}, func(r *http.Request) {
+		r.Header.Set("Authorization", "Bearer "+w.alice)
+	}); a.status != http.StatusUnauthorized {
 		t.Errorf("an API token instead: %d", a.status)
 	}
 	for _, path := range []string{"/e2b/v2/sandboxes", "/v1/sandboxes"} {
@@ -145,17 +161,22 @@ func TestE2BAccess(t *testing.T) {
 			t.Errorf("an access token at %s: %d", path, a.status)
 		}
 	}
-	for _, r := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/timeout"}, {"POST", "/connect"}, {"POST", "/pause"}, {"GET", "/metrics"}} {
+	for _, r := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/timeout"},
+		{"POST", "/connect"}, {"POST", "/pause"}, {"GET", "/metrics"}} {
 		path, body := "/e2b/sandboxes/", ""
 		if r[0] == "POST" {
 			body = `{"timeout":5}`
 		}
-		got, unknown := w.call(r[0], path+b.ID+r[1], w.bob, body), w.call(r[0], path+"e2b-nothing"+r[1], w.bob, body)
-		if want := strings.ReplaceAll(unknown.body, "e2b-nothing", b.ID); got.status != 404 || unknown.status != 404 || got.body != want {
-			t.Errorf("%s %s of another owner: %d %s, want %d %s", r[0], r[1], got.status, got.body, unknown.status, want)
+		got, unknown := w.call(r[0], path+b.ID+r[1], w.bob, body),
+			w.call(r[0], path+"e2b-nothing"+r[1], w.bob, body)
+		if want := strings.ReplaceAll(unknown.body, "e2b-nothing", b.ID); got.status != 404 ||
+			unknown.status != 404 || got.body != want {
+			t.Errorf("%s %s of another owner: %d %s, want %d %s", r[0], r[1], got.status, got.body,
+				unknown.status, want)
 		}
 	}
-	if a := w.call("GET", "/e2b/v2/sandboxes", w.bob, ""); strings.Contains(a.body, b.ID) || !strings.Contains(a.body, his.ID) {
+	if a := w.call("GET", "/e2b/v2/sandboxes", w.bob, ""); strings.Contains(a.body, b.ID) ||
+		!strings.Contains(a.body, his.ID) {
 		t.Errorf("bob's list: %s", a.body)
 	}
 	if a := w.call("POST", "/e2b/v2/sandboxes", w.watch, "{}"); a.status != http.StatusForbidden {
@@ -164,7 +185,8 @@ func TestE2BAccess(t *testing.T) {
 	// A stream ends with its token, and so does the access token.
 	ended := make(chan error, 1)
 	text := `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
+	r, err := http.NewRequestWithContext(t.Context(), "POST",
+		"http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,15 +229,20 @@ func TestE2BAttacks(t *testing.T) {
 		"volumes":              `{"volumeMounts":[{"name":"v","path":"/v"}]}`,
 		"a number that is one": `{"timeout":1e999}`,
 	} {
-		if a := w.call("POST", "/e2b/v2/sandboxes", w.alice, body); a.status != http.StatusBadRequest || !strings.Contains(a.body, `"code":400`) {
+		if a := w.call("POST", "/e2b/v2/sandboxes", w.alice,
+			body); a.status != http.StatusBadRequest || !strings.Contains(a.body, `"code":400`) {
 			t.Errorf("%s: %d %.200s", name, a.status, a.body)
 		}
 	}
-	stat := func(body string) answer { return w.call("POST", "/e2b/filesystem.Filesystem/Stat", "", body, b.to) }
+	stat := func(body string) answer {
+		return w.call("POST", "/e2b/filesystem.Filesystem/Stat", "", body, b.to)
+	}
 	for body, want := range map[string]int{
-		`{"path":"/tmp/\u0000x"}`: 400, `{"path":"/` + strings.Repeat("x", 5000) + `"}`: 400, `{"path":"/no/such"}`: 404,
+		`{"path":"/tmp/\u0000x"}`: 400, `{"path":"/` + strings.Repeat("x", 5000) + `"}`: 400,
+		`{"path":"/no/such"}`:                    404,
 		`{"path":"/../../../etc/passwd"}`:        200, // in the sandbox's own file system
-		`{"path":` + strings.Repeat("[", 10_000): 400, `{"path":"` + strings.Repeat("x", 5<<20) + `"}`: 429,
+		`{"path":` + strings.Repeat("[", 10_000): 400, `{"path":"` + strings.Repeat("x", 5<<20) +
+			`"}`: 429,
 	} {
 		if a := stat(body); a.status != want {
 			t.Errorf("stat %.60s: %d %.200s, want %d", body, a.status, a.body, want)
@@ -229,16 +256,20 @@ func TestE2BAttacks(t *testing.T) {
 	}
 	compressed := func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") }
 	octets := func(r *http.Request) { r.Header.Set("Content-Type", "application/octet-stream") }
-	if a := w.call("POST", "/e2b/files?path=/tmp/x", "", "x", b.to, octets, compressed); a.status != http.StatusUnsupportedMediaType {
+	if a := w.call("POST", "/e2b/files?path=/tmp/x", "", "x", b.to, octets,
+		compressed); a.status != http.StatusUnsupportedMediaType {
 		t.Errorf("a compressed upload: %d %s", a.status, a.body)
 	}
-	if a := w.call("POST", "/e2b/files?path=%00", "", "x", b.to, octets); a.status != http.StatusBadRequest {
+	if a := w.call("POST", "/e2b/files?path=%00", "", "x", b.to,
+		octets); a.status != http.StatusBadRequest {
 		t.Errorf("a path with NUL: %d %s", a.status, a.body)
 	}
-	if a := w.call("GET", "/e2b/files?path=/dev/zero", "", "", b.to); a.status != http.StatusBadRequest {
+	if a := w.call("GET", "/e2b/files?path=/dev/zero", "", "",
+		b.to); a.status != http.StatusBadRequest {
 		t.Errorf("a device: %d %.100s", a.status, a.body)
 	}
-	if a := w.call("GET", "/e2b/files?path=/etc/passwd&signature=v1_x", "", "", b.to); a.status != http.StatusNotImplemented {
+	if a := w.call("GET", "/e2b/files?path=/etc/passwd&signature=v1_x", "", "",
+		b.to); a.status != http.StatusNotImplemented {
 		t.Errorf("a signed URL: %d %.100s", a.status, a.body)
 	}
 }
@@ -256,7 +287,9 @@ func TestE2BManyProcesses(t *testing.T) {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			r, _ := http.NewRequestWithContext(t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)))
+			r, _ := http.NewRequestWithContext(t.Context(), "POST",
+				"http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(
+					frame(0, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)))
 			b.to(r)
 			asStream(r)
 			resp, err := w.client.Do(r)
@@ -282,10 +315,12 @@ func TestE2BManyProcesses(t *testing.T) {
 	if began != most || refused != asked-most {
 		t.Errorf("%d began and %d were refused, want %d and %d", began, refused, most, asked-most)
 	}
-	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(a.body, `"pid"`) != most {
+	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(
+		a.body, `"pid"`) != most {
 		t.Errorf("%d are listed", strings.Count(a.body, `"pid"`))
 	}
-	if a := w.call("DELETE", "/e2b/sandboxes/"+b.ID, w.alice, ""); a.status != http.StatusNoContent {
+	if a := w.call("DELETE", "/e2b/sandboxes/"+b.ID, w.alice,
+		""); a.status != http.StatusNoContent {
 		t.Errorf("kill: %d %s", a.status, a.body)
 	}
 	if a := w.call("GET", "/e2b/health", "", "", b.to); a.status != http.StatusBadGateway {
@@ -298,28 +333,36 @@ func TestE2BManyProcesses(t *testing.T) {
 func TestE2BMisplaced(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.alice, "{}")
-	for path, code := range map[string]string{"/v2/sandboxes": "404", "/sandboxes/x": "404", "/e2b//v2/sandboxes": "404", "/files": "404",
-		"/e2b//process.Process/List": `"not_found"`, "//process.Process/List": `"not_found"`, "/filesystem.Filesystem/Stat": `"not_found"`} {
+	for path, code := range map[string]string{"/v2/sandboxes": "404", "/sandboxes/x": "404",
+		"/e2b//v2/sandboxes": "404", "/files": "404",
+		"/e2b//process.Process/List": `"not_found"`, "//process.Process/List": `"not_found"`,
+		"/filesystem.Filesystem/Stat": `"not_found"`} {
 		for _, secret := range []string{w.alice, ""} {
-			a := w.call("POST", path, secret, "{}", b.to, func(r *http.Request) { r.Header.Set("Content-Type", "application/json") })
-			if a.status != http.StatusNotFound || !strings.HasPrefix(a.body, `{"code":`+code+`,"message":"E2B's routes are below /e2b`) {
+			a := w.call("POST", path, secret, "{}", b.to,
+				func(r *http.Request) { r.Header.Set("Content-Type", "application/json") })
+			if a.status != http.StatusNotFound || !strings.HasPrefix(
+				a.body, `{"code":`+code+`,"message":"E2B's routes are below /e2b`) {
 				t.Errorf("%s: %d %s", path, a.status, a.body)
 			}
 		}
 	}
 	a := w.call("POST", "/process.Process/Start", "", frame(0, "{}"), b.to, asStream)
-	if _, end := frames(t, a.body); a.status != http.StatusOK || !strings.HasPrefix(end, `{"error":{"code":"not_found","message":"E2B's routes are below /e2b`) {
+	if _, end := frames(t, a.body); a.status != http.StatusOK || !strings.HasPrefix(
+		end, `{"error":{"code":"not_found","message":"E2B's routes are below /e2b`) {
 		t.Errorf("a stream: %d %s", a.status, end)
 	}
 	// The results of upload_url and download_url with the daemon's address.
-	for _, path := range []string{"/files?path=a&signature=v1_x", "/e2b/files?path=a&signature=v1_x"} {
-		if a := w.call("GET", path, "", ""); a.status != http.StatusNotImplemented || !strings.Contains(a.body, "signed URLs are not supported") {
+	for _, path := range []string{"/files?path=a&signature=v1_x",
+		"/e2b/files?path=a&signature=v1_x"} {
+		if a := w.call("GET", path, "", ""); a.status != http.StatusNotImplemented ||
+			!strings.Contains(a.body, "signed URLs are not supported") {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
 	// Without E2B_SANDBOX_URL, get_host and the SDK use a host name that never resolves, not one of
 	// E2B's.
-	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(a.body, `.invalid"`) {
+	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(
+		a.body, `.invalid"`) {
 		t.Errorf("the domain: %s", a.body)
 	}
 }

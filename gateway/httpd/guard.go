@@ -26,8 +26,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// After a token is revoked, an answer under way gets lastWord to finish, and a stream that took over
-// its connection gets lastFrames.
+// After a token is revoked, an answer under way gets lastWord to finish, and a stream that took
+// over its connection gets lastFrames.
 const (
 	lastWord   = time.Second
 	lastFrames = 5 * time.Second
@@ -45,14 +45,17 @@ const maxUnderWay = maxConnections / 4
 
 // open reports whether a path needs no token. What is served there is public.
 func open(path string) bool {
-	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path) || jupyter.Open(path)
+	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"},
+		path) || page.Open(path) || jupyter.Open(path)
 }
 
 // gate authenticates requests for one API. The first gate that covers a request decides.
 type gate struct {
 	covers func(r *http.Request) bool
-	admit  func(r *http.Request) (by token.Token, live context.Context, err error) // returns the token of the request, as Registry.Verify does
-	refuse func(w http.ResponseWriter, r *http.Request, err error)                 // answers with an error in the format of the API
+	// Returns the token of the request, as Registry.Verify does.
+	admit func(r *http.Request) (by token.Token, live context.Context, err error)
+	// Answers with an error in the format of the API.
+	refuse func(w http.ResponseWriter, r *http.Request, err error)
 }
 
 // guard authenticates and limits requests before a handler sees them.
@@ -74,7 +77,9 @@ type guard struct {
 }
 
 func newGuard(hosts []string, tokens *token.Registry, hub *gateway.Hub, log *slog.Logger) *guard {
-	return &guard{hosts: append([]string{"localhost"}, hosts...), tokens: tokens, hub: hub, log: log, burst: burst, stall: stallTime, rates: make(map[string]*rate.Limiter), at: make(map[string]int)}
+	return &guard{hosts: append([]string{"localhost"}, hosts...), tokens: tokens, hub: hub,
+		log: log, burst: burst, stall: stallTime, rates: make(map[string]*rate.Limiter),
+		at: make(map[string]int)}
 }
 
 // wrap returns next, protected by the guard.
@@ -84,7 +89,10 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			// The token of an earlier request on this connection ended, and net/http then cancels
 			// all requests on it.
 			w.Header().Set("Connection", "close")
-			rest.WriteJSON(w, http.StatusServiceUnavailable, rest.NewProblem(nil, &wire.Error{Code: wire.CodeUnavailable, Message: "connection closed: its token ended", Hint: "send the request again on a new connection"}))
+			rest.WriteJSON(w, http.StatusServiceUnavailable,
+				rest.NewProblem(nil, &wire.Error{Code: wire.CodeUnavailable,
+					Message: "connection closed: its token ended",
+					Hint:    "send the request again on a new connection"}))
 			return
 		}
 		began := time.Now()
@@ -100,7 +108,10 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		defer g.recovered(w, r)
 		err := g.from(r)
-		verify, refuse := g.caller, func(w http.ResponseWriter, r *http.Request, err error) { rest.Fail(w, r, nil, err) }
+		verify, refuse := g.caller, func(w http.ResponseWriter, r *http.Request,
+			err error) {
+			rest.Fail(w, r, nil, err)
+		}
 		for _, gate := range g.gates {
 			if gate.covers(r) {
 				verify, refuse = gate.admit, gate.refuse
@@ -113,7 +124,9 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			caller, live, err = verify(r)
 		}
 		if err == nil && live != nil && !g.rate(live, caller.ID).Allow() {
-			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "rate limit: %d requests per second for each token", perSecond))
+			err = rest.WithStatus(http.StatusTooManyRequests,
+				wire.Errorf(wire.CodeDenied, "rate limit: %d requests per second for each token",
+					perSecond))
 		}
 		if err == nil && live != nil {
 			var leave func()
@@ -129,7 +142,8 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 				h.Set("Retry-After", "1")
 			}
 			g.metrics.refuse(err)
-			g.log.Debug("http request denied", "peer", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "err", err)
+			g.log.Debug("http request denied", "peer", r.RemoteAddr, "method", r.Method, "path",
+				r.URL.Path, "err", err)
 			refuse(w, r, err)
 			return
 		}
@@ -140,7 +154,8 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			stop := context.AfterFunc(live, func() {
 				defer close(ended)
 				cancel(context.Cause(live))
-				pacer.last(lastWord, lastFrames) // a client that revokes its own token still gets the answer
+				// A client that revokes its own token still gets the answer.
+				pacer.last(lastWord, lastFrames)
 			})
 			defer func() {
 				if !stop() {
@@ -153,7 +168,8 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		defer g.running.Done()
 		m := httpsnoop.CaptureMetrics(next, w, r)
 		g.metrics.answered(r.Pattern, m.Code, m.Duration)
-		g.log.Debug("http", "peer", r.RemoteAddr, "token", caller.ID, "method", r.Method, "path", r.URL.Path, "took", time.Since(began))
+		g.log.Debug("http", "peer", r.RemoteAddr, "token", caller.ID, "method", r.Method, "path",
+			r.URL.Path, "took", time.Since(began))
 	})
 }
 
@@ -168,22 +184,25 @@ func (g *guard) recovered(w http.ResponseWriter, r *http.Request) {
 	}
 	id := rand.Text()[:8]
 	g.log.Error("http handler panicked", "id", id, "path", r.URL.Path, "panic", p)
-	rest.Fail(w, r, nil, wire.Errorf(wire.CodeInternal, "internal error %s; the daemon's log says more", id))
+	rest.Fail(w, r, nil, wire.Errorf(wire.CodeInternal,
+		"internal error %s; the daemon's log says more", id))
 }
 
 // from rejects requests that a foreign web page made a browser send. Such a request has an unknown
 // host (DNS rebinding), or its headers name another origin.
 func (g *guard) from(r *http.Request) error {
 	if !g.ours(r.Host) {
-		return rest.WithStatus(http.StatusMisdirectedRequest, &wire.Error{Code: wire.CodeDenied, Message: "unknown host",
-			Hint: "use localhost or the listen address, or add the host to the key http_hosts"})
+		return rest.WithStatus(http.StatusMisdirectedRequest,
+			&wire.Error{Code: wire.CodeDenied, Message: "unknown host",
+				Hint: "use localhost or the listen address, or add the host to the key http_hosts"})
 	}
 	denied := &wire.Error{Code: wire.CodeDenied, Message: "cross-origin request rejected"}
 	if origins, ok := r.Header["Origin"]; ok {
 		if len(origins) != 1 {
 			return denied
 		}
-		if u, err := url.Parse(origins[0]); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+		if u, err := url.Parse(origins[0]); err != nil || u.Host == "" ||
+			!strings.EqualFold(u.Host, r.Host) {
 			return denied
 		}
 	}
@@ -192,7 +211,8 @@ func (g *guard) from(r *http.Request) error {
 		return nil
 	}
 	// The user followed a link to a public page.
-	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && open(r.URL.Path) {
+	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document" && open(r.URL.Path) {
 		return nil
 	}
 	return denied
@@ -209,13 +229,17 @@ func (g *guard) ours(hostport string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
 	}
-	return slices.ContainsFunc(g.hosts, func(known string) bool { return strings.EqualFold(known, host) })
+	return slices.ContainsFunc(g.hosts, func(known string) bool {
+		return strings.EqualFold(known, host)
+	})
 }
 
 // caller returns the token of a request. Compatible APIs have their own headers for it.
 func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
-	unknown := rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "a token is needed",
-		Hint: "send Authorization: Bearer TOKEN; the admin's is in the file api_token of the state directory; others create one with sandboxd token new"})
+	unknown := rest.WithStatus(http.StatusUnauthorized,
+		&wire.Error{Code: wire.CodeDenied, Message: "a token is needed",
+			Hint: "send Authorization: Bearer TOKEN; the admin's is in the file api_token of the " +
+				"state directory; others create one with sandboxd token new"})
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		secret = r.Header.Get("X-API-Key")
@@ -230,8 +254,10 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	case unbacked:
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, why)
 	case strings.TrimSpace(secret) != "":
-		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "unknown token: expired, revoked, incomplete, or made by another daemon",
-			Hint: "list tokens with sandboxd token ls, create one with sandboxd token new; the admin's is in the file api_token of the state directory"})
+		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied,
+			Message: "unknown token: expired, revoked, incomplete, or made by another daemon",
+			Hint: "list tokens with sandboxd token ls, create one with sandboxd token new; the " +
+				"admin's is in the file api_token of the state directory"})
 	default:
 		return t, nil, unknown
 	}
@@ -243,12 +269,15 @@ func (g *guard) enter(ctx context.Context, principal string) (leave func(), err 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.at[principal] >= maxUnderWay {
-		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeLimitOps, Message: fmt.Sprintf("limit of %d concurrent requests of %s reached", maxUnderWay, principal),
-			Hint: "close some streams"})
+		return nil, rest.WithStatus(http.StatusTooManyRequests,
+			&wire.Error{Code: wire.CodeLimitOps, Message: fmt.Sprintf(
+				"limit of %d concurrent requests of %s reached", maxUnderWay, principal),
+				Hint: "close some streams"})
 	}
 	done, ok := admitted(ctx)
 	if !ok {
-		return nil, rest.WithStatus(http.StatusServiceUnavailable, wire.Errorf(wire.CodeUnavailable, "connection closed: too many connections"))
+		return nil, rest.WithStatus(http.StatusServiceUnavailable,
+			wire.Errorf(wire.CodeUnavailable, "connection closed: too many connections"))
 	}
 	g.at[principal]++
 	return func() {

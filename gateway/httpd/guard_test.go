@@ -18,14 +18,18 @@ import (
 // All routes except /healthz and /readyz reject requests without a valid token.
 func TestTokenIsNeeded(t *testing.T) {
 	w := newWorld(t)
-	for _, secret := range []string{"", "sbx_", "sbx_00000000000000000000000000000000", w.alice + "x", strings.ToUpper(w.alice)} {
-		for _, path := range []string{"/page/live", "/page/records/demo", "/page/terminal/demo/main", "/nothing", "/metrics", "/debug/pprof/", "/healthz/../", "//healthz"} {
+	for _, secret := range []string{"", "sbx_", "sbx_00000000000000000000000000000000",
+		w.alice + "x", strings.ToUpper(w.alice)} {
+		for _, path := range []string{"/page/live", "/page/records/demo",
+			"/page/terminal/demo/main", "/nothing", "/metrics", "/debug/pprof/", "/healthz/../",
+			"//healthz"} {
 			got := w.call("GET", path, secret, "")
 			if got.status != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") == "" {
 				t.Errorf("%q at %s: %d %s", secret, path, got.status, got.body)
 			}
 			var p rest.Problem
-			if err := json.Unmarshal([]byte(got.body), &p); err != nil || p.Status != 401 || p.Hint == "" || got.header.Get("Content-Type") != rest.ProblemType {
+			if err := json.Unmarshal([]byte(got.body), &p); err != nil || p.Status != 401 ||
+				p.Hint == "" || got.header.Get("Content-Type") != rest.ProblemType {
 				t.Errorf("%s: %v: %s", path, err, got.body)
 			}
 		}
@@ -43,7 +47,8 @@ func TestTokenIsNeeded(t *testing.T) {
 			t.Errorf("%s: %d %s", name, got.status, got.body)
 		}
 	}
-	if got := w.call("GET", "/nothing?token="+w.alice, "", ""); got.status != http.StatusUnauthorized {
+	if got := w.call("GET", "/nothing?token="+w.alice, "",
+		""); got.status != http.StatusUnauthorized {
 		t.Errorf("a token in the URL: %d", got.status)
 	}
 	if strings.Contains(w.log.String(), w.alice) {
@@ -87,7 +92,9 @@ func TestForeignPages(t *testing.T) {
 		for _, method := range []string{"GET", "POST"} {
 			if got := w.call(method, "/nothing", w.alice, "", c.edit); got.status != c.want {
 				t.Errorf("%s, %s: %d %s, want %d", name, method, got.status, got.body, c.want)
-			} else if h := got.header; h.Get("Access-Control-Allow-Origin") != "" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Security-Policy") == "" {
+			} else if h := got.header; h.Get("Access-Control-Allow-Origin") != "" ||
+				h.Get("X-Content-Type-Options") != "nosniff" ||
+				h.Get("Content-Security-Policy") == "" {
 				t.Errorf("%s: headers %v", name, h)
 			}
 		}
@@ -162,7 +169,8 @@ func TestSlowAndLargeHeaders(t *testing.T) {
 	began := time.Now()
 	fmt.Fprint(slow, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 	slow.SetReadDeadline(began.Add(4 * headerTime))
-	if _, err := bufio.NewReader(slow).ReadString('\n'); err != nil && time.Since(began) > 3*headerTime {
+	if _, err := bufio.NewReader(slow).ReadString('\n'); err != nil &&
+		time.Since(began) > 3*headerTime {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 	large, err := net.Dial("tcp", w.addr)
@@ -170,7 +178,8 @@ func TestSlowAndLargeHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer large.Close()
-	fmt.Fprintf(large, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Large: %s\r\n\r\n", strings.Repeat("x", 40<<10))
+	fmt.Fprintf(large, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Large: %s\r\n\r\n",
+		strings.Repeat("x", 40<<10))
 	if line, err := bufio.NewReader(large).ReadString('\n'); !strings.Contains(line, " 431 ") {
 		t.Errorf("a header of 40 KiB: %q, %v", line, err)
 	}
@@ -194,7 +203,8 @@ func TestCommonMistakesReturnASpecificError(t *testing.T) {
 		"none":             {"GET", "/v1/sandboxes", "", 401, "a token is needed"},
 	} {
 		a := w.call(c.method, c.path, c.secret, "")
-		if a.status != c.status || !strings.Contains(a.body, c.says) || a.header.Get("Content-Type") != rest.ProblemType {
+		if a.status != c.status || !strings.Contains(a.body, c.says) ||
+			a.header.Get("Content-Type") != rest.ProblemType {
 			t.Errorf("%s: %d %s", name, a.status, a.body)
 		}
 		if allow := a.header.Get("Allow"); (a.status == 405) != (allow != "") {
@@ -216,7 +226,9 @@ func TestKeyForMCP(t *testing.T) {
 		r.Header.Set("Authorization", c.bearer)
 		r.Header.Set("X-API-Key", c.key)
 		got := "not called"
-		asBearer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("Authorization") })).ServeHTTP(httptest.NewRecorder(), r)
+		asBearer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			got = r.Header.Get("Authorization")
+		})).ServeHTTP(httptest.NewRecorder(), r)
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -26,7 +26,8 @@ type session struct {
 func (w *world) login(rights wire.Rights) session {
 	w.t.Helper()
 	_, code, _ := strings.Cut(w.link(rights), "#code=")
-	got := w.call("POST", "/page/login", "", `{"code":"`+code+`"}`, func(r *http.Request) { r.Header.Set("Origin", "http://"+w.addr) })
+	got := w.call("POST", "/page/login", "", `{"code":"`+code+`"}`,
+		func(r *http.Request) { r.Header.Set("Origin", "http://"+w.addr) })
 	cookies := (&http.Response{Header: got.header}).Cookies()
 	_, key, _ := strings.Cut(got.body, `"key":"`)
 	if got.status != http.StatusOK || len(cookies) != 1 || len(key) < 32 {
@@ -49,7 +50,9 @@ func TestHostilePage(t *testing.T) {
 			return
 		}
 		rw.Header().Set("Content-Type", "text/html")
-		fmt.Fprint(rw, `<!doctype html><iframe name=f></iframe><form id=form method=post target=f enctype=text/plain action="`+target+`/page/login"><input name='{"code":"x","y":"' value='"}'></form>`)
+		fmt.Fprint(
+			rw,
+			`<!doctype html><iframe name=f></iframe><form id=form method=post target=f enctype=text/plain action="`+target+`/page/login"><input name='{"code":"x","y":"' value='"}'></form>`)
 	}))
 	t.Cleanup(evil.Close)
 
@@ -70,7 +73,8 @@ func TestHostilePage(t *testing.T) {
 		"frame":                   `new Promise((done) => { const f = document.createElement("iframe"); f.onload = () => { try { done(f.contentDocument ? "got the page" : "nothing") } catch { done("nothing") } }; f.src = T + "/"; document.body.append(f) })`,
 		"form":                    `new Promise((done) => { const f = document.querySelector("iframe"); f.onload = () => { try { done(f.contentDocument?.body.innerText ? "got an answer" : "nothing") } catch { done("nothing") } }; document.querySelector("#form").submit() })`,
 	} {
-		got := valueOf[string](b, fmt.Sprintf(`(() => { const T = %q, K = %q; return %s })()`, target, key, script))
+		got := valueOf[string](b, fmt.Sprintf(`(() => { const T = %q, K = %q; return %s })()`,
+			target, key, script))
 		if got != "nothing" {
 			t.Errorf("%s: %s", name, got)
 		}
@@ -88,7 +92,8 @@ func TestHostilePage(t *testing.T) {
 func TestHalvesOfALogin(t *testing.T) {
 	w := newWorld(t)
 	s := w.login(wire.RightDrive)
-	if c := s.cookie; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.MaxAge < 3500 || c.MaxAge > 3601 || c.Secure {
+	if c := s.cookie; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" ||
+		c.MaxAge < 3500 || c.MaxAge > 3601 || c.Secure {
 		t.Errorf("cookie %v", c)
 	}
 	ours := func(r *http.Request) { r.Header.Set("Origin", "http://"+w.addr) }
@@ -131,7 +136,8 @@ func TestHalvesOfALogin(t *testing.T) {
 			t.Error("the log has it")
 		}
 	}
-	if got := w.call("POST", "/page/logout", "", `{"revoke":true}`, cookie, key, ours); got.status != http.StatusNoContent {
+	if got := w.call("POST", "/page/logout", "", `{"revoke":true}`, cookie, key,
+		ours); got.status != http.StatusNoContent {
 		t.Errorf("logout: %d %s", got.status, got.body)
 	}
 	if _, _, err := w.tokens.Verify(secret); err == nil {
@@ -140,18 +146,22 @@ func TestHalvesOfALogin(t *testing.T) {
 }
 
 // socket opens a WebSocket as the page does.
-func (w *world) socket(s session, path string, edit ...func(http.Header)) (*websocket.Conn, *http.Response, error) {
+func (w *world) socket(s session, path string, edit ...func(http.Header)) (*websocket.Conn,
+	*http.Response, error) {
 	return w.socketBy(w.client, s, path, edit...)
 }
 
-func (w *world) socketBy(client *http.Client, s session, path string, edit ...func(http.Header)) (*websocket.Conn, *http.Response, error) {
+func (w *world) socketBy(client *http.Client, s session, path string,
+	edit ...func(http.Header)) (*websocket.Conn, *http.Response, error) {
 	h := http.Header{"Origin": {"http://" + w.addr}, "Cookie": {s.cookie.String()}}
 	for _, e := range edit {
 		e(h)
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	c, resp, err := websocket.Dial(ctx, "ws://"+w.addr+path, &websocket.DialOptions{HTTPClient: client, HTTPHeader: h, Subprotocols: []string{"sandboxd.page", "key." + s.key}})
+	c, resp, err := websocket.Dial(ctx, "ws://"+w.addr+path,
+		&websocket.DialOptions{HTTPClient: client, HTTPHeader: h,
+			Subprotocols: []string{"sandboxd.page", "key." + s.key}})
 	if resp != nil && resp.Body != nil {
 		resp.Body.Close()
 	}
@@ -227,12 +237,14 @@ func TestSocketLimits(t *testing.T) {
 		break
 	}
 	// A program's token opens no terminal for a person.
-	c, _, err := w.socket(s, "/page/terminal/demo/main", func(h http.Header) { h.Del("Cookie"); h.Set("Authorization", "Bearer "+w.alice) })
+	c, _, err := w.socket(s, "/page/terminal/demo/main",
+		func(h http.Header) { h.Del("Cookie"); h.Set("Authorization", "Bearer "+w.alice) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.CloseNow()
-	if _, _, err = c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to a program") {
+	if _, _, err = c.Read(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "belongs to a program") {
 		t.Errorf("a program at a person's terminal: %v", err)
 	}
 }
@@ -256,9 +268,11 @@ func TestLinkOfAnotherPage(t *testing.T) {
 
 	follow := func() {
 		b.open(evil.URL)
-		valueOf[bool](b, `document.getElementById("go").href = "`+w.linkOf("bob", wire.RightDrive)+`", true`)
+		valueOf[bool](b, `document.getElementById("go").href = "`+w.linkOf("bob", wire.RightDrive)+
+			`", true`)
 		b.click("#go")
-		b.arrives("it asks", `location.port === "`+w.addr[strings.LastIndexByte(w.addr, ':')+1:]+`" && document.getElementById("login-link").checkVisibility()`)
+		b.arrives("it asks", `location.port === "`+w.addr[strings.LastIndexByte(w.addr, ':')+1:]+
+			`" && document.getElementById("login-link").checkVisibility()`)
 	}
 	follow()
 	if now := valueOf[string](b, key); now != before {
@@ -271,6 +285,7 @@ func TestLinkOfAnotherPage(t *testing.T) {
 	b.until("the login as before", `document.getElementById("who").textContent === "alice"`)
 	follow()
 	b.click("#login button")
-	b.until("after the click it is the other user", `document.getElementById("who").textContent === "bob"`)
+	b.until("after the click it is the other user",
+		`document.getElementById("who").textContent === "bob"`)
 	b.fine()
 }

@@ -101,7 +101,8 @@ func New(o Options) (*Server, error) {
 	s.metrics = newMetrics()
 	s.guard.metrics = s.metrics
 	s.kernels = kernels.New(o.Hub, o.Python)
-	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels, Secret: o.E2B.Secret, Templates: o.E2B.Templates}); err != nil {
+	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels,
+		Secret: o.E2B.Secret, Templates: o.E2B.Templates}); err != nil {
 		return nil, err
 	}
 	s.jupyter = jupyter.New(jupyter.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels})
@@ -109,7 +110,8 @@ func New(o Options) (*Server, error) {
 		{jupyter.Covers, s.jupyter.Admit, s.jupyter.Refuse},
 		{e2b.Misplaced, e2b.NoPlace, s.e2b.Refuse},
 		{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse},
-		{func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, e2b.Prefix+"/") }, s.guard.caller, s.e2b.Refuse},
+		{func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, e2b.Prefix+"/") },
+			s.guard.caller, s.e2b.Refuse},
 	}
 	if o.AgentRun.Dir != "" {
 		o.AgentRun.Hub, o.AgentRun.Log, o.AgentRun.Ended = o.Hub, o.Log, s.metrics.call
@@ -227,7 +229,9 @@ func (s *Server) routes(o Options) (http.Handler, error) {
 	if o.MCP != nil {
 		mux.Handle("/mcp", asBearer(o.MCP))
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { rest.Fail(w, r, nil, nothingHere(w, mux, r)) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		rest.Fail(w, r, nil, nothingHere(w, mux, r))
+	})
 	return mux, nil
 }
 
@@ -235,11 +239,13 @@ func (s *Server) routes(o Options) (http.Handler, error) {
 // where a similar route exists.
 func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) error {
 	served := func(method, path string) bool {
-		_, pattern := mux.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}, Host: r.Host})
+		_, pattern := mux.Handler(&http.Request{Method: method, URL: &url.URL{Path: path},
+			Host: r.Host})
 		return pattern != "" && pattern != "/"
 	}
 	if path := strings.TrimRight(r.URL.Path, "/"); path != r.URL.Path && served(r.Method, path) {
-		return &wire.Error{Code: wire.CodeNotFound, Message: "no such route", Hint: "remove the slash at the end"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "no such route",
+			Hint: "remove the slash at the end"}
 	}
 	var others []string
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -248,18 +254,21 @@ func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) err
 		}
 	}
 	if len(others) == 0 {
-		return &wire.Error{Code: wire.CodeNotFound, Message: "no such route", Hint: "GET /docs lists the routes"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "no such route",
+			Hint: "GET /docs lists the routes"}
 	}
 	allowed := strings.Join(others, ", ")
 	w.Header().Set("Allow", allowed)
-	return rest.WithStatus(http.StatusMethodNotAllowed, &wire.Error{Code: wire.CodeUsage, Message: "method " + cutMethod(r.Method) + " not allowed; allowed: " + allowed,
-		Hint: "to create or change sandboxes, use SSH commands: sandboxd help"})
+	return rest.WithStatus(http.StatusMethodNotAllowed, &wire.Error{Code: wire.CodeUsage,
+		Message: "method " + cutMethod(r.Method) + " not allowed; allowed: " + allowed,
+		Hint:    "to create or change sandboxes, use SSH commands: sandboxd help"})
 }
 
 // asBearer copies a token from X-API-Key to Authorization, because the MCP library reads only that.
 func asBearer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if key := r.Header.Get("X-API-Key"); key != "" && !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+		if key := r.Header.Get("X-API-Key"); key != "" &&
+			!strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
 			r = r.Clone(r.Context())
 			r.Header.Set("Authorization", "Bearer "+key)
 		}
@@ -275,7 +284,8 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 	defer cancel()
 	if err := s.hub.Ready(ctx); err != nil {
-		rest.Fail(w, r, s.hub, &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon is starting", Hint: "try again in a second"})
+		rest.Fail(w, r, s.hub, &wire.Error{Code: wire.CodeUnavailable,
+			Message: "the daemon is starting", Hint: "try again in a second"})
 		return
 	}
 	rest.WriteJSON(w, http.StatusOK, map[string]string{"status": "ready"})

@@ -43,19 +43,25 @@ func TestPageInput(t *testing.T) {
 	}
 	paste("pasted\x1d]t text")
 	b.types("\r")
-	const printed = "the program printed what the terminal has echoed" // the program printed what the terminal echoed; before it runs, the shell may drop ^C
-	b.until(printed, `(`+terminalText+`).split("^[[200~pasted").length > 2 && (`+terminalText+`).split("text^[[201~").length > 2`)
+	// The program printed what the terminal echoed; before it runs, the shell may drop ^C.
+	const printed = "the program printed what the terminal has echoed"
+	b.until(printed, `(`+terminalText+`).split("^[[200~pasted").length > 2 && (`+terminalText+
+		`).split("text^[[201~").length > 2`)
 
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-		if _, err := cdp.Call(ctx, target, input.ImeSetComposition, input.ImeSetCompositionParams{Text: "にほ", SelectionStart: 2, SelectionEnd: 2}); err != nil {
+		if _, err := cdp.Call(ctx, target, input.ImeSetComposition,
+			input.ImeSetCompositionParams{Text: "にほ", SelectionStart: 2,
+				SelectionEnd: 2}); err != nil {
 			return chromedp.Void{}, err
 		}
 		_, err := cdp.Call(ctx, target, input.InsertText, input.InsertTextParams{Text: "日本"})
 		return chromedp.Void{}, err
 	})
-	b.until("the input method's text came", `(`+terminalText+`).includes("M-fM-^WM-%M-fM-^\\M-,") || (`+terminalText+`).includes("日本")`)
+	b.until("the input method's text came", `(`+terminalText+
+		`).includes("M-fM-^WM-%M-fM-^\\M-,") || (`+terminalText+`).includes("日本")`)
 	b.types("c", chromedp.ModifierCtrl)
-	b.until("the shell is back", `/~[#$] $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
+	b.until("the shell is back", `/~[#$] $/.test((`+terminalText+
+		`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
 
 	b.types("printf '\\033[?1000h\\033[?1006h'; cat -v\r")
 	b.until("the program has the mouse", `document.querySelector(".enable-mouse-events")`)
@@ -63,13 +69,15 @@ func TestPageInput(t *testing.T) {
 	b.types("\r")
 	b.until(printed, `(`+terminalText+`).split("^[[<0;").length > 3`)
 	b.types("c", chromedp.ModifierCtrl)
-	b.until("the shell is back", `/~[#$] $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
+	b.until("the shell is back", `/~[#$] $/.test((`+terminalText+
+		`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
 	b.types("printf '\\033[?1000l'\r")
 	b.until("the program has it no longer", `!document.querySelector(".enable-mouse-events")`)
 
 	// A large paste arrives whole.
 	const line, lines = "0123456789abcdefghijklmnopqrstuvwxyz\n", 8000
-	b.types(fmt.Sprintf("stty -echo; echo reads; head -c %d | md5sum; stty echo\r", lines*len(line)))
+	b.types(fmt.Sprintf("stty -echo; echo reads; head -c %d | md5sum; stty echo\r",
+		lines*len(line)))
 	b.sees("\nreads")
 	valueOf[bool](b, fmt.Sprintf(`(() => { const d = new DataTransfer(); d.setData("text/plain", %q.repeat(%d));
 		document.activeElement.dispatchEvent(new ClipboardEvent("paste", { clipboardData: d, bubbles: true, cancelable: true })); return true })()`, line, lines))
@@ -83,7 +91,9 @@ func TestSocketThatIsNotRead(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
+		})
 	}}
 	slow := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
 	t.Cleanup(slow.CloseIdleConnections)
@@ -125,7 +135,8 @@ func TestSocketThatIsNotRead(t *testing.T) {
 	until(deaf, "149-400")
 	// Different full screens: more than the kernel buffers, and fewer than disconnect a client that
 	// does not read.
-	types(`i=0; while [ $((i+=1)) -le 100 ]; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done; clear; echo _^_''^_^_` + "\r")
+	types(
+		`i=0; while [ $((i+=1)) -le 100 ]; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done; clear; echo _^_''^_^_` + "\r")
 	began := time.Now()
 	_, frames := until(other, "_^_^_^_")
 	if most := 4 + int(30*time.Since(began).Seconds()+1); frames > most {

@@ -38,15 +38,20 @@ func TestJupyterAccess(t *testing.T) {
 		"a socket of no kernel": {path + "/api/events/subscribe", []func(*http.Request){with("Authorization", "token "+w.alice), with("Upgrade", "websocket"), with("Connection", "Upgrade")}, 404},
 	} {
 		a := w.call("GET", c.path, "", "", c.edit...)
-		if a.status != c.want || !strings.HasPrefix(a.header.Get("Content-Type"), "application/") || a.header.Get("X-Content-Type-Options") != "nosniff" {
+		if a.status != c.want || !strings.HasPrefix(a.header.Get("Content-Type"), "application/") ||
+			a.header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %d %v %s, want %d", name, a.status, a.header, a.body, c.want)
 		}
 	}
 	for _, path := range []string{"", "/kernels", "/sessions", "/kernels/x"} {
-		got := w.call("GET", "/jupyter/"+b.ID+"/api"+path, "", "", with("Authorization", "token "+w.bob))
-		none := w.call("GET", "/jupyter/e2b-nothing/api"+path, "", "", with("Authorization", "token "+w.bob))
-		if want := strings.ReplaceAll(none.body, "e2b-nothing", b.ID); got.status != 404 || none.status != 404 || got.body != want {
-			t.Errorf("%s of another owner: %d %s, want %d %s", path, got.status, got.body, none.status, want)
+		got := w.call("GET", "/jupyter/"+b.ID+"/api"+path, "", "",
+			with("Authorization", "token "+w.bob))
+		none := w.call("GET", "/jupyter/e2b-nothing/api"+path, "", "",
+			with("Authorization", "token "+w.bob))
+		if want := strings.ReplaceAll(none.body, "e2b-nothing", b.ID); got.status != 404 ||
+			none.status != 404 || got.body != want {
+			t.Errorf("%s of another owner: %d %s, want %d %s", path, got.status, got.body,
+				none.status, want)
 		}
 	}
 	if strings.Contains(w.log.String(), w.alice) {
@@ -61,17 +66,21 @@ func TestJupyterLogin(t *testing.T) {
 	form := w.call("GET", "/jupyter/box/login", "", "")
 	cookie, _, _ := strings.Cut(form.header.Get("Set-Cookie"), ";")
 	xsrf, ok := strings.CutPrefix(cookie, "_xsrf=")
-	if !ok || form.status != 200 || !strings.Contains(form.header.Get("Set-Cookie"), "Path=/jupyter/box") {
+	if !ok || form.status != 200 || !strings.Contains(form.header.Get("Set-Cookie"),
+		"Path=/jupyter/box") {
 		t.Fatalf("the form: %d %v", form.status, form.header)
 	}
 	login := func(password, again string, edit ...func(*http.Request)) answer {
-		return w.call("POST", "/jupyter/box/login", "", url.Values{"password": {password}, "_xsrf": {again}}.Encode(), append([]func(*http.Request){func(r *http.Request) {
+		return w.call("POST", "/jupyter/box/login", "", url.Values{"password": {password},
+			"_xsrf": {again}}.Encode(), append([]func(*http.Request){func(r *http.Request) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("Cookie", cookie)
 		}}, edit...)...)
 	}
-	if a := login(w.alice, xsrf); a.status != 200 || !strings.Contains(a.header.Get("Set-Cookie"), "sandboxd_jupyter="+w.alice) ||
-		!strings.Contains(a.header.Get("Set-Cookie"), "HttpOnly") || !strings.Contains(a.header.Get("Set-Cookie"), "SameSite=Strict") {
+	if a := login(w.alice, xsrf); a.status != 200 ||
+		!strings.Contains(a.header.Get("Set-Cookie"), "sandboxd_jupyter="+w.alice) ||
+		!strings.Contains(a.header.Get("Set-Cookie"), "HttpOnly") ||
+		!strings.Contains(a.header.Get("Set-Cookie"), "SameSite=Strict") {
 		t.Errorf("a login: %d %v", a.status, a.header)
 	}
 	for name, a := range map[string]answer{
@@ -98,13 +107,17 @@ func TestE2BTrafficToken(t *testing.T) {
 			r.Header.Set("E2B-Traffic-Access-Token", secret)
 		}
 	}
-	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(a.body, `"trafficAccessToken":"`+b.Access+`"`) {
+	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(
+		a.body, `"trafficAccessToken":"`+b.Access+`"`) {
 		t.Errorf("no error: %s", a.body)
 	}
-	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.watch, ""); !strings.Contains(a.body, `"trafficAccessToken":null`) {
+	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.watch, ""); !strings.Contains(
+		a.body, `"trafficAccessToken":null`) {
 		t.Errorf("a read-only token gets: %s", a.body)
 	}
-	if a := w.call("POST", "/e2b/contexts", "", `{"language":"r"}`, traffic(b, b.Access)); a.status == http.StatusUnauthorized || a.status == http.StatusBadGateway {
+	if a := w.call("POST", "/e2b/contexts", "", `{"language":"r"}`,
+		traffic(b, b.Access)); a.status == http.StatusUnauthorized ||
+		a.status == http.StatusBadGateway {
 		t.Errorf("contexts: %d %s", a.status, a.body)
 	}
 	for name, a := range map[string]answer{

@@ -29,27 +29,40 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_http_requests_total", Help: "Authenticated HTTP requests that were answered."}, []string{"route", "status"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sandboxd_http_request_seconds", Help: "Duration of HTTP requests; of streams until their end.",
-			Buckets: []float64{.001, .01, .1, 1, 10, 100}}, []string{"route"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_http_refused_total", Help: "HTTP requests that were denied."}, []string{"reason"}),
-		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_run_calls_total", Help: "Calls of POST /v1/run/ that were answered."}, []string{"status"}),
-		callTook: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sandboxd_run_call_seconds", Help: "Duration of calls of POST /v1/run/, including queue time.",
-			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100}}),
+		requests: prometheus.NewCounterVec(
+			prometheus.CounterOpts{Name: "sandboxd_http_requests_total",
+				Help: "Authenticated HTTP requests that were answered."},
+			[]string{"route", "status"}),
+		took: prometheus.NewHistogramVec(
+			prometheus.HistogramOpts{Name: "sandboxd_http_request_seconds",
+				Help:    "Duration of HTTP requests; of streams until their end.",
+				Buckets: []float64{.001, .01, .1, 1, 10, 100}}, []string{"route"}),
+		refused: prometheus.NewCounterVec(
+			prometheus.CounterOpts{Name: "sandboxd_http_refused_total",
+				Help: "HTTP requests that were denied."}, []string{"reason"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandboxd_run_calls_total",
+			Help: "Calls of POST /v1/run/ that were answered."}, []string{"status"}),
+		callTook: prometheus.NewHistogram(
+			prometheus.HistogramOpts{Name: "sandboxd_run_call_seconds",
+				Help:    "Duration of calls of POST /v1/run/, including queue time.",
+				Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100}}),
 	}
 	for _, reason := range refusals {
 		m.refused.WithLabelValues(reason)
 	}
-	for _, status := range []agentrun.Status{agentrun.OK, agentrun.Failed, agentrun.TimedOut, agentrun.OOMKilled, agentrun.Refused} {
+	for _, status := range []agentrun.Status{agentrun.OK, agentrun.Failed, agentrun.TimedOut,
+		agentrun.OOMKilled, agentrun.Refused} {
 		m.calls.WithLabelValues(string(status))
 	}
 	m.registry.MustRegister(m.requests, m.took, m.refused, m.calls, m.callTook,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		collectors.NewGoCollector(), collectors.NewProcessCollector(
+			collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // refusals maps the status of a denied request to the label of its reason.
-var refusals = map[int]string{http.StatusUnauthorized: "token", http.StatusForbidden: "origin", http.StatusMisdirectedRequest: "host", http.StatusTooManyRequests: "rate", 0: "other"}
+var refusals = map[int]string{http.StatusUnauthorized: "token", http.StatusForbidden: "origin",
+	http.StatusMisdirectedRequest: "host", http.StatusTooManyRequests: "rate", 0: "other"}
 
 // refuse counts a denied request.
 func (m *metrics) refuse(err error) {
@@ -91,7 +104,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 	now := prometheus.NewRegistry()
 	now.MustRegister(counted(counts))
-	promhttp.HandlerFor(prometheus.Gatherers{s.metrics.registry, now}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	promhttp.HandlerFor(prometheus.Gatherers{s.metrics.registry, now},
+		promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
 // counted is the hub's counters, as a prometheus.Collector.
@@ -102,7 +116,8 @@ func metric(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	sandboxesNow    = metric("sandboxes", "Sandboxes of all owners, by state; warm ones are pooled.", "state")
+	sandboxesNow = metric("sandboxes",
+		"Sandboxes of all owners, by state; warm ones are pooled.", "state")
 	sessionsNow     = metric("sessions", "Live sessions.")
 	partlyNow       = metric("sessions_recorded_partly", "Sessions with an incomplete record.")
 	needsNow        = metric("sessions_needing", "Sessions that need a person, by reason.", "needs")
@@ -110,11 +125,14 @@ var (
 	bootsTotal      = metric("boots_total", "Boots of sandboxes, by result.", "result")
 	claimsTotal     = metric("claims_total", "Claims of pooled sandboxes, by result.", "result")
 	connectionTotal = metric("connections_total", "Connections of sandboxes, by outcome.", "what")
-	limitedTotal    = metric("connections_limited_total", "Connections of sandboxes that exceeded a limit, by limit.", "limit")
-	openNow         = metric("connections_open", "Open connections of sandboxes to the outside.")
-	bytesTotal      = metric("connection_bytes_total", "Bytes of closed connections.", "direction")
-	droppedTotal    = metric("events_dropped_total", "Events of sandboxes dropped because the store was too slow.")
-	noticesTotal    = metric("hook_notices_total", "Hook notices of attention states, by result.", "result")
+	limitedTotal    = metric("connections_limited_total",
+		"Connections of sandboxes that exceeded a limit, by limit.", "limit")
+	openNow      = metric("connections_open", "Open connections of sandboxes to the outside.")
+	bytesTotal   = metric("connection_bytes_total", "Bytes of closed connections.", "direction")
+	droppedTotal = metric("events_dropped_total",
+		"Events of sandboxes dropped because the store was too slow.")
+	noticesTotal = metric("hook_notices_total", "Hook notices of attention states, by result.",
+		"result")
 )
 
 // Describe implements prometheus.Collector. It sends nothing, which makes the collector unchecked.

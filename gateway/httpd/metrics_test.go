@@ -16,9 +16,11 @@ func TestMetrics(t *testing.T) {
 	w.call("GET", "/v1/sandboxes/demo", w.bob, "")
 	w.call("GET", "/v1/sandboxes", "", "")
 	w.call("GET", "/", w.alice, "", func(r *http.Request) { r.Host = "evil.example" })
-	w.call("GET", "/v1/sandboxes", w.alice, "", func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") })
+	w.call("GET", "/v1/sandboxes", w.alice, "",
+		func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") })
 	got := w.call("GET", "/metrics", w.alice, "")
-	if got.status != http.StatusOK || !strings.HasPrefix(got.header.Get("Content-Type"), "text/plain") {
+	if got.status != http.StatusOK || !strings.HasPrefix(got.header.Get("Content-Type"),
+		"text/plain") {
 		t.Fatalf("%d %v %s", got.status, got.header, got.body)
 	}
 	for _, want := range []string{
@@ -72,7 +74,9 @@ func TestMetricsAreBounded(t *testing.T) {
 		return len(regexp.MustCompile(`(?m)^sandboxd_`).FindAllString(body, -1))
 	}
 	ask := func(i int) {
-		for _, path := range []string{"/evil%s", "/v1/sandboxes/evil%s", "/v1/sandboxes/demo/sessions/evil%s/record", "/v1/run/evil%s/artifacts/forged", "/v1/sandboxes?evil%s=1"} {
+		for _, path := range []string{"/evil%s", "/v1/sandboxes/evil%s",
+			"/v1/sandboxes/demo/sessions/evil%s/record", "/v1/run/evil%s/artifacts/forged",
+			"/v1/sandboxes?evil%s=1"} {
 			w.call("GET", fmt.Sprintf(path, fmt.Sprintf("%d%%22%%7d%%20", i)), w.alice, "")
 		}
 		w.call("EVIL", "/v1/sandboxes", w.alice, "")

@@ -33,7 +33,8 @@ func (p *pacer) soon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.over {
-		_ = p.c.SetWriteDeadline(time.Now().Add(p.stall)) // the writers of some tests have no deadline
+		// The writers of some tests have no deadline.
+		_ = p.c.SetWriteDeadline(time.Now().Add(p.stall))
 	}
 }
 
@@ -75,9 +76,15 @@ func (p *pacer) wrap(w http.ResponseWriter) http.ResponseWriter {
 	return httpsnoop.Wrap(w, httpsnoop.Hooks{
 		Write: write,
 		Hijack: func(next httpsnoop.HijackFunc) httpsnoop.HijackFunc {
-			return func() (net.Conn, *bufio.ReadWriter, error) { defer p.takenOver(); return next() }
+			return func() (net.Conn, *bufio.ReadWriter,
+				error) {
+				defer p.takenOver()
+				return next()
+			}
 		},
-		Flush: func(next httpsnoop.FlushFunc) httpsnoop.FlushFunc { return func() { p.soon(); next() } },
+		Flush: func(next httpsnoop.FlushFunc) httpsnoop.FlushFunc {
+			return func() { p.soon(); next() }
+		},
 		// Do not use sendfile(2): it would write all as one piece.
 		ReadFrom: func(httpsnoop.ReadFromFunc) httpsnoop.ReadFromFunc {
 			return func(src io.Reader) (int64, error) {

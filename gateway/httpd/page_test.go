@@ -22,7 +22,8 @@ var aliceAgent = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire
 
 func (w *world) sandbox(name string) {
 	w.t.Helper()
-	if _, err := w.hub.Create(w.t.Context(), aliceAgent, lifecycle.NewSpec{Name: name}, nil); err != nil {
+	if _, err := w.hub.Create(w.t.Context(), aliceAgent, lifecycle.NewSpec{Name: name},
+		nil); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -30,7 +31,8 @@ func (w *world) sandbox(name string) {
 // agent joins a session as a program of alice's.
 func (w *world) agent(name string) *attach.Attachment {
 	w.t.Helper()
-	a, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: name, Session: "main"}, attach.JoinOptions{Create: true})
+	a, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent,
+		wire.Target{Sandbox: name, Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -40,7 +42,8 @@ func (w *world) agent(name string) *attach.Attachment {
 // run runs a command as an agent does, until it ends or waits.
 func (w *world) run(a *attach.Attachment, command string) wire.Result {
 	w.t.Helper()
-	got, err := a.Request(w.t.Context(), wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 20000})
+	got, err := a.Request(w.t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 20000})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -64,21 +67,27 @@ func TestPage(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
 	agent := w.agent("demo")
-	w.run(agent, "echo '\x1b[32mfrom the agent\x1b[0m'; read -p 'Do you want to continue? [Y/n] ' answer; echo \"got <$answer>\"")
+	w.run(
+		agent,
+		"echo '\x1b[32mfrom the agent\x1b[0m'; read -p 'Do you want to continue? [Y/n] ' answer; "+
+			"echo \"got <$answer>\"")
 
 	b := newTab(browser, t, 1200, 760)
 	b.likes("dark")
 	b.open(w.link(wire.RightDrive))
-	b.until("the list has what asks", `document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue?")`)
+	b.until("the list has what asks",
+		`document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue?")`)
 	b.until("the address has no code", `location.href.endsWith("/")`)
 	b.shoot("list")
 	b.click(".row")
 	b.sees("from the agent")
 	b.sees("Do you want to continue? [Y/n]")
-	b.until("the holder is shown", `document.querySelector("#typing").textContent === "agent:alice types"`)
+	b.until("the holder is shown",
+		`document.querySelector("#typing").textContent === "agent:alice types"`)
 	b.shoot("watch")
 	b.click("#take")
-	b.until("the person has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
+	b.until("the person has the keyboard",
+		`document.querySelector("#typing").textContent === "You type"`)
 	b.types("y\r")
 	b.sees("got <y>")
 	b.shoot("taken")
@@ -87,7 +96,8 @@ func TestPage(t *testing.T) {
 	b.likes("light")
 	b.until("the terminal becomes light with the page", ground+` !== "`+dark+`"`)
 	b.click("#give")
-	b.until("the keyboard was given back", `document.querySelector("#typing").textContent !== "You type"`)
+	b.until("the keyboard was given back",
+		`document.querySelector("#typing").textContent !== "You type"`)
 	b.click("#leave")
 	b.until("the list", `document.querySelector("#work").hidden`)
 	b.fine()
@@ -108,9 +118,11 @@ func TestPageByKeys(t *testing.T) {
 	b.until("a token is asked for", `document.activeElement.id === "token"`)
 	b.shoot("login")
 	b.types("sbx_0123456789abcdef0123456789abcdef\r")
-	b.until("a wrong one is refused", `document.querySelector("#login-problem").textContent.includes("unknown token")`)
+	b.until("a wrong one is refused",
+		`document.querySelector("#login-problem").textContent.includes("unknown token")`)
 	b.types(w.alice + "\r")
-	b.until("a program's is refused", `document.querySelector("#login-problem").textContent.includes("belongs to a program")`)
+	b.until("a program's is refused",
+		`document.querySelector("#login-problem").textContent.includes("belongs to a program")`)
 	b.types(secret + "\r")
 	b.until("the list", `document.querySelectorAll(".row").length === 3`)
 	focused := `document.activeElement.dataset.row`
@@ -123,7 +135,8 @@ func TestPageByKeys(t *testing.T) {
 	b.types(kb.ArrowDown)
 	b.until("the arrow goes down", focused+` === "bbb~main"`)
 	b.types("\r")
-	b.until("it shows the session", `document.querySelector("#name").textContent === "bbb" && document.activeElement.closest("#terminal")`)
+	b.until("it shows the session",
+		`document.querySelector("#name").textContent === "bbb" && document.activeElement.closest("#terminal")`)
 	w.run(agent, "read -p 'name? ' name; echo \"hello $name\"")
 	b.sees("name? ")
 	b.types("x")
@@ -140,13 +153,16 @@ func TestPageByKeys(t *testing.T) {
 	b.sees("^[a")
 	b.types("c", chromedp.ModifierCtrl)
 	b.prefix("p")
-	b.until("private mode", `document.querySelector("#typing").textContent === "You type, and only you see it"`)
+	b.until("private mode",
+		`document.querySelector("#typing").textContent === "You type, and only you see it"`)
 	b.prefix("p")
 	b.until("end of private mode", `document.querySelector("#typing").textContent === "You type"`)
 	b.prefix("g")
-	b.until("the keyboard was given back", `document.querySelector("#typing").textContent !== "You type"`)
+	b.until("the keyboard was given back",
+		`document.querySelector("#typing").textContent !== "You type"`)
 	b.prefix("d")
-	b.until("the list has the focus again", `document.querySelector("#work").hidden && `+focused+` === "bbb~main"`)
+	b.until("the list has the focus again", `document.querySelector("#work").hidden && `+focused+
+		` === "bbb~main"`)
 	b.fine()
 }
 
@@ -158,12 +174,17 @@ func TestPageOnAPhone(t *testing.T) {
 	w.sandbox("demo")
 	w.sandbox("a-sandbox-whose-name-is-longer-than-any-telephone-is-wide")
 	agent := w.agent("demo")
-	w.run(agent, "for i in $(seq 40); do echo line $i of a text that is wider than the window of a telephone, so that it is clipped; done; read answer")
+	w.run(
+		agent,
+		"for i in $(seq 40); do echo line $i of a text that is wider than the window of a "+
+			"telephone, so that it is clipped; done; read answer")
 
 	b := newTab(browser, t, 390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch)
 	fits := func(what string) {
 		t.Helper()
-		if wide := valueOf[float64](b, `Math.max(document.documentElement.scrollWidth, ...[...document.querySelectorAll("button, footer, #stage")].filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect().right))`); wide > 390.5 {
+		if wide := valueOf[float64](
+			b,
+			`Math.max(document.documentElement.scrollWidth, ...[...document.querySelectorAll("button, footer, #stage")].filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect().right))`); wide > 390.5 {
 			t.Errorf("%s is %v wide", what, wide)
 		}
 	}
@@ -177,13 +198,17 @@ func TestPageOnAPhone(t *testing.T) {
 	fits("the session")
 	b.shoot("phone")
 	b.click("#take")
-	b.until("the person has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
+	b.until("the person has the keyboard",
+		`document.querySelector("#typing").textContent === "You type"`)
 	fits("the session with the keyboard")
 	b.click("[data-key=interrupt]")
 	b.until("^C came", `document.querySelector("#typing").textContent === "You type"`)
 	b.sees("^C")
 	b.types("stty size; cat -v\r")
-	cols := valueOf[int](b, `new Promise((done) => { const look = () => { const m = /^\d+ (\d+)\s*$/m.exec(`+terminalText+`.replaceAll("\u00a0", " ")); m ? done(Number(m[1])) : setTimeout(look, 20) }; look() })`)
+	cols := valueOf[int](
+		b, `new Promise((done) => { const look = () => { const m = /^\d+ (\d+)\s*$/m.exec(`+
+			terminalText+
+			`.replaceAll("\u00a0", " ")); m ? done(Number(m[1])) : setTimeout(look, 20) }; look() })`)
 	if cols < 30 || cols > 80 {
 		t.Errorf("the driver has %d columns", cols)
 	}
@@ -219,7 +244,9 @@ func TestPageRoles(t *testing.T) {
 	watcher.open(w.link(wire.RightWatch))
 	watcher.click(`[data-row="demo~main"]`)
 	watcher.sees("it works")
-	if valueOf[bool](watcher, `["take", "give", "private"].some((id) => document.getElementById(id).checkVisibility())`) {
+	if valueOf[bool](
+		watcher,
+		`["take", "give", "private"].some((id) => document.getElementById(id).checkVisibility())`) {
 		t.Error("a read-only user has buttons to type with")
 	}
 	watcher.types("x")
@@ -229,31 +256,40 @@ func TestPageRoles(t *testing.T) {
 	owner.open(w.link(wire.RightDrive))
 	owner.click(`[data-row="demo~main"]`)
 	owner.click("#take")
-	owner.until("the person has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
+	owner.until("the person has the keyboard",
+		`document.querySelector("#typing").textContent === "You type"`)
 
 	guest := newTab(browser, t, 1000, 500)
 	guest.open(w.linkOf("bob", wire.RightDrive))
 	guest.until("only what is shared is listed", `document.querySelectorAll(".row").length === 1`)
 	guest.click(".row")
-	guest.until("the holder is shown", `document.querySelector("#typing").textContent === "person:alice types"`)
-	guest.until("the keyboard can only be requested", `document.querySelector("#take").textContent === "Ask for the keyboard"`)
+	guest.until("the holder is shown",
+		`document.querySelector("#typing").textContent === "person:alice types"`)
+	guest.until("the keyboard can only be requested",
+		`document.querySelector("#take").textContent === "Ask for the keyboard"`)
 	guest.click("#take")
-	owner.until("the owner is asked", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
+	owner.until("the owner is asked",
+		`document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
 	owner.shoot("asked")
 	owner.click("#keep")
 	guest.sees("person:alice keeps the keyboard for now")
 	guest.click("#take")
-	owner.until("the owner is asked again", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
+	owner.until("the owner is asked again",
+		`document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
 	owner.click("#give")
-	guest.until("the guest has the keyboard", `document.querySelector("#typing").textContent === "You type"`)
+	guest.until("the guest has the keyboard",
+		`document.querySelector("#typing").textContent === "You type"`)
 	guest.open("http://" + w.addr + "/#secret~main")
 	guest.open("http://" + w.addr + "/#secret~main") // the first one only changed the fragment
-	guest.until("a foreign sandbox looks missing", `document.querySelector("#problem").textContent.includes("no sandbox")`)
+	guest.until("a foreign sandbox looks missing",
+		`document.querySelector("#problem").textContent.includes("no sandbox")`)
 
-	if _, err := w.hub.Sessions.Disconnect(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
+	if _, err := w.hub.Sessions.Disconnect(t.Context(), aliceAgent,
+		wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
 		t.Fatal(err)
 	}
-	owner.until("the disconnected person sees the reason", `document.querySelector("#problem").textContent.includes("the owner disconnected you")`)
+	owner.until("the disconnected person sees the reason",
+		`document.querySelector("#problem").textContent.includes("the owner disconnected you")`)
 	for _, b := range []*tab{watcher, owner, guest} {
 		b.fine()
 	}
@@ -278,7 +314,8 @@ func TestPageRevoked(t *testing.T) {
 	if err := w.tokens.Revoke(t.Context(), "alice", id); err != nil {
 		t.Fatal(err)
 	}
-	b.until("the page asks to log in", `document.querySelector("#login").checkVisibility() && document.querySelector("#login-problem").textContent.includes("ended")`)
+	b.until("the page asks to log in",
+		`document.querySelector("#login").checkVisibility() && document.querySelector("#login-problem").textContent.includes("ended")`)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("after %v", took)
 	}
@@ -304,12 +341,14 @@ func TestPageLoadedInParts(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
 	w.sandbox("demo")
-	for part, late := range map[string]bool{"page": false, "daemon": false, "terminal": true, "xterm": true, "csp": true} {
+	for part, late := range map[string]bool{"page": false, "daemon": false, "terminal": true,
+		"xterm": true, "csp": true} {
 		t.Run(part, func(t *testing.T) {
 			b := newTab(browser, t, 1000, 500)
 			block := func(all bool) {
 				b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-					_, err := cdp.Call(ctx, target, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{{URLPattern: "*://*:*/*/" + part + ".mjs", Block: all}}})
+					_, err := cdp.Call(ctx, target, network.SetBlockedURLs,
+						network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{{URLPattern: "*://*:*/*/" + part + ".mjs", Block: all}}})
 					return chromedp.Void{}, err
 				})
 			}
@@ -317,10 +356,12 @@ func TestPageLoadedInParts(t *testing.T) {
 			b.open(w.link(wire.RightDrive))
 			if late {
 				b.click(".row")
-				b.until("the retry message", `document.querySelector("#problem").textContent.includes("trying again")`)
+				b.until("the retry message",
+					`document.querySelector("#problem").textContent.includes("trying again")`)
 				block(false)
 			} else {
-				b.until("the retry message", `document.querySelector("#loading").checkVisibility({ visibilityProperty: true }) && document.querySelector("#loading").textContent.includes("trying again")`)
+				b.until("the retry message",
+					`document.querySelector("#loading").checkVisibility({ visibilityProperty: true }) && document.querySelector("#loading").textContent.includes("trying again")`)
 				block(false)
 				b.click(".row")
 			}
@@ -349,24 +390,33 @@ func TestPageAfterARestart(t *testing.T) {
 	replay.click(".row")
 	replay.click("#tab-records")
 	replay.until("the record is listed", `document.querySelectorAll("#records .row").length === 2`)
-	valueOf[bool](replay, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("work")).click(), true`)
+	valueOf[bool](
+		replay,
+		`[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("work")).click(), true`)
 	replay.click("#play")
 	replay.until("it stands still", `document.querySelector("#play").textContent === "Play"`)
-	valueOf[bool](replay, `(() => { const s = document.querySelector("#seek"); s.value = 1800000; s.dispatchEvent(new Event("input")); return true })()`)
+	valueOf[bool](
+		replay,
+		`(() => { const s = document.querySelector("#seek"); s.value = 1800000; s.dispatchEvent(new Event("input")); return true })()`)
 	replay.sees("piece 18000 ")
-	replay.until("the position", `document.querySelector("#clock").textContent.startsWith("30:00 /")`)
+	replay.until(
+		"the position", `document.querySelector("#clock").textContent.startsWith("30:00 /")`)
 
 	w.end()
 	for _, b := range []*tab{live, replay} {
-		b.until("the retry message", `document.querySelector("#problem").textContent.includes("trying again")`)
-		b.until("the retry message of the list", `document.querySelector("#summary").textContent.includes("trying again")`)
+		b.until("the retry message",
+			`document.querySelector("#problem").textContent.includes("trying again")`)
+		b.until("the retry message of the list",
+			`document.querySelector("#summary").textContent.includes("trying again")`)
 	}
 	w.serve()
 	w.run(agent, "echo after it")
 	live.sees("after it")
-	live.until("the earlier state", `document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility() && document.querySelector("#summary").textContent === "Nobody needs you"`)
+	live.until("the earlier state",
+		`document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility() && document.querySelector("#summary").textContent === "Nobody needs you"`)
 	replay.sees("piece 18000 ")
-	replay.until("it stands where it stood", `document.querySelector("#problem").hidden && document.querySelector("#play").textContent === "Play" && document.querySelector("#seek").value === "1800000"`)
+	replay.until("it stands where it stood",
+		`document.querySelector("#problem").hidden && document.querySelector("#play").textContent === "Play" && document.querySelector("#seek").value === "1800000"`)
 	live.fine()
 	replay.fine()
 }
@@ -378,13 +428,16 @@ func TestPageShowsText(t *testing.T) {
 	w.sandbox("demo")
 	agent := w.agent("demo")
 	const evil = `<img src=x onerror=alert(1)><script>alert(2)</script>`
-	w.run(agent, "printf '\\033]2;"+evil+"\\007\\033]8;;javascript:alert(3)\\033\\\\link\\033]8;;\\033\\\\\\033]52;c;eA==\\007\\n'; read -p '"+evil+"' answer")
+	w.run(agent, "printf '\\033]2;"+evil+
+		"\\007\\033]8;;javascript:alert(3)\\033\\\\link\\033]8;;\\033\\\\\\033]52;c;eA==\\007\\n'; read -p '"+evil+"' answer")
 	b := newTab(browser, t, 1200, 500)
 	b.open(w.link(wire.RightDrive))
-	b.until("the list shows it as text", `document.querySelector(".row .last")?.textContent.includes("<img src=x onerror=alert(1)>")`)
+	b.until("the list shows it as text",
+		`document.querySelector(".row .last")?.textContent.includes("<img src=x onerror=alert(1)>")`)
 	b.click(".row")
 	b.sees("<img src=x onerror=alert(1)><script>alert(2)</script>")
-	if n := valueOf[int](b, `document.querySelectorAll("img, script:not([src]), a, iframe").length`); n != 0 {
+	if n := valueOf[int](
+		b, `document.querySelectorAll("img, script:not([src]), a, iframe").length`); n != 0 {
 		t.Errorf("%d elements of it are in the document", n)
 	}
 	if title := valueOf[string](b, `document.title`); title != "(1) sandboxd" {

@@ -28,22 +28,27 @@ const maxMissing = 64 // ranges in the header; ", …" follows if there are more
 // records adds the routes of records' bytes. They accept ranges and stream their answers.
 func (s *Server) records(mux *http.ServeMux, api huma.API) {
 	at := "/v1/sandboxes/{name}/sessions/{session}/record"
-	run := &huma.Param{Name: "run", In: "query", Description: "run of the session, from the list of records; 0 is the latest", Schema: &huma.Schema{Type: "integer", Minimum: new(float64)}}
+	run := &huma.Param{Name: "run", In: "query",
+		Description: "run of the session, from the list of records; 0 is the latest",
+		Schema:      &huma.Schema{Type: "integer", Minimum: new(float64)}}
 	parameters := []*huma.Param{
 		{Name: "name", In: "path", Required: true, Schema: &huma.Schema{Type: "string"}},
 		{Name: "session", In: "path", Required: true, Schema: &huma.Schema{Type: "string"}},
 		run,
 	}
 	raw := operation(at, "session-record", "Get the bytes of a session",
-		"The exact output of the session. Use Range for a part of it, also while the session runs. Bytes that are not recorded (private mode, "+
+		"The exact output of the session. Use Range for a part of it, also while the session "+
+			"runs. Bytes that are not recorded (private mode, "+
 			"or deleted by rotation) are NUL, and "+headerMissing+" lists them.")
 	raw.Parameters = parameters
 	raw.Responses = binary("application/octet-stream", http.StatusOK, http.StatusPartialContent)
 	api.OpenAPI().AddOperation(&raw)
 	mux.HandleFunc("GET "+at, s.recordBytes)
 
-	cast := operation(at+"/cast", "session-cast", "Get a session as an asciicast", "The whole record, for asciinema and compatible players.")
-	cast.Parameters = append(slices.Clone(parameters), &huma.Param{Name: "version", In: "query", Schema: &huma.Schema{Type: "integer", Enum: []any{2, 3}, Default: 2}})
+	cast := operation(at+"/cast", "session-cast", "Get a session as an asciicast",
+		"The whole record, for asciinema and compatible players.")
+	cast.Parameters = append(slices.Clone(parameters), &huma.Param{Name: "version", In: "query",
+		Schema: &huma.Schema{Type: "integer", Enum: []any{2, 3}, Default: 2}})
 	cast.Responses = binary(castType, http.StatusOK)
 	api.OpenAPI().AddOperation(&cast)
 	mux.HandleFunc("GET "+at+"/cast", s.recordCast)
@@ -54,7 +59,8 @@ const castType = "application/x-asciicast"
 func binary(kind string, statuses ...int) map[string]*huma.Response {
 	all := make(map[string]*huma.Response)
 	for _, status := range statuses {
-		all[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status), Content: map[string]*huma.MediaType{kind: {}}}
+		all[strconv.Itoa(status)] = &huma.Response{Description: http.StatusText(status),
+			Content: map[string]*huma.MediaType{kind: {}}}
 	}
 	return all
 }
@@ -64,7 +70,9 @@ func query(r *http.Request, known ...string) (map[string]string, error) {
 	got := make(map[string]string)
 	for key, values := range r.URL.Query() {
 		if !slices.Contains(known, key) || len(values) != 1 {
-			return nil, wire.Errorf(wire.CodeUsage, "query parameter %q is unknown or repeated; known parameters: %s", key, strings.Join(known, ", "))
+			return nil, wire.Errorf(wire.CodeUsage,
+				"query parameter %q is unknown or repeated; known parameters: %s", key,
+				strings.Join(known, ", "))
 		}
 		got[key] = values[0]
 	}
@@ -81,7 +89,8 @@ func (s *Server) openRecord(r *http.Request, q map[string]string) (*record.Reade
 		}
 		run = int(n)
 	}
-	return s.hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), wire.Target{Sandbox: r.PathValue("name"), Session: r.PathValue("session")}, run)
+	return s.hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()),
+		wire.Target{Sandbox: r.PathValue("name"), Session: r.PathValue("session")}, run)
 }
 
 func (s *Server) recordBytes(w http.ResponseWriter, r *http.Request) {

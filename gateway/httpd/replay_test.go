@@ -46,14 +46,21 @@ func (w *world) hour(name, session string) {
 	for i := 1; i <= 36000; i++ {
 		now := began.Add(time.Duration(i) * 100 * time.Millisecond).UnixMilli()
 		if i%100 == 1 {
-			fmt.Fprintf(marks, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"agent:alice"}`+"\n", at, now)
+			fmt.Fprintf(
+				marks, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"agent:alice"}`+
+					"\n", at, now)
 		}
-		n, _ := fmt.Fprintf(out, "\x1b[3%dmpiece %d\x1b[m of %s\r\n", i%7+1, i, strings.Repeat("work ", 40))
+		n, _ := fmt.Fprintf(out, "\x1b[3%dmpiece %d\x1b[m of %s\r\n", i%7+1, i,
+			strings.Repeat("work ", 40))
 		at += n
 		fmt.Fprintf(marks, `{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", at, now)
 		if i%100 == 0 {
-			fmt.Fprintf(marks, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+"\n", at, now)
-			fmt.Fprintf(marks, `{"seq":0,"kind":"state","offset":%d,"time_unix_ms":%d,"state":{"phase":"prompt","basis":[]}}`+"\n", at, now)
+			fmt.Fprintf(
+				marks, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+"\n",
+				at, now)
+			fmt.Fprintf(
+				marks,
+				`{"seq":0,"kind":"state","offset":%d,"time_unix_ms":%d,"state":{"phase":"prompt","basis":[]}}`+"\n", at, now)
 		}
 	}
 	if err := errors.Join(out.Flush(), marks.Flush()); err != nil {
@@ -75,17 +82,23 @@ func TestPageReplays(t *testing.T) {
 	b.click(`[data-row="demo~main"]`)
 	b.click("#tab-records")
 	b.until("both are listed", `document.querySelectorAll("#records .row").length === 2`)
-	b.until("with how long they are", `[...document.querySelectorAll("#records .row")].some((r) => r.textContent.includes("work") && r.textContent.includes("1:00:00"))`)
+	b.until("with how long they are",
+		`[...document.querySelectorAll("#records .row")].some((r) => r.textContent.includes("work") && r.textContent.includes("1:00:00"))`)
 	b.shoot("records")
 
-	valueOf[bool](b, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("work")).click(), true`)
+	valueOf[bool](
+		b,
+		`[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("work")).click(), true`)
 	b.sees("piece 1 ")
 	b.until("it plays", `Number(document.querySelector("#seek").value) > 0`)
 	b.click("#play")
 	b.until("it stands still", `document.querySelector("#play").textContent === "Play"`)
 	jump := func(ms int) {
 		t.Helper()
-		valueOf[bool](b, fmt.Sprintf(`(() => { const s = document.querySelector("#seek"); s.value = %d; s.dispatchEvent(new Event("input")); s.dispatchEvent(new Event("change")); return true })()`, ms))
+		valueOf[bool](
+			b,
+			fmt.Sprintf(
+				`(() => { const s = document.querySelector("#seek"); s.value = %d; s.dispatchEvent(new Event("input")); s.dispatchEvent(new Event("change")); return true })()`, ms))
 	}
 	jump(3_599_900) // the first jump builds the index for the others
 	b.sees("piece 35999 ")
@@ -94,7 +107,8 @@ func TestPageReplays(t *testing.T) {
 		jump(to)
 		b.sees(fmt.Sprintf("piece %d ", to/100))
 		took := time.Since(began)
-		t.Logf("a jump to %v of an hour: %v", time.Duration(to)*time.Millisecond, took.Round(time.Millisecond))
+		t.Logf("a jump to %v of an hour: %v", time.Duration(to)*time.Millisecond,
+			took.Round(time.Millisecond))
 		if took > 5*time.Second {
 			t.Errorf("a jump to %d took %v", to, took)
 		}
@@ -102,18 +116,26 @@ func TestPageReplays(t *testing.T) {
 	b.shoot("replay")
 	b.until("the clock", `document.querySelector("#clock").textContent.startsWith("1:00 /")`)
 	b.click("#after")
-	b.until("at the next command", `document.querySelector("#clock").textContent.startsWith("1:10 /")`)
+	b.until("at the next command",
+		`document.querySelector("#clock").textContent.startsWith("1:10 /")`)
 	b.types("]")
-	b.until("the keys do the same", `document.querySelector("#clock").textContent.startsWith("1:20 /") && Number(document.querySelector("#seek").value) >= 80000`)
-	valueOf[bool](b, `(() => { const s = document.querySelector("#speed"); s.value = "64"; s.dispatchEvent(new Event("change")); return true })()`)
+	b.until("the keys do the same",
+		`document.querySelector("#clock").textContent.startsWith("1:20 /") && Number(document.querySelector("#seek").value) >= 80000`)
+	valueOf[bool](
+		b,
+		`(() => { const s = document.querySelector("#speed"); s.value = "64"; s.dispatchEvent(new Event("change")); return true })()`)
 	b.types(" ")
 	b.until("it plays fast", `Number(document.querySelector("#seek").value) > 100000`)
 	jump(3_599_500)
-	b.until("at the end it waits", `document.querySelector("#play").textContent === "Play" && Number(document.querySelector("#seek").value) === 3600000`)
+	b.until("at the end it waits",
+		`document.querySelector("#play").textContent === "Play" && Number(document.querySelector("#seek").value) === 3600000`)
 	b.types("q")
-	b.until("it goes back to the list", `document.querySelector("#records").checkVisibility() && document.querySelectorAll("#records .row").length === 2`)
+	b.until("it goes back to the list",
+		`document.querySelector("#records").checkVisibility() && document.querySelectorAll("#records .row").length === 2`)
 
-	valueOf[bool](b, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("main")).click(), true`)
+	valueOf[bool](
+		b,
+		`[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("main")).click(), true`)
 	b.sees("something to see again")
 	b.click("#tab-live")
 	b.until("live again", `document.querySelector("#keyboard").checkVisibility()`)

@@ -45,7 +45,8 @@ type ofSession struct {
 // sandboxes adds the routes that list and describe sandboxes. They change nothing.
 func (s *Server) sandboxes(api huma.API) {
 	huma.Register(api, operation("/v1/sandboxes", "list-sandboxes", "List sandboxes",
-		"The caller's own sandboxes and those shared with the caller, with the attention states of their sessions. Returns the last known states and contacts no sandbox."),
+		"The caller's own sandboxes and those shared with the caller, with the attention states "+
+			"of their sessions. Returns the last known states and contacts no sandbox."),
 		func(ctx context.Context, _ *struct{}) (*reply[struct {
 			Sandboxes []Sandbox `json:"sandboxes"`
 		}], error) {
@@ -63,12 +64,14 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			out.Body.Sandboxes = []Sandbox{}
 			for _, info := range infos {
-				out.Body.Sandboxes = append(out.Body.Sandboxes, Sandbox{info, orNone(needs[info.Name])})
+				out.Body.Sandboxes = append(out.Body.Sandboxes,
+					Sandbox{info, orNone(needs[info.Name])})
 			}
 			return &out, nil
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}", "describe-sandbox", "Describe a sandbox",
-		"Its specification, limits, usage and state. A running sandbox is asked for its usage; a stopped one is not started."),
+		"Its specification, limits, usage and state. A running sandbox is asked for its usage; a "+
+			"stopped one is not started."),
 		func(ctx context.Context, in *struct {
 			Name     string `path:"name" doc:"name of the sandbox"`
 			Packages bool   `query:"packages" doc:"also list installed packages; starts programs in the sandbox"`
@@ -117,12 +120,15 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			return &out, nil
 		})
-	huma.Register(api, operation("/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen", "Get the screen",
-		"The text on a session's screen, with size and cursor. For a stopped sandbox, the last screen. It starts nothing and leaves the keyboard as it is."),
+	huma.Register(api, operation("/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen",
+		"Get the screen",
+		"The text on a session's screen, with size and cursor. For a stopped sandbox, the last "+
+			"screen. It starts nothing and leaves the keyboard as it is."),
 		func(ctx context.Context, in *ofSession) (*reply[wire.Screen], error) {
 			p := rest.Principal(ctx)
 			p.Rights = wire.RightWatch // a watcher starts no sandbox
-			got, err := s.hub.Sessions.Screen(ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session})
+			got, err := s.hub.Sessions.Screen(
+				ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session})
 			if err != nil {
 				return nil, failed(s.hub, err)
 			}
@@ -146,7 +152,8 @@ func (s *Server) sandboxes(api huma.API) {
 }
 
 // needs returns the attention states that p may see, by sandbox. An empty name means all sandboxes.
-func (s *Server) needs(ctx context.Context, p gateway.Principal, name string) (map[string][]attention.Need, error) {
+func (s *Server) needs(ctx context.Context, p gateway.Principal,
+	name string) (map[string][]attention.Need, error) {
 	all, err := s.hub.Sessions.Attention(ctx, p, name)
 	if err != nil {
 		return nil, failed(s.hub, err)

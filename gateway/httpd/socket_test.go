@@ -31,7 +31,8 @@ type heard struct {
 
 // listen reads until the socket ends. began is closed after the first message, of a terminal after
 // three frames.
-func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan struct{}, end chan heard) {
+func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan struct{},
+	end chan heard) {
 	c.SetReadLimit(-1)
 	began, end = make(chan struct{}), make(chan heard, 1)
 	go func() {
@@ -51,7 +52,8 @@ func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan s
 			if kind == websocket.MessageBinary {
 				pictures++
 			} else {
-				h.words = h.words || strings.Contains(string(p), `"ended"`) || strings.Contains(string(p), `"over"`)
+				h.words = h.words || strings.Contains(string(p), `"ended"`) ||
+					strings.Contains(string(p), `"over"`)
 			}
 			if pictures == 3 || !terminal {
 				start()
@@ -99,7 +101,8 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 			for round := range rounds {
 				s, id := w.loginID()
 				ends := make(map[string]chan heard)
-				for _, path := range []string{"live", "terminal/demo/main?cols=200&rows=60", "terminal/demo/main?cols=80&rows=24", "replay/demo/main"} {
+				for _, path := range []string{"live", "terminal/demo/main?cols=200&rows=60",
+					"terminal/demo/main?cols=80&rows=24", "replay/demo/main"} {
 					c, _, err := w.socket(s, "/page/"+path)
 					if err != nil {
 						t.Fatal(err)
@@ -116,7 +119,8 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 				for path, over := range ends {
 					got := <-over
 					if got.code != end.code || !strings.Contains(got.reason, end.reason) {
-						t.Errorf("round %d: %s ended with %v %s (%v)", round, path, got.code, got.reason, got.err)
+						t.Errorf("round %d: %s ended with %v %s (%v)", round, path, got.code,
+							got.reason, got.err)
 					}
 					if got.words {
 						t.Errorf("round %d: %s got a message that the session ended", round, path)
@@ -147,9 +151,13 @@ func TestEndOfSocketsThatAreNotRead(t *testing.T) {
 	w.sandbox("demo")
 	agent := w.agent("demo")
 	// A different full screen each time.
-	w.goesOn(agent, `while :; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done`)
+	w.goesOn(
+		agent,
+		`while :; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done`)
 	deafen := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
+		})
 	}}
 	client := &http.Client{Transport: &http.Transport{DialContext: deafen.DialContext}}
 	t.Cleanup(client.CloseIdleConnections)
@@ -182,7 +190,8 @@ func TestEndOfSocketsThatAreNotRead(t *testing.T) {
 			end(id)
 			for {
 				parties := w.parties("demo")
-				people := slices.ContainsFunc(parties, func(p wire.Party) bool { return p.Kind == wire.Person })
+				people := slices.ContainsFunc(
+					parties, func(p wire.Party) bool { return p.Kind == wire.Person })
 				if !people {
 					break
 				}
@@ -190,7 +199,8 @@ func TestEndOfSocketsThatAreNotRead(t *testing.T) {
 					t.Fatalf("after %v these are left: %v", time.Since(began), parties)
 				}
 			}
-			w.await("no request is under way", func(at map[string]int) bool { return at["alice"] == 0 })
+			w.await("no request is under way",
+				func(at map[string]int) bool { return at["alice"] == 0 })
 			t.Logf("it took %v", time.Since(began))
 		})
 	}
@@ -199,7 +209,8 @@ func TestEndOfSocketsThatAreNotRead(t *testing.T) {
 // goesOn runs a command that does not end.
 func (w *world) goesOn(a *attach.Attachment, command string) {
 	w.t.Helper()
-	got, err := a.Request(w.t.Context(), wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 2000})
+	got, err := a.Request(w.t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 2000})
 	if err != nil || got.Result.Ended != wire.Deadline {
 		w.t.Fatalf("%v, %+v", err, got.Result)
 	}
@@ -225,7 +236,8 @@ func TestSocketIsPaintedAfterAResize(t *testing.T) {
 			}
 			seen = strings.Contains(string(p), "to-be-seen-again")
 		}
-		if err := c.Write(ctx, websocket.MessageText, []byte(`{"do":"resize","cols":80,"rows":24}`)); err != nil {
+		if err := c.Write(ctx, websocket.MessageText,
+			[]byte(`{"do":"resize","cols":80,"rows":24}`)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -43,18 +43,23 @@ func TestConnectionLimit(t *testing.T) {
 	defer hangUp()
 	var silent []net.Conn
 	for i := range 3 * most {
-		silent = append(silent, w.raw([]string{"", "GET / HT", "POST /page/login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"}[i%3]))
+		silent = append(silent, w.raw([]string{"", "GET / HT",
+			"POST /page/login HTTP/1.1\r\nHost: localhost\r\nOrigin: " +
+				"http://localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"}[i%3]))
 		if a := w.call("GET", "/v1/sandboxes", w.alice, ""); a.status != http.StatusOK {
 			t.Fatalf("after %d silent clients: %d %s", i+1, a.status, a.body)
 		}
 	}
 	// The first is closed long before its header is late.
 	silent[0].SetReadDeadline(time.Now().Add(headerTime / 2))
-	if _, err := silent[0].Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
+	if _, err := silent[0].Read(make([]byte, 1)); err == nil ||
+		strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the first silent client: %v", err)
 	}
-	w.client.CloseIdleConnections() // the last silent ones may be accepted only now, in place of an idle one
-	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(a.body, `"pid"`) != 1 {
+	// The last silent ones may be accepted only now, in place of an idle one.
+	w.client.CloseIdleConnections()
+	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(
+		a.body, `"pid"`) != 1 {
 		t.Errorf("a stream meanwhile: %s", a.body)
 	}
 	w.server.conns.mu.Lock()
@@ -74,8 +79,10 @@ func TestNeverReading(t *testing.T) {
 	if len(messages) == 0 {
 		t.Fatal("no file")
 	}
-	text := `{"process":{"cmd":"/bin/sh","args":["-c","while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done"]},"stdin":false}`
-	head := fmt.Sprintf("Host: localhost\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\n", b.ID, b.Access)
+	text :=
+		`{"process":{"cmd":"/bin/sh","args":["-c","while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done"]},"stdin":false}`
+	head := fmt.Sprintf("Host: localhost\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\n", b.ID,
+		b.Access)
 	clients := map[string]net.Conn{
 		"a file":   w.raw("GET /e2b/files?path=/tmp/large HTTP/1.1\r\n" + head + "\r\n"),
 		"a stream": w.raw(fmt.Sprintf("POST /e2b/process.Process/Start HTTP/1.1\r\n%sConnect-Protocol-Version: 1\r\nContent-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n%s", head, len(text)+5, frame(0, text))),
@@ -103,7 +110,8 @@ func TestNeverReading(t *testing.T) {
 	a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to)
 	_, rest, _ := strings.Cut(a.body, `"pid":`)
 	pid, _, _ := strings.Cut(rest, "}")
-	if a := w.call("POST", "/e2b/process.Process/SendSignal", "", `{"process":{"pid":`+pid+`},"signal":"SIGNAL_SIGKILL"}`, b.to); a.status != http.StatusOK {
+	if a := w.call("POST", "/e2b/process.Process/SendSignal", "",
+		`{"process":{"pid":`+pid+`},"signal":"SIGNAL_SIGKILL"}`, b.to); a.status != http.StatusOK {
 		t.Errorf("kill %q: %d %s", pid, a.status, a.body)
 	}
 }
@@ -117,7 +125,9 @@ func TestHalfOpen(t *testing.T) {
 	_, rest, _ := strings.Cut(a.body, `"pid":`)
 	pid, _, _ := strings.Cut(rest, "}")
 	hangUp()
-	head := fmt.Sprintf("Host: localhost\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\nConnect-Protocol-Version: 1\r\n", b.ID, b.Access)
+	head := fmt.Sprintf(
+		"Host: localhost\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: "+
+			"%s\r\nConnect-Protocol-Version: 1\r\n", b.ID, b.Access)
 	input := frame(0, `{"start":{"process":{"pid":`+pid+`}}}`)
 	for name, text := range map[string]string{
 		"input":    "POST /e2b/process.Process/StreamInput HTTP/1.1\r\n" + head + "Content-Type: application/connect+json\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n", len(input), input),
@@ -195,7 +205,9 @@ func TestOneDoesNotStarveOthers(t *testing.T) {
 func TestPrincipalGone(t *testing.T) {
 	w := newWorld(t)
 	b := w.e2bCreate(w.bob, "{}")
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)))
+	r, err := http.NewRequestWithContext(t.Context(), "POST",
+		"http://"+w.addr+"/e2b/process.Process/Start",
+		strings.NewReader(frame(0, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,8 @@ func (w *world) serve() {
 	w.t.Helper()
 	runs := agentrun.Defaults()
 	runs.Dir = w.artifacts
-	server, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"},
+	server, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub,
+		Tokens: w.tokens, Hosts: []string{"box.example"},
 		Log: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		w.t.Fatal(err)
@@ -127,7 +128,8 @@ type answer struct {
 // call requests path with a token; edit changes the request first.
 func (w *world) call(method, path, secret, body string, edit ...func(*http.Request)) answer {
 	w.t.Helper()
-	r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+w.addr+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+w.addr+path,
+		strings.NewReader(body))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -38,8 +38,9 @@ func (s *Session) Begin(r wire.Request) *Call {
 	if r.Verb == wire.VerbRun {
 		s.denials.expect(r.Op, after)
 	}
-	return &Call{Request: r, session: s, began: time.Now(), from: s.replica.end, after: after, starts: s.denials.starts,
-		runs: drives || busy(s.state), drives: drives}
+	return &Call{Request: r, session: s, began: time.Now(), from: s.replica.end, after: after,
+		starts: s.denials.starts,
+		runs:   drives || busy(s.state), drives: drives}
 }
 
 // Sent notes that the request goes to the guest now, for the first time.
@@ -102,7 +103,8 @@ func (c *Call) Lost(r *wire.Result, most uint64) (read uint64) {
 	}
 	to := from + read
 	// All of it is here: this waits for nothing.
-	output, cut, missing, err := Render(context.Background(), s, from, to, cmp.Or(c.Request.MaxOutput, defaultOutput))
+	output, cut, missing, err := Render(context.Background(), s, from, to,
+		cmp.Or(c.Request.MaxOutput, defaultOutput))
 	if err != nil {
 		s.log.Warn("output of a lost call cannot be read", "err", err)
 		missing = err

@@ -12,10 +12,12 @@ import (
 )
 
 const (
-	MaxBlocked = 64          // blocked connections that are remembered, each kind once
-	maxRuns    = 64          // runs whose beginning a session remembers: as many as a guest remembers by their op
-	maxLate    = time.Second // what the guest reports of a session may come so long after a connection of what runs there
-	quietFor   = time.Second // a program that goes on trying wakes nobody more often
+	MaxBlocked = 64 // blocked connections that are remembered, each kind once
+	// Runs whose beginning a session remembers: as many as a guest remembers by their op.
+	maxRuns = 64
+	// What the guest reports of a session may come so long after a connection of what runs there.
+	maxLate  = time.Second
+	quietFor = time.Second // a program that goes on trying wakes nobody more often
 )
 
 // block is a connection that the sandbox's network policy blocked.
@@ -113,7 +115,8 @@ func (ss *Sessions) Unblocked() {
 // daemon by different ways, in any order: a connection may be blocked before it is known here that
 // its command has begun.
 type denials struct {
-	shown  string // the newest since the present command began; empty if there is none, or it was dealt with
+	// The newest since the present command began; empty if there is none, or it was dealt with.
+	shown  string
 	told   uint64 // how many times shown became another one
 	newest block  // whether or not anything was known to run; zero when it was dealt with
 	calls  int    // calls under way that make something run
@@ -129,7 +132,8 @@ type run struct {
 
 // expect notes that a run is about to be asked for. A repeated one is the first one.
 func (d *denials) expect(op string, after uint64) {
-	if op == "" || len(op) > MaxWord || slices.ContainsFunc(d.runs, func(r run) bool { return r.op == op }) {
+	if op == "" || len(op) > MaxWord || slices.ContainsFunc(
+		d.runs, func(r run) bool { return r.op == op }) {
 		return
 	}
 	if len(d.runs) == maxRuns {

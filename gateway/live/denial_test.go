@@ -66,7 +66,8 @@ func (s *story) wants(t *testing.T, d *wire.Denial) {
 		want.Needs, want.LastLine = attention.Allow, DenialText(*d)
 	}
 	if got := s.Need(); got.Needs != want.Needs || got.LastLine != want.LastLine {
-		t.Errorf("the session needs %q for %q, want %q for %q", got.Needs, got.LastLine, want.Needs, want.LastLine)
+		t.Errorf("the session needs %q for %q, want %q for %q", got.Needs, got.LastLine, want.Needs,
+			want.LastLine)
 	}
 }
 
@@ -180,7 +181,8 @@ func TestDeniedIsTruncated(t *testing.T) {
 		}
 		var r wire.Result
 		c.Complete(t.Context(), &r)
-		if got := slices.Contains(r.Notes, wire.NoteDenied); len(r.Denied) != MaxBlocked || got != (n > MaxBlocked) {
+		if got := slices.Contains(r.Notes, wire.NoteDenied); len(r.Denied) != MaxBlocked ||
+			got != (n > MaxBlocked) {
 			t.Errorf("of %d: %d, notes %v", n, len(r.Denied), r.Notes)
 		}
 	}

@@ -128,7 +128,8 @@ func (d *display) begin(s *Session, end uint64) {
 	cols, rows, rec := s.cols, s.rows, s.rec
 	s.mu.Unlock()
 	d.watched = func() bool {
-		return slices.ContainsFunc(s.Members(), func(m Member) bool { return m.Party().Kind == wire.Person })
+		return slices.ContainsFunc(s.Members(),
+			func(m Member) bool { return m.Party().Kind == wire.Person })
 	}
 	d.fed = 0
 	if end > feedAtMost {

@@ -43,7 +43,8 @@ func TestScreenStaysWhileSomebodyLooks(t *testing.T) {
 // is there.
 func TestScreenBeginsAtKeyframe(t *testing.T) {
 	s := adopt(t, newSessions(t, nil), "main")
-	out := []byte("\033[2J\033[3;5Hcorner\033[5;10r\033[5H" + strings.Repeat("y\r\n", record.KeyframeEvery/3+1000) + "last")
+	out := []byte("\033[2J\033[3;5Hcorner\033[5;10r\033[5H" +
+		strings.Repeat("y\r\n", record.KeyframeEvery/3+1000) + "last")
 	for at := 0; at < len(out); at += 64 << 10 {
 		s.Feed().Output(uint64(at), out[at:min(len(out), at+64<<10)])
 	}
@@ -66,7 +67,8 @@ func TestScreenBeginsAtKeyframe(t *testing.T) {
 		t.Errorf("the screen begins at %d, want %d", s.display.fed, from)
 	}
 	s.display.mu.Unlock()
-	if got := look(); got != want || !strings.Contains(got, "corner") || !strings.Contains(got, "last") {
+	if got := look(); got != want || !strings.Contains(got, "corner") ||
+		!strings.Contains(got, "last") {
 		t.Errorf("from a key frame the screen shows\n%s\nwant\n%s", got, want)
 	}
 }

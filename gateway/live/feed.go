@@ -64,7 +64,8 @@ func (f Feed) Output(off uint64, p []byte) bool {
 func (f Feed) Event(e wire.Event) {
 	s := f.s
 	e = inboundEvent(e)
-	if e.Kind == wire.EventEnded && e.Text != "" { // closed; without a reason its shell has ended, and can be started again
+	// Closed; without a reason its shell has ended, and can be started again.
+	if e.Kind == wire.EventEnded && e.Text != "" {
 		state := wire.State{Phase: wire.PhaseDead, Reason: "closed", Basis: []wire.Basis{}}
 		if e.State != nil {
 			state = *e.State

@@ -29,11 +29,13 @@ func TestGuestThatLies(t *testing.T) {
 		t.Error("a gap was rejected")
 	}
 	var lagged *LaggedError
-	if _, err := s.ReadAt(t.Context(), 6, make([]byte, 9)); !errors.As(err, &lagged) || lagged.To != 1<<40 {
+	if _, err := s.ReadAt(t.Context(), 6, make([]byte, 9)); !errors.As(err, &lagged) ||
+		lagged.To != 1<<40 {
 		t.Errorf("in the gap: %v", err)
 	}
 
-	f.Event(wire.Event{Seq: 5, Kind: wire.EventResize, Cols: 1 << 30, Rows: -7, Offset: math.MaxUint64, TimeUnix: math.MaxInt64})
+	f.Event(wire.Event{Seq: 5, Kind: wire.EventResize, Cols: 1 << 30, Rows: -7,
+		Offset: math.MaxUint64, TimeUnix: math.MaxInt64})
 	if cols, rows := s.Size(); cols != wire.MaxCols || rows < 1 {
 		t.Errorf("size = %d×%d, want it clamped", cols, rows)
 	}
@@ -62,9 +64,11 @@ func TestGuestThatLies(t *testing.T) {
 func FuzzFeed(f *testing.F) {
 	f.Add([]byte("\x00\x05\x01\x03\x02\x01\x05\x07\x03\x09"))
 	f.Add([]byte("\x01\xff\x01\x00\x04\x04\x06\x06\x02\x02"))
-	kinds := []wire.EventKind{wire.EventState, wire.EventBegun, wire.EventOver, wire.EventKeyboard, wire.EventCommand, wire.EventPrivate,
+	kinds := []wire.EventKind{wire.EventState, wire.EventBegun, wire.EventOver, wire.EventKeyboard,
+		wire.EventCommand, wire.EventPrivate,
 		wire.EventResize, wire.EventLagged, wire.EventEnded, wire.EventAsk}
-	phases := []wire.Phase{wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseDead, "nonsense"}
+	phases := []wire.Phase{wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseDead,
+		"nonsense"}
 	f.Fuzz(func(t *testing.T, script []byte) {
 		s := adopt(t, newSessions(t, nil), "fed")
 		feed := s.Feed()
@@ -74,7 +78,8 @@ func FuzzFeed(f *testing.F) {
 			if what%2 == 0 {
 				feed.Output(n*3, make([]byte, n))
 			} else {
-				e := wire.Event{Seq: n, Kind: kinds[int(what/2)%len(kinds)], Offset: n * 5, By: "x", Op: "op", Cols: int(n) - 5, Rows: int(n)}
+				e := wire.Event{Seq: n, Kind: kinds[int(what/2)%len(kinds)], Offset: n * 5, By: "x",
+					Op: "op", Cols: int(n) - 5, Rows: int(n)}
 				e.State = &wire.State{Phase: phases[int(n)%len(phases)], Offset: n * 7}
 				if what > 128 {
 					e.Text = wire.WhyPrivate
@@ -128,7 +133,8 @@ func TestSessionsOfOneNameAreRecordedApart(t *testing.T) {
 		t.Errorf("the first is over: %v; the second has %d bytes", one.Final(), two.Len())
 	}
 	records, err := record.List(ss.options.Records)
-	if err != nil || len(records) != 2 || records[0].Run != 1 || records[0].Bytes != 5 || records[0].Ended == nil || records[1].Bytes != 6 {
+	if err != nil || len(records) != 2 || records[0].Run != 1 || records[0].Bytes != 5 ||
+		records[0].Ended == nil || records[1].Bytes != 6 {
 		t.Errorf("records = %+v, %v", records, err)
 	}
 	ss.Drop(two, "the test is over")

@@ -13,10 +13,12 @@ import (
 )
 
 // daemonParty is the daemon itself on a session.
-var daemonParty = wire.Party{Name: "daemon", Kind: wire.Agent, Rights: wire.RightWatch, ID: "replica"}
+var daemonParty = wire.Party{Name: "daemon", Kind: wire.Agent, Rights: wire.RightWatch,
+	ID: "replica"}
 
 const (
-	firstRetry = 50 * time.Millisecond // pauses before a stream that broke is opened again, doubled each time
+	// Pauses before a stream that broke is opened again, doubled each time.
+	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
 	askWithin  = 10 * time.Second // for the answer to a request without an attachment
 )
@@ -55,7 +57,8 @@ func (s *Session) Follow(ctx context.Context, c *connect.Control) {
 			return
 		case ctx.Err() != nil || c.Err() != nil:
 			return
-		case errors.Is(err, &wire.Error{Code: wire.CodeNotFound}), errors.Is(err, io.EOF) && !f.still(ctx):
+		case errors.Is(err, &wire.Error{Code: wire.CodeNotFound}), errors.Is(err, io.EOF) &&
+			!f.still(ctx):
 			s.set.Drop(s, "closed")
 			return
 		}
@@ -76,7 +79,8 @@ func (s *Session) Follow(ctx context.Context, c *connect.Control) {
 // still reports whether the guest has this session, and not another of its name.
 func (f follower) still(ctx context.Context) bool {
 	infos, err := List(ctx, f.control)
-	return err != nil || slices.ContainsFunc(infos, func(i wire.SessionInfo) bool { return i.Name == f.s.name && i.Created == f.s.begun })
+	return err != nil || slices.ContainsFunc(infos,
+		func(i wire.SessionInfo) bool { return i.Name == f.s.name && i.Created == f.s.begun })
 }
 
 // closeUnrecorded ends the session in the guest, too, if it was ended because it cannot be
@@ -85,7 +89,8 @@ func (f follower) closeUnrecorded(ctx context.Context) {
 	if f.s.Unrecorded() == "" {
 		return
 	}
-	if _, err := Ask(ctx, f.control, wire.Request{Verb: wire.VerbClose, Session: f.s.name}); err != nil {
+	if _, err := Ask(ctx, f.control, wire.Request{Verb: wire.VerbClose,
+		Session: f.s.name}); err != nil {
 		f.s.log.Warn("a session that cannot be recorded was not ended", "err", err)
 	}
 }
@@ -99,10 +104,12 @@ func (f follower) read(ctx context.Context) error {
 	f.s.mu.Lock()
 	from, after := f.s.replica.end, f.s.seq
 	f.s.mu.Unlock()
-	over := make(chan struct{}) // closed by the handler: the session has ended, or the guest speaks nonsense
+	// Closed by the handler: the session has ended, or the guest speaks nonsense.
+	over := make(chan struct{})
 	stop := sync.OnceFunc(func() { close(over) })
 	party := daemonParty
-	client, err := wire.Open(ctx, stream, wire.Attach{Session: f.s.name, From: wire.At(from), After: after, Party: &party, Keep: true}, wire.Handler{
+	client, err := wire.Open(ctx, stream, wire.Attach{Session: f.s.name, From: wire.At(from),
+		After: after, Party: &party, Keep: true}, wire.Handler{
 		Output: func(off uint64, p []byte) {
 			if !f.Output(off, p) {
 				stop()
@@ -168,7 +175,8 @@ func (f follower) monitor(ctx context.Context, client *wire.Client) {
 				wanted, turned = f.watched()
 			case err := <-done:
 				cancel()
-				if ctx.Err() == nil && client.Err() == nil { // a guest of a version that does not know how
+				// A guest of a version that does not know how.
+				if ctx.Err() == nil && client.Err() == nil {
 					f.s.log.Debug("session monitor failed", "err", err)
 					select {
 					case <-client.Done():

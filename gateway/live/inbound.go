@@ -20,7 +20,8 @@ const (
 // inboundEvent is e, of a guest, cut to its bounds.
 func inboundEvent(e wire.Event) wire.Event {
 	e.Kind = wire.EventKind(Cut(string(e.Kind), MaxWord))
-	e.By, e.Keyboard, e.ID, e.Op = Cut(e.By, MaxWord), Cut(e.Keyboard, MaxWord), Cut(e.ID, MaxWord), Cut(e.Op, MaxWord)
+	e.By, e.Keyboard, e.ID, e.Op = Cut(e.By, MaxWord), Cut(e.Keyboard, MaxWord), Cut(e.ID, MaxWord),
+		Cut(e.Op, MaxWord)
 	e.Why = wire.Ended(Cut(string(e.Why), MaxWord))
 	e.Text = Cut(e.Text, maxWords)
 	if e.State != nil {
@@ -32,9 +33,11 @@ func inboundEvent(e wire.Event) wire.Event {
 
 // inboundState is st, of a guest, cut to its bounds.
 func inboundState(st wire.State) wire.State {
-	st.Phase, st.Want = wire.Phase(Cut(string(st.Phase), MaxWord)), wire.Want(Cut(string(st.Want), MaxWord))
+	st.Phase, st.Want = wire.Phase(Cut(string(st.Phase), MaxWord)),
+		wire.Want(Cut(string(st.Want), MaxWord))
 	st.Signal, st.Attention = Cut(st.Signal, MaxWord), Cut(st.Attention, MaxWord)
-	st.Reason, st.Cwd, st.Prompt, st.LastLine = Cut(st.Reason, maxPath), Cut(st.Cwd, maxPath), Cut(st.Prompt, maxPath), Cut(st.LastLine, maxPath)
+	st.Reason, st.Cwd, st.Prompt, st.LastLine = Cut(st.Reason, maxPath), Cut(st.Cwd, maxPath),
+		Cut(st.Prompt, maxPath), Cut(st.LastLine, maxPath)
 	if st.Foreground != nil {
 		st.Foreground = &wire.Process{Pid: st.Foreground.Pid, Argv: inboundArgv(st.Foreground.Argv)}
 	}
@@ -44,7 +47,8 @@ func inboundState(st wire.State) wire.State {
 
 // inboundInfo is i, of a guest, cut to its bounds.
 func inboundInfo(i wire.SessionInfo) wire.SessionInfo {
-	i.Name, i.Keyboard, i.Private = Cut(i.Name, MaxWord), Cut(i.Keyboard, MaxWord), Cut(i.Private, MaxWord)
+	i.Name, i.Keyboard, i.Private = Cut(i.Name, MaxWord), Cut(i.Keyboard, MaxWord),
+		Cut(i.Private, MaxWord)
 	i.State = inboundState(i.State)
 	i.Argv = inboundArgv(i.Argv)
 	i.Parties = nil // the daemon knows who is attached
@@ -56,7 +60,8 @@ func inboundInfo(i wire.SessionInfo) wire.SessionInfo {
 var inboundReasons = []string{wire.LostShell, wire.LostForgotten, wire.LostPartly}
 
 // daemonReasons are those that only the daemon knows. oom_killed is a guest's note, too.
-var daemonReasons = []string{wire.LostStopped, wire.LostKilled, wire.LostEngine, wire.LostHost, wire.LostGuest, wire.LostRemoved,
+var daemonReasons = []string{wire.LostStopped, wire.LostKilled, wire.LostEngine, wire.LostHost,
+	wire.LostGuest, wire.LostRemoved,
 	wire.LostPaused, wire.LostRecord, wire.LostGateway, wire.LostDetached}
 
 // InboundReply removes the reasons that a guest cannot know from its reply, and reports whether
@@ -67,7 +72,8 @@ func InboundReply(r *wire.Reply) (changed bool) {
 	changed = r.Error != said
 	if res := r.Result; res != nil {
 		res.Error = InboundError(res.Error)
-		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return !isWord(n) || slices.Contains(daemonReasons, n) })
+		res.Notes = slices.DeleteFunc(res.Notes,
+			func(n string) bool { return !isWord(n) || slices.Contains(daemonReasons, n) })
 	}
 	return changed
 }

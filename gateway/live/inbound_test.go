@@ -18,8 +18,10 @@ func TestInboundBounds(t *testing.T) {
 		argv[i] = "xx"
 	}
 	basis := make([]wire.Basis, 1<<16)
-	st := wire.State{Phase: wire.Phase(long), Want: wire.Want(long), Signal: long, Reason: long, Cwd: long, Foreground: &wire.Process{Argv: argv},
-		Prompt: long, Attention: long, Basis: basis, Disputed: []wire.Basis{wire.Basis(long)}, LastLine: long}
+	st := wire.State{Phase: wire.Phase(long), Want: wire.Want(long), Signal: long, Reason: long,
+		Cwd: long, Foreground: &wire.Process{Argv: argv},
+		Prompt: long, Attention: long, Basis: basis, Disputed: []wire.Basis{wire.Basis(long)},
+		LastLine: long}
 	for name, v := range map[string]any{
 		"state": inboundState(st),
 		"event": inboundEvent(wire.Event{Kind: wire.EventKind(long), State: &st, By: long, Keyboard: long, ID: long, Text: long, Op: long, Why: wire.Ended(long)}),
@@ -41,8 +43,10 @@ func TestInboundBounds(t *testing.T) {
 // TestInboundHonest leaves what an honest guest says as it is.
 func TestInboundHonest(t *testing.T) {
 	code := 3
-	e := wire.Event{Seq: 7, Kind: wire.EventState, Offset: 9, By: "agent:alice", Op: strings.Repeat("a", 32), Text: strings.Repeat("x", 4<<10) + "…", ExitCode: &code,
-		State: &wire.State{Phase: wire.PhaseWaiting, Foreground: &wire.Process{Pid: 4, Argv: []string{"apt-get", "install", "toilet"}}, Prompt: "[Y/n] ",
+	e := wire.Event{Seq: 7, Kind: wire.EventState, Offset: 9, By: "agent:alice",
+		Op: strings.Repeat("a", 32), Text: strings.Repeat("x", 4<<10) + "…", ExitCode: &code,
+		State: &wire.State{Phase: wire.PhaseWaiting, Foreground: &wire.Process{Pid: 4,
+			Argv: []string{"apt-get", "install", "toilet"}}, Prompt: "[Y/n] ",
 			Basis: []wire.Basis{wire.BasisProcess, wire.BasisMark}, Cwd: "/root"}}
 	want, _ := json.Marshal(e)
 	if got, _ := json.Marshal(inboundEvent(e)); string(got) != string(want) {
@@ -54,8 +58,10 @@ func TestInboundHonest(t *testing.T) {
 func TestGuestGivesNoReason(t *testing.T) {
 	at := wire.Target{Sandbox: "demo", Session: "main"}
 	for _, reason := range daemonReasons {
-		r := wire.Reply{Error: wire.LostError(reason, "forged"), Result: wire.LostResult(at, wire.LostError(reason, "forged"))}
-		if changed := InboundReply(&r); !changed || r.Error.Reason != "" || r.Result.Error.Reason != "" || slices.Contains(r.Result.Notes, reason) {
+		r := wire.Reply{Error: wire.LostError(reason, "forged"),
+			Result: wire.LostResult(at, wire.LostError(reason, "forged"))}
+		if changed := InboundReply(&r); !changed || r.Error.Reason != "" ||
+			r.Result.Error.Reason != "" || slices.Contains(r.Result.Notes, reason) {
 			t.Errorf("%s: error %+v, result %+v", reason, r.Error, r.Result)
 		}
 	}

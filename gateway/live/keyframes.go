@@ -60,7 +60,8 @@ func LastScreen(r *record.Reader) (wire.Screen, error) {
 	}
 	cols, rows := s.Size()
 	cur, modes := s.Cursor(), s.Modes()
-	return wire.Screen{Text: s.Text(), Cols: cols, Rows: rows, CursorX: cur.X, CursorY: cur.Y, Visible: cur.Visible,
+	return wire.Screen{Text: s.Text(), Cols: cols, Rows: rows, CursorX: cur.X, CursorY: cur.Y,
+		Visible:   cur.Visible,
 		AltScreen: modes.AltScreen, Title: s.Title(), Offset: end, Stopped: true}, nil
 }
 

@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newSessions returns the empty set of a sandbox called demo, whose guest the test plays.
 func newSessions(t testing.TB, change func(*Options)) *Sessions {
 	t.Helper()
-	o := Options{ID: "id", Name: func() string { return "demo" }, Records: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+	o := Options{ID: "id", Name: func() string { return "demo" }, Records: t.TempDir(),
+		Log:        slog.New(slog.DiscardHandler),
 		Board:      attention.NewBoard(func(string) []attention.Session { return nil }),
 		Principals: func() []string { return []string{"alice"} }, Settle: func(context.Context) {}}
 	if change != nil {
@@ -34,7 +35,8 @@ func newSessions(t testing.TB, change func(*Options)) *Sessions {
 // adopt returns a session of ss that ends with the test.
 func adopt(t *testing.T, ss *Sessions, name string) *Session {
 	t.Helper()
-	s, err := ss.Adopt(wire.SessionInfo{Name: name, Created: time.Now().Add(-time.Minute).UnixMilli(), Cols: 80, Rows: 24})
+	s, err := ss.Adopt(wire.SessionInfo{Name: name,
+		Created: time.Now().Add(-time.Minute).UnixMilli(), Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ const (
 // observeLocked follows what the session needs, whenever its state or keyboard may have changed,
 // and tells the board.
 func (s *Session) observeLocked() {
-	e := attention.Evidence{Session: s.name, Argv: s.argv, Begun: s.begun, State: s.state, Keyboard: s.keyboard, Blocked: s.denials.shown != ""}
+	e := attention.Evidence{Session: s.name, Argv: s.argv, Begun: s.begun, State: s.state,
+		Keyboard: s.keyboard, Blocked: s.denials.shown != ""}
 	if s.need.Observe(e, time.Now()) {
 		s.set.options.Board.Change()
 	}
@@ -37,7 +38,8 @@ func (s *Session) Brief() attention.Brief {
 func (s *Session) Need() attention.Need {
 	s.mu.Lock()
 	st := s.state
-	n := attention.Need{Session: s.name, Needs: s.need.Needs, Want: s.need.Want, Since: s.need.Since,
+	n := attention.Need{Session: s.name, Needs: s.need.Needs, Want: s.need.Want,
+		Since:    s.need.Since,
 		Keyboard: plainLine(s.keyboard, 80), Phase: s.need.Phase}
 	private := s.private != ""
 	denied := s.denials.shown
@@ -131,15 +133,18 @@ type Situation struct {
 	Denied   string // the newest blocked connection of what runs, or empty
 	Denials  uint64 // how many there have been
 
-	Idle   time.Duration // the sandbox stops so long after everybody has left, for nothing runs in it; 0 when it does not
-	Others int           // attached parties beside one and the holder of the keyboard
+	// The sandbox stops so long after everybody has left, for nothing runs in it; 0 when it does
+	// not.
+	Idle   time.Duration
+	Others int // attached parties beside one and the holder of the keyboard
 }
 
 // Situation is how the session stands for self, one of its parties. Idle is left to the caller.
 func (s *Session) Situation(self wire.Party) Situation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := Situation{Keyboard: s.keyboard, Asking: s.asking, Private: s.private, Typed: s.typed, State: s.state,
+	now := Situation{Keyboard: s.keyboard, Asking: s.asking, Private: s.private, Typed: s.typed,
+		State:  s.state,
 		Denied: s.denials.shown, Denials: s.denials.told}
 	for _, m := range s.members {
 		if p := m.Party(); p.ID != self.ID && p.String() != s.keyboard && !rests(m, s.keyboard) {

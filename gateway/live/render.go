@@ -12,7 +12,8 @@ import (
 // Render returns [from, to) of the log of s as a person would read it, at most limit bytes. cut
 // says that there is more. missing is the last gap in it that nobody made on purpose. With an error
 // it could not be read to its end.
-func Render(ctx context.Context, s *Session, from, to uint64, limit int) (output string, cut bool, missing, err error) {
+func Render(ctx context.Context, s *Session, from, to uint64, limit int) (output string, cut bool,
+	missing, err error) {
 	w := text.NewWriter(limit)
 	buf := make([]byte, 32<<10)
 	read := false
@@ -25,7 +26,8 @@ func Render(ctx context.Context, s *Session, from, to uint64, limit int) (output
 			if gap.Why != record.WhyPrivate {
 				missing = &gap
 			}
-			_, _ = fmt.Fprintf(w, "%s\r\n", record.Missing(&gap)) // in memory, here and below: it takes everything
+			// In memory, here and below: it takes everything.
+			_, _ = fmt.Fprintf(w, "%s\r\n", record.Missing(&gap))
 			at = gap.To
 		case err != nil:
 			return w.String(), w.Truncated(), missing, err

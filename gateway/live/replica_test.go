@@ -20,7 +20,8 @@ func BenchmarkReplicaAdd(b *testing.B) {
 
 // One event wakes many readers: what output costs with a hundred of them.
 func BenchmarkOutputWithReaders(b *testing.B) {
-	l := newSession(newSessions(b, nil), wire.SessionInfo{Name: "main", Created: time.Now().UnixMilli()}, nil)
+	l := newSession(newSessions(b, nil),
+		wire.SessionInfo{Name: "main", Created: time.Now().UnixMilli()}, nil)
 	done := make(chan struct{})
 	for range 100 {
 		go func() {
@@ -105,6 +106,7 @@ func TestReplicaKeepsWhatNothingElseHas(t *testing.T) {
 	check("after the gap", 10_000, 10_000)
 	lagged := r.lagged(&record.GapError{From: 1, To: r.end, Why: "x"})
 	if lagged.To != r.start {
-		t.Errorf("a gap of the record ends at %d, want %d where the replica begins", lagged.To, r.start)
+		t.Errorf("a gap of the record ends at %d, want %d where the replica begins", lagged.To,
+			r.start)
 	}
 }

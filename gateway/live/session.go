@@ -97,14 +97,18 @@ type Session struct {
 	need      attention.Tracker // guarded by mu
 	glance    glance            // guarded by mu
 	denials   denials           // guarded by mu
-	restarted bool              // guarded by mu; there was a session of this name before, and no Result has said so
-	ended     bool              // guarded by mu; for good
-	lost      string            // guarded by mu; why output could not be recorded, which ended it; see Unrecorded
-	closed    error             // guarded by mu; why the copy is no longer fed although the session has not ended
+	// Guarded by mu; there was a session of this name before, and no Result has said so.
+	restarted bool
+	ended     bool // guarded by mu; for good
+	// Guarded by mu; why output could not be recorded, which ended it; see Unrecorded.
+	lost string
+	// Guarded by mu; why the copy is no longer fed although the session has not ended.
+	closed error
 }
 
 func newSession(set *Sessions, info wire.SessionInfo, rec *record.Writer) *Session {
-	s := &Session{set: set, name: info.Name, begun: info.Created, argv: info.Argv, rec: rec, state: info.State,
+	s := &Session{set: set, name: info.Name, begun: info.Created, argv: info.Argv, rec: rec,
+		state:    info.State,
 		keyboard: info.Keyboard, private: info.Private, log: set.log.With("session", info.Name)}
 	s.cols, s.rows = wire.ClampSize(uint32(max(info.Cols, 0)), uint32(max(info.Rows, 0)))
 	if rec != nil {
@@ -228,7 +232,8 @@ func (s *Session) Ended() bool {
 // overLocked reports whether the shell has ended and all that it printed is here: the answer to an
 // attach may report the end before that.
 func (s *Session) overLocked() bool {
-	return s.ended || s.state.Phase == wire.PhaseDead && s.replica.end >= max(s.floor, s.state.Offset)
+	return s.ended || s.state.Phase == wire.PhaseDead &&
+		s.replica.end >= max(s.floor, s.state.Offset)
 }
 
 // Final reports whether the session has ended for good: nothing comes any more.
@@ -336,8 +341,10 @@ func (s *Session) changeLocked() {
 func (s *Session) Info() wire.SessionInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return wire.SessionInfo{Private: s.private, Name: s.name, State: s.state, Keyboard: s.keyboard, Cols: s.cols, Rows: s.rows,
-		Parties: parties(s.members, s.keyboard), Argv: s.argv, Created: s.begun, Offset: s.replica.end}
+	return wire.SessionInfo{Private: s.private, Name: s.name, State: s.state, Keyboard: s.keyboard,
+		Cols: s.cols, Rows: s.rows,
+		Parties: parties(s.members, s.keyboard), Argv: s.argv, Created: s.begun,
+		Offset: s.replica.end}
 }
 
 // Parties are those attached, drivers and watchers, without the daemon itself. Shared attachments

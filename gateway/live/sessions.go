@@ -25,9 +25,10 @@ type Options struct {
 	Strict  bool          // a session ends when it cannot be recorded
 	Log     *slog.Logger
 
-	Board      *attention.Board          // hears of changes, and knows who watches
-	Principals func() []string           // who may see the sandbox
-	Settle     func(ctx context.Context) // waits until every connection that the sandbox made so far was judged
+	Board      *attention.Board // hears of changes, and knows who watches
+	Principals func() []string  // who may see the sandbox
+	// Waits until every connection that the sandbox made so far was judged.
+	Settle func(ctx context.Context)
 }
 
 // maxSessions is how many sessions of one sandbox are followed. Honest guests have fewer.
@@ -82,7 +83,8 @@ func (ss *Sessions) Adopt(info wire.SessionInfo) (*Session, error) {
 	full := len(ss.all) >= maxSessions
 	ss.mu.Unlock()
 	if full {
-		return nil, wire.Errorf(wire.CodeLimitSessions, "sandbox %s says that it has more than %d sessions", ss.options.Name(), maxSessions)
+		return nil, wire.Errorf(wire.CodeLimitSessions,
+			"sandbox %s says that it has more than %d sessions", ss.options.Name(), maxSessions)
 	}
 	rec, restarted, err := ss.openRecord(info)
 	s := newSession(ss, info, rec)
@@ -100,7 +102,8 @@ func (ss *Sessions) Adopt(info wire.SessionInfo) (*Session, error) {
 
 // openRecord opens or makes a session's record. restarted says that there was a session of its name
 // before.
-func (ss *Sessions) openRecord(info wire.SessionInfo) (rec *record.Writer, restarted bool, err error) {
+func (ss *Sessions) openRecord(info wire.SessionInfo) (rec *record.Writer, restarted bool,
+	err error) {
 	o := record.Options{Quota: ss.options.Quota, Whole: ss.options.Strict}
 	dir := record.Dir(ss.options.Records, info.Name, 0)
 	rec, err = record.Open(dir, o)
@@ -116,7 +119,8 @@ func (ss *Sessions) openRecord(info wire.SessionInfo) (rec *record.Writer, resta
 	case !errors.Is(err, fs.ErrNotExist):
 		ss.log.Warn("record cannot be continued; it is set aside", "session", info.Name, "err", err)
 	}
-	o.Title, o.Begun, o.Cols, o.Rows = ss.options.Name()+"~"+info.Name, time.UnixMilli(info.Created), info.Cols, info.Rows
+	o.Title, o.Begun, o.Cols, o.Rows = ss.options.Name()+"~"+info.Name,
+		time.UnixMilli(info.Created), info.Cols, info.Rows
 	rec, err = record.Create(dir, o)
 	return rec, restarted, err
 }
@@ -174,5 +178,6 @@ func (ss *Sessions) forget(s *Session) {
 
 // deadState is the state of a session that ends now, for a reason.
 func deadState(reason string, offset uint64) wire.State {
-	return wire.State{Phase: wire.PhaseDead, Reason: reason, SinceUnix: time.Now().UnixMilli(), Offset: offset, Basis: []wire.Basis{}}
+	return wire.State{Phase: wire.PhaseDead, Reason: reason, SinceUnix: time.Now().UnixMilli(),
+		Offset: offset, Basis: []wire.Basis{}}
 }

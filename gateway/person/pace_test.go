@@ -29,7 +29,8 @@ func TestPace(t *testing.T) {
 	if got := done[paintBurst-1].Sub(start); got != 0 {
 		t.Errorf("the first %d wait %v", paintBurst, got)
 	}
-	if got, want := done[len(done)-1].Sub(start), time.Duration(len(done)-paintBurst)*paintTime; got != want {
+	if got, want := done[len(done)-1].Sub(start),
+		time.Duration(len(done)-paintBurst)*paintTime; got != want {
 		t.Errorf("all take %v, want %v", got, want)
 	}
 	// Checks cost little, but not nothing: a program that prints without changing the screen is not

@@ -124,7 +124,8 @@ func (p *Person) Welcome(what string) { p.Say(Words(what, p.key("?", "help"))[1:
 // the exit status and the farewell. Meanwhile the painter calls do for each value of asides, so
 // that a frontend needs no goroutine for them; asides may be nil. A closed channel means that the
 // client is gone.
-func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-chan A, do func(A)) (int, string) {
+func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-chan A,
+	do func(A)) (int, string) {
 	p.at = at
 	ctx, p.leave = context.WithCancelCause(ctx)
 	defer p.leave(nil)
@@ -167,7 +168,8 @@ func (p *Person) ended(cause error) (int, string) {
 	case errors.Is(cause, context.Canceled):
 		return wire.ExitTransport, "the gateway is stopping; " + Full(target) + " continues"
 	}
-	return wire.ExitTransport, "detached from " + Full(target) + ": " + plain(p.o.Public(cause).Message)
+	return wire.ExitTransport, "detached from " + Full(target) + ": " +
+		plain(p.o.Public(cause).Message)
 }
 
 // Full returns a target with its session, even if that is the default one.
@@ -274,7 +276,8 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 		}
 		p.wantModes(modes)
 		// The bytes belong to the renderer; they are valid until the next Draw.
-		out = r.Draw(view.Frame{Screen: sc, Status: status, Brief: brief, Driver: now.holds, Hold: hold})
+		out = r.Draw(view.Frame{Screen: sc, Status: status, Brief: brief, Driver: now.holds,
+			Hold: hold})
 	})
 	if err != nil {
 		status, brief := p.status(situation{}, notice, "")
@@ -297,7 +300,8 @@ func (p *Person) report(s situation, line string) {
 		return
 	}
 	self := p.at.Party()
-	now := State{Target: p.at.Target(), Keyboard: s.Keyboard, Asking: s.Asking, Private: s.Private, Holds: s.holds, Asked: p.hasAsked(),
+	now := State{Target: p.at.Target(), Keyboard: s.Keyboard, Asking: s.Asking, Private: s.Private,
+		Holds: s.holds, Asked: p.hasAsked(),
 		MayDrive: self.Rights != wire.RightWatch, Owner: self.Owner, Line: strings.TrimSpace(line)}
 	if now != p.reported {
 		p.reported = now
@@ -348,7 +352,8 @@ func (p *Person) sayOfLocked(holder, notice string) {
 
 // dropOldLocked removes a notice that s contradicts.
 func (p *Person) dropOldLocked(s situation) {
-	if a := p.about; a != nil && (s.holds && !a.mine || s.Keyboard != "" && s.Keyboard != a.holder && s.Keyboard != a.known) {
+	if a := p.about; a != nil && (s.holds && !a.mine || s.Keyboard != "" &&
+		s.Keyboard != a.holder && s.Keyboard != a.known) {
 		p.notice, p.about = "", nil
 	}
 }

@@ -27,7 +27,8 @@ func (p *Person) help() string {
 	if prefix == "" {
 		return ""
 	}
-	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"), p.key("p", "private"), p.key("d", "detach"),
+	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"),
+		p.key("p", "private"), p.key("d", "detach"),
 		prefix+prefix+" sends "+prefix), " ")
 }
 
@@ -67,7 +68,8 @@ func (p *Person) status(s situation, notice, clipped string) (line string, brief
 	you, key := "you: watching", p.key("t", "take")
 	switch {
 	case s.holds && s.Asking != "":
-		you, key = s.Asking+" asks for the keyboard", Words(p.key("g", "give"), p.key("n", "not now"))[1:]
+		you, key = s.Asking+" asks for the keyboard",
+			Words(p.key("g", "give"), p.key("n", "not now"))[1:]
 	case s.holds && s.Private != "":
 		you, key = "you: typing", p.key("p", "ends it")
 	case s.holds:
@@ -88,10 +90,13 @@ func (p *Person) status(s situation, notice, clipped string) (line string, brief
 	if who == "" {
 		who = you
 	}
-	return Words(where, private, typing, last, others, you, key, clipped, waits(s), stops(s)), []string{
-		Words(where, private, typing, last, others, you, key, clipped, waits(s)),
-		Words(where, private, typing, others, you, key, clipped), Words(where, private, typing, others, you, key),
-		Words(where, private, typing, you, key), Words(where, private, who, key), Words(private, who, key), Words(private, who)}
+	return Words(where, private, typing, last, others, you, key, clipped, waits(s), stops(s)),
+		[]string{
+			Words(where, private, typing, last, others, you, key, clipped, waits(s)),
+			Words(where, private, typing, others, you, key, clipped),
+			Words(where, private, typing, others, you, key),
+			Words(where, private, typing, you, key), Words(where, private, who, key),
+			Words(private, who, key), Words(private, who)}
 }
 
 // waits says that a program waits for an answer.
@@ -136,7 +141,8 @@ func (p *Person) news() situation {
 	defer p.mu.Unlock()
 	s := p.situation()
 	was := p.notes
-	now := notes{held: s.holds, gave: was.gave && !s.holds, asked: was.asked && s.unanswered(self), private: s.Private}
+	now := notes{held: s.holds, gave: was.gave && !s.holds, asked: was.asked && s.unanswered(self),
+		private: s.Private}
 	if was.held && !s.holds && s.Keyboard == self {
 		now.held = true // the holder is not known here yet
 	}
@@ -176,7 +182,8 @@ func (p *Person) asked(holder string) {
 	p.notes.asked = s.unanswered(p.at.Party().String())
 	switch {
 	case p.notes.asked:
-		p.sayOfLocked(holder, Words("you asked "+holder+" for the keyboard", p.key("g", "never mind"))[1:])
+		p.sayOfLocked(holder, Words("you asked "+holder+" for the keyboard",
+			p.key("g", "never mind"))[1:])
 	case s.holds:
 		p.sayOfLocked(p.at.Party().String(), Words("the keyboard is yours", p.key("g", "give"))[1:])
 	default:

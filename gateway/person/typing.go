@@ -127,7 +127,8 @@ func (q *jobs) add(j job) bool {
 		return false
 	case last >= 0 && j.cols > 0 && q.queue[last].cols > 0:
 		q.queue[last] = j // of a window that is being resized, only the last size counts
-	case last >= 0 && len(j.input) > 0 && len(q.queue[last].input) > 0 && j.paste == q.queue[last].paste:
+	case last >= 0 && len(j.input) > 0 && len(q.queue[last].input) > 0 &&
+		j.paste == q.queue[last].paste:
 		q.queue[last].input = append(q.queue[last].input, j.input...)
 	default:
 		q.queue = append(q.queue, j)
@@ -258,7 +259,8 @@ func (p *Person) cutOff(what, why string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sayLocked(Words(fmt.Sprintf("%d bytes of %s were dropped: %s", p.untaken, what, why), p.key("t", "take"))[1:])
+	p.sayLocked(Words(fmt.Sprintf("%d bytes of %s were dropped: %s", p.untaken, what, why),
+		p.key("t", "take"))[1:])
 	p.cut = true
 }
 
@@ -299,7 +301,8 @@ func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 			return err
 		}
 		if on {
-			p.Say(Words("only you see this, until you give the keyboard back", p.key("p", "ends it"))[1:])
+			p.Say(Words("only you see this, until you give the keyboard back",
+				p.key("p", "ends it"))[1:])
 		} else {
 			p.Say("no longer private; what was on the screen is erased")
 		}

@@ -39,7 +39,8 @@ func TestJobs(t *testing.T) {
 		q.add(job{input: []byte("f")})
 		<-time.After(time.Second)
 		synctest.Wait()
-		if want := []string{"a", "b", "c", "def"}; !slices.Equal(did, want) && !slices.Equal(did, []string{"a", "b", "c", "d", "ef"}) {
+		if want := []string{"a", "b", "c", "def"}; !slices.Equal(did, want) &&
+			!slices.Equal(did, []string{"a", "b", "c", "d", "ef"}) {
 			t.Errorf("done were %q, want %q", did, want)
 		}
 		began := time.Now()

@@ -27,8 +27,10 @@ type Canvas struct {
 
 // NewCanvas uses a person's terminal, with a window of windowCols by windowRows, for a record of
 // cols by rows. resized receives the window's changes.
-func NewCanvas(to io.Writer, cols, rows, windowCols, windowRows int, resized <-chan wire.WindowChange) *Canvas {
-	c := &Canvas{to: to, resized: resized, screen: newCanvasScreen(cols, rows), status: " replay   ^C ends",
+func NewCanvas(to io.Writer, cols, rows, windowCols, windowRows int,
+	resized <-chan wire.WindowChange) *Canvas {
+	c := &Canvas{to: to, resized: resized, screen: newCanvasScreen(cols, rows),
+		status:   " replay   ^C ends",
 		renderer: view.NewRenderer(windowCols, windowRows)}
 	_, c.err = to.Write(c.renderer.Enter())
 	return c

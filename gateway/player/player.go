@@ -182,7 +182,8 @@ func (p *Player) printed() time.Time {
 }
 
 // rest waits for a pause, or indefinitely while paused, and returns the order that ended the wait.
-func (p *Player) rest(ctx context.Context, pause time.Duration, orders <-chan Order) (Order, error) {
+func (p *Player) rest(ctx context.Context, pause time.Duration, orders <-chan Order) (Order,
+	error) {
 	if pause == 0 && !p.paused {
 		select {
 		case order := <-orders:
@@ -334,7 +335,8 @@ func (p *Player) place() Place {
 	for n < len(p.commands) && p.commands[n].Line[0] < max(p.at, 1) {
 		n++
 	}
-	return Place{At: p.now().Sub(begin), Long: p.r.Last().Sub(begin), Paused: p.paused, Speed: p.speed, Command: n, Commands: len(p.commands)}
+	return Place{At: p.now().Sub(begin), Long: p.r.Last().Sub(begin), Paused: p.paused,
+		Speed: p.speed, Command: n, Commands: len(p.commands)}
 }
 
 // status returns the line below the screen.
@@ -346,7 +348,8 @@ func (p *Player) status(at Place) string {
 	case at.Speed == 0:
 		how = "no pauses"
 	}
-	line := fmt.Sprintf(" replay %s/%s   command %d/%d   %s", clock(at.At), clock(at.Long), at.Command, at.Commands, how)
+	line := fmt.Sprintf(" replay %s/%s   command %d/%d   %s", clock(at.At), clock(at.Long),
+		at.Command, at.Commands, how)
 	if p.o.Keys != "" {
 		line += "  " + p.o.Keys
 	}

@@ -65,7 +65,9 @@ func noise(r *rand.Rand, n int) []byte {
 		case 2:
 			b = fmt.Appendf(b, "\x1b[%d%c", r.IntN(5), "JKLMPXST@ABCD"[r.IntN(13)])
 		case 3:
-			b = append(b, []string{"\x1b[?1049h", "\x1b[?1049l", "\x1b7", "\x1b8", "\x1b[?6h", "\x1b[?6l", "\x1b[?7l", "\x1b[?7h", "\x1b(0", "\x1b(B", "\x1b[4h", "\x1b[4l"}[r.IntN(12)]...)
+			b = append(b, []string{"\x1b[?1049h", "\x1b[?1049l", "\x1b7", "\x1b8", "\x1b[?6h",
+				"\x1b[?6l", "\x1b[?7l", "\x1b[?7h", "\x1b(0", "\x1b(B", "\x1b[4h",
+				"\x1b[4l"}[r.IntN(12)]...)
 		case 4:
 			b = fmt.Appendf(b, "\x1b[%d;%dr", r.IntN(20), r.IntN(30))
 		case 5:
@@ -101,14 +103,16 @@ func noisy(t testing.TB, seed uint64, size int) (dir string) {
 		}
 		switch r.IntN(40) {
 		case 0:
-			err = w.Event(wire.Event{Kind: wire.EventResize, Cols: 20 + r.IntN(100), Rows: 5 + r.IntN(40)})
+			err = w.Event(wire.Event{Kind: wire.EventResize, Cols: 20 + r.IntN(100),
+				Rows: 5 + r.IntN(40)})
 		case 1:
 			err = w.Skip(w.End()+uint64(r.IntN(5000)), record.WhyLagged)
 		case 2:
 			err = w.Event(wire.Event{Kind: record.Private, By: "person:bob"})
 			_ = w.Append(w.End(), []byte("secret"))
 			if err == nil {
-				err = w.Event(wire.Event{Kind: wire.EventResize, Cols: 20 + r.IntN(100), Rows: 5 + r.IntN(40)})
+				err = w.Event(wire.Event{Kind: wire.EventResize, Cols: 20 + r.IntN(100),
+					Rows: 5 + r.IntN(40)})
 			}
 			if err == nil {
 				err = w.EndPrivate()
@@ -186,10 +190,12 @@ func TestSeekShowsWhatPlayingShows(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := m.shown(); got != want[at] {
-					t.Fatalf("seed %d, round %d, at %d: shown by a jump:\n%s\nby playing:\n%s", seed, round, at, got, want[at])
+					t.Fatalf("seed %d, round %d, at %d: shown by a jump:\n%s\nby playing:\n%s",
+						seed, round, at, got, want[at])
 				}
 				if round == 1 && m.wrote > every {
-					t.Errorf("a jump to %d showed %d bytes, more than lie between keyframes", at, m.wrote)
+					t.Errorf("a jump to %d showed %d bytes, more than lie between keyframes", at,
+						m.wrote)
 				}
 			}
 		}
@@ -232,11 +238,14 @@ func hour(t testing.TB, size int) (dir string) {
 		fmt.Fprint(out, string(text[from:from+n]), last)
 		at += n + len(last)
 		if i%666 == 0 {
-			fmt.Fprintf(told, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"person:bob"}`+"\n", at-len(last), now)
+			fmt.Fprintf(
+				told, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"person:bob"}`+
+					"\n", at-len(last), now)
 		}
 		fmt.Fprintf(told, `{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", at, now)
 		if i%666 == 665 {
-			fmt.Fprintf(told, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+"\n", at, now)
+			fmt.Fprintf(told, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+
+				"\n", at, now)
 		}
 	}
 	if err := errors.Join(out.Flush(), told.Flush()); err != nil {
@@ -267,7 +276,8 @@ func TestSeekInAnHour(t *testing.T) {
 		if err := p.do(t.Context(), Order{Key: "seek", At: d}); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := strings.TrimSpace(m.LineText(23)), fmt.Sprint(int(d/hourStep)); got != want {
+		if got, want := strings.TrimSpace(m.LineText(23)),
+			fmt.Sprint(int(d/hourStep)); got != want {
 			t.Errorf("at %s the screen is of piece %s, want %s", from, got, want)
 		}
 		if m.wrote > int(p.every) {
@@ -329,7 +339,8 @@ func TestSeekIntoPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	event := func(offset int, after time.Duration) string {
-		return fmt.Sprintf(`{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", offset, began.Add(after).UnixMilli())
+		return fmt.Sprintf(`{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", offset,
+			began.Add(after).UnixMilli())
 	}
 	for name, text := range map[string]string{
 		record.LogFile:    "onetwo",
@@ -361,7 +372,8 @@ func TestSeekIntoPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at := p.place().At; at != c.at || p.at != c.shown {
-			t.Errorf("%s: at %v with %d bytes shown, want %v with %d", c.name, at, p.at, c.at, c.shown)
+			t.Errorf("%s: at %v with %d bytes shown, want %v with %d", c.name, at, p.at, c.at,
+				c.shown)
 		}
 	}
 }

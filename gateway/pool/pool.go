@@ -36,7 +36,9 @@ type Kind[S any] struct {
 	Spec  S
 }
 
-func (k Kind[S]) is(o Kind[S]) bool { return k.Key == o.Key && k.Use == o.Use && k.Owner == o.Owner }
+func (k Kind[S]) is(o Kind[S]) bool {
+	return k.Key == o.Key && k.Use == o.Use && k.Owner == o.Owner
+}
 
 // group is the part of the pool of one kind.
 type group[M comparable, S any] struct {
@@ -211,14 +213,16 @@ func (p *Pool[M, S]) Surplus(now time.Time, room int) (all []M) {
 			}
 		}
 	}
-	p.groups = slices.DeleteFunc(p.groups, func(s *group[M, S]) bool { return s.Use != "" && s.size == 0 && len(s.members) == 0 })
+	p.groups = slices.DeleteFunc(p.groups,
+		func(s *group[M, S]) bool { return s.Use != "" && s.size == 0 && len(s.members) == 0 })
 	return all
 }
 
 // Due returns a kind that lacks a member, or when one may be due. room is how many members are
 // allowed, by the limit of that key. slots is how many boots may run at a time; half of them are
 // reserved for requested sandboxes.
-func (p *Pool[M, S]) Due(now time.Time, room int, key string, slots int) (k Kind[S], due bool, wait time.Duration) {
+func (p *Pool[M, S]) Due(now time.Time, room int, key string, slots int) (k Kind[S], due bool,
+	wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	wait = lastRefill
@@ -251,7 +255,8 @@ func (p *Pool[M, S]) Due(now time.Time, room int, key string, slots int) (k Kind
 
 // Booted records the result of a boot: trouble is empty, or why it failed. It returns how many
 // boots had failed before, and when the next one is due after a failure.
-func (p *Pool[M, S]) Booted(k Kind[S], trouble string, now time.Time) (failed int, again time.Time) {
+func (p *Pool[M, S]) Booted(k Kind[S], trouble string, now time.Time) (failed int,
+	again time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.groups {
@@ -262,7 +267,8 @@ func (p *Pool[M, S]) Booted(k Kind[S], trouble string, now time.Time) (failed in
 		if trouble == "" {
 			s.failures, s.next, s.trouble = 0, time.Time{}, ""
 		} else {
-			s.failures, s.next, s.trouble = failed+1, now.Add(min(firstRefill<<min(failed, 10), lastRefill)), trouble
+			s.failures, s.next, s.trouble = failed+1,
+				now.Add(min(firstRefill<<min(failed, 10), lastRefill)), trouble
 		}
 		return failed, s.next
 	}

@@ -64,7 +64,9 @@ func (r *Reader) play(c *cast) error {
 		}
 		switch e.Kind {
 		case Output:
-			if err := t.upTo(e.Offset, func(p []byte) error { return c.event(e.TimeUnix, "o", string(p)) }); err != nil {
+			if err := t.upTo(e.Offset, func(p []byte) error {
+				return c.event(e.TimeUnix, "o", string(p))
+			}); err != nil {
 				return err
 			}
 			continue
@@ -216,7 +218,8 @@ func (c *cast) header(begin wire.Event, f Fidelity) error {
 			Title     string            `json:"title,omitempty"`
 			Env       map[string]string `json:"env"`
 			Fidelity  Fidelity          `json:"sandboxd"`
-		}{2, begin.Cols, begin.Rows, stamp, begin.Text, map[string]string{"TERM": "xterm-256color"}, f}
+		}{2, begin.Cols, begin.Rows, stamp, begin.Text, map[string]string{"TERM": "xterm-256color"},
+			f}
 	} else {
 		type term struct {
 			Cols int    `json:"cols"`
@@ -246,7 +249,8 @@ func (c *cast) event(unix int64, code, data string) error {
 	if code == "m" {
 		data = label(data)
 	}
-	return c.line([]any{json.Number(strconv.FormatFloat(time.Duration(since*int64(time.Millisecond)).Seconds(), 'f', 3, 64)), code, data})
+	return c.line([]any{json.Number(strconv.FormatFloat(
+		time.Duration(since*int64(time.Millisecond)).Seconds(), 'f', 3, 64)), code, data})
 }
 
 // label returns text for a title or a marker, from us or a command, without what acts on a

@@ -87,7 +87,8 @@ func TestHostileTitles(t *testing.T) {
 		if err := openCast(t, events, "").Export(&b, version); err != nil {
 			t.Fatal(err)
 		}
-		if got := b.String(); strings.ContainsAny(got, "<>&\x1b\x07\u009b") || strings.Contains(got, "u001b") || strings.Contains(got, "u009b") || strings.Count(got, "script") != 8 {
+		if got := b.String(); strings.ContainsAny(got, "<>&\x1b\x07\u009b") || strings.Contains(
+			got, "u001b") || strings.Contains(got, "u009b") || strings.Count(got, "script") != 8 {
 			t.Errorf("version %d: %s", version, got)
 		}
 	}
@@ -103,14 +104,16 @@ func TestAsciinemaPlaysTheExport(t *testing.T) {
 	}
 	w, dir := create(t, Options{Title: "demo~main"})
 	r := rand.New(rand.NewPCG(1, 2))
-	words := []string{"hello ", "世界", "\x1b[31mred\x1b[m", "\r\n", "\t", "é", "👍", "\x1b[2J", "\a", "\\\"", "\u2028", "<&>", "\x7f"}
+	words := []string{"hello ", "世界", "\x1b[31mred\x1b[m", "\r\n", "\t", "é", "👍", "\x1b[2J", "\a",
+		"\\\"", "\u2028", "<&>", "\x7f"}
 	var log string
 	for range 2000 {
 		p := words[r.IntN(len(words))]
 		n := r.IntN(len(p) + 1) // some characters are split, with events in between
 		appendAll(t, w, uint64(len(log)), p[:n])
 		if r.IntN(10) == 0 {
-			if err := w.Event(wire.Event{Kind: wire.EventResize, Cols: 80 + r.IntN(9), Rows: 24}); err != nil {
+			if err := w.Event(wire.Event{Kind: wire.EventResize, Cols: 80 + r.IntN(9),
+				Rows: 24}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -182,7 +185,8 @@ func FuzzExport(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(w.Append(0, one), w.Event(event("x")), w.Append(uint64(len(one)), two), w.Close()); err != nil {
+		if err := errors.Join(w.Append(0, one), w.Event(event("x")),
+			w.Append(uint64(len(one)), two), w.Close()); err != nil {
 			t.Fatal(err)
 		}
 		r, err := OpenReader(dir)

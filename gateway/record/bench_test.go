@@ -27,7 +27,8 @@ func BenchmarkAppend(b *testing.B) {
 					if err := w.Finish(wire.State{}); err != nil {
 						b.Fatal(err)
 					}
-					if w, err = Create(filepath.Join(b.TempDir(), "main"), Options{Quota: -1}); err != nil {
+					if w, err = Create(filepath.Join(b.TempDir(), "main"),
+						Options{Quota: -1}); err != nil {
 						b.Fatal(err)
 					}
 					b.StartTimer()

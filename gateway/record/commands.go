@@ -51,7 +51,8 @@ func (x *index) command(e wire.Event) {
 			x.prompt = e.Offset
 		}
 	case wire.EventCommand:
-		x.commands = append(x.commands, Command{Op: e.Op, By: e.By, Text: e.Text, Line: line, From: e.Offset, To: e.Offset, Started: e.TimeUnix})
+		x.commands = append(x.commands, Command{Op: e.Op, By: e.By, Text: e.Text, Line: line,
+			From: e.Offset, To: e.Offset, Started: e.TimeUnix})
 	case wire.EventBegun:
 		if c := open(); e.Op != "" {
 			if c != nil && c.Op == e.Op {
@@ -63,7 +64,8 @@ func (x *index) command(e wire.Event) {
 		if by == "" {
 			by = x.typist
 		}
-		x.commands = append(x.commands, Command{By: by, Line: line, From: e.Offset, To: e.Offset, Started: e.TimeUnix})
+		x.commands = append(x.commands, Command{By: by, Line: line, From: e.Offset, To: e.Offset,
+			Started: e.TimeUnix})
 	case wire.EventOver:
 		c := open()
 		if c == nil || c.Op != e.Op {

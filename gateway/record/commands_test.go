@@ -19,7 +19,8 @@ func TestCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prompt := wire.Event{Kind: wire.EventState, State: &wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}}
+	prompt := wire.Event{Kind: wire.EventState,
+		State: &wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}}
 	at("$ ", prompt) // 2
 	at("false\r\n", wire.Event{Kind: wire.EventCommand, Op: "a", By: "agent:alice", Text: "false"})
 	at("", wire.Event{Kind: wire.EventBegun, Op: "a"})   // 9
@@ -46,7 +47,8 @@ func TestCommands(t *testing.T) {
 		{By: "person:eve", Line: [2]uint64{26, 35}, From: 35, To: 38},
 	}
 	got := r.Commands()
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Command{}, "Started", "Ended")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Command{}, "Started",
+		"Ended")); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
 	}
 	for i, over := range []bool{true, true, false} {

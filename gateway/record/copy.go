@@ -8,7 +8,8 @@ import (
 )
 
 // Copy writes bytes [at, end) of a record. It calls missing, if set, for each missing range.
-func Copy(ctx context.Context, w io.Writer, r *Reader, at, end uint64, missing func(*GapError)) error {
+func Copy(ctx context.Context, w io.Writer, r *Reader, at, end uint64,
+	missing func(*GapError)) error {
 	buf := make([]byte, 64<<10)
 	for at < end && ctx.Err() == nil {
 		n, err := r.ReadAt(buf[:min(uint64(len(buf)), end-at)], at)

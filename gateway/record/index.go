@@ -227,7 +227,8 @@ func (x *index) addGap(g GapError) {
 func (x *index) reconcile(size int64, mtime time.Time) []wire.Event {
 	var found []wire.Event
 	if x.begin.Kind == "" {
-		x.begin = wire.Event{Kind: Begin, TimeUnix: mtime.UnixMilli(), Cols: wire.DefaultCols, Rows: wire.DefaultRows}
+		x.begin = wire.Event{Kind: Begin, TimeUnix: mtime.UnixMilli(), Cols: wire.DefaultCols,
+			Rows: wire.DefaultRows}
 		if x.whole == 0 {
 			found = append(found, x.begin)
 		}
@@ -236,13 +237,15 @@ func (x *index) reconcile(size int64, mtime time.Time) []wire.Event {
 	have := uint64(max(size, 0))
 	switch {
 	case have > x.end && x.finish == nil && x.stopped == "" && have <= maxOffset:
-		found = append(found, wire.Event{Kind: Output, Offset: have, TimeUnix: max(mtime.UnixMilli(), x.last)})
+		found = append(found, wire.Event{Kind: Output, Offset: have,
+			TimeUnix: max(mtime.UnixMilli(), x.last)})
 	case have < x.end:
 		before := slices.Clone(x.gaps)
 		x.addGap(GapError{From: have, To: x.end, Why: WhyCrash})
 		for _, g := range x.gaps {
 			if !slices.Contains(before, g) {
-				found = append(found, wire.Event{Kind: Gap, Offset: g.From, Missed: g.To - g.From, TimeUnix: mtime.UnixMilli(), Text: WhyCrash})
+				found = append(found, wire.Event{Kind: Gap, Offset: g.From, Missed: g.To - g.From,
+					TimeUnix: mtime.UnixMilli(), Text: WhyCrash})
 			}
 		}
 	}

@@ -119,7 +119,8 @@ func (k keyframe) read(f *os.File) ([]byte, error) {
 }
 
 func keyframeSum(off uint64, packed []byte) uint32 {
-	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, off), castagnoli), castagnoli, packed)
+	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, off), castagnoli),
+		castagnoli, packed)
 }
 
 // AddKeyframe stores a snapshot of the screen after the bytes before offset off, which the record
@@ -135,7 +136,8 @@ func (w *Writer) AddKeyframe(off uint64, snapshot []byte) error {
 
 func addKeyframe(dir string, off uint64, snapshot []byte) error {
 	if len(snapshot) > maxKeyframe {
-		return fmt.Errorf("record %s: keyframe of %d bytes: at most %d are allowed", dir, len(snapshot), maxKeyframe)
+		return fmt.Errorf("record %s: keyframe of %d bytes: at most %d are allowed", dir,
+			len(snapshot), maxKeyframe)
 	}
 	var entry bytes.Buffer
 	entry.Write(make([]byte, keyframeHeaderSize))
@@ -149,7 +151,8 @@ func addKeyframe(dir string, off uint64, snapshot []byte) error {
 	}
 	b := entry.Bytes()
 	packed := b[keyframeHeaderSize:]
-	header, err := binary.Append(nil, binary.BigEndian, keyframeHeader{keyframeMagic, uint32(len(packed)), off, keyframeSum(off, packed)})
+	header, err := binary.Append(nil, binary.BigEndian,
+		keyframeHeader{keyframeMagic, uint32(len(packed)), off, keyframeSum(off, packed)})
 	if err != nil {
 		return fmt.Errorf("record %s: keyframe: %w", dir, err)
 	}
@@ -191,7 +194,8 @@ func pruneKeyframes(dir string, start uint64) error {
 		if k.offset < start {
 			continue
 		}
-		if _, err := io.Copy(&kept, io.NewSectionReader(f, k.at, keyframeHeaderSize+int64(k.size))); err != nil {
+		if _, err := io.Copy(&kept, io.NewSectionReader(
+			f, k.at, keyframeHeaderSize+int64(k.size))); err != nil {
 			return fmt.Errorf("record: %w", err)
 		}
 	}

@@ -27,7 +27,8 @@ func TestKeyframes(t *testing.T) {
 		t.Helper()
 		p, got, ok := r.Keyframe(off)
 		if !ok || got != at || !bytes.Equal(p, snapshot(at)) {
-			t.Errorf("Keyframe(%d) = %d bytes at %d, %v; want the one at %d", off, len(p), got, ok, at)
+			t.Errorf("Keyframe(%d) = %d bytes at %d, %v; want the one at %d", off, len(p), got, ok,
+				at)
 		}
 	}
 	want(100, 30)

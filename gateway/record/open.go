@@ -67,7 +67,8 @@ func (w *Writer) recoverLocked() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sizes = x.sizes
-	w.gaps, w.end, w.seq, w.begin, w.stopped, w.finished = x.gaps, x.end, x.seq, x.begin, x.stopped, x.finish != nil
+	w.gaps, w.end, w.seq, w.begin, w.stopped, w.finished = x.gaps, x.end, x.seq, x.begin, x.stopped,
+		x.finish != nil
 	w.written, w.private = len(w.gaps), x.private
 	if len(w.gaps) > 0 && w.gaps[0].Why == WhyRotated {
 		w.start = w.gaps[0].To

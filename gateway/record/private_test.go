@@ -41,7 +41,8 @@ func TestPrivateStretchIsAHole(t *testing.T) {
 		if err := w.Append(w.End(), []byte(p)); !errors.Is(err, ErrPrivate) {
 			t.Fatalf("Append in private: %v, want ErrPrivate", err)
 		}
-		e := wire.Event{Seq: w.Seq() + 1, Kind: wire.EventState, State: &wire.State{Prompt: "secret?", LastLine: "secret", Basis: []wire.Basis{}}}
+		e := wire.Event{Seq: w.Seq() + 1, Kind: wire.EventState,
+			State: &wire.State{Prompt: "secret?", LastLine: "secret", Basis: []wire.Basis{}}}
 		if err := w.Event(e); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +67,8 @@ func TestPrivateStretchIsAHole(t *testing.T) {
 	}
 	again := reopen(t, dir, Options{})
 	if got := content(t, again); got != want || again.Seq() != 9 || again.Private() {
-		t.Errorf("opened: content %q, seq %d, private %v, want %q, 9, false", got, again.Seq(), again.Private(), want)
+		t.Errorf("opened: content %q, seq %d, private %v, want %q, 9, false", got, again.Seq(),
+			again.Private(), want)
 	}
 	all := onDisk(t, dir)
 	if strings.Contains(all, "sec") {
@@ -109,7 +111,8 @@ func TestPrivateStretchOutlivesACrash(t *testing.T) {
 
 func TestPrivateStretchWithoutOutputIsOver(t *testing.T) {
 	w, dir := create(t, Options{})
-	if err := errors.Join(w.BeginPrivate("person:bob"), w.BeginPrivate("person:bob"), w.EndPrivate(), w.EndPrivate()); err != nil {
+	if err := errors.Join(w.BeginPrivate("person:bob"), w.BeginPrivate("person:bob"),
+		w.EndPrivate(), w.EndPrivate()); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {

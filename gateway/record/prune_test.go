@@ -42,7 +42,9 @@ func TestPrune(t *testing.T) {
 		return dir
 	}
 	live := func(names ...string) func(string) bool {
-		return func(s string) bool { return strings.Contains(" "+strings.Join(names, " ")+" ", " "+s+" ") }
+		return func(s string) bool {
+			return strings.Contains(" "+strings.Join(names, " ")+" ", " "+s+" ")
+		}
 	}
 	for name, c := range map[string]struct {
 		names []string
@@ -72,7 +74,8 @@ func TestPrune(t *testing.T) {
 			}
 			for _, name := range c.names {
 				_, err := os.Stat(filepath.Join(dir, strings.TrimPrefix(name, "_")))
-				gone := strings.Contains(" "+strings.Join(c.want, " ")+" ", " "+strings.TrimPrefix(name, "_")+" ")
+				gone := strings.Contains(" "+strings.Join(c.want, " ")+" ",
+					" "+strings.TrimPrefix(name, "_")+" ")
 				if os.IsNotExist(err) != gone {
 					t.Errorf("%s: %v, want gone: %v", name, err, gone)
 				}
@@ -90,7 +93,8 @@ func TestPrune(t *testing.T) {
 			t.Errorf("removed (-want +got):\n%s%v", diff, err)
 		}
 	})
-	if got, err := Prune(filepath.Join(t.TempDir(), "none"), PruneOptions{Total: 1}); got != nil || err != nil {
+	if got, err := Prune(filepath.Join(t.TempDir(), "none"), PruneOptions{Total: 1}); got != nil ||
+		err != nil {
 		t.Errorf("no directory: %v, %v", got, err)
 	}
 }

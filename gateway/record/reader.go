@@ -181,17 +181,18 @@ func (r *Reader) Next(off uint64) (to uint64, at time.Time, ok bool) {
 func (r *Reader) Events() iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		end, more := uint64(0), true
-		err := scan(io.NewSectionReader(r.events, 0, r.index.whole), func(line []byte, _ int64, whole bool) bool {
-			e, ok := parseLine(line)
-			if !whole || !ok {
-				return true
-			}
-			if e.Kind == Output {
-				end = max(end, e.Offset)
-			}
-			more = yield(e, nil)
-			return more
-		})
+		err := scan(io.NewSectionReader(r.events, 0, r.index.whole),
+			func(line []byte, _ int64, whole bool) bool {
+				e, ok := parseLine(line)
+				if !whole || !ok {
+					return true
+				}
+				if e.Kind == Output {
+					end = max(end, e.Offset)
+				}
+				more = yield(e, nil)
+				return more
+			})
 		switch {
 		case !more:
 		case err != nil:
@@ -251,7 +252,8 @@ func List(dir string) ([]Info, error) {
 
 func (r *Reader) info() Info {
 	x := r.index
-	i := Info{Title: x.begin.Text, Begun: time.UnixMilli(x.begin.TimeUnix), Bytes: x.end, Missing: x.gapTotal,
+	i := Info{Title: x.begin.Text, Begun: time.UnixMilli(x.begin.TimeUnix), Bytes: x.end,
+		Missing: x.gapTotal,
 		Stopped: x.stopped, Damaged: x.damaged, Duration: max(0, x.last-x.begin.TimeUnix)}
 	last := x.finish
 	if last == nil {

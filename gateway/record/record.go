@@ -27,7 +27,8 @@ const (
 
 // Kinds of events that only records have, besides those of package wire.
 const (
-	Begin  wire.EventKind = "begin"  // first line: when the session began, its title in Text, Cols, Rows
+	// First line: when the session began, its title in Text, Cols, Rows.
+	Begin  wire.EventKind = "begin"
 	Output wire.EventKind = "output" // the log was Offset bytes long at that time
 	// Missed bytes from Offset on are missing; Text is one of the Why words.
 	Gap wire.EventKind = "gap"

@@ -121,7 +121,8 @@ func TestEventComesAfterTheBytesBeforeIt(t *testing.T) {
 	appendAll(t, w, 0, "abc")
 	state := wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}
 	// The record's offset is that of the log, not that of the guest.
-	for _, e := range []wire.Event{{Seq: 7, Kind: wire.EventState, Offset: 1 << 63, State: &state}, {Seq: 7, Kind: wire.EventState}} {
+	for _, e := range []wire.Event{{Seq: 7, Kind: wire.EventState, Offset: 1 << 63, State: &state},
+		{Seq: 7, Kind: wire.EventState}} {
 		if err := w.Event(e); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +178,8 @@ func TestGapIsAHoleOfTheSameLength(t *testing.T) {
 			t.Errorf("%s: after the gap: %q, %v", name, buf[:n], err)
 		}
 		_, err = r.ReadAt(buf, 1<<30+4)
-		if diff := cmp.Diff(&GapError{From: 1<<30 + 4, To: 1<<30 + 5, Why: WhyQuota}, err); diff != "" {
+		if diff := cmp.Diff(&GapError{From: 1<<30 + 4, To: 1<<30 + 5, Why: WhyQuota},
+			err); diff != "" {
 			t.Errorf("%s: in the gap (-want +got):\n%s", name, diff)
 		}
 	}
@@ -230,7 +232,8 @@ func TestQuotaStopsTheRecordAndNotTheSession(t *testing.T) {
 	}
 	defer r.Close()
 	if r.Stopped() != WhyQuota || r.End() != 1004 || !r.Finished() {
-		t.Errorf("stopped %q, end %d, finished %v; want quota, 1004, true", r.Stopped(), r.End(), r.Finished())
+		t.Errorf("stopped %q, end %d, finished %v; want quota, 1004, true", r.Stopped(), r.End(),
+			r.Finished())
 	}
 }
 
@@ -281,7 +284,8 @@ func TestFullDiskLeavesAMarkedHole(t *testing.T) {
 	w.wmu.Unlock()
 	appendAll(t, w, end, "after")
 	got := content(t, w)
-	if !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, "~~~~after") || len(got) != int(end)+5 {
+	if !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, "~~~~after") ||
+		len(got) != int(end)+5 {
 		t.Errorf("content = %.20q…%.20q, %d bytes", got, got[max(0, len(got)-20):], len(got))
 	}
 	if err := w.Close(); err != nil {
@@ -316,7 +320,8 @@ func TestRecovery(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := errors.Join(os.WriteFile(filepath.Join(dir, EventsFile), []byte(tt.events), 0o600),
+			if err := errors.Join(os.WriteFile(filepath.Join(dir, EventsFile), []byte(tt.events),
+				0o600),
 				os.WriteFile(filepath.Join(dir, LogFile), []byte(tt.log), 0o600)); err != nil {
 				t.Fatal(err)
 			}
@@ -363,7 +368,8 @@ func TestNewRunKeepsTheOldOnes(t *testing.T) {
 	for _, i := range list {
 		got[i.Run] = i.Session + " " + i.Title
 	}
-	if diff := cmp.Diff(map[int]string{1: "main first", 2: "main second", 0: "main third"}, got); diff != "" {
+	if diff := cmp.Diff(map[int]string{1: "main first", 2: "main second", 0: "main third"},
+		got); diff != "" {
 		t.Errorf("runs (-want +got):\n%s", diff)
 	}
 	if list[0].Ended == nil || list[0].State == nil {

@@ -17,8 +17,10 @@ func event(text string) wire.Event { return wire.Event{Kind: wire.EventCommand, 
 func FuzzRecovery(f *testing.F) {
 	f.Add([]byte(castEvents), []byte("a\r\n\xc3\xbc\xff<b"))
 	f.Add([]byte(castEvents[:300]), []byte("abc"))
-	f.Add([]byte(`{"kind":"gap","offset":9223372036854775807,"missed":9223372036854775807}`+"\n"), []byte("x"))
-	f.Add([]byte(`{"kind":"gap","offset":5,"missed":5}`+"\n"+`{"kind":"gap","offset":1,"missed":20}`+"\n{"), []byte("xyz"))
+	f.Add([]byte(`{"kind":"gap","offset":9223372036854775807,"missed":9223372036854775807}`+"\n"),
+		[]byte("x"))
+	f.Add([]byte(`{"kind":"gap","offset":5,"missed":5}`+"\n"+
+		`{"kind":"gap","offset":1,"missed":20}`+"\n{"), []byte("xyz"))
 	f.Fuzz(func(t *testing.T, events, log []byte) {
 		dir := t.TempDir()
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, EventsFile), events, 0o600),
@@ -39,7 +41,8 @@ func FuzzRecovery(f *testing.F) {
 			t.Fatalf("Open: %v", err)
 		}
 		if r.End() != w.End() || r.Finished() != w.Finished() {
-			t.Fatalf("reader: end %d finished %v; writer: %d %v", r.End(), r.Finished(), w.End(), w.Finished())
+			t.Fatalf("reader: end %d finished %v; writer: %d %v", r.End(), r.Finished(), w.End(),
+				w.Finished())
 		}
 		r.Close()
 		before := walk(t, w)
@@ -66,7 +69,8 @@ func FuzzRecovery(f *testing.F) {
 			t.Fatalf("End after opening again = %d, want %d", again.End(), end)
 		}
 		if after := walk(t, again); goesOn && len(join(after)) != len(join(before)) {
-			t.Fatalf("readable stretches after opening again: %v, want %v", join(after), join(before))
+			t.Fatalf("readable stretches after opening again: %v, want %v", join(after),
+				join(before))
 		}
 	})
 }

@@ -58,7 +58,8 @@ func (w *Writer) rotateLocked(now time.Time, n int64) error {
 	w.size, w.used = size, size+int64(end-start-min(missing, end-start))
 	// Only now: a reader with an older index sees the new events when it has read removed bytes.
 	if start > 0 {
-		if err := unix.Fallocate(int(w.log.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(start)); err != nil {
+		if err := unix.Fallocate(int(w.log.Fd()),
+			unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(start)); err != nil {
 			return fmt.Errorf("record %s: make a hole: %w", w.dir, err)
 		}
 	}
@@ -128,8 +129,11 @@ func (w *Writer) rewriteEventsLocked(now time.Time, start uint64) (size int64, e
 	head := func() error {
 		err := write(begin)
 		if start > 0 {
-			err = errors.Join(err, write(wire.Event{Kind: Gap, Seq: seq, Missed: start, TimeUnix: now.UnixMilli(), Text: WhyRotated}),
-				write(wire.Event{Kind: wire.EventResize, Offset: start, TimeUnix: begin.TimeUnix, Cols: last.Cols, Rows: last.Rows}))
+			err = errors.Join(err, write(
+				wire.Event{Kind: Gap, Seq: seq, Missed: start, TimeUnix: now.UnixMilli(),
+					Text: WhyRotated}),
+				write(wire.Event{Kind: wire.EventResize, Offset: start, TimeUnix: begin.TimeUnix,
+					Cols: last.Cols, Rows: last.Rows}))
 		}
 		return err
 	}

@@ -48,7 +48,8 @@ func TestRotation(t *testing.T) {
 			t.Fatalf("what follows the hole of %d bytes differs", start)
 		}
 		if len(truth) > quota && (start == 0 || len(truth)-start < quota/4) {
-			t.Fatalf("%d of %d bytes are left at a quota of %d", len(truth)-start, len(truth), quota)
+			t.Fatalf("%d of %d bytes are left at a quota of %d", len(truth)-start, len(truth),
+				quota)
 		}
 	}
 	var old *Reader
@@ -58,7 +59,8 @@ func TestRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 		truth = append(truth, p...)
-		if err := w.Event(wire.Event{Seq: seq, Kind: wire.EventCommand, Op: "x", Text: strings.Repeat("t", r.IntN(300))}); err != nil {
+		if err := w.Event(wire.Event{Seq: seq, Kind: wire.EventCommand, Op: "x",
+			Text: strings.Repeat("t", r.IntN(300))}); err != nil {
 			t.Fatal(err)
 		}
 		if seq == 20 {
@@ -108,7 +110,8 @@ func TestRotation(t *testing.T) {
 		t.Errorf("size %dx%d, want 77x11", s.Cols, s.Rows)
 	}
 	if now.Begin().Cols != 100 || !now.Finished() || now.End() != uint64(len(truth)) {
-		t.Errorf("begin %+v, finished %v, end %d; want 100 columns, true, %d", now.Begin(), now.Finished(), now.End(), len(truth))
+		t.Errorf("begin %+v, finished %v, end %d; want 100 columns, true, %d", now.Begin(),
+			now.Finished(), now.End(), len(truth))
 	}
 	if _, err := os.Stat(filepath.Join(dir, EventsFile+".new")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("events.ndjson.new: %v, want none", err)

@@ -68,10 +68,12 @@ func Create(dir string, o Options) (*Writer, error) {
 		o.Cols, o.Rows = wire.DefaultCols, wire.DefaultRows
 	}
 	w.sizes.add(0, o.Cols, o.Rows)
-	w.begin = wire.Event{Kind: Begin, TimeUnix: o.Begun.UnixMilli(), Text: o.Title, Cols: o.Cols, Rows: o.Rows}
+	w.begin = wire.Event{Kind: Begin, TimeUnix: o.Begun.UnixMilli(), Text: o.Title, Cols: o.Cols,
+		Rows: o.Rows}
 	if err := w.lineLocked(w.begin); err != nil {
 		// A record without its first line is invalid.
-		return nil, errors.Join(fmt.Errorf("record %s: %w", dir, err), w.closeLocked(), os.RemoveAll(dir))
+		return nil, errors.Join(fmt.Errorf("record %s: %w", dir, err), w.closeLocked(),
+			os.RemoveAll(dir))
 	}
 	return w, nil
 }
@@ -213,7 +215,8 @@ func (w *Writer) Finish(state wire.State) error {
 	w.mu.Unlock()
 	err := w.flushLocked()
 	if err == nil {
-		err = w.lineLocked(wire.Event{Kind: Finish, Offset: w.End(), TimeUnix: now.UnixMilli(), State: &state})
+		err = w.lineLocked(wire.Event{Kind: Finish, Offset: w.End(), TimeUnix: now.UnixMilli(),
+			State: &state})
 	}
 	w.mu.Lock()
 	w.finished = true
@@ -298,7 +301,8 @@ func (w *Writer) stopLocked(now time.Time, why string) error {
 		err = w.flushLocked()
 	}
 	if err == nil {
-		err = w.lineLocked(wire.Event{Kind: Stopped, Offset: w.End(), TimeUnix: now.UnixMilli(), Text: why})
+		err = w.lineLocked(wire.Event{Kind: Stopped, Offset: w.End(), TimeUnix: now.UnixMilli(),
+			Text: why})
 	}
 	w.mu.Lock()
 	w.stopped = why

@@ -202,7 +202,8 @@ func TestCertificateMayStay(t *testing.T) {
 func TestBacks(t *testing.T) {
 	one, two, ca := newSigner(t), newSigner(t), newSigner(t)
 	print := func(s ssh.Signer) string { return ssh.FingerprintSHA256(s.PublicKey()) }
-	owner := gateway.Principal{Name: "owner", Kind: wire.Person, Rights: wire.RightDrive, Line: print(one)}
+	owner := gateway.Principal{Name: "owner", Kind: wire.Person, Rights: wire.RightDrive,
+		Line: print(one)}
 	watcher, program, any, alice := owner, owner, owner, owner
 	watcher.Rights, program.Kind, any.Line = wire.RightWatch, wire.Agent, ""
 	alice.Name, alice.Line = "alice", print(ca)

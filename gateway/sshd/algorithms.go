@@ -12,7 +12,8 @@ import (
 var denied = []string{
 	// SHA-1, in signatures, key exchange and MACs.
 	ssh.KeyAlgoRSA, ssh.CertAlgoRSAv01, "ssh-dss", "ssh-dss-cert-v01@openssh.com",
-	ssh.InsecureKeyExchangeDH14SHA1, ssh.InsecureKeyExchangeDH1SHA1, ssh.InsecureKeyExchangeDHGEXSHA1,
+	ssh.InsecureKeyExchangeDH14SHA1, ssh.InsecureKeyExchangeDH1SHA1,
+	ssh.InsecureKeyExchangeDHGEXSHA1,
 	ssh.HMACSHA1, ssh.InsecureHMACSHA196,
 	// CBC, RC4.
 	ssh.InsecureCipherAES128CBC, ssh.InsecureCipherTripleDESCBC,
@@ -37,7 +38,9 @@ func algorithms(c *ssh.ServerConfig) {
 	c.KeyExchanges = offered(c.KeyExchanges)
 	c.Ciphers = offered(c.Ciphers)
 	c.MACs = offered(c.MACs)
-	slices.SortStableFunc(c.MACs, func(a, b string) int { return encryptAndMAC(a) - encryptAndMAC(b) })
+	slices.SortStableFunc(c.MACs, func(a, b string) int {
+		return encryptAndMAC(a) - encryptAndMAC(b)
+	})
 	c.PublicKeyAuthAlgorithms = offered(ssh.SupportedAlgorithms().PublicKeyAuths)
 }
 
@@ -55,7 +58,8 @@ func withoutSHA1(k ssh.Signer) ssh.Signer {
 	if !ok || k.PublicKey().Type() != ssh.KeyAlgoRSA {
 		return k
 	}
-	restricted, err := ssh.NewSignerWithAlgorithms(a, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256})
+	restricted, err := ssh.NewSignerWithAlgorithms(
+		a, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256})
 	if err != nil { // the key supports fewer algorithms
 		return k
 	}

@@ -54,18 +54,21 @@ func TestKeyOptions(t *testing.T) {
 		"agent": `principal="alice",restrict,permitopen="127.0.0.1:9"`,
 	}})
 	w.sandbox("demo")
-	for _, args := range [][]string{{"demo@127.0.0.1", "id"}, {"-T", "demo@127.0.0.1"}, {"-s", "demo@127.0.0.1", "sftp"}} {
+	for _, args := range [][]string{{"demo@127.0.0.1", "id"}, {"-T", "demo@127.0.0.1"},
+		{"-s", "demo@127.0.0.1", "sftp"}} {
 		if got := outcome(t, w.ssh("bob", args...), ""); got != (result{stdout: "forced\n"}) {
 			t.Errorf("%q: got %+v", args, got)
 		}
 	}
 	ch, reqs := openSession(t, w.dial("bob", "demo"))
 	go ssh.DiscardRequests(reqs)
-	if ok, err := ch.SendRequest("pty-req", true, wire.Marshal(wire.PtyReq{Term: "x", Cols: 80, Rows: 24})); ok || err != nil {
+	if ok, err := ch.SendRequest("pty-req", true,
+		wire.Marshal(wire.PtyReq{Term: "x", Cols: 80, Rows: 24})); ok || err != nil {
 		t.Errorf("no-pty: %v, %v", ok, err)
 	}
 	c := w.dial("agent", "demo")
-	if _, err := c.Dial("tcp", "127.0.0.1:9"); err == nil || !strings.Contains(err.Error(), "does not allow forwarding") {
+	if _, err := c.Dial("tcp", "127.0.0.1:9"); err == nil ||
+		!strings.Contains(err.Error(), "does not allow forwarding") {
 		t.Errorf("restrict: %v", err)
 	}
 	ch, reqs = openSession(t, c)
@@ -118,12 +121,14 @@ func TestUnreadBudget(t *testing.T) {
 	var closed, writing sync.WaitGroup
 	ended := make(chan struct{}, 100)
 	for range 100 {
-		ch, requests, err := c.OpenChannel("direct-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1}))
+		ch, requests, err := c.OpenChannel(
+			"direct-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		closed.Go(func() { ssh.DiscardRequests(requests); ended <- struct{}{} })
-		writing.Go(func() { ch.Write(make([]byte, 4<<20+64<<10)) }) // two windows, and data under way
+		// Two windows, and data under way.
+		writing.Go(func() { ch.Write(make([]byte, 4<<20+64<<10)) })
 	}
 	<-ended // the largest ends…
 	other := w.dial("alice", "sandboxd")
@@ -135,7 +140,8 @@ func TestUnreadBudget(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	t.Logf("%d channels ended, %d MiB more in use on all sides", len(ended)+1, (int64(after.HeapInuse)-int64(before.HeapInuse))>>20)
+	t.Logf("%d channels ended, %d MiB more in use on all sides", len(ended)+1,
+		(int64(after.HeapInuse)-int64(before.HeapInuse))>>20)
 	c.Close()
 	writing.Wait()
 	closed.Wait()
@@ -189,7 +195,8 @@ func TestSessionPlace(t *testing.T) {
 					t.Errorf("one of %d at once: %v", most, err)
 					return
 				}
-				if ok, err := ch.SendRequest("exec", true, ssh.Marshal(struct{ Command string }{"true"})); !ok || err != nil {
+				if ok, err := ch.SendRequest("exec", true,
+					ssh.Marshal(struct{ Command string }{"true"})); !ok || err != nil {
 					t.Errorf("exec: %v, %v", ok, err)
 				}
 				for range reqs { // until CLOSE
@@ -219,7 +226,8 @@ func TestKeepalive(t *testing.T) {
 	if err := ssh.Process.Signal(stopSignal); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the gateway lets go of it", func() bool { return w.log.contains("client is gone") })
+	eventually(t, "the gateway lets go of it",
+		func() bool { return w.log.contains("client is gone") })
 }
 
 // Thousands of window-changes, before there is a terminal and of any size.
@@ -229,11 +237,14 @@ func TestWindowFlood(t *testing.T) {
 	c := w.dial("alice", "demo")
 	ch, reqs := openSession(t, c)
 	go ssh.DiscardRequests(reqs)
-	window := func(cols, rows uint32) []byte { return wire.Marshal(wire.WindowChange{Cols: cols, Rows: rows}) }
+	window := func(cols, rows uint32) []byte {
+		return wire.Marshal(wire.WindowChange{Cols: cols, Rows: rows})
+	}
 	if ok, err := ch.SendRequest("window-change", true, window(80, 24)); ok || err != nil {
 		t.Errorf("before pty-req: %v, %v", ok, err)
 	}
-	if ok, err := ch.SendRequest("pty-req", true, wire.Marshal(wire.PtyReq{Term: "xterm"})); !ok || err != nil {
+	if ok, err := ch.SendRequest("pty-req", true, wire.Marshal(wire.PtyReq{Term: "xterm"})); !ok ||
+		err != nil {
 		t.Fatalf("pty-req: %v, %v", ok, err)
 	}
 	execute(t, ch, `echo ready; read x; stty size; exit 7`)
@@ -243,7 +254,8 @@ func TestWindowFlood(t *testing.T) {
 		t.Fatalf("%q, %v", buf, err)
 	}
 	for i := range 5000 {
-		if _, err := ch.SendRequest("window-change", false, window(uint32(i), 1<<32-1)); err != nil {
+		if _, err := ch.SendRequest("window-change", false,
+			window(uint32(i), 1<<32-1)); err != nil {
 			t.Fatal(err)
 		}
 	}

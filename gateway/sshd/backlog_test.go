@@ -43,7 +43,9 @@ func TestBacklogOfAStoppedWatcher(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
+		})
 	}}
 	tcp, err := d.DialContext(t.Context(), "tcp", w.addr)
 	if err != nil {
@@ -51,8 +53,9 @@ func TestBacklogOfAStoppedWatcher(t *testing.T) {
 	}
 	conn := &stopped{Conn: tcp}
 	defer conn.Close()
-	sc, channels, requests, err := ssh.NewClientConn(conn, w.addr, &ssh.ClientConfig{User: "demo", Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
-		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+	sc, channels, requests, err := ssh.NewClientConn(conn, w.addr,
+		&ssh.ClientConfig{User: "demo", Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
+			HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +86,8 @@ func TestBacklogOfAStoppedWatcher(t *testing.T) {
 		for buf := make([]byte, 32<<10); ; {
 			m, err := out.Read(buf)
 			n += m
-			if end = append(end[max(0, len(end)-100):], buf[:m]...); bytes.Contains(end, []byte(text)) {
+			if end = append(end[max(0, len(end)-100):], buf[:m]...); bytes.Contains(
+				end, []byte(text)) {
 				return n
 			}
 			if err != nil {

@@ -33,7 +33,8 @@ func BenchmarkEcho(b *testing.B) {
 	w.sandbox("demo")
 	ch, reqs := openSession(b, w.dial("alice", "demo"))
 	go ssh.DiscardRequests(reqs)
-	if ok, err := ch.SendRequest("pty-req", true, wire.Marshal(wire.PtyReq{Term: "x", Cols: 80, Rows: 24})); !ok || err != nil {
+	if ok, err := ch.SendRequest("pty-req", true,
+		wire.Marshal(wire.PtyReq{Term: "x", Cols: 80, Rows: 24})); !ok || err != nil {
 		b.Fatal(ok, err)
 	}
 	execute(b, ch, "stty raw -echo; echo r; exec cat")
@@ -87,7 +88,8 @@ func BenchmarkConnections(b *testing.B) {
 			clients[i] = w.dial("alice", "demo")
 			ch, reqs := openSession(b, clients[i])
 			go ssh.DiscardRequests(reqs)
-			if ok, err := ch.SendRequest("pty-req", true, wire.Marshal(wire.PtyReq{Term: "x", Cols: 80, Rows: 24})); !ok || err != nil {
+			if ok, err := ch.SendRequest("pty-req", true,
+				wire.Marshal(wire.PtyReq{Term: "x", Cols: 80, Rows: 24})); !ok || err != nil {
 				b.Fatal(ok, err)
 			}
 			execute(b, ch, "echo r; exec cat")
@@ -95,7 +97,8 @@ func BenchmarkConnections(b *testing.B) {
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/n/1024, "KiB/conn")
+		b.ReportMetric(float64(after.HeapInuse+
+			after.StackInuse-before.HeapInuse-before.StackInuse)/n/1024, "KiB/conn")
 		for _, c := range clients {
 			c.Close()
 		}

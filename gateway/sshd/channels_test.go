@@ -28,7 +28,8 @@ func output(t *testing.T, c *ssh.Client, command string) string {
 func TestOneChannelForEachCommand(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	opened, closed := make(chan struct{}, 16), make(chan bool, 16) // closed: whether a program was started
+	// closed: whether a program was started
+	opened, closed := make(chan struct{}, 16), make(chan bool, 16)
 	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
 		opened <- struct{}{}
 		q, ok := started(reqs)
@@ -64,7 +65,8 @@ func TestOneChannelForEachCommand(t *testing.T) {
 
 	ch, reqs = openSession(t, c) // for a request that clients may not send
 	go ssh.DiscardRequests(reqs)
-	if ok, err := ch.SendRequest("subsystem", true, ssh.Marshal(struct{ Name string }{"control@sandboxd"})); err != nil {
+	if ok, err := ch.SendRequest("subsystem", true,
+		ssh.Marshal(struct{ Name string }{"control@sandboxd"})); err != nil {
 		t.Fatal(ok, err)
 	}
 	_ = ch.Close()
@@ -110,7 +112,8 @@ func TestChannelsAtOnce(t *testing.T) {
 	w.sandbox("demo")
 	c := w.dial("alice", "demo")
 	for i := range 3 {
-		if got, want := output(t, c, fmt.Sprintf("echo %d; cat", i)), fmt.Sprintf("%d\n", i); got != want {
+		if got, want := output(t, c, fmt.Sprintf("echo %d; cat", i)),
+			fmt.Sprintf("%d\n", i); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		terminal, err := c.NewSession()
@@ -120,7 +123,8 @@ func TestChannelsAtOnce(t *testing.T) {
 		if err := terminal.RequestPty("xterm", 24, 80, nil); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := terminal.CombinedOutput("test -t 0 && echo a terminal"); string(out) != "a terminal\r\n" || err != nil {
+		if out, err := terminal.CombinedOutput("test -t 0 && echo a terminal"); string(
+			out) != "a terminal\r\n" || err != nil {
 			t.Errorf("got %q, %v, want a terminal", out, err)
 		}
 		terminal.Close()

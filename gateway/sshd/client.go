@@ -68,7 +68,8 @@ func (h *tracker) newClient(conn *sshconn.Conn, n *conn, end context.CancelCause
 	c.target, c.wrong = wire.ParseTarget(conn.User())
 	c.control = c.wrong == nil && c.target.Sandbox == wire.Lobby
 	if c.control && c.target != (wire.Target{Sandbox: wire.Lobby, Session: wire.DefaultSession}) {
-		c.wrong = wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s", wire.Lobby)
+		c.wrong = wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s",
+			wire.Lobby)
 	}
 	return c
 }
@@ -129,7 +130,8 @@ func (c *client) keepalive(ctx context.Context) {
 			unanswered = 0
 		}
 		if silent > limits.KeepaliveMax || unanswered > patience*limits.KeepaliveMax {
-			c.log.Info("client is gone", "silent", time.Duration(silent)*limits.Keepalive, "unanswered", time.Duration(unanswered)*limits.Keepalive)
+			c.log.Info("client is gone", "silent", time.Duration(silent)*limits.Keepalive,
+				"unanswered", time.Duration(unanswered)*limits.Keepalive)
 			c.conn.Close()
 			return
 		}
@@ -157,7 +159,8 @@ func (c *client) answerOne(ctx context.Context, q *ssh.Request) (bool, []byte, e
 	switch q.Type {
 	case wire.GlobalKeepalive, wire.GlobalNoMoreSessions: // Serve has handled the second
 		return true, nil, nil
-	case wire.GlobalTCPForward, wire.GlobalUnixForward, wire.GlobalCancelTCPForward, wire.GlobalCancelUnixForward:
+	case wire.GlobalTCPForward, wire.GlobalUnixForward, wire.GlobalCancelTCPForward,
+		wire.GlobalCancelUnixForward:
 	default:
 		// Including hostkeys-prove-00: the gateway has only its own host keys.
 		return false, nil, nil
@@ -210,7 +213,8 @@ func (c *client) relays() error {
 	case c.wrong != nil:
 		return c.wrong
 	case c.control:
-		return wire.Errorf(wire.CodeUsage, "the control host does not forward; use the name of a sandbox as the user")
+		return wire.Errorf(wire.CodeUsage,
+			"the control host does not forward; use the name of a sandbox as the user")
 	}
 	return nil
 }
@@ -245,7 +249,8 @@ func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 // listener that its client asked for first.
 func await(ctx context.Context, earlier func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout,
-		wire.Errorf(wire.CodeUnavailable, "an earlier request on this connection has no answer after %v", dialTimeout))
+		wire.Errorf(wire.CodeUnavailable,
+			"an earlier request on this connection has no answer after %v", dialTimeout))
 	defer cancel()
 	return earlier(ctx)
 }
@@ -256,7 +261,8 @@ func (c *client) channel(ctx context.Context, nc *sshconn.NewChannel) {
 	switch t := nc.ChannelType(); {
 	case t == wire.ChannelSession:
 		c.session(ctx, nc)
-	case t == wire.ChannelAgent, t == wire.ChannelX11, t == wire.ChannelForwardedTCP, t == wire.ChannelForwardedUnix, ours(t):
+	case t == wire.ChannelAgent, t == wire.ChannelX11, t == wire.ChannelForwardedTCP,
+		t == wire.ChannelForwardedUnix, ours(t):
 		// A server opens these, never a client.
 		_ = nc.Reject(ssh.Prohibited, "clients cannot open this channel type")
 	default:
@@ -375,7 +381,9 @@ func (c *client) adopt(u *upstream) bool {
 // reconnect.
 func (c *client) lost(u *upstream, listened bool) {
 	if gone := c.forget(u); listened && !gone {
-		c.log.Info("connection to the sandbox lost; disconnecting the client, whose listeners are gone", "sandbox", c.target.Sandbox)
+		c.log.Info(
+			"connection to the sandbox lost; disconnecting the client, whose listeners are gone",
+			"sandbox", c.target.Sandbox)
 		c.conn.Close()
 	}
 }

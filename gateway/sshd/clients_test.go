@@ -14,7 +14,8 @@ func TestDropbear(t *testing.T) {
 	w.sandbox("demo")
 	mustRun(t, w, "dropbearconvert", "openssh", "dropbear", w.key("alice"), w.file("dropbear_key"))
 	args := []string{"-y", "-y", "-i", w.file("dropbear_key"), "-p", w.port, "demo@127.0.0.1"}
-	got := outcome(t, w.command(need(t, "dbclient"), append(args, "cat; echo wrong >&2; exit 7")...), "x\n")
+	got := outcome(t, w.command(need(t, "dbclient"),
+		append(args, "cat; echo wrong >&2; exit 7")...), "x\n")
 	if got.exit != 7 || got.stdout != "x\n" || !strings.Contains(got.stderr, "wrong\n") {
 		t.Errorf("got %+v", got)
 	}
@@ -28,14 +29,16 @@ func TestPutty(t *testing.T) {
 	mustRun(t, w, "puttygen", w.key("alice"), "-O", "private", "-o", w.file("key.ppk"))
 	print := strings.Fields(mustRun(t, w, "ssh-keygen", "-l", "-f", w.hostKeyFile()))[1]
 	args := []string{"-batch", "-hostkey", print, "-i", w.file("key.ppk"), "-P", w.port}
-	got := outcome(t, w.command(need(t, "plink"), append(args, "demo@127.0.0.1", "cat; exit 7")...), "x\n")
+	got := outcome(t, w.command(need(t, "plink"), append(args, "demo@127.0.0.1", "cat; exit 7")...),
+		"x\n")
 	if got.exit != 7 || got.stdout != "x\n" {
 		t.Errorf("plink: got %+v", got)
 	}
 	mustRun(t, w, "pscp", append(args, "-q", w.file("up"), "demo@127.0.0.1:pscp")...)
 	mustRun(t, w, "pscp", append(args, "-q", "demo@127.0.0.1:pscp", w.file("down"))...)
 	sameFile(t, w.file("down"), want)
-	got = outcome(t, w.command(need(t, "psftp"), append(args, "-b", "/dev/stdin", "demo@127.0.0.1")...), "get pscp down2\n")
+	got = outcome(t, w.command(need(t, "psftp"),
+		append(args, "-b", "/dev/stdin", "demo@127.0.0.1")...), "get pscp down2\n")
 	if got.exit != 0 {
 		t.Fatalf("psftp: got %+v", got)
 	}
@@ -56,7 +59,8 @@ func TestCurl(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	want := randomFile(t, w.file("up"), 1<<20)
-	opts := []string{"-sS", "--user", "demo:", "--key", w.key("alice"), "--pubkey", w.key("alice") + ".pub"}
+	opts := []string{"-sS", "--user", "demo:", "--key", w.key("alice"), "--pubkey",
+		w.key("alice") + ".pub"}
 	// curl reads known hosts from the home of its user.
 	if err := os.Mkdir(w.file(".ssh"), 0o700); err != nil {
 		t.Fatal(err)
@@ -102,7 +106,8 @@ const python = "/usr/bin/python3"
 func TestParamiko(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	if got := mustRun(t, w, python, "-c", paramikoExec, w.port, w.key("alice"), w.file("known_hosts")); got != "ok\n" {
+	if got := mustRun(t, w, python, "-c", paramikoExec, w.port, w.key("alice"),
+		w.file("known_hosts")); got != "ok\n" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -111,7 +116,8 @@ func TestLftp(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	want := randomFile(t, w.file("up"), 1<<20)
-	connect := `set sftp:connect-program "ssh -a -x ` + strings.Join(w.sshOptions("alice"), " ") + `"; open -u demo, sftp://127.0.0.1:` + w.port
+	connect := `set sftp:connect-program "ssh -a -x ` + strings.Join(w.sshOptions("alice"), " ") +
+		`"; open -u demo, sftp://127.0.0.1:` + w.port
 	mustRun(t, w, "lftp", "-c", connect+"; put up -o lftp; get lftp -o down")
 	sameFile(t, w.file("down"), want)
 }

@@ -20,14 +20,16 @@ const quickReads = 64
 // for the login, and a write timeout. Reads come from one goroutine at a time.
 type conn struct {
 	net.Conn
-	raw     syscall.RawConn // nil unless TCP
-	slot    *slot           // among connections that are not logged in
-	silence time.Duration   // after login, the longest time without a byte from the peer, or for one write
+	raw  syscall.RawConn // nil unless TCP
+	slot *slot           // among connections that are not logged in
+	// After login, the longest time without a byte from the peer, or for one write.
+	silence time.Duration
 
-	meter   *sshconn.Meter // of received data that was not read
-	reads   int            // of the reading goroutine
-	early   []byte         // of the reading goroutine; read with the version line and not yet delivered
-	started bool           // of the reading goroutine; the version line was read
+	meter *sshconn.Meter // of received data that was not read
+	reads int            // of the reading goroutine
+	// Of the reading goroutine; read with the version line and not yet delivered.
+	early   []byte
+	started bool // of the reading goroutine; the version line was read
 
 	open      atomic.Bool // logged in
 	principal string      // guarded by tracker.mu; set after the login
@@ -39,7 +41,8 @@ type conn struct {
 
 // newConn takes over c. The limit Grace bounds the time until loggedIn is called.
 func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
-	g := &conn{Conn: c, slot: s, closed: closed, meter: sshconn.NewMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
+	g := &conn{Conn: c, slot: s, closed: closed, meter: sshconn.NewMeter(l.Unread),
+		silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
 	if tcp, ok := c.(*net.TCPConn); ok {
 		if g.raw, _ = tcp.SyscallConn(); g.raw != nil {
 			person.LimitBacklog(g.raw)

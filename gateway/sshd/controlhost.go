@@ -17,7 +17,8 @@ import (
 func (s *session) controlHost(ctx context.Context) {
 	if s.ask.kind == wire.RequestShell {
 		if s.ask.pty == nil {
-			s.fail(&wire.Error{Code: wire.CodeUsage, Message: "no command", Hint: "use a command such as ls, new NAME or help"})
+			s.fail(&wire.Error{Code: wire.CodeUsage, Message: "no command",
+				Hint: "use a command such as ls, new NAME or help"})
 			return
 		}
 		s.pick(ctx)
@@ -38,7 +39,8 @@ func (s *session) controlHost(ctx context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	resized, interrupts := make(chan wire.WindowChange, 1), make(chan struct{}, 1)
-	c := CommandIO{Args: args, Stdin: s.input(), Stdout: s.channel, Stderr: s.channel.Stderr(), Pty: s.ask.pty, Resized: resized, Interrupts: interrupts}
+	c := CommandIO{Args: args, Stdin: s.input(), Stdout: s.channel, Stderr: s.channel.Stderr(),
+		Pty: s.ask.pty, Resized: resized, Interrupts: interrupts}
 	if s.ask.pty != nil {
 		// The client's terminal is raw: the server does what a terminal's line discipline would.
 		out := newlines{s.channel}
@@ -48,7 +50,8 @@ func (s *session) controlHost(ctx context.Context) {
 		go typed.watch(s.input(), func() { cancel(errInterrupted) }) // ends with the channel
 		c.Stdin = &turn{ctx: context.Background(), from: typed}
 		c.Draw = func(cols, rows int) *player.Canvas {
-			return player.NewCanvas(s.channel, cols, rows, int(s.ask.pty.Cols), int(s.ask.pty.Rows), resized)
+			return player.NewCanvas(s.channel, cols, rows, int(s.ask.pty.Cols), int(s.ask.pty.Rows),
+				resized)
 		}
 	}
 	go s.commandRequests(resized, interrupts) // ends with the channel

@@ -15,10 +15,10 @@ const (
 	// ended. A background process may hold the pipe indefinitely.
 	afterExit = time.Second
 	// beforeExit is how long the end of output is held back for the exit status while the client
-	// might wait for it. OpenSSH's server sends EOF first, and a client without input may then close
-	// the channel. It would miss the exit status, and treat the command as killed or, like dbclient,
-	// as successful. For a client that sends, or has sent EOF, the end is held back until the command
-	// has ended: such a client does not wait for EOF.
+	// might wait for it. OpenSSH's server sends EOF first, and a client without input may then
+	// close the channel. It would miss the exit status, and treat the command as killed or, like
+	// dbclient, as successful. For a client that sends, or has sent EOF, the end is held back until
+	// the command has ended: such a client does not wait for EOF.
 	beforeExit = 2 * time.Second
 	// afterClose is the time for input that a client sent before it closed to arrive.
 	afterClose = 2 * time.Second
@@ -46,9 +46,10 @@ type ending struct {
 	*relay
 	in, out, errs *sshconn.Flow
 
-	inDone, outDone, errDone <-chan struct{}     // closed when a pump has ended; nil after that
-	clientGone               <-chan struct{}     // closed when the client has closed; nil after that
-	requests                 <-chan *ssh.Request // of the sandbox; nil after its CLOSE
+	inDone, outDone, errDone <-chan struct{} // closed when a pump has ended; nil after that
+	// Closed when the client has closed; nil after that.
+	clientGone <-chan struct{}
+	requests   <-chan *ssh.Request // of the sandbox; nil after its CLOSE
 
 	timer  <-chan time.Time // of a channel that will be closed
 	status <-chan time.Time // of a held EOF, while the client may send
@@ -76,7 +77,8 @@ func (e *ending) output() (n int64, busy bool) {
 
 // run returns when both sides have closed the channel.
 func (e *ending) run() {
-	for e.outDone != nil || e.errDone != nil || e.inDone != nil || e.clientGone != nil || e.requests != nil {
+	for e.outDone != nil || e.errDone != nil || e.inDone != nil || e.clientGone != nil ||
+		e.requests != nil {
 		select {
 		case q, ok := <-e.requests:
 			if ok {

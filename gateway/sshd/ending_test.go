@@ -128,7 +128,9 @@ func TestEndOfProgram(t *testing.T) {
 				in, typing := io.Pipe()
 				h := &heard{input: in, requests: make(chan *ssh.Request)}
 				requests := make(chan *ssh.Request)
-				r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), session: true,
+				r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests},
+					sandbox: &sshconn.Channel{Channel: p, Requests: requests},
+					meter:   sshconn.NewMeter(1 << 30), session: true,
 					kill: func() { t.Error("the sandbox's connection was ended") }}
 				done := make(chan struct{})
 				go func() {
@@ -147,7 +149,8 @@ func TestEndOfProgram(t *testing.T) {
 						p.ends[1].Close()
 					case exit:
 						p.end()
-						requests <- &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
+						requests <- &ssh.Request{Type: wire.RequestExitStatus,
+							Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
 					case closed:
 						p.end()
 						close(requests)
@@ -185,14 +188,16 @@ func TestEndOfProgram(t *testing.T) {
 				want = append(want, "CLOSE")
 				var ending []string
 				for _, s := range said {
-					if s != "out hello" && s != "err warning" && (s != "CLOSE" || !slices.Contains(ending, s)) {
+					if s != "out hello" && s != "err warning" &&
+						(s != "CLOSE" || !slices.Contains(ending, s)) {
 						ending = append(ending, s)
 					}
 				}
 				if !slices.Equal(ending, want) {
 					t.Errorf("the client heard %q, want it to end in %q", said, want)
 				}
-				if all := strings.Join(said, "|"); strings.Count(all, "out hello") != 1 || strings.Count(all, "err warning") != 1 {
+				if all := strings.Join(said, "|"); strings.Count(all, "out hello") != 1 ||
+					strings.Count(all, "err warning") != 1 {
 					t.Errorf("the client heard %q", said)
 				}
 				if slices.Contains(order, exit) != (r.exit == 7) {
@@ -211,7 +216,9 @@ func TestEndOfProgramJustThen(t *testing.T) {
 			in, typing := io.Pipe()
 			h := &heard{input: in, requests: make(chan *ssh.Request)}
 			requests := make(chan *ssh.Request, 2)
-			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), session: true,
+			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests},
+				sandbox: &sshconn.Channel{Channel: p, Requests: requests},
+				meter:   sshconn.NewMeter(1 << 30), session: true,
 				kill: func() { t.Error("the sandbox's connection was ended") }}
 			done := make(chan struct{})
 			go func() {
@@ -222,7 +229,8 @@ func TestEndOfProgramJustThen(t *testing.T) {
 			p.ends[1].Close()
 			synctest.Wait()
 			requests <- &ssh.Request{Type: "slow"} // keeps the relay busy for as long
-			requests <- &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
+			requests <- &ssh.Request{Type: wire.RequestExitStatus,
+				Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
 			<-time.After(2 * beforeExit)
 			synctest.Wait()
 			h.mu.Lock()
@@ -249,7 +257,8 @@ func TestSlowReader(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	c := w.dial("alice", "demo")
-	for i, more := range []int{15_000, 35_000, 55_000} { // more than the window: the rest is in the pipe when the command ends
+	// More than the window: the rest is in the pipe when the command ends.
+	for i, more := range []int{15_000, 35_000, 55_000} {
 		ch, reqs := openSession(t, c)
 		exited := make(chan struct{}, 1)
 		go func() { // ends with the channel
@@ -260,8 +269,14 @@ func TestSlowReader(t *testing.T) {
 			}
 		}()
 		n := 2<<20 + more
-		execute(t, ch, fmt.Sprintf("sleep 600 & echo $! >pid; head -c %d /dev/zero; echo >ending; mv ending ended%d", n, i))
-		eventually(t, "the end of the command", func() bool { return output(t, c, fmt.Sprintf("[ -e ended%d ] && echo yes || true", i)) == "yes\n" })
+		execute(
+			t, ch,
+			fmt.Sprintf(
+				"sleep 600 & echo $! >pid; head -c %d /dev/zero; echo >ending; mv ending ended%d",
+				n, i))
+		eventually(t, "the end of the command", func() bool {
+			return output(t, c, fmt.Sprintf("[ -e ended%d ] && echo yes || true", i)) == "yes\n"
+		})
 		patience := 300 * time.Millisecond
 		if i == 0 {
 			patience = 3 * (afterExit + beforeExit) / 2 // and the total is bounded
@@ -296,7 +311,9 @@ func TestEndForCareless(t *testing.T) {
 			in, typing := io.Pipe()
 			h := &heard{input: in, requests: make(chan *ssh.Request)}
 			requests := make(chan *ssh.Request)
-			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), kill: func() {}, careless: isCareless([]byte(c.version))}
+			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests},
+				sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(
+					1 << 30), kill: func() {}, careless: isCareless([]byte(c.version))}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -320,7 +337,8 @@ func TestEndForCareless(t *testing.T) {
 				<-time.After(time.Millisecond)
 			}
 			if got := time.Since(start); got != c.want {
-				t.Errorf("%s, %d bytes: CLOSE %v after the end of output, want %v", c.version, c.bytes, got, c.want)
+				t.Errorf("%s, %d bytes: CLOSE %v after the end of output, want %v", c.version,
+					c.bytes, got, c.want)
 			}
 			close(h.requests)
 			typing.Close()

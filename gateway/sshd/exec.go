@@ -88,7 +88,8 @@ func (s *session) relay(ctx context.Context) {
 // sayLost reports why a command ended without an exit status, if the connection to its sandbox was
 // lost.
 func (s *session) sayLost(ctx context.Context, u *upstream) {
-	if _, _, err := u.conn.SendRequest(wire.GlobalKeepalive, true, nil); err == nil || ctx.Err() != nil {
+	if _, _, err := u.conn.SendRequest(wire.GlobalKeepalive, true, nil); err == nil ||
+		ctx.Err() != nil {
 		return
 	}
 	c := s.client
@@ -100,7 +101,8 @@ var errAnswered = errors.New("the sandbox refused")
 
 // start repeats the client's requests at the sandbox, and answers those that wait. Without a
 // terminal it returns a nil record.
-func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gateway.Terminal, error) {
+func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gateway.Terminal,
+	error) {
 	name := s.client.target.Sandbox
 	if p := s.ask.pty; p != nil {
 		ok, err := to.SendRequest(wire.RequestPty, true, wire.Marshal(*p))
@@ -121,7 +123,8 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 	var term *gateway.Terminal
 	if p := s.ask.pty; p != nil {
 		var err error
-		if term, err = s.client.hub().Relay.Terminal(ctx, s.client.grant.Principal, name, s.ask.arg, int(p.Cols), int(p.Rows)); err != nil {
+		if term, err = s.client.hub().Relay.Terminal(ctx, s.client.grant.Principal, name, s.ask.arg,
+			int(p.Cols), int(p.Rows)); err != nil {
 			return nil, err
 		}
 	}
@@ -179,7 +182,8 @@ func (s *session) allowLater(q *ssh.Request, u *upstream, term *gateway.Terminal
 
 // expect allows the sandbox to open the channels that a request asks for, until this channel ends.
 func (s *session) expect(request string, u *upstream) {
-	what := map[string]string{wire.RequestAgent: wire.ChannelAgent, wire.RequestX11: wire.ChannelX11}[request]
+	what := map[string]string{wire.RequestAgent: wire.ChannelAgent,
+		wire.RequestX11: wire.ChannelX11}[request]
 	if what == "" {
 		return
 	}

@@ -29,9 +29,11 @@ func (s *session) files(ctx context.Context, u *upstream) {
 		}
 	}()
 	record := s.client.hub().Relay.Recorder(s.client.grant.Principal, s.client.target.Sandbox)
-	channel := &begun{Reader: s.input(), Writer: s.channel, Closer: s.channel, begin: sync.OnceFunc(s.begin)}
+	channel := &begun{Reader: s.input(), Writer: s.channel, Closer: s.channel,
+		begin: sync.OnceFunc(s.begin)}
 	if err := files.Serve(ctx, channel, u.run); err != nil {
-		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", s.client.target.Sandbox, plain(err.Error())))
+		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", s.client.target.Sandbox,
+			plain(err.Error())))
 		return
 	}
 	s.exit(0)
@@ -62,7 +64,8 @@ func (g *greeting) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	if n := binary.BigEndian.Uint32(g.read); g.read[4] != fxpVersion || n < 5 || n > maxVersion {
-		g.say("not an SFTP answer: " + text.Line(string(g.read), 100) + "; check for ForceCommand, and for start-up files that print")
+		g.say("not an SFTP answer: " + text.Line(string(g.read), 100) +
+			"; check for ForceCommand, and for start-up files that print")
 	}
 	g.over, g.read = true, nil
 	return len(p), nil
@@ -87,11 +90,13 @@ func (b *begun) Read(p []byte) (int, error) {
 }
 
 // run runs a command at the sandbox, without a terminal; see files.Run.
-func (u *upstream) run(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+func (u *upstream) run(ctx context.Context, command string, stdin io.Reader, stdout,
+	stderr io.Writer) (int, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for late := time.Now().Add(slotTime); ; {
-		err := connect.Run(ctx, u.conn, connect.Command{Line: command, Stdin: stdin, Stdout: stdout, Stderr: stderr})
+		err := connect.Run(ctx, u.conn, connect.Command{Line: command, Stdin: stdin, Stdout: stdout,
+			Stderr: stderr})
 		if !errors.As(err, new(*ssh.OpenChannelError)) || time.Now().After(late) {
 			if exit, ok := errors.AsType[*connect.ExitError](err); ok {
 				return exit.Status, nil

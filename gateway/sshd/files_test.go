@@ -37,7 +37,8 @@ func TestGreeting(t *testing.T) {
 				t.Errorf("%s: Write = %d, %v", tt.name, n, err)
 			}
 		}
-		if got := strings.Join(said, "|"); tt.want == "" && got != "" || !strings.Contains(got, tt.want) || len(said) > 1 {
+		if got := strings.Join(said, "|"); tt.want == "" && got != "" ||
+			!strings.Contains(got, tt.want) || len(said) > 1 {
 			t.Errorf("%s: said %q, want %q", tt.name, got, tt.want)
 		}
 	}

@@ -51,8 +51,11 @@ func FirstRun(o FirstRunOptions) ([]Trusted, error) {
 		now = o.Now
 	}
 	w := &trustWriter{when: now().UTC().Format(time.RFC3339)}
-	w.comment("Keys that may log in to this daemon, in OpenSSH's authorized_keys format. The daemon reads the file again")
-	w.comment(`when it changes, and does not write it. Options besides sshd's: principal="NAME" kind="agent" role="watch".`)
+	w.comment(
+		"Keys that may log in to this daemon, in OpenSSH's authorized_keys format. The daemon " +
+			"reads the file again")
+	w.comment(
+		`when it changes, and does not write it. Options besides sshd's: principal="NAME" kind="agent" role="watch".`)
 	w.trust(o.Identity, "the key pair of this state directory")
 	if o.Loopback {
 		w.trustDir(o.SSHDir)
@@ -103,7 +106,8 @@ func (w *trustWriter) trustDir(dir string) {
 	}
 	public, _ := filepath.Glob(filepath.Join(dir, "id_*.pub")) // fails only for a bad pattern
 	for _, path := range public {
-		if info, err := os.Stat(strings.TrimSuffix(path, ".pub")); err != nil || !info.Mode().IsRegular() {
+		if info, err := os.Stat(strings.TrimSuffix(path, ".pub")); err != nil ||
+			!info.Mode().IsRegular() {
 			continue
 		}
 		key, err := readPublic(path)
@@ -149,7 +153,8 @@ func (w *trustWriter) trustAgent(socket string) {
 	}
 	defer c.Close()
 	if servedBySSHD(c) {
-		w.comment(fmt.Sprintf("%s the agent is forwarded: add its keys here if you trust them", w.when))
+		w.comment(fmt.Sprintf("%s the agent is forwarded: add its keys here if you trust them",
+			w.when))
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(agentTimeout))

@@ -46,14 +46,17 @@ func kexInit() []byte {
 		Reserved                                       uint32
 	}
 	none, cipher, mac := []string{"none"}, []string{"aes128-ctr"}, []string{"hmac-sha2-256"}
-	return ssh.Marshal(&message{Kex: []string{"curve25519-sha256", "kex-strict-c-v00@openssh.com"}, HostKeys: []string{ssh.KeyAlgoED25519},
-		CipherC: cipher, CipherS: cipher, MACC: mac, MACS: mac, CompressionC: none, CompressionS: none})
+	return ssh.Marshal(&message{Kex: []string{"curve25519-sha256", "kex-strict-c-v00@openssh.com"},
+		HostKeys: []string{ssh.KeyAlgoED25519},
+		CipherC:  cipher, CipherS: cipher, MACC: mac, MACS: mac, CompressionC: none,
+		CompressionS: none})
 }
 
 // With strict key exchange, only key exchange messages may come before the keys. Even ignorable
 // ones would shift later sequence numbers (Terrapin, CVE-2023-48795).
 func TestStrictKex(t *testing.T) {
-	w := newWorld(t, worldOptions{limits: Limits{Grace: time.Hour}}) // so that no client is disconnected for being slow
+	// So that no client is disconnected for being slow.
+	w := newWorld(t, worldOptions{limits: Limits{Grace: time.Hour}})
 	const version = "SSH-2.0-x\r\n"
 	for name, message := range map[string][]byte{
 		"IGNORE": append([]byte{2}, ssh.Marshal(struct{ Data string }{"x"})...),
@@ -64,10 +67,12 @@ func TestStrictKex(t *testing.T) {
 		"UNIMPLEMENTED": append([]byte{3}, 0, 0, 0, 0),
 	} {
 		t.Run(name+" before KEXINIT", func(t *testing.T) {
-			garbage(t, w.addr, append(append([]byte(version), plainPacket(message)...), plainPacket(kexInit())...))
+			garbage(t, w.addr, append(append([]byte(version), plainPacket(message)...),
+				plainPacket(kexInit())...))
 		})
 		t.Run(name+" after KEXINIT", func(t *testing.T) {
-			garbage(t, w.addr, append(append([]byte(version), plainPacket(kexInit())...), plainPacket(message)...))
+			garbage(t, w.addr, append(append([]byte(version), plainPacket(kexInit())...),
+				plainPacket(message)...))
 		})
 	}
 	// Without these messages the gateway waits for more, so they ended the connection: its own
@@ -82,7 +87,8 @@ func TestStrictKex(t *testing.T) {
 	point := make([]byte, 32)
 	point[0] = 9
 	init := append([]byte{30}, ssh.Marshal(struct{ Point []byte }{point})...)
-	if _, err := c.Write(append(append([]byte(version), plainPacket(kexInit())...), plainPacket(init)...)); err != nil {
+	if _, err := c.Write(append(append([]byte(version), plainPacket(kexInit())...),
+		plainPacket(init)...)); err != nil {
 		t.Fatal(err)
 	}
 	if got := answers(t, c); !bytes.Equal(got, []byte{20, 31, 21}) {
@@ -127,7 +133,8 @@ func TestHalfOpenFlood(t *testing.T) {
 		"many sources": func(i int) net.IP { return net.IPv4(127, 8, byte(i%sources>>8), byte(i%sources)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, worldOptions{limits: Limits{PerSource: 8, Grace: time.Hour}}) // no source is exempt
+			// No source is exempt.
+			w := newWorld(t, worldOptions{limits: Limits{PerSource: 8, Grace: time.Hour}})
 			w.sandbox("demo")
 			inside := w.dial("alice", "demo")
 			echo, replies := openSession(t, inside)
@@ -170,8 +177,11 @@ func TestHalfOpenFlood(t *testing.T) {
 			took := time.Since(began)
 			worst = max(worst, roundTrip())
 			resident := residentMemory(t)
-			t.Logf("%d connections: login after %v at the %d. try, echo at worst %v, %d MB resident", n, took, tries, worst, resident>>20)
-			if fullNumbers() && (took > 2*time.Second || worst > time.Second || resident > 300<<20) {
+			t.Logf(
+				"%d connections: login after %v at the %d. try, echo at worst %v, %d MB resident",
+				n, took, tries, worst, resident>>20)
+			if fullNumbers() && (took > 2*time.Second || worst > time.Second ||
+				resident > 300<<20) {
 				t.Error("want 2 s, 1 s and 300 MB at most")
 			}
 			if g := runtime.NumGoroutine(); g > 1000 {
@@ -215,8 +225,10 @@ func TestRekeyFlood(t *testing.T) {
 	}
 	counted := &gagged{Conn: raw}
 	// The library's minimum: new keys every 256 bytes.
-	sc, chans, reqs, err := ssh.NewClientConn(counted, w.addr, &ssh.ClientConfig{Config: ssh.Config{RekeyThreshold: 256}, User: "demo",
-		Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))}, HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+	sc, chans, reqs, err := ssh.NewClientConn(counted, w.addr,
+		&ssh.ClientConfig{Config: ssh.Config{RekeyThreshold: 256}, User: "demo",
+			Auth:            []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
+			HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +249,8 @@ func TestRekeyFlood(t *testing.T) {
 		}
 		// At least 500 bytes in each direction. The library exchanges keys beside writes: without a
 		// wait, a round would share the exchange of the previous one.
-		eventually(t, "an exchange of keys in each round", func() bool { return counted.written.Load()-sent >= int64((i+1)*(len(data)+500)) })
+		eventually(t, "an exchange of keys in each round",
+			func() bool { return counted.written.Load()-sent >= int64((i+1)*(len(data)+500)) })
 	}
 	if grown := heap() - before; grown > 64<<20 {
 		t.Errorf("%d MiB more are in use", grown>>20)
@@ -266,9 +279,12 @@ func TestRekeyNeverEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			gag := &gagged{Conn: raw}
-			sc, chans, reqs, err := ssh.NewClientConn(gag, w.addr, &ssh.ClientConfig{User: "demo", Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
-				Config:          ssh.Config{Ciphers: []string{"aes128-gcm@openssh.com"}, RekeyThreshold: 64 << 10},
-				HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+			sc, chans, reqs, err := ssh.NewClientConn(
+				gag, w.addr, &ssh.ClientConfig{User: "demo",
+					Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
+					Config: ssh.Config{Ciphers: []string{"aes128-gcm@openssh.com"},
+						RekeyThreshold: 64 << 10},
+					HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +323,8 @@ func TestRekeyNeverEnds(t *testing.T) {
 			}
 			raw.Close()
 			feeding.Wait()
-			eventually(t, "the gateway has noticed", func() bool { return w.log.contains("client is gone") })
+			eventually(t, "the gateway has noticed",
+				func() bool { return w.log.contains("client is gone") })
 		})
 	}
 }
@@ -353,7 +370,8 @@ func (g *gagged) Write(p []byte) (int, error) {
 func TestSecurityKeys(t *testing.T) {
 	key, free := newSecurityKey(t), newSecurityKey(t)
 	w := newWorld(t, worldOptions{keys: []string{
-		keyLine(`principal="alice"`, key.PublicKey()), keyLine(`principal="alice",no-touch-required`, free.PublicKey())}})
+		keyLine(`principal="alice"`, key.PublicKey()),
+		keyLine(`principal="alice",no-touch-required`, free.PublicKey())}})
 	for _, tt := range []struct {
 		name  string
 		key   *securityKey
@@ -369,8 +387,9 @@ func TestSecurityKeys(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			k := *tt.key
 			k.flags = tt.flags
-			c, err := ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: wire.Lobby, Auth: []ssh.AuthMethod{ssh.PublicKeys(&k)},
-				HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: time.Minute})
+			c, err := ssh.Dial("tcp", w.addr,
+				&ssh.ClientConfig{User: wire.Lobby, Auth: []ssh.AuthMethod{ssh.PublicKeys(&k)},
+					HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: time.Minute})
 			if err == nil {
 				defer c.Close()
 			}

@@ -122,29 +122,34 @@ func TestForwards(t *testing.T) {
 
 	t.Run("-L", func(t *testing.T) {
 		port := freePort(t)
-		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-L", port+":"+tcp, "demo@127.0.0.1", hold), "ready")
+		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-L", port+":"+tcp,
+			"demo@127.0.0.1", hold), "ready")
 		wantEcho(t, "tcp", "127.0.0.1:"+port, "local")
 		wantEcho(t, "tcp", "127.0.0.1:"+port, big)
 	})
 	t.Run("-L of unix sockets", func(t *testing.T) {
 		local := filepath.Join(dir, "local")
-		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-L", local+":"+unix, "demo@127.0.0.1", hold), "ready")
+		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-L", local+":"+unix,
+			"demo@127.0.0.1", hold), "ready")
 		wantEcho(t, "unix", local, big)
 	})
 	t.Run("-R", func(t *testing.T) {
 		port := freePort(t)
-		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+tcp, "demo@127.0.0.1", hold), "ready")
+		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+tcp,
+			"demo@127.0.0.1", hold), "ready")
 		wantEcho(t, "tcp", "127.0.0.1:"+port, "remote")
 		wantEcho(t, "tcp", "127.0.0.1:"+port, big)
 	})
 	t.Run("-R of unix sockets", func(t *testing.T) {
 		remote := filepath.Join(dir, "remote")
-		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-R", remote+":"+unix, "demo@127.0.0.1", hold), "ready")
+		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-R", remote+":"+unix,
+			"demo@127.0.0.1", hold), "ready")
 		wantEcho(t, "unix", remote, big)
 	})
 	t.Run("-D", func(t *testing.T) {
 		port := freePort(t)
-		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-D", port, "demo@127.0.0.1", hold), "ready")
+		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-D", port, "demo@127.0.0.1",
+			hold), "ready")
 		c, err := net.Dial("tcp", "127.0.0.1:"+port)
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +158,8 @@ func TestForwards(t *testing.T) {
 		_, p, _ := net.SplitHostPort(tcp)
 		var n int
 		fmt.Sscan(p, &n)
-		c.Write([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, byte(n >> 8), byte(n)}) // SOCKS5, RFC 1928
+		// SOCKS5, RFC 1928
+		c.Write([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, byte(n >> 8), byte(n)})
 		if _, err := io.ReadFull(c, make([]byte, 2+10)); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +178,8 @@ func TestForwards(t *testing.T) {
 	t.Run("nothing listens", func(t *testing.T) {
 		c, err := w.dial("alice", "demo").Dial("tcp", "127.0.0.1:"+freePort(t))
 		var refused *ssh.OpenChannelError
-		if !errors.As(err, &refused) || refused.Reason != ssh.ConnectionFailed || !strings.Contains(refused.Message, "refused") {
+		if !errors.As(err, &refused) || refused.Reason != ssh.ConnectionFailed ||
+			!strings.Contains(refused.Message, "refused") {
 			t.Errorf("got %v, %v, want the sandbox's reason", c, err)
 		}
 	})
@@ -239,11 +246,13 @@ func TestControlMaster(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	control := filepath.Join(shortDir(t), "c")
-	startReady(t, w.ssh("alice", "-M", "-S", control, "demo@127.0.0.1", "echo ready; cat >/dev/null"), "ready")
+	startReady(t, w.ssh("alice", "-M", "-S", control, "demo@127.0.0.1",
+		"echo ready; cat >/dev/null"), "ready")
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			got := outcome(t, w.ssh("no", "-S", control, "demo@127.0.0.1", fmt.Sprintf("echo %d; exit %d", i, i)), "")
+			got := outcome(t, w.ssh("no", "-S", control, "demo@127.0.0.1",
+				fmt.Sprintf("echo %d; exit %d", i, i)), "")
 			if want := (result{stdout: fmt.Sprintf("%d\n", i), exit: i}); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -265,12 +274,14 @@ func TestAgentsNeverCross(t *testing.T) {
 	for range 5 {
 		for socket, key := range map[string]ssh.PublicKey{one: oneKey, two: twoKey} {
 			all.Go(func() {
-				c := w.ssh("alice", "-A", "-o", "IdentityAgent=none", "demo@127.0.0.1", "ssh-add -L; sleep 0.1; ssh-add -L")
+				c := w.ssh("alice", "-A", "-o", "IdentityAgent=none", "demo@127.0.0.1",
+					"ssh-add -L; sleep 0.1; ssh-add -L")
 				c.Args = replace(c.Args, "IdentityAgent=none", "IdentityAgent="+socket)
 				got := outcome(t, c, "")
 				want := strings.Fields(keyLine("", key))[1]
 				lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
-				if got.exit != 0 || len(lines) != 2 || !strings.Contains(lines[0], want) || !strings.Contains(lines[1], want) {
+				if got.exit != 0 || len(lines) != 2 || !strings.Contains(lines[0], want) ||
+					!strings.Contains(lines[1], want) {
 					t.Errorf("got %+v, want %s twice", got, want)
 				}
 			})

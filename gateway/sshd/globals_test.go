@@ -22,8 +22,10 @@ func TestRule4GlobalRequests(t *testing.T) {
 		go ssh.DiscardRequests(reqs)
 		sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
 			started(reqs)
-			for _, name := range []string{"hostkeys-00@openssh.com", "keepalive@openssh.com", "tcpip-forward", "control@sandboxd"} {
-				ok, _, err := conn.SendRequest(name, true, wire.Marshal(wire.TCPForward{Host: "0.0.0.0", Port: 22}))
+			for _, name := range []string{"hostkeys-00@openssh.com", "keepalive@openssh.com",
+				"tcpip-forward", "control@sandboxd"} {
+				ok, _, err := conn.SendRequest(
+					name, true, wire.Marshal(wire.TCPForward{Host: "0.0.0.0", Port: 22}))
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -46,8 +48,9 @@ func TestRule4GlobalRequests(t *testing.T) {
 			t.Errorf("the sandbox's %s was answered %v", a.name, a.ok)
 		}
 	}
-	for name, want := range map[string]bool{"keepalive@openssh.com": true, "hostkeys-prove-00@openssh.com": false,
-		"control@sandboxd": false, "nonsense@example.com": false} {
+	for name, want := range map[string]bool{"keepalive@openssh.com": true,
+		"hostkeys-prove-00@openssh.com": false,
+		"control@sandboxd":              false, "nonsense@example.com": false} {
 		if ok, _, err := conn.SendRequest(name, true, nil); err != nil || ok != want {
 			t.Errorf("the client's %s was answered %v, %v", name, ok, err)
 		}

@@ -33,7 +33,8 @@ var errOption = errors.New("authorized_keys option")
 // parseOptions parses the options of a line, as split by ssh.ParseAuthorizedKey. The key belongs to
 // owner unless the line names a principal.
 func parseOptions(options []string, owner string) (*grant, error) {
-	g := &grant{Principal: gateway.Principal{Name: owner, Kind: wire.Person, Rights: wire.RightDrive}}
+	g := &grant{Principal: gateway.Principal{Name: owner, Kind: wire.Person,
+		Rights: wire.RightDrive}}
 	seen := map[string]bool{}
 	for _, o := range options {
 		name, value, hasValue := strings.Cut(o, "=")
@@ -46,7 +47,8 @@ func parseOptions(options []string, owner string) (*grant, error) {
 		}
 		// Depending on the option, sshd uses the first of repeated ones or fails. Here, repetition
 		// is an error.
-		if once := name != "permitopen" && name != "permitlisten" && name != "environment"; once && seen[name] {
+		if once := name != "permitopen" && name != "permitlisten" && name != "environment"; once &&
+			seen[name] {
 			return nil, fmt.Errorf("%w %q is given twice", errOption, name)
 		}
 		seen[name] = true
@@ -68,7 +70,8 @@ func parseOptions(options []string, owner string) (*grant, error) {
 	}
 	switch {
 	case g.authority && seen["principal"]:
-		return nil, fmt.Errorf("%w \"principal\" applies to keys; a certificate names its own", errOption)
+		return nil, fmt.Errorf("%w \"principal\" applies to keys; a certificate names its own",
+			errOption)
 	case !g.authority && seen["principals"]:
 		return nil, fmt.Errorf("%w \"principals\" requires cert-authority", errOption)
 	}
@@ -83,7 +86,8 @@ var flagOptions = map[string]func(*grant){
 	"no-agent-forwarding": func(g *grant) { g.Options.NoAgent = true },
 	"no-x11-forwarding":   func(g *grant) { g.Options.NoX11 = true },
 	"restrict": func(g *grant) {
-		g.Options.NoPty, g.Options.NoForward, g.Options.NoAgent, g.Options.NoX11 = true, true, true, true
+		g.Options.NoPty, g.Options.NoForward, g.Options.NoAgent, g.Options.NoX11 = true, true, true,
+			true
 	},
 	"pty":               func(g *grant) { g.Options.NoPty = false },
 	"port-forwarding":   func(g *grant) { g.Options.NoForward = false },
@@ -97,7 +101,8 @@ var flagOptions = map[string]func(*grant){
 
 // valueOptions are the options with a value: those of sshd, and our principal, kind and role.
 var valueOptions = map[string]func(*grant, string) error{
-	"environment": func(*grant, string) error { return nil }, // accepted and ignored, as sshd does by default
+	// Accepted and ignored, as sshd does by default.
+	"environment": func(*grant, string) error { return nil },
 	"command": func(g *grant, v string) error {
 		if v == "" {
 			return errors.New("is empty")
@@ -234,14 +239,16 @@ func matchSource(list []string, addr netip.Addr) (bool, error) {
 			hit = addr.IsValid() && block.Masked().Contains(addr)
 		case strings.ContainsAny(pattern, "*?"):
 			if strings.Trim(pattern, "0123456789abcdefABCDEF.:*?") != "" {
-				return false, fmt.Errorf("%.64q is not an address pattern; host names are not supported", pattern)
+				return false, fmt.Errorf(
+					"%.64q is not an address pattern; host names are not supported", pattern)
 			}
 			hit, _ = path.Match(pattern, addr.String()) // the pattern has no [ or \
 			hit = hit && addr.IsValid()
 		default:
 			want, err := netip.ParseAddr(pattern)
 			if err != nil {
-				return false, fmt.Errorf("%.64q is not an address; host names are not supported", pattern)
+				return false, fmt.Errorf("%.64q is not an address; host names are not supported",
+					pattern)
 			}
 			hit = want.Unmap() == addr
 		}
@@ -294,11 +301,13 @@ func (g *grant) mayForward(list []string, host string, port uint32, what string)
 		if strings.Contains(p, ":") {
 			wantHost, wantPort, _ = net.SplitHostPort(p) // validated by parseOptions
 		}
-		if (wantHost == "*" || strings.EqualFold(wantHost, host)) && (wantPort == "*" || wantPort == fmt.Sprint(port)) {
+		if (wantHost == "*" || strings.EqualFold(wantHost, host)) &&
+			(wantPort == "*" || wantPort == fmt.Sprint(port)) {
 			return nil
 		}
 	}
-	return fmt.Errorf("your key does not allow to %s %s", what, net.JoinHostPort(host, fmt.Sprint(port)))
+	return fmt.Errorf("your key does not allow to %s %s", what,
+		net.JoinHostPort(host, fmt.Sprint(port)))
 }
 
 // weak returns why the type or size of a key is not accepted, or nil.

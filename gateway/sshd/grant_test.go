@@ -101,7 +101,8 @@ func TestParseOptions(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(grant{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(grant{}),
+				cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -185,8 +186,10 @@ func TestMayForward(t *testing.T) {
 }
 
 func FuzzParseOptions(f *testing.F) {
-	for _, s := range []string{`principal="alice",kind="agent"`, `from="1.2.3.4,!5.*",command="a \" b"`, `permitopen="[::1]:*"`,
-		`expiry-time="20300102"`, `cert-authority,principals="a,b"`, `restrict,pty`, `=`, `a="`, `principal="`} {
+	for _, s := range []string{`principal="alice",kind="agent"`,
+		`from="1.2.3.4,!5.*",command="a \" b"`, `permitopen="[::1]:*"`,
+		`expiry-time="20300102"`, `cert-authority,principals="a,b"`, `restrict,pty`, `=`, `a="`,
+		`principal="`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, options string) {
@@ -201,7 +204,8 @@ func FuzzParseOptions(f *testing.F) {
 		if err := checkPrincipal(g.Name); err != nil {
 			t.Errorf("%q: principal %q: %v", options, g.Name, err)
 		}
-		if g.Kind != wire.Agent && g.Kind != wire.Person || g.Rights != wire.RightDrive && g.Rights != wire.RightWatch {
+		if g.Kind != wire.Agent && g.Kind != wire.Person || g.Rights != wire.RightDrive &&
+			g.Rights != wire.RightWatch {
 			t.Errorf("%q: kind %q, rights %q", options, g.Kind, g.Rights)
 		}
 		_ = g.admits(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, time.Now())

@@ -30,10 +30,12 @@ func (s *session) join(ctx context.Context, target wire.Target, watch bool) {
 // visit joins a person to a session until they leave or it ends. Their terminal is then restored,
 // and farewell receives their exit status and a last message. An error means that they could not
 // join.
-func (s *session) visit(ctx context.Context, target wire.Target, watch bool, farewell func(status int, words string)) error {
+func (s *session) visit(ctx context.Context, target wire.Target, watch bool,
+	farewell func(status int, words string)) error {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
-	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows), Prefix: s.client.server.prefix,
+	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols),
+		Rows: int(s.ask.pty.Rows), Prefix: s.client.server.prefix,
 		Public: s.client.public, Read: s.readPerson})
 	o := p.JoinOptions()
 	o.Watch = watch
@@ -46,7 +48,9 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool, far
 	if created != "" {
 		p.Welcome(created)
 	}
-	farewell(person.Run(ctx, p, at, s.channel.Requests, func(q *ssh.Request) { _ = q.Reply(s.window(p, q), nil) }))
+	farewell(person.Run(ctx, p, at, s.channel.Requests, func(q *ssh.Request) {
+		_ = q.Reply(s.window(p, q), nil)
+	}))
 	return nil
 }
 
@@ -82,7 +86,8 @@ func (s *session) window(p *person.Person, q *ssh.Request) bool {
 
 // attach joins a session. If its sandbox is missing and the client may create it, attach creates
 // it, and describes it in created. Otherwise created is empty.
-func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinOptions) (at *attach.Attachment, created string, err error) {
+func (s *session) attach(ctx context.Context, target wire.Target,
+	o attach.JoinOptions) (at *attach.Attachment, created string, err error) {
 	c := s.client
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -101,11 +106,13 @@ func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinO
 	}
 	began := time.Now()
 	// With Reuse, concurrent first logins get the same sandbox.
-	info, err := c.hub().Create(ctx, c.grant.Principal, lifecycle.NewSpec{Name: target.Sandbox, Reuse: true}, s.progress())
+	info, err := c.hub().Create(ctx, c.grant.Principal,
+		lifecycle.NewSpec{Name: target.Sandbox, Reuse: true}, s.progress())
 	if err != nil {
 		return nil, "", err
 	}
-	created = fmt.Sprintf("new sandbox %s (%s, %.2f s)", info.Name, info.ShortImage(), time.Since(began).Seconds())
+	created = fmt.Sprintf("new sandbox %s (%s, %.2f s)", info.Name, info.ShortImage(),
+		time.Since(began).Seconds())
 	at, err = c.hub().Sessions.Join(ctx, c.grant.Principal, target, o)
 	return at, created, err
 }

@@ -74,7 +74,8 @@ func writePublic(path string, key ssh.PublicKey, comment string) error {
 		return nil
 	}
 	line := bytes.TrimSuffix(ssh.MarshalAuthorizedKey(key), []byte("\n"))
-	if err := writeNew(path+".pub", fmt.Appendf(line, " %s\n", comment), 0o644); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := writeNew(path+".pub", fmt.Appendf(line, " %s\n", comment), 0o644); err != nil &&
+		!errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("key %s: %w", path, err)
 	}
 	return nil
@@ -91,7 +92,10 @@ func readKey(path string) (ssh.Signer, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key %s: other users can read it (mode %#o); run chmod 600, or remove it to create a new key", path, info.Mode().Perm())
+		return nil,
+			fmt.Errorf(
+				"key %s: other users can read it (mode %#o); run chmod 600, or remove it to "+
+					"create a new key", path, info.Mode().Perm())
 	}
 	b := make([]byte, 64<<10)
 	n, err := f.Read(b)

@@ -38,14 +38,16 @@ func TestKeyPair(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := ssh.FingerprintSHA256(again.PublicKey()), ssh.FingerprintSHA256(made.PublicKey()); got != want {
+		if got, want := ssh.FingerprintSHA256(again.PublicKey()),
+			ssh.FingerprintSHA256(made.PublicKey()); got != want {
 			t.Errorf("read %s, made %s", got, want)
 		}
 		public, err := os.ReadFile(path + ".pub")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(made.PublicKey()))) + " me@here\n"; string(public) != want {
+		if want := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(made.PublicKey()))) +
+			" me@here\n"; string(public) != want {
 			t.Errorf("public half is %q, want %q", public, want)
 		}
 		if err := weak(made.PublicKey()); err != nil {
@@ -68,7 +70,8 @@ func TestKeyPairRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{open, broken, filepath.Join(dir, "missing", "key")} {
-		if _, err := KeyPair(path, ED25519, ""); err == nil || !strings.Contains(err.Error(), path) {
+		if _, err := KeyPair(path, ED25519, ""); err == nil ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want an error that names it", path, err)
 		}
 	}
@@ -105,10 +108,12 @@ func home(t *testing.T) (dir string, own, alone ssh.PublicKey) {
 		t.Fatal(err)
 	}
 	other := newSigner(t)
-	if err := os.WriteFile(filepath.Join(dir, "id_colleague.pub"), []byte(keyLine("", other.PublicKey())), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "id_colleague.pub"),
+		[]byte(keyLine("", other.PublicKey())), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "id_odd.pub"), []byte("nonsense"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "id_odd.pub"), []byte("nonsense"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "id_odd"), nil, 0o600); err != nil {
@@ -138,7 +143,8 @@ func startAgent(t *testing.T) (socket string, held ssh.PublicKey) {
 		t.Fatal(err)
 	}
 	ring := agent.NewKeyring()
-	if err := ring.Add(agent.AddedKey{PrivateKey: private, Comment: "a \x1b[2J comment"}); err != nil {
+	if err := ring.Add(agent.AddedKey{PrivateKey: private,
+		Comment: "a \x1b[2J comment"}); err != nil {
 		t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "s")
@@ -197,7 +203,8 @@ func TestFirstRun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(string(b), "2027-01-01T00:00:00Z first run") || strings.ContainsRune(string(b), 0x1b) {
+			if !strings.Contains(string(b), "2027-01-01T00:00:00Z first run") ||
+				strings.ContainsRune(string(b), 0x1b) {
 				t.Errorf("the file says:\n%s", b)
 			}
 			// A later run trusts nothing new.

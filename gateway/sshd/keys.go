@@ -168,7 +168,8 @@ func (k *Keys) lookLocked() {
 			return
 		}
 		if k.now != nil || !errors.Is(err, fs.ErrNotExist) {
-			k.log.Error("cannot read authorized_keys; logins are disabled", "file", k.path, "err", err)
+			k.log.Error("cannot read authorized_keys; logins are disabled", "file", k.path, "err",
+				err)
 		}
 		f = &keyFile{err: err}
 	}
@@ -207,7 +208,8 @@ func (k *Keys) readLocked() (*keyFile, error) {
 		return nil, err
 	}
 	k.stamp = stampOf(info)
-	k.stamp.young = time.Since(k.stamp.mod).Abs() < clockTick || time.Since(k.stamp.meta).Abs() < clockTick
+	k.stamp.young = time.Since(k.stamp.mod).Abs() < clockTick ||
+		time.Since(k.stamp.meta).Abs() < clockTick
 	now := &keyFile{sum: sha256.Sum256(b)}
 	if k.now != nil && k.now.err == nil && k.now.sum == now.sum {
 		return nil, nil //nolint:nilnil // as above
@@ -237,7 +239,8 @@ func readKeyFile(f *os.File, info fs.FileInfo) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, errors.New("not a regular file")
 	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("other users can write it (mode %#o); run chmod 600", info.Mode().Perm())
+		return nil, fmt.Errorf("other users can write it (mode %#o); run chmod 600",
+			info.Mode().Perm())
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	switch {
@@ -253,7 +256,8 @@ func readKeyFile(f *os.File, info fs.FileInfo) ([]byte, error) {
 
 // parseKeys parses the lines of an authorized_keys file. It reports rejected lines with their
 // number, from 1.
-func parseKeys(b []byte, owner string, refused func(line int, err error)) (keys, signers map[string]*grant) {
+func parseKeys(b []byte, owner string, refused func(line int, err error)) (keys,
+	signers map[string]*grant) {
 	keys, signers = map[string]*grant{}, map[string]*grant{}
 	for n := 1; len(b) > 0; n++ {
 		var line []byte

@@ -32,7 +32,8 @@ func TestKeysFile(t *testing.T) {
 		"ssh-ed25519 AAAAshort x\n", // a short key
 	)
 	k := OpenKeys(path, "owner", slog.New(slog.NewTextHandler(&logged, nil)))
-	if g := k.lookup(alice.PublicKey()); g == nil || g.Name != "alice" || g.Key != ssh.FingerprintSHA256(alice.PublicKey()) {
+	if g := k.lookup(alice.PublicKey()); g == nil || g.Name != "alice" ||
+		g.Key != ssh.FingerprintSHA256(alice.PublicKey()) {
 		t.Errorf("alice's key: got %+v", g)
 	}
 	if g := k.lookup(bob.PublicKey()); g == nil || g.Name != "owner" {
@@ -41,7 +42,8 @@ func TestKeysFile(t *testing.T) {
 	if g := k.lookup(bad.PublicKey()); g != nil {
 		t.Errorf("a line with an unknown option lets in %+v", g)
 	}
-	if k.lookup(ca.PublicKey()) != nil || k.authority(ca.PublicKey()) == nil || k.authority(alice.PublicKey()) != nil {
+	if k.lookup(ca.PublicKey()) != nil || k.authority(ca.PublicKey()) == nil ||
+		k.authority(alice.PublicKey()) != nil {
 		t.Error("authorities and keys are mixed up")
 	}
 	for _, want := range []string{"line=5", "line=7", "line=8", "line=9"} {
@@ -49,7 +51,8 @@ func TestKeysFile(t *testing.T) {
 			t.Errorf("log does not name %s:\n%s", want, logged.String())
 		}
 	}
-	if got, want := k.Principals(), 4; got != want { // alice, owner, and an authority that may name anyone
+	// Alice, owner, and an authority that may name anyone.
+	if got, want := k.Principals(), 4; got != want {
 		t.Errorf("%d principals, want %d", got, want)
 	}
 }
@@ -61,13 +64,15 @@ func TestLogsIn(t *testing.T) {
 	for _, tt := range []struct {
 		principal        string
 		key, certificate bool
-	}{{"alice", true, true}, {"owner", true, false}, {"bob", false, true}, {"alcie", false, false}, {"", false, false}} {
+	}{{"alice", true, true}, {"owner", true, false}, {"bob", false, true}, {"alcie", false, false},
+		{"", false, false}} {
 		key, certificate := OpenKeys(writeKeys(t, lines...), "owner", nil).LogsIn(tt.principal)
 		if key != tt.key || certificate != tt.certificate {
 			t.Errorf("%q: by key %v, by certificate %v", tt.principal, key, certificate)
 		}
 	}
-	k := OpenKeys(writeKeys(t, append(lines, keyLine(`cert-authority`, any.PublicKey()))...), "owner", nil)
+	k := OpenKeys(writeKeys(t, append(lines, keyLine(`cert-authority`, any.PublicKey()))...),
+		"owner", nil)
 	if key, certificate := k.LogsIn("alcie"); key || !certificate {
 		t.Errorf("an authority for all principals: by key %v, by certificate %v", key, certificate)
 	}
@@ -206,7 +211,8 @@ func TestWeakKeys(t *testing.T) {
 			t.Errorf("%s: %v, want accepted %v", tt.name, err, tt.ok)
 		}
 	}
-	for name, key := range map[string]ssh.PublicKey{"exponent 1": rsaKey(2048, 1), "20000 bits": rsaKey(20000, 3)} {
+	for name, key := range map[string]ssh.PublicKey{"exponent 1": rsaKey(2048, 1),
+		"20000 bits": rsaKey(20000, 3)} {
 		began := time.Now()
 		if k := OpenKeys(writeKeys(t, keyLine("", key)), "owner", nil); k.lookup(key) != nil {
 			t.Errorf("%s: let in", name)

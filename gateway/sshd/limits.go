@@ -13,19 +13,24 @@ import (
 
 // Limits apply to clients before and after login. Defaults are OpenSSH's where it has them.
 type Limits struct {
-	Grace           time.Duration  // time for a login; default 30 s
-	Unauthenticated int            // connections that are not logged in; default 64
-	EarlyDrop       int            // number of those above which some are dropped at random; default 32
-	PerSource       int            // number of those from one IPv4 address or IPv6 /64; default 8
-	Own             int            // further such connections for the admin's programs on this machine; 0: they count like others
-	Tries           int            // failed attempts on one connection; default 6
-	Sessions        int            // concurrent session channels of a connection; default 32
-	Channels        int            // concurrent channels of a connection, including sessions; default 256
-	Unread          int64          // unread bytes of a connection; default 32 MiB
-	Memory          int64          // bytes in use by the process; above it, connections with the most unread bytes are ended; default 1 GiB
-	Keepalive       time.Duration  // interval of keepalives to a silent client; default 30 s
-	KeepaliveMax    int            // unanswered keepalives before it is disconnected; default 4
-	Exempt          []netip.Prefix // sources without PerSource limit and penalties
+	Grace           time.Duration // time for a login; default 30 s
+	Unauthenticated int           // connections that are not logged in; default 64
+	// Number of those above which some are dropped at random; default 32.
+	EarlyDrop int
+	PerSource int // number of those from one IPv4 address or IPv6 /64; default 8
+	// Further such connections for the admin's programs on this machine; 0: they count like others.
+	Own      int
+	Tries    int // failed attempts on one connection; default 6
+	Sessions int // concurrent session channels of a connection; default 32
+	// Concurrent channels of a connection, including sessions; default 256.
+	Channels int
+	Unread   int64 // unread bytes of a connection; default 32 MiB
+	// Bytes in use by the process; above it, connections with the most unread bytes are ended;
+	// default 1 GiB.
+	Memory       int64
+	Keepalive    time.Duration  // interval of keepalives to a silent client; default 30 s
+	KeepaliveMax int            // unanswered keepalives before it is disconnected; default 4
+	Exempt       []netip.Prefix // sources without PerSource limit and penalties
 }
 
 func (l Limits) withDefaults() Limits {
@@ -71,7 +76,8 @@ type gate struct {
 	waiting   []*slot                // guarded by mu; oldest first
 	sources   map[netip.Prefix]int   // guarded by mu; number of waiting by source
 	penalties map[netip.Prefix]fines // guarded by mu
-	own       int                    // guarded by mu; number of the admin's connections, which are not in waiting
+	// Guarded by mu; number of the admin's connections, which are not in waiting.
+	own int
 }
 
 func newGate(l Limits) *gate {
@@ -102,7 +108,8 @@ func (g *gate) enter(addr net.Addr, own bool, evict func()) (*slot, error) {
 		s.source = sourceOf(tcp.AddrPort().Addr())
 	}
 	s.exempt = !s.source.IsValid() ||
-		slices.ContainsFunc(g.limits.Exempt, func(p netip.Prefix) bool { return p.Contains(s.source.Addr()) })
+		slices.ContainsFunc(g.limits.Exempt,
+			func(p netip.Prefix) bool { return p.Contains(s.source.Addr()) })
 
 	victim, err := g.admit(s)
 	if victim != nil {
@@ -129,7 +136,9 @@ func (g *gate) admit(s *slot) (victim *slot, err error) {
 			return nil, errors.New("source is blocked for a while after failed logins")
 		}
 		if g.sources[s.source] >= g.limits.PerSource {
-			return nil, fmt.Errorf("limit of %d connections of this source that are not logged in reached", g.limits.PerSource)
+			return nil,
+				fmt.Errorf("limit of %d connections of this source that are not logged in reached",
+					g.limits.PerSource)
 		}
 	}
 	if g.dropLocked() {
@@ -139,7 +148,8 @@ func (g *gate) admit(s *slot) (victim *slot, err error) {
 			g.removeLocked(oldest)
 			victim = oldest
 		} else {
-			return nil, fmt.Errorf("limit reached: %d connections are not logged in", len(g.waiting))
+			return nil, fmt.Errorf("limit reached: %d connections are not logged in",
+				len(g.waiting))
 		}
 	}
 	g.waiting = append(g.waiting, s)

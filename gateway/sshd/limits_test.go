@@ -102,7 +102,8 @@ func TestFullMakesRoom(t *testing.T) {
 	g := newTestGate(Limits{})
 	evicted := 0
 	for i := range 64 {
-		_, err := g.enter(&net.TCPAddr{IP: net.IPv4(198, 51, byte(i), 1)}, false, func() { evicted++ })
+		_, err := g.enter(&net.TCPAddr{IP: net.IPv4(198, 51, byte(i), 1)}, false,
+			func() { evicted++ })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +199,8 @@ func TestPenalties(t *testing.T) {
 		g := newTestGate(Limits{})
 		for i := range maxFined + 100 {
 			s := &slot{gate: g.gate, since: g.clock, failures: 1,
-				source: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
+				source: netip.PrefixFrom(
+					netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
 			s.release()
 		}
 		if n := len(g.penalties); n > maxFined {
@@ -213,7 +215,8 @@ func TestOwnUsersPlaces(t *testing.T) {
 	g := newTestGate(Limits{Own: 100, Unauthenticated: 4, EarlyDrop: 1, PerSource: 2})
 	g.chance = 0 // every possible drop happens
 	enter := func(own bool) (*slot, error) {
-		return g.enter(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, own, func() { t.Error("a connection was evicted") })
+		return g.enter(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, own,
+			func() { t.Error("a connection was evicted") })
 	}
 	stranger, err := enter(false)
 	if err != nil {

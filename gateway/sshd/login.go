@@ -41,7 +41,8 @@ func loginOf(p *ssh.Permissions) *login {
 
 // login decides on one public key. The result applies to this attempt only; the user name is not
 // considered.
-func (k *Keys) login(c ssh.ConnMetadata, key ssh.PublicKey, now time.Time) (*ssh.Permissions, error) {
+func (k *Keys) login(c ssh.ConnMetadata, key ssh.PublicKey, now time.Time) (*ssh.Permissions,
+	error) {
 	g, err := k.look().admit(c.RemoteAddr(), key, now)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errLogin, err)
@@ -114,7 +115,8 @@ func (f *keyFile) certified(cert *ssh.Certificate, now time.Time) (*grant, error
 	if !line.names(name) {
 		return nil, fmt.Errorf("the authority may not name %q", name)
 	}
-	checker := ssh.CertChecker{SupportedCriticalOptions: []string{optCommand, optSource}, Clock: func() time.Time { return now }}
+	checker := ssh.CertChecker{SupportedCriticalOptions: []string{optCommand, optSource},
+		Clock: func() time.Time { return now }}
 	if err := checker.CheckCert(name, cert); err != nil {
 		return nil, err
 	}
@@ -122,7 +124,8 @@ func (f *keyFile) certified(cert *ssh.Certificate, now time.Time) (*grant, error
 	g := *line
 	g.Name, g.Key, g.authority = name, ssh.FingerprintSHA256(cert.Key), false
 	if cert.ValidBefore <= math.MaxInt64 {
-		if end := time.Unix(int64(cert.ValidBefore), 0); g.Options.Expires.IsZero() || end.Before(g.Options.Expires) {
+		if end := time.Unix(int64(cert.ValidBefore), 0); g.Options.Expires.IsZero() ||
+			end.Before(g.Options.Expires) {
 			g.Options.Expires = end
 		}
 	}

@@ -26,12 +26,15 @@ func tryLogin(k *Keys, key ssh.PublicKey) (*grant, error) {
 }
 
 // certify returns a valid certificate for key, unless change makes it invalid.
-func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, change func(*ssh.Certificate)) *ssh.Certificate {
+func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey,
+	change func(*ssh.Certificate)) *ssh.Certificate {
 	t.Helper()
 	c := &ssh.Certificate{
 		Key: key, CertType: ssh.UserCert, ValidPrincipals: []string{"alice", "team"},
-		ValidAfter: uint64(testTime.Add(-time.Hour).Unix()), ValidBefore: uint64(testTime.Add(time.Hour).Unix()),
-		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": "", "permit-port-forwarding": "",
+		ValidAfter:  uint64(testTime.Add(-time.Hour).Unix()),
+		ValidBefore: uint64(testTime.Add(time.Hour).Unix()),
+		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": "",
+			"permit-port-forwarding":  "",
 			"permit-agent-forwarding": "", "permit-X11-forwarding": ""}},
 	}
 	if change != nil {
@@ -108,7 +111,9 @@ func TestCertificates(t *testing.T) {
 	})
 	t.Run("what it leaves out is not allowed", func(t *testing.T) {
 		k := OpenKeys(writeKeys(t, keyLine("cert-authority", ca.PublicKey())), "owner", nil)
-		g, err := tryLogin(k, certify(t, ca, user.PublicKey(), func(c *ssh.Certificate) { c.Extensions = nil }))
+		g, err := tryLogin(k, certify(t, ca, user.PublicKey(), func(c *ssh.Certificate) {
+			c.Extensions = nil
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +133,8 @@ func TestCertificates(t *testing.T) {
 		c := certify(t, ca, user.PublicKey(), func(c *ssh.Certificate) {
 			c.CriticalOptions = map[string]string{"source-address": "198.51.100.0/24,203.0.113.7"}
 		})
-		if _, err := k.login(attempt{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}}, c, testTime); err == nil {
+		if _, err := k.login(attempt{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}}, c,
+			testTime); err == nil {
 			t.Error("logged in from another address")
 		}
 		p, err := k.login(attempt{addr: &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7)}}, c, testTime)

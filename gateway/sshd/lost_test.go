@@ -40,7 +40,8 @@ func TestLostCommandSaysWhy(t *testing.T) {
 	if err := session.Wait(); !errors.As(err, new(*ssh.ExitMissingError)) {
 		t.Errorf("%v, want no exit status", err)
 	}
-	if got := said.String(); !strings.HasPrefix(got, "sandboxd: sandbox demo ") || !strings.Contains(got, "it may have run") || strings.Count(got, "\n") != 1 {
+	if got := said.String(); !strings.HasPrefix(got, "sandboxd: sandbox demo ") ||
+		!strings.Contains(got, "it may have run") || strings.Count(got, "\n") != 1 {
 		t.Errorf("it reads %q", got)
 	}
 }

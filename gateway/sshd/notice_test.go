@@ -15,7 +15,8 @@ import (
 func (w *world) two() (owner, guest *seat) {
 	w.t.Helper()
 	w.sandbox("demo")
-	if err := w.hub.Share(w.t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightDrive}, "demo", "bob", wire.RightDrive); err != nil {
+	if err := w.hub.Share(w.t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person,
+		Rights: wire.RightDrive}, "demo", "bob", wire.RightDrive); err != nil {
 		w.t.Fatal(err)
 	}
 	w.shared()
@@ -37,14 +38,17 @@ func TestPersonUnsentLine(t *testing.T) {
 	s.sees("rm -rf /srv/data")
 	s.types("\x1dg")
 	s.until("gave it back", func() bool { return strings.Contains(s.status(), "given back") })
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo h''i"}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo h''i"}); err != nil {
 		t.Fatal(err)
 	}
 	s.sees("\nhi")
 	s.until("notice of the line", func() bool {
-		return strings.Contains(s.status(), "your unsent line was cleared by a command of agent:alice")
+		return strings.Contains(s.status(),
+			"your unsent line was cleared by a command of agent:alice")
 	})
-	if text := s.text(); !strings.Contains(text, "rm -rf /srv/data ^C\n") || !strings.Contains(text, "echo h''i\n") {
+	if text := s.text(); !strings.Contains(text, "rm -rf /srv/data ^C\n") ||
+		!strings.Contains(text, "echo h''i\n") {
 		t.Errorf("the terminal shows:\n%s", text)
 	}
 }
@@ -54,14 +58,20 @@ func TestPersonNewerNotice(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	owner, guest := w.two()
 	var took time.Duration
-	for range 5 { // notices also expire: one of these rounds must be faster, however busy the machine is
+	// Notices also expire: one of these rounds must be faster, however busy the machine is.
+	for range 5 {
 		owner.types("\x1dt")
-		owner.until("drives", func() bool { return strings.Contains(owner.status(), "the keyboard is yours") })
+		owner.until("drives", func() bool {
+			return strings.Contains(owner.status(), "the keyboard is yours")
+		})
 		owner.types("\x1dg")
-		owner.until("gave it back", func() bool { return strings.Contains(owner.status(), "given back") })
+		owner.until("gave it back", func() bool {
+			return strings.Contains(owner.status(), "given back")
+		})
 		start := time.Now()
 		guest.types("\x1dt")
-		owner.until("sees the new holder", func() bool { return strings.Contains(owner.status(), "person:bob typing") })
+		owner.until("sees the new holder",
+			func() bool { return strings.Contains(owner.status(), "person:bob typing") })
 		if took = time.Since(start); took < person.NoticeTime/2 {
 			return
 		}
@@ -72,22 +82,28 @@ func TestPersonNewerNotice(t *testing.T) {
 // When a take interrupts a paste, a notice says how much was dropped, whatever notice comes first.
 func TestPersonPasteCutByTake(t *testing.T) {
 	const size = 150_000
-	for _, tt := range []struct{ name, begin, end string }{{"bracketed", "\x1b[200~", "\x1b[201~"}, {"not bracketed", "", ""}} {
+	for _, tt := range []struct{ name, begin, end string }{{"bracketed", "\x1b[200~", "\x1b[201~"},
+		{"not bracketed", "", ""}} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, worldOptions{})
 			owner, guest := w.two()
 			guest.types("\x1dt")
-			guest.until("drives", func() bool { return strings.Contains(guest.status(), "the keyboard is yours") })
+			guest.until("drives", func() bool {
+				return strings.Contains(guest.status(), "the keyboard is yours")
+			})
 			guest.types("stty raw -echo; echo rea''dy; sleep 600\r")
 			guest.sees("ready")
 			go guest.types(tt.begin + strings.Repeat("x", size) + tt.end)
 			owner.types("\x1dt")
-			owner.until("drives", func() bool { return strings.Contains(owner.status(), "the keyboard is yours") })
+			owner.until("drives", func() bool {
+				return strings.Contains(owner.status(), "the keyboard is yours")
+			})
 			guest.until("notice of dropped bytes", func() bool {
 				_, status, _ := strings.Cut(guest.status(), "~main   ")
 				var n int
 				_, _ = fmt.Sscanf(status, "%d bytes", &n)
-				return n > size-20_000 && n <= size && strings.Contains(status, "dropped: person:alice holds the keyboard")
+				return n > size-20_000 && n <= size &&
+					strings.Contains(status, "dropped: person:alice holds the keyboard")
 			})
 		})
 	}

@@ -10,12 +10,14 @@ func TestExitCodes(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	for _, want := range []int{0, 1, 2, 7, 126, 127, 130, 137, 255} {
-		if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", fmt.Sprintf("exit %d", want)), ""); got != (result{exit: want}) {
+		if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", fmt.Sprintf("exit %d", want)),
+			""); got != (result{exit: want}) {
 			t.Errorf("exit %d: got %+v", want, got)
 		}
 	}
 	// A signal is sent as exit-signal; the OpenSSH client exits with 255.
-	if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "kill -TERM $$"), ""); got.exit != 255 || got.stdout != "" {
+	if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "kill -TERM $$"), ""); got.exit != 255 ||
+		got.stdout != "" {
 		t.Errorf("killed: got %+v", got)
 	}
 	got := outcome(t, w.ssh("alice", "-tt", "demo@127.0.0.1", "exit 7"), "")

@@ -59,7 +59,8 @@ func TestListensBeforeChannels(t *testing.T) {
 	defer running.Wait()
 	for i := range 50 {
 		forward := wire.TCPForward{Host: "127.0.0.1", Port: uint32(10_000 + i)}
-		if _, _, err := c.SendRequest(wire.GlobalTCPForward, false, wire.Marshal(forward)); err != nil {
+		if _, _, err := c.SendRequest(wire.GlobalTCPForward, false,
+			wire.Marshal(forward)); err != nil {
 			t.Fatal(err)
 		}
 		var ch ssh.Channel
@@ -68,14 +69,16 @@ func TestListensBeforeChannels(t *testing.T) {
 			ch, reqs = openSession(t, c)
 		} else {
 			var err error
-			if ch, reqs, err = c.OpenChannel(wire.ChannelDirectTCP, wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1})); err != nil {
+			if ch, reqs, err = c.OpenChannel(wire.ChannelDirectTCP,
+				wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1})); err != nil {
 				t.Fatal(err)
 			}
 		}
 		running.Go(func() {
 			go ssh.DiscardRequests(reqs)
 			if i%2 == 0 {
-				if ok, err := ch.SendRequest("exec", true, wire.Marshal(wire.Exec{Command: "x"})); !ok || err != nil {
+				if ok, err := ch.SendRequest(
+					"exec", true, wire.Marshal(wire.Exec{Command: "x"})); !ok || err != nil {
 					t.Errorf("exec: %v, %v", ok, err)
 				}
 			}
@@ -133,7 +136,8 @@ func TestNoMoreSessionsBehindOne(t *testing.T) {
 		}
 		cork := &corked{Conn: raw, packets: make(chan struct{}, 16)}
 		sc, chans, reqs, err := ssh.NewClientConn(cork, w.addr, &ssh.ClientConfig{User: "demo",
-			Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))}, HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+			Auth:            []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
+			HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +166,8 @@ func TestNoMoreSessionsBehindOne(t *testing.T) {
 		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.NewSession(); err == nil || !strings.Contains(err.Error(), "no-more-sessions") {
+		if _, err := c.NewSession(); err == nil ||
+			!strings.Contains(err.Error(), "no-more-sessions") {
 			t.Errorf("one more: %v", err)
 		}
 		c.Close()
@@ -179,7 +184,8 @@ func TestAnswerBeforeConnection(t *testing.T) {
 		var serving sync.WaitGroup
 		defer serving.Wait()
 		serving.Go(func() {
-			sessions(func(_ ssh.Channel, reqs <-chan *ssh.Request) { ssh.DiscardRequests(reqs) })(conn, chans, nil)
+			sessions(func(_ ssh.Channel, reqs <-chan *ssh.Request) { ssh.DiscardRequests(reqs) })(
+				conn, chans, nil)
 		})
 		port := uint32(10_000)
 		for q := range reqs {
@@ -191,7 +197,8 @@ func TestAnswerBeforeConnection(t *testing.T) {
 			port++
 			_ = q.Reply(true, wire.Marshal(wire.TCPForwardReply{Port: port}))
 			ch, requests, err := conn.OpenChannel(wire.ChannelForwardedTCP,
-				wire.Marshal(wire.DirectTCP{Host: f.Host, Port: port, OriginHost: "127.0.0.1", OriginPort: 1}))
+				wire.Marshal(wire.DirectTCP{Host: f.Host, Port: port, OriginHost: "127.0.0.1",
+					OriginPort: 1}))
 			if err == nil {
 				ch.Close()
 				serving.Go(func() { ssh.DiscardRequests(requests) })
@@ -214,7 +221,8 @@ func TestAnswerBeforeConnection(t *testing.T) {
 			}
 		})
 		for range 300 {
-			if ok, _, err := c.SendRequest(wire.GlobalTCPForward, true, wire.Marshal(wire.TCPForward{Host: "localhost"})); !ok || err != nil {
+			if ok, _, err := c.SendRequest(wire.GlobalTCPForward, true,
+				wire.Marshal(wire.TCPForward{Host: "localhost"})); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
 			if err := <-connected; err != nil {
@@ -252,7 +260,8 @@ func TestAwait(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if err := await(t.Context(), never); !errors.As(err, new(*wire.Error)) || time.Since(began) != dialTimeout {
+		if err := await(t.Context(), never); !errors.As(err, new(*wire.Error)) ||
+			time.Since(began) != dialTimeout {
 			t.Errorf("never answered: %v after %v", err, time.Since(began))
 		}
 	})
@@ -282,7 +291,8 @@ func TestAcceptAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{HostKeys: []ssh.Signer{newSigner(t)}, Keys: OpenKeys(writeKeys(t), "owner", nil)})
+	s, err := New(Options{HostKeys: []ssh.Signer{newSigner(t)},
+		Keys: OpenKeys(writeKeys(t), "owner", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,20 +35,24 @@ func peerIsOurs(c net.Conn) bool {
 // userOfTCP asks the kernel for the user of the connected socket on this machine that is bound to
 // local (sock_diag(7)).
 func userOfTCP(local, remote netip.AddrPort) (uid uint32, err error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC,
+		unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return 0, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Sendto(fd, diagnose(local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, diagnose(local, remote), 0,
+		&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, os.NewSyscallError("sendto", err)
 	}
 	answer := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT) // the answer is ready when sendto returns
+	// The answer is ready when sendto returns.
+	n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT)
 	if err != nil {
 		return 0, os.NewSyscallError("recvfrom", err)
 	}
-	if n < diagHeader+diagAnswer || binary.NativeEndian.Uint16(answer[4:]) != unix.SOCK_DIAG_BY_FAMILY {
+	if n < diagHeader+diagAnswer || binary.NativeEndian.Uint16(
+		answer[4:]) != unix.SOCK_DIAG_BY_FAMILY {
 		return 0, fmt.Errorf("no socket from %v to %v", local, remote)
 	}
 	return binary.NativeEndian.Uint32(answer[diagHeader+diagUser:]), nil

@@ -26,7 +26,8 @@ func connectAs(t *testing.T, uid uint32, addr string, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := fmt.Sprintf(`for i in $(seq %d); do exec {fd}<>/dev/tcp/%s/%s; done; echo there; read`, n, host, port)
+	script := fmt.Sprintf(
+		`for i in $(seq %d); do exec {fd}<>/dev/tcp/%s/%s; done; echo there; read`, n, host, port)
 	cmd := exec.Command("bash", "-c", script)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -91,7 +92,8 @@ func TestPeerIsOurs(t *testing.T) {
 // of those at once block neither each other nor others.
 func TestManyLoginsAtOnce(t *testing.T) {
 	const logins = 50
-	l := Limits{Own: 2 * logins, Unauthenticated: 8, EarlyDrop: 1, Grace: time.Hour, Exempt: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	l := Limits{Own: 2 * logins, Unauthenticated: 8, EarlyDrop: 1, Grace: time.Hour,
+		Exempt: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	w := newWorld(t, worldOptions{limits: l})
 	all := func() {
 		t.Helper()

@@ -36,7 +36,8 @@ type seat struct {
 func (w *world) sit(key string, args ...string) *seat {
 	w.t.Helper()
 	const cols, rows = 100, 20
-	s := &seat{t: w.t, cmd: w.ssh(key, args...), show: screen.New(screen.Options{Cols: cols, Rows: rows}), over: make(chan struct{})}
+	s := &seat{t: w.t, cmd: w.ssh(key, args...),
+		show: screen.New(screen.Options{Cols: cols, Rows: rows}), over: make(chan struct{})}
 	s.cmd.Env = append(s.cmd.Env, "TERM=xterm-256color")
 	var err error
 	if s.tty, err = pty.StartWithSize(s.cmd, &pty.Winsize{Cols: cols, Rows: rows}); err != nil {
@@ -130,7 +131,8 @@ var (
 // shared returns the shared attachment of the principal's commands on main.
 func (w *world) shared() *attach.Attachment {
 	w.t.Helper()
-	at, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true})
+	at, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent,
+		wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -142,7 +144,8 @@ func TestPersonFirstLogin(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("notice of the new sandbox", func() bool {
-		return strings.Contains(s.status(), "new sandbox demo (base, 0.") && strings.Contains(s.status(), "^]? help")
+		return strings.Contains(s.status(), "new sandbox demo (base, 0.") &&
+			strings.Contains(s.status(), "^]? help")
 	})
 	s.types("echo $((6*7))\r")
 	s.sees("42")
@@ -155,7 +158,8 @@ func TestPersonFirstLogin(t *testing.T) {
 		t.Errorf("last words:\n%s", s.text())
 	}
 	// The terminal is restored.
-	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(all, "\x1b[?1049h") {
+	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(
+		all, "\x1b[?1049h") {
 		t.Error("the alternate screen is still on")
 	}
 }
@@ -165,18 +169,23 @@ func TestPersonTakesFromAgent(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	agent := w.shared()
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo from the agent; read answer; echo got $answer", TimeoutMS: 20000}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo from the agent; read answer; echo got $answer",
+			TimeoutMS: 20000}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.sees("from the agent")
 	s.until("sees the keyboard holder", func() bool {
-		return strings.Contains(s.status(), "demo~main") && strings.Contains(s.status(), "agent:alice typing") &&
-			strings.Contains(s.status(), "you: watching") && strings.Contains(s.status(), "^]t take")
+		return strings.Contains(s.status(), "demo~main") &&
+			strings.Contains(s.status(), "agent:alice typing") &&
+			strings.Contains(s.status(), "you: watching") &&
+			strings.Contains(s.status(), "^]t take")
 	})
 	s.types("x")
 	s.until("gets a hint", func() bool {
-		return strings.Contains(s.status(), "agent:alice") && strings.Contains(s.status(), "^]t take")
+		return strings.Contains(s.status(), "agent:alice") &&
+			strings.Contains(s.status(), "^]t take")
 	})
 	s.types("\x1dt")
 	s.until("drives", func() bool { return agentLost(agent) })
@@ -204,7 +213,8 @@ func TestPersonGivesAndTypes(t *testing.T) {
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 	var took time.Duration
-	for range 5 { // notices also expire: one of these rounds must be faster, however busy the machine is
+	// Notices also expire: one of these rounds must be faster, however busy the machine is.
+	for range 5 {
 		s.types("x")
 		s.until("types", func() bool { return strings.Contains(s.status(), "you: typing") })
 		s.types("\x1dg")
@@ -232,14 +242,17 @@ func TestPersonScrollbackAfterFlood(t *testing.T) {
 		s.mu.Unlock()
 		s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 		s.types("\x1dt")
-		s.until("types, and the notice of that has gone: nothing else is drawn", func() bool { return strings.Contains(s.status(), "you: typing") })
-		s.types("clear; PS1=; for i in $(seq 30); do seq -f '" + end + " %.0f' $((i*100)) $((i*100+99)); sleep 0.01; done; echo " + end + "''-now\r")
+		s.until("types, and the notice of that has gone: nothing else is drawn",
+			func() bool { return strings.Contains(s.status(), "you: typing") })
+		s.types("clear; PS1=; for i in $(seq 30); do seq -f '" + end +
+			" %.0f' $((i*100)) $((i*100+99)); sleep 0.01; done; echo " + end + "''-now\r")
 		s.sees(end + "-now")
 		if leaves {
 			s.types("\x1dd")
 			s.leaves()
 		}
-		s.until("has the end of the flood in the scrollback", func() bool { return s.above(end + " 3080") })
+		s.until("has the end of the flood in the scrollback",
+			func() bool { return s.above(end + " 3080") })
 		for _, line := range []string{" 2200", " 2700", " 3000"} {
 			if !s.above(end + line) {
 				t.Errorf("%s%s is not in the scrollback", end, line)
@@ -273,7 +286,8 @@ func TestPersonNarrow(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	agent := w.shared()
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "read answer"}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "read answer"}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.sit("alice", "demo@127.0.0.1")
@@ -305,17 +319,20 @@ func TestPersonWatchOnly(t *testing.T) {
 	w.sandbox("demo")
 	agent := w.shared()
 	s := w.sit("watch", "demo@127.0.0.1")
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
 		t.Fatal(err)
 	}
 	s.sees("visible")
 	s.types("touch typed\r\x1dt")
 	s.until("notice", func() bool { return strings.Contains(s.status(), "may only watch") })
-	reply, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "ls typed; echo $LINES"})
+	reply, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "ls typed; echo $LINES"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(reply.Result.Output, "typed\n") && !strings.Contains(reply.Result.Output, "No such file") {
+	if strings.Contains(reply.Result.Output, "typed\n") &&
+		!strings.Contains(reply.Result.Output, "No such file") {
 		t.Errorf("the watcher typed: %q", reply.Result.Output)
 	}
 	s.types("\x1dd")
@@ -332,15 +349,23 @@ func TestPersonSize(t *testing.T) {
 	if cols, rows := agent.Live().Size(); cols != wire.DefaultCols || rows != wire.DefaultRows {
 		t.Errorf("joining made it %d×%d", cols, rows)
 	}
-	s.until("notice that it is clipped", func() bool { return strings.Contains(s.status(), "200×50") })
+	s.until("notice that it is clipped",
+		func() bool { return strings.Contains(s.status(), "200×50") })
 	s.types("\x1dt")
-	s.until("the terminal has the driver's size", func() bool { cols, rows := agent.Live().Size(); return cols == 100 && rows == 19 })
+	s.until("the terminal has the driver's size",
+		func() bool { cols, rows := agent.Live().Size(); return cols == 100 && rows == 19 })
 	if err := pty.Setsize(s.tty, &pty.Winsize{Cols: 90, Rows: 30}); err != nil {
 		t.Fatal(err)
 	}
-	s.until("resizes", func() bool { cols, rows := agent.Live().Size(); return cols == 90 && rows == 29 })
+	s.until("resizes", func() bool {
+		cols, rows := agent.Live().Size()
+		return cols == 90 && rows == 29
+	})
 	s.types("\x1dg")
-	s.until("gives the size back", func() bool { cols, rows := agent.Live().Size(); return cols == 200 && rows == 50 })
+	s.until("gives the size back", func() bool {
+		cols, rows := agent.Live().Size()
+		return cols == 200 && rows == 50
+	})
 }
 
 // Only control sequences of the renderer reach a person, none of the program's.
@@ -349,16 +374,19 @@ func TestPersonSafety(t *testing.T) {
 	w.sandbox("demo")
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
-	s.types(`printf '\033]0;title\007\033]52;c;aGk=\007\033P+q544e\033\\\033[5i\033[21t\033[?1000h\033]8;;file:///\033\\link\033]8;;\033\\'; echo; echo sa''fe` + "\r")
+	s.types(
+		`printf '\033]0;title\007\033]52;c;aGk=\007\033P+q544e\033\\\033[5i\033[21t\033[?1000h\033]8;;file:///\033\\link\033]8;;\033\\'; echo; echo sa''fe` + "\r")
 	s.sees("safe")
-	for _, bad := range []string{"\x1b]", "\x1bP", "\x1b_", "\x1b^", "\x1bX", "\x1b[5i", "\x1b[21t", "\x9d", "\x90"} {
+	for _, bad := range []string{"\x1b]", "\x1bP", "\x1b_", "\x1b^", "\x1bX", "\x1b[5i", "\x1b[21t",
+		"\x9d", "\x90"} {
 		if strings.Contains(s.bytes(), bad) {
 			t.Errorf("%q reached the terminal", bad)
 		}
 	}
 	s.types("\x1dd")
 	s.leaves()
-	if all := s.bytes(); strings.Contains(all, "\x1b[?1000h") && strings.LastIndex(all, "\x1b[?1000l") < strings.LastIndex(all, "\x1b[?1000h") {
+	if all := s.bytes(); strings.Contains(all, "\x1b[?1000h") &&
+		strings.LastIndex(all, "\x1b[?1000l") < strings.LastIndex(all, "\x1b[?1000h") {
 		t.Error("mouse reports are still on")
 	}
 }
@@ -376,10 +404,13 @@ func TestTwoPeople(t *testing.T) {
 	// OpenSSH's ~. only detaches.
 	one.types("\r~.")
 	one.leaves()
-	two.until("sees the keyboard free", func() bool { return !strings.Contains(two.status(), "person:alice typing") })
+	two.until("sees the keyboard free", func() bool {
+		return !strings.Contains(two.status(), "person:alice typing")
+	})
 	two.types("\x1dt")
 	two.until("drives", func() bool {
-		return strings.Contains(two.status(), "yours") || strings.Contains(two.status(), "you: typing")
+		return strings.Contains(two.status(), "yours") ||
+			strings.Contains(two.status(), "you: typing")
 	})
 	two.types("echo al''one\r")
 	two.sees("alone")
@@ -391,11 +422,13 @@ func TestPersonSentAway(t *testing.T) {
 	w.sandbox("demo")
 	s := w.sit("alice", "demo~build@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~build") })
-	n, err := w.hub.Sessions.Disconnect(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
+	n, err := w.hub.Sessions.Disconnect(t.Context(), alicePerson,
+		wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
 	if n != 1 || err != nil {
 		t.Fatalf("kicked %d, %v", n, err)
 	}
-	if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "the owner disconnected you from demo~build") {
+	if got := s.leaves(); got != 255 || !strings.Contains(
+		s.text(), "the owner disconnected you from demo~build") {
 		t.Errorf("exit status %d:\n%s", got, s.text())
 	}
 }
@@ -410,7 +443,8 @@ func TestPersonAtClosingTime(t *testing.T) {
 		s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
 		began := time.Now()
 		w.closeDoor()
-		if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "the gateway is stopping; demo~main continues") {
+		if got := s.leaves(); got != 255 ||
+			!strings.Contains(s.text(), "the gateway is stopping; demo~main continues") {
 			t.Errorf("exit status %d:\n%s", got, s.text())
 		}
 		best = min(best, time.Since(began))
@@ -428,7 +462,8 @@ func TestControlHostWatch(t *testing.T) {
 	w.sandbox("demo")
 	agent := w.shared()
 	s := w.sit("alice", "-t", "sandboxd@127.0.0.1", "watch demo")
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
 		t.Fatal(err)
 	}
 	s.sees("visible")
@@ -440,7 +475,8 @@ func TestControlHostWatch(t *testing.T) {
 
 // Output that a command draws on a person's terminal goes through the renderer.
 func TestControlHostCanvas(t *testing.T) {
-	w := newWorld(t, worldOptions{commands: func(ctx context.Context, _ gateway.Principal, c CommandIO) int {
+	w := newWorld(t, worldOptions{commands: func(ctx context.Context, _ gateway.Principal,
+		c CommandIO) int {
 		canvas := c.Draw(80, 10)
 		io.WriteString(canvas, "\x1b]0;title\x07\x1b[31mplayed\x1b[m\r\n")
 		canvas.Resize(60, 10)

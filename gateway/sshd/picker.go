@@ -88,7 +88,8 @@ func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 	watch := hub.Sessions.WatchAttention(principal)
 	defer watch.Close()
 	changed := make(chan error, 1)
-	next := func() { changed <- watch.Wait(ctx) } // one call at a time: the next starts when its result was received
+	// One call at a time: the next starts when its result was received.
+	next := func() { changed <- watch.Wait(ctx) }
 	go next()
 	defer func() {
 		cancel()
@@ -171,7 +172,8 @@ func (p *picker) make(ctx context.Context) (wire.Target, error) {
 	made := make(chan struct{})
 	go func() {
 		defer close(made)
-		info, err = p.s.client.hub().Create(ctx, p.s.client.grant.Principal, lifecycle.NewSpec{Name: p.name}, nil)
+		info, err = p.s.client.hub().Create(ctx, p.s.client.grant.Principal,
+			lifecycle.NewSpec{Name: p.name}, nil)
 	}()
 	quit := false
 	for waiting := true; waiting; {
@@ -213,7 +215,8 @@ func (p *picker) refresh(ctx context.Context, hub *gateway.Hub, principal gatewa
 	}
 	p.items = p.items[:0]
 	for _, info := range infos {
-		main := pick{target: wire.Target{Sandbox: info.Name, Session: wire.DefaultSession}, state: info.State}
+		main := pick{target: wire.Target{Sandbox: info.Name, Session: wire.DefaultSession},
+			state: info.State}
 		var others []pick
 		for _, n := range needs {
 			switch {
@@ -328,18 +331,21 @@ func (p *picker) status() (string, []string) {
 	case p.notice != "":
 		return person.Words(p.notice), nil
 	case p.naming:
-		return person.Words("name of the new sandbox: "+p.name+"_", "Enter create   Esc cancel"), []string{person.Words("name: " + p.name + "_")}
+		return person.Words("name of the new sandbox: "+p.name+"_", "Enter create   Esc cancel"),
+			[]string{person.Words("name: " + p.name + "_")}
 	case len(p.items) == 0:
 		return person.Words("n new", "q quit"), nil
 	}
-	return person.Words("Enter join", "j k or a number select", "n new", "q quit"), []string{person.Words("Enter join", "n new", "q quit"), person.Words("q quit")}
+	return person.Words("Enter join", "j k or a number select", "n new", "q quit"),
+		[]string{person.Words("Enter join", "n new", "q quit"), person.Words("q quit")}
 }
 
 // lines returns the visible rows: the part around the chosen row, without the header if there is no
 // room.
 func (p *picker) lines(cols, rows int) []string {
 	if len(p.items) == 0 {
-		return []string{" You have no sandboxes.", "", " Press n to create one, or use ssh with a", " new name as the user, or: new NAME"}[:min(rows, 4)]
+		return []string{" You have no sandboxes.", "", " Press n to create one, or use ssh with a",
+			" new name as the user, or: new NAME"}[:min(rows, 4)]
 	}
 	wide := len("SESSION")
 	for _, item := range p.items {
@@ -348,12 +354,14 @@ func (p *picker) lines(cols, rows int) []string {
 	wide = min(wide, max(cols/2, 8))
 	var lines []string
 	if rows >= 4 {
-		lines = append(lines, text.Begin(fmt.Sprintf(" %3s  %-*s  %-14s %-6s %-16s %s", "", wide, "SESSION", "NEEDS", "SINCE", "KEYBOARD", "LAST"), cols))
+		lines = append(lines, text.Begin(fmt.Sprintf(" %3s  %-*s  %-14s %-6s %-16s %s", "", wide,
+			"SESSION", "NEEDS", "SINCE", "KEYBOARD", "LAST"), cols))
 	}
 	room := rows - len(lines)
 	first := max(min(p.chosen-room/2, len(p.items)-room), 0)
 	for i, item := range p.items[first:min(first+room, len(p.items))] {
-		line := text.Begin(fmt.Sprintf(" %3d  %-*.*s  %s", first+i+1, wide, wide, item.target, item.text()), cols)
+		line := text.Begin(fmt.Sprintf(" %3d  %-*.*s  %s", first+i+1, wide, wide, item.target,
+			item.text()), cols)
 		if first+i == p.chosen {
 			line = fmt.Sprintf("\x1b[7m%-*s\x1b[m", cols, line)
 		}
@@ -377,5 +385,6 @@ func (i pick) text() string {
 	} else {
 		since = gateway.Ago(n.Since)
 	}
-	return strings.TrimRight(fmt.Sprintf("%-14s %-6s %-16s %s", label, since, n.Keyboard, n.LastLine), " ")
+	return strings.TrimRight(fmt.Sprintf("%-14s %-6s %-16s %s", label, since, n.Keyboard,
+		n.LastLine), " ")
 }

@@ -49,16 +49,19 @@ func TestControlHostPick(t *testing.T) {
 	s.until("lists both", func() bool { return s.line("1  one") != "" && s.line("2  two") != "" })
 
 	// An agent's question appears without a key press.
-	agent, err := w.hub.Sessions.Shared(t.Context(), aliceAgent, wire.Target{Sandbox: "two", Session: "main"}, attach.JoinOptions{Create: true})
+	agent, err := w.hub.Sessions.Shared(t.Context(), aliceAgent,
+		wire.Target{Sandbox: "two", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: `printf 'a\033]0;b\007c\n'; read -p 'Which of them? ' x`}); err != nil {
+	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun,
+		Text: `printf 'a\033]0;b\007c\n'; read -p 'Which of them? ' x`}); err != nil {
 		t.Fatal(err)
 	}
 	s.until("asks", func() bool {
 		line := s.line("2  two")
-		return strings.Contains(line, "asks") && strings.Contains(line, "agent:alice") && strings.Contains(line, "Which of them?")
+		return strings.Contains(line, "asks") && strings.Contains(line, "agent:alice") &&
+			strings.Contains(line, "Which of them?")
 	})
 	s.types("9")
 	s.sees("no row 9")
@@ -71,7 +74,9 @@ func TestControlHostPick(t *testing.T) {
 	s.resize(80, 12)
 	s.types("\x1dd")
 	s.sees("detached from two~main")
-	s.until("lists two at its prompt", func() bool { return strings.Contains(s.line("2  two"), "prompt") })
+	s.until("lists two at its prompt", func() bool {
+		return strings.Contains(s.line("2  two"), "prompt")
+	})
 	if got := s.status(); got != " detached from two~main" {
 		t.Errorf("status %q: the window's new size is not known", got)
 	}
@@ -87,7 +92,8 @@ func TestControlHostPick(t *testing.T) {
 	if got := s.leaves(); got != 0 {
 		t.Errorf("exit status %d", got)
 	}
-	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(all, "\x1b[?1049h") || strings.Contains(all, "\x1b]") {
+	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(
+		all, "\x1b[?1049h") || strings.Contains(all, "\x1b]") {
 		t.Error("the terminal was not restored")
 	}
 }
@@ -142,7 +148,8 @@ func (b stuckBackend) Boot(ctx context.Context, _ sandbox.Spec) (sandbox.Instanc
 func TestControlHostPickNewLeave(t *testing.T) {
 	booting := make(chan struct{})
 	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) {
-		o.Backends[sandboxtest.Name] = stuckBackend{o.Backends[sandboxtest.Name].(*scripted), booting}
+		o.Backends[sandboxtest.Name] = stuckBackend{o.Backends[sandboxtest.Name].(*scripted),
+			booting}
 	}})
 	s := w.sit("alice", "sandboxd@127.0.0.1")
 	s.sees("You have no sandboxes.")
@@ -169,7 +176,9 @@ func TestControlHostPickSmall(t *testing.T) {
 	s := w.sit("alice", "sandboxd@127.0.0.1")
 	s.sees("6  box-f")
 	s.resize(20, 5)
-	s.until("cut", func() bool { return s.status() == " q quit" && s.line("1  box-a") != "" && s.line("box-f") == "" })
+	s.until("cut", func() bool {
+		return s.status() == " q quit" && s.line("1  box-a") != "" && s.line("box-f") == ""
+	})
 	s.types("G")
 	s.until("at the end", func() bool { return s.line("6  box-f") != "" && s.line("box-a") == "" })
 	s.types("kk")
@@ -273,8 +282,10 @@ func TestPickerLines(t *testing.T) {
 	for _, items := range []int{0, 1, 50} {
 		p.items = nil
 		for i := range items {
-			p.items = append(p.items, pick{target: wire.Target{Sandbox: "box-" + string(rune('a'+i%26)), Session: "main"}, state: lifecycle.Running,
-				need: attention.Need{Session: "main", Needs: attention.Answer, LastLine: "äöü 界面 what?", Since: time.Now()}})
+			p.items = append(p.items, pick{target: wire.Target{Sandbox: "box-" +
+				string(rune('a'+i%26)), Session: "main"}, state: lifecycle.Running,
+				need: attention.Need{Session: "main", Needs: attention.Answer,
+					LastLine: "äöü 界面 what?", Since: time.Now()}})
 		}
 		for _, size := range [][2]int{{1, 1}, {20, 4}, {20, 1}, {80, 24}, {300, 100}} {
 			for p.chosen = range max(items, 1) {

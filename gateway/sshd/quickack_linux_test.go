@@ -35,7 +35,9 @@ func TestAcknowledged(t *testing.T) {
 		t.Helper()
 		var value int
 		var failed error
-		if err := raw.Control(func(fd uintptr) { value, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK) }); err != nil || failed != nil {
+		if err := raw.Control(func(fd uintptr) {
+			value, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK)
+		}); err != nil || failed != nil {
 			t.Fatal(err, failed)
 		}
 		return value != 0
@@ -43,7 +45,9 @@ func TestAcknowledged(t *testing.T) {
 	reader := firstReads{&conn{Conn: near, raw: raw}}
 	for i := range quickReads {
 		// As after an answer that was sent.
-		_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) })
+		_ = raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
+		})
 		if err != nil || atOnce() {
 			t.Fatalf("it cannot be switched off: %v", err)
 		}

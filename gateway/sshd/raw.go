@@ -19,7 +19,8 @@ import (
 // fresh, it creates a session with a generated name, which ends with the channel.
 func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	pty := s.ask.pty
-	o := attach.JoinOptions{Fresh: fresh, Close: fresh, Cols: int(pty.Cols), Rows: int(pty.Rows), Term: pty.Term, Bare: fresh}
+	o := attach.JoinOptions{Fresh: fresh, Close: fresh, Cols: int(pty.Cols), Rows: int(pty.Rows),
+		Term: pty.Term, Bare: fresh}
 	for _, e := range s.ask.env {
 		o.Env = append(o.Env, e.Name+"="+e.Value)
 	}
@@ -34,7 +35,8 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var from uint64
 	if !fresh {
-		from = promptStart(ctx, at.Live()) // before any input: output that it causes is the client's
+		// Before any input: output that it causes is the client's.
+		from = promptStart(ctx, at.Live())
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { s.rawRequests(ctx, at) })

@@ -53,7 +53,8 @@ func TestRawJoin(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	agent := w.shared()
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo earlier"}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo earlier"}); err != nil {
 		t.Fatal(err)
 	}
 	s, in, out := w.shell("agent", "demo")
@@ -72,7 +73,9 @@ func TestRawJoin(t *testing.T) {
 func TestRawRefusedInput(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	person, err := w.hub.Sessions.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	person, err := w.hub.Sessions.Join(t.Context(), alicePerson,
+		wire.Target{Sandbox: "demo", Session: "main"},
+		attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,9 @@ func TestRawRefusedInput(t *testing.T) {
 	}
 	_, in, out := w.shell("agent", "demo")
 	io.WriteString(in, "x\r")
-	eventually(t, "the refusal", func() bool { return out.contains("input rejected") && out.contains("person:alice") })
+	eventually(t, "the refusal", func() bool {
+		return out.contains("input rejected") && out.contains("person:alice")
+	})
 	if err := person.Give(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +105,12 @@ func TestFresh(t *testing.T) {
 	two, twoIn, twoOut := w.shell("alice", "demo~new")
 	io.WriteString(oneIn, "me=one; echo i am $me; stty size\r")
 	io.WriteString(twoIn, "echo i am ${me-two}\r")
-	eventually(t, "each its own", func() bool { return oneOut.contains("i am one\r\n") && twoOut.contains("i am two\r\n") })
+	eventually(t, "each its own", func() bool {
+		return oneOut.contains("i am one\r\n") && twoOut.contains("i am two\r\n")
+	})
 	eventually(t, "its size", func() bool { return oneOut.contains("24 80\r\n") })
-	if oneOut.contains("am two") || twoOut.contains("am one\r\n") || oneOut.contains("\x1b[?1049h") {
+	if oneOut.contains("am two") || twoOut.contains("am one\r\n") ||
+		oneOut.contains("\x1b[?1049h") {
 		t.Errorf("one %q\ntwo %q", oneOut, twoOut)
 	}
 	if err := one.WindowChange(33, 101); err != nil {
@@ -165,7 +173,8 @@ print("ok")
 func TestParamikoShells(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	if got := mustRun(t, w, python, "-c", twoShells, w.port, w.key("alice"), w.file("known_hosts")); got != "ok\n" {
+	if got := mustRun(t, w, python, "-c", twoShells, w.port, w.key("alice"),
+		w.file("known_hosts")); got != "ok\n" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -193,14 +202,17 @@ func TestSessionSubsystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo $((6*7)); exit 3", TimeoutMS: 20_000})
+	reply, err := c.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo $((6*7)); exit 3", TimeoutMS: 20_000})
 	if err != nil || !strings.Contains(reply.Result.Output, "42") {
 		t.Errorf("got %+v, %v", reply.Result, err)
 	}
-	if _, err := open("bob", "demo", wire.Attach{Session: "main"}, wire.Handler{}); err == nil || !strings.Contains(err.Error(), "no sandbox demo for you") {
+	if _, err := open("bob", "demo", wire.Attach{Session: "main"}, wire.Handler{}); err == nil ||
+		!strings.Contains(err.Error(), "no sandbox demo for you") {
 		t.Errorf("bob: %v", err)
 	}
-	if _, err := open("agent", "demo", wire.Attach{Session: "main", Party: &wire.Party{Name: "root"}}, wire.Handler{}); err == nil {
+	if _, err := open("agent", "demo", wire.Attach{Session: "main",
+		Party: &wire.Party{Name: "root"}}, wire.Handler{}); err == nil {
 		t.Error("a client can choose its identity")
 	}
 }
@@ -238,13 +250,15 @@ func TestOwnTerminalIsRecorded(t *testing.T) {
 		for _, e := range events {
 			all.Write(e.Data)
 		}
-		return strings.Contains(all.String(), "echo four") && strings.Contains(all.String(), "exit 7")
+		return strings.Contains(all.String(), "echo four") &&
+			strings.Contains(all.String(), "exit 7")
 	})
 }
 
 // Commands of the control host, with and without a terminal.
 func TestControlHost(t *testing.T) {
-	w := newWorld(t, worldOptions{commands: func(ctx context.Context, p gateway.Principal, c CommandIO) int {
+	w := newWorld(t, worldOptions{commands: func(ctx context.Context, p gateway.Principal,
+		c CommandIO) int {
 		switch c.Args[0] {
 		case "echo":
 			io.WriteString(c.Stdout, strings.Join(c.Args[1:], "|")+"\n")
@@ -271,7 +285,8 @@ func TestControlHost(t *testing.T) {
 		t.Errorf("with a terminal: got %+v", got)
 	}
 	for _, line := range []string{`echo "unfinished`, ``} {
-		if got := outcome(t, w.ssh("alice", "-T", "sandboxd@127.0.0.1", line), ""); got.exit != 255 || !strings.HasPrefix(got.stderr, "sandboxd: ") {
+		if got := outcome(t, w.ssh("alice", "-T", "sandboxd@127.0.0.1", line),
+			""); got.exit != 255 || !strings.HasPrefix(got.stderr, "sandboxd: ") {
 			t.Errorf("%q: got %+v", line, got)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 
 // received returns everything that a client receives for a request: each answer, byte and request,
 // in order.
-func received(t *testing.T, c *ssh.Client, kind string, extra []byte, requests []ssh.Request, input []byte) string {
+func received(t *testing.T, c *ssh.Client, kind string, extra []byte, requests []ssh.Request,
+	input []byte) string {
 	t.Helper()
 	var mu sync.Mutex
 	var heard []string
@@ -62,22 +63,31 @@ func received(t *testing.T, c *ssh.Client, kind string, extra []byte, requests [
 	<-ended
 	mu.Lock()
 	defer mu.Unlock()
-	return fmt.Sprintf("answers %q\nstdout %q\nstderr %q\n%s", answers, out, errs, strings.Join(heard, "\n"))
+	return fmt.Sprintf("answers %q\nstdout %q\nstderr %q\n%s", answers, out, errs,
+		strings.Join(heard, "\n"))
 }
 
 // A foreign sandbox answers exactly like a missing one, whatever the request and whether it runs.
 func TestForeignIsUnknown(t *testing.T) {
-	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) { o.Principals = func() int { return 2 } }}) // no login creates a sandbox
+	// No login creates a sandbox.
+	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) {
+		o.Principals = func() int { return 2 }
+	}})
 	w.sandboxOf("bob", "bobs")
-	pty := ssh.Request{Type: wire.RequestPty, Payload: wire.Marshal(wire.PtyReq{Term: "xterm", Cols: 80, Rows: 24})}
+	pty := ssh.Request{Type: wire.RequestPty,
+		Payload: wire.Marshal(wire.PtyReq{Term: "xterm", Cols: 80, Rows: 24})}
 	shell := ssh.Request{Type: wire.RequestShell}
 	exec := ssh.Request{Type: wire.RequestExec, Payload: wire.Marshal(wire.Exec{Command: "true"})}
-	sftp := ssh.Request{Type: wire.RequestSubsystem, Payload: wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP})}
-	stream := ssh.Request{Type: wire.RequestSubsystem, Payload: wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem})}
-	env := ssh.Request{Type: wire.RequestEnv, Payload: wire.Marshal(wire.Env{Name: "LANG", Value: "C"})}
+	sftp := ssh.Request{Type: wire.RequestSubsystem,
+		Payload: wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP})}
+	stream := ssh.Request{Type: wire.RequestSubsystem,
+		Payload: wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem})}
+	env := ssh.Request{Type: wire.RequestEnv,
+		Payload: wire.Marshal(wire.Env{Name: "LANG", Value: "C"})}
 	agent := ssh.Request{Type: wire.RequestAgent}
 	var attach []byte
-	for _, f := range []wire.Frame{{Type: wire.FrameHello, Data: []byte(`{"versions":[1]}`)}, {Type: wire.FrameAttach, Data: []byte(`{"session":"main"}`)}} {
+	for _, f := range []wire.Frame{{Type: wire.FrameHello, Data: []byte(`{"versions":[1]}`)},
+		{Type: wire.FrameAttach, Data: []byte(`{"session":"main"}`)}} {
 		var err error
 		if attach, err = wire.AppendFrame(attach, f); err != nil {
 			t.Fatal(err)
@@ -107,14 +117,16 @@ func TestForeignIsUnknown(t *testing.T) {
 				unknown := received(t, none, a.kind, a.extra, a.requests, a.input)
 				foreign := received(t, bobs, a.kind, a.extra, a.requests, a.input)
 				if want := strings.ReplaceAll(unknown, "none", "bobs"); foreign != want {
-					t.Errorf("%s, %s%s: foreign\n%s\nunknown\n%s", key, a.name, session, foreign, want)
+					t.Errorf("%s, %s%s: foreign\n%s\nunknown\n%s", key, a.name, session, foreign,
+						want)
 				}
 			}
 		}
 		var heard []string
 		for _, name := range []string{"none", "bobs"} {
 			c := w.dial(key, name)
-			ok, payload, err := c.SendRequest(wire.GlobalTCPForward, true, wire.Marshal(wire.TCPForward{Host: "127.0.0.1"}))
+			ok, payload, err := c.SendRequest(wire.GlobalTCPForward, true,
+				wire.Marshal(wire.TCPForward{Host: "127.0.0.1"}))
 			heard = append(heard, fmt.Sprintf("%v %x %v", ok, payload, err))
 		}
 		if heard[0] != heard[1] {

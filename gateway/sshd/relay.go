@@ -43,7 +43,8 @@ func (r *relay) run() {
 		})
 		return done
 	}
-	e := &ending{relay: r, in: r.meter.In(r.abort), out: r.meter.Out(r.abort), errs: r.meter.Out(r.abort),
+	e := &ending{relay: r, in: r.meter.In(r.abort), out: r.meter.Out(r.abort),
+		errs:     r.meter.Out(r.abort),
 		requests: r.sandbox.Requests}
 	e.inDone = start(e.in, r.sandbox, r.client)
 	var stdout io.Writer = r.client

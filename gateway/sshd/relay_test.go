@@ -29,7 +29,8 @@ func openSession(t testing.TB, c *ssh.Client) (ssh.Channel, <-chan *ssh.Request)
 
 func execute(t testing.TB, ch ssh.Channel, command string) {
 	t.Helper()
-	if ok, err := ch.SendRequest("exec", true, wire.Marshal(wire.Exec{Command: command})); err != nil || !ok {
+	if ok, err := ch.SendRequest("exec", true,
+		wire.Marshal(wire.Exec{Command: command})); err != nil || !ok {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
 }
@@ -59,7 +60,8 @@ func TestRule1Order(t *testing.T) {
 	out := readAll(t, ch)
 	all.Wait()
 	if out != "before"+string(rest) || errs.String() != string(rest) {
-		t.Errorf("%d and %d bytes came, want %d and %d", len(out), errs.Len(), len(rest)+6, len(rest))
+		t.Errorf("%d and %d bytes came, want %d and %d", len(out), errs.Len(), len(rest)+6,
+			len(rest))
 	}
 	// Both streams have ended; the status arrived before.
 	select {
@@ -163,7 +165,8 @@ func TestRule1StderrIsPumped(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	const size = 5 << 20 // more than a window
-	got := outcome(t, w.ssh("alice", "demo@127.0.0.1", fmt.Sprintf("head -c %d /dev/zero >&2; echo done", size)), "")
+	got := outcome(t, w.ssh("alice", "demo@127.0.0.1",
+		fmt.Sprintf("head -c %d /dev/zero >&2; echo done", size)), "")
 	if got.stdout != "done\n" || len(got.stderr) != size {
 		t.Errorf("%q and %d bytes", got.stdout, len(got.stderr))
 	}
@@ -195,7 +198,8 @@ func TestRule1WantReply(t *testing.T) {
 			t.Errorf("sandbox saw %s, want %s", s, want)
 		}
 	}
-	if _, err := ch.SendRequest("signal", false, wire.Marshal(wire.Signal{Name: "TERM"})); err != nil {
+	if _, err := ch.SendRequest("signal", false,
+		wire.Marshal(wire.Signal{Name: "TERM"})); err != nil {
 		t.Fatal(err)
 	}
 	if s := <-seen; !strings.HasPrefix(s, "signalfalse") {
@@ -254,7 +258,8 @@ func TestRule2ConfirmedAtOnce(t *testing.T) {
 	ch, reqs := openSession(t, c)
 	go ssh.DiscardRequests(reqs)
 	for range 100 { // more than the library keeps
-		if _, err := ch.SendRequest("env", false, wire.Marshal(wire.Env{Name: "LC_X", Value: "y"})); err != nil {
+		if _, err := ch.SendRequest("env", false,
+			wire.Marshal(wire.Env{Name: "LC_X", Value: "y"})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -289,9 +294,11 @@ func TestRule2ConfirmedAtOnce(t *testing.T) {
 // Without a terminal a failure is one line on stderr and exit status 255, with no standard output.
 func TestRule2FailureIsOneLine(t *testing.T) {
 	w := newWorld(t, worldOptions{})
-	for _, args := range [][]string{{"nosuch@127.0.0.1", "true"}, {"-T", "nosuch@127.0.0.1"}, {"-s", "nosuch@127.0.0.1", "sftp"}} {
+	for _, args := range [][]string{{"nosuch@127.0.0.1", "true"}, {"-T", "nosuch@127.0.0.1"},
+		{"-s", "nosuch@127.0.0.1", "sftp"}} {
 		got := outcome(t, w.ssh("alice", args...), "")
-		want := result{stderr: "sandboxd: no sandbox nosuch for you; create it: ssh sandboxd@gw new nosuch\n", exit: 255}
+		want :=
+			result{stderr: "sandboxd: no sandbox nosuch for you; create it: ssh sandboxd@gw new nosuch\n", exit: 255}
 		if got != want {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
@@ -299,7 +306,8 @@ func TestRule2FailureIsOneLine(t *testing.T) {
 	// Other channel types fail with the reason.
 	_, err := w.dial("alice", "nosuch").Dial("tcp", "127.0.0.1:1")
 	var refused *ssh.OpenChannelError
-	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "no sandbox nosuch for you") {
+	if !errors.As(err, &refused) || !strings.Contains(
+		refused.Message, "no sandbox nosuch for you") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -365,10 +373,12 @@ func TestRule5OnlyWhatWasAsked(t *testing.T) {
 				Host string
 				Port uint32
 			}{"127.0.0.1", 6000}))
-			try(conn, "forwarded-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 4444}))
+			try(conn, "forwarded-tcpip",
+				wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 4444}))
 			try(conn, "forwarded-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 22}))
 			try(conn, "forwarded-tcpip", []byte("x"))
-			try(conn, "forwarded-streamlocal@openssh.com", wire.Marshal(wire.ForwardedUnix{Path: "/x"}))
+			try(conn, "forwarded-streamlocal@openssh.com",
+				wire.Marshal(wire.ForwardedUnix{Path: "/x"}))
 			try(conn, "session", nil)
 			try(conn, "direct-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 22}))
 			ch.Close()
@@ -377,10 +387,12 @@ func TestRule5OnlyWhatWasAsked(t *testing.T) {
 	})
 	c := w.dial("alice", "demo")
 	// The client requested this port, and would accept connections to any.
-	if ok, _, err := c.SendRequest("tcpip-forward", true, wire.Marshal(wire.TCPForward{Host: "127.0.0.1", Port: 4445})); err != nil || !ok {
+	if ok, _, err := c.SendRequest("tcpip-forward", true,
+		wire.Marshal(wire.TCPForward{Host: "127.0.0.1", Port: 4445})); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	for _, kind := range []string{"auth-agent@openssh.com", "x11", "forwarded-tcpip", "forwarded-streamlocal@openssh.com"} {
+	for _, kind := range []string{"auth-agent@openssh.com", "x11", "forwarded-tcpip",
+		"forwarded-streamlocal@openssh.com"} {
 		go func() {
 			for nc := range c.HandleChannelOpen(kind) {
 				t.Errorf("the client was asked for %s", nc.ChannelType())
@@ -444,19 +456,24 @@ func TestRule7Environment(t *testing.T) {
 		"LD_PRELOAD": false, "LD_LIBRARY_PATH": false, "BASH_ENV": false, "ENV": false, "PATH": false, "SSH_CONNECTION": false,
 		"IFS": false, "LC_": false, "LC_a": false, "lang": false, "": false, "LANG=x": false, "LC_A\n": false, "HOME": false,
 	} {
-		if ok, err := ch.SendRequest("env", true, wire.Marshal(wire.Env{Name: name, Value: "marked"})); err != nil || ok != want {
+		if ok, err := ch.SendRequest("env", true,
+			wire.Marshal(wire.Env{Name: name, Value: "marked"})); err != nil || ok != want {
 			t.Errorf("%q: got %v, %v", name, ok, err)
 		}
 	}
-	for value, want := range map[string]bool{"": true, "x y": true, strings.Repeat("x", 4<<10): true,
-		strings.Repeat("x", 4<<10+1): false, strings.Repeat("x", 100<<10): false, "a\nb": false, "a\x00b": false} {
-		if ok, err := ch.SendRequest("env", true, wire.Marshal(wire.Env{Name: "LC_V", Value: value})); err != nil || ok != want {
+	for value, want := range map[string]bool{"": true, "x y": true,
+		strings.Repeat("x", 4<<10):   true,
+		strings.Repeat("x", 4<<10+1): false, strings.Repeat("x", 100<<10): false, "a\nb": false,
+		"a\x00b": false} {
+		if ok, err := ch.SendRequest("env", true,
+			wire.Marshal(wire.Env{Name: "LC_V", Value: value})); err != nil || ok != want {
 			t.Errorf("value of %d bytes: got %v, %v", len(value), ok, err)
 		}
 	}
 	granted := 0
 	for i := range 10_000 {
-		ok, err := ch.SendRequest("env", true, wire.Marshal(wire.Env{Name: fmt.Sprintf("LC_N%d", i), Value: "x"}))
+		ok, err := ch.SendRequest("env", true,
+			wire.Marshal(wire.Env{Name: fmt.Sprintf("LC_N%d", i), Value: "x"}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -89,7 +89,8 @@ func TestRule5WhileItLasts(t *testing.T) {
 func TestJump(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	for user, want := range map[string]string{"sandboxd": "the control host does not forward", "nosuch": "no sandbox nosuch"} {
+	for user, want := range map[string]string{"sandboxd": "the control host does not forward",
+		"nosuch": "no sandbox nosuch"} {
 		_, err := w.dial("alice", user).Dial("tcp", "127.0.0.1:"+w.port)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("by %s: %v", user, err)
@@ -97,7 +98,8 @@ func TestJump(t *testing.T) {
 	}
 	// The in-memory sandbox's network is this machine's, so the way through it leads back here.
 	proxy := "ssh " + strings.Join(w.sshOptions("alice"), " ") + " -W %h:%p demo@127.0.0.1"
-	got := outcome(t, w.ssh("alice", "-o", "ProxyCommand="+proxy, "demo@127.0.0.1", "echo through; exit 4"), "")
+	got := outcome(t, w.ssh("alice", "-o", "ProxyCommand="+proxy, "demo@127.0.0.1",
+		"echo through; exit 4"), "")
 	if got != (result{stdout: "through\n", exit: 4}) {
 		t.Errorf("got %+v", got)
 	}

@@ -30,7 +30,8 @@ const (
 )
 
 func (r route) String() string {
-	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp", "control"}[r]
+	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp",
+		"control"}[r]
 }
 
 // decide returns the route of a session channel (docs/reference/routing.md). It ignores TERM, the
@@ -40,9 +41,11 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 	terminal := a.pty != nil
 	switch {
 	case t.Sandbox == wire.Lobby && a.kind == wire.RequestSubsystem:
-		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no subsystems; use the name of a sandbox as the user")
+		return refuse, wire.Errorf(wire.CodeUsage,
+			"the control host has no subsystems; use the name of a sandbox as the user")
 	case t.Sandbox == wire.Lobby && t.Session != wire.DefaultSession:
-		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s", wire.Lobby)
+		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s",
+			wire.Lobby)
 	case t.Sandbox == wire.Lobby:
 		return controlHost, nil
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SessionSubsystem:
@@ -50,15 +53,20 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 	case a.kind == wire.RequestSubsystem && ours(a.arg):
 		return refuse, wire.Errorf(wire.CodeDenied, "subsystem %.64q is not for clients", a.arg)
 	case watch && (!terminal || a.kind != wire.RequestShell):
-		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: use a shell with a terminal")
+		return refuse, wire.Errorf(wire.CodeDenied,
+			"your key may only watch: use a shell with a terminal")
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP && terminal:
-		return refuse, wire.Errorf(wire.CodeUsage, "MCP needs a channel without a terminal: use ssh -s without -t")
-	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP && t.Session == wire.NewSession:
-		return refuse, wire.Errorf(wire.CodeUsage, "MCP needs a named session: use SANDBOX or SANDBOX~SESSION as the user")
+		return refuse, wire.Errorf(wire.CodeUsage,
+			"MCP needs a channel without a terminal: use ssh -s without -t")
+	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP &&
+		t.Session == wire.NewSession:
+		return refuse, wire.Errorf(wire.CodeUsage,
+			"MCP needs a named session: use SANDBOX or SANDBOX~SESSION as the user")
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP:
 		return tools, nil
 	case terminal && a.kind == wire.RequestShell && t.Session == wire.NewSession && watch:
-		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: it cannot create a session")
+		return refuse, wire.Errorf(wire.CodeDenied,
+			"your key may only watch: it cannot create a session")
 	case terminal && a.kind == wire.RequestShell && t.Session == wire.NewSession:
 		return fresh, nil
 	case terminal && a.kind == wire.RequestShell && g.Kind == wire.Agent:
@@ -84,11 +92,13 @@ func allowEnv(e wire.Env) bool {
 	case "LANG", "TERM", "COLORTERM", "GIT_PROTOCOL":
 	default:
 		locale, ok := strings.CutPrefix(e.Name, "LC_")
-		if !ok || locale == "" || len(locale) > 32 || strings.Trim(locale, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789") != "" {
+		if !ok || locale == "" || len(locale) > 32 ||
+			strings.Trim(locale, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789") != "" {
 			return false
 		}
 	}
-	return len(e.Value) <= maxEnvValue && !strings.ContainsFunc(e.Value, func(r rune) bool { return r < ' ' || r == 0x7f })
+	return len(e.Value) <= maxEnvValue &&
+		!strings.ContainsFunc(e.Value, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
 // Limits of a pty-req. A longer one is rejected.
@@ -100,7 +110,8 @@ const (
 // parsePty parses and clamps a pty-req.
 func parsePty(payload []byte) (*wire.PtyReq, bool) {
 	var p wire.PtyReq
-	if len(payload) > 2*maxModes || wire.Unmarshal(payload, &p) != nil || len(p.Term) > maxTerm || len(p.Modes) > maxModes {
+	if len(payload) > 2*maxModes || wire.Unmarshal(payload, &p) != nil || len(p.Term) > maxTerm ||
+		len(p.Modes) > maxModes {
 		return nil, false
 	}
 	if strings.ContainsFunc(p.Term, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {

@@ -76,7 +76,8 @@ func TestDecide(t *testing.T) {
 		}
 		got, err := decide(who[tt.who], target, parseAsk(tt.ask))
 		if got != tt.want || (err != nil) != (tt.want == refuse) {
-			t.Errorf("%s at %s asks for %s: got %v, %v, want %v", tt.who, tt.user, tt.ask, got, err, tt.want)
+			t.Errorf("%s at %s asks for %s: got %v, %v, want %v", tt.who, tt.user, tt.ask, got, err,
+				tt.want)
 		}
 		var shown *wire.Error
 		if err != nil && (!errors.As(err, &shown) || shown.Message == "") {
@@ -106,7 +107,8 @@ func FuzzDecide(f *testing.F) {
 		if kind != wire.RequestShell && kind != wire.RequestExec && kind != wire.RequestSubsystem {
 			return
 		}
-		g := &grant{Principal: gateway.Principal{Name: "a", Kind: wire.Person, Rights: wire.RightDrive}}
+		g := &grant{Principal: gateway.Principal{Name: "a", Kind: wire.Person,
+			Rights: wire.RightDrive}}
 		if agent {
 			g.Kind = wire.Agent
 		}
@@ -161,7 +163,8 @@ func TestParsePty(t *testing.T) {
 	if _, ok := parsePty([]byte("short")); ok {
 		t.Error("an invalid payload was accepted")
 	}
-	if w, ok := parseWindow(wire.Marshal(wire.WindowChange{Cols: 1<<32 - 1, Rows: 0})); !ok || w.Cols != wire.MaxCols || w.Rows != 24 {
+	if w, ok := parseWindow(wire.Marshal(wire.WindowChange{Cols: 1<<32 - 1, Rows: 0})); !ok ||
+		w.Cols != wire.MaxCols || w.Rows != 24 {
 		t.Errorf("window-change: %+v, %v", w, ok)
 	}
 }
@@ -172,17 +175,21 @@ func FuzzRequests(f *testing.F) {
 	f.Add(wire.Marshal(wire.Env{Name: "LC_ALL", Value: "C"}))
 	f.Add(wire.Marshal(wire.DirectTCP{Host: "h", Port: 1}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		if p, ok := parsePty(payload); ok && (p.Cols < 1 || p.Cols > wire.MaxCols || p.Rows < 1 || p.Rows > wire.MaxRows) {
+		if p, ok := parsePty(payload); ok &&
+			(p.Cols < 1 || p.Cols > wire.MaxCols || p.Rows < 1 || p.Rows > wire.MaxRows) {
 			t.Errorf("size %d×%d", p.Cols, p.Rows)
 		}
-		if w, ok := parseWindow(payload); ok && (w.Cols < 1 || w.Cols > wire.MaxCols || w.Rows < 1 || w.Rows > wire.MaxRows) {
+		if w, ok := parseWindow(payload); ok &&
+			(w.Cols < 1 || w.Cols > wire.MaxCols || w.Rows < 1 || w.Rows > wire.MaxRows) {
 			t.Errorf("size %d×%d", w.Cols, w.Rows)
 		}
 		var e wire.Env
-		if wire.Unmarshal(payload, &e) == nil && allowEnv(e) && strings.ContainsAny(e.Name+e.Value, "\x00\n=") && !strings.Contains(e.Value, "=") {
+		if wire.Unmarshal(payload, &e) == nil && allowEnv(e) &&
+			strings.ContainsAny(e.Name+e.Value, "\x00\n=") && !strings.Contains(e.Value, "=") {
 			t.Errorf("%q=%q", e.Name, e.Value)
 		}
-		for _, kind := range []string{wire.ChannelForwardedTCP, wire.ChannelForwardedUnix, wire.ChannelAgent} {
+		for _, kind := range []string{wire.ChannelForwardedTCP, wire.ChannelForwardedUnix,
+			wire.ChannelAgent} {
 			_, _ = reverseKind(kind, payload)
 		}
 	})

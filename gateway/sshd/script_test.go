@@ -51,7 +51,8 @@ func (b *scripted) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Pee
 	var done sync.WaitGroup
 	done.Go(func() { b.serve(far, *s) })
 	b.t.Cleanup(func() { far.Close(); done.Wait() })
-	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{b.key.PublicKey()}}, nil
+	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{b.key.PublicKey()}},
+		nil
 }
 
 func (b *scripted) serve(c net.Conn, s script) {
@@ -59,7 +60,8 @@ func (b *scripted) serve(c net.Conn, s script) {
 	config := &ssh.ServerConfig{NoClientAuth: true}
 	config.AddHostKey(b.key)
 	if !b.passing.Load() {
-		if conn, chans, reqs, err := ssh.NewServerConn(c, config); err == nil { // otherwise the other side gave up
+		// Otherwise the other side gave up.
+		if conn, chans, reqs, err := ssh.NewServerConn(c, config); err == nil {
 			s(conn, chans, reqs)
 		}
 		return

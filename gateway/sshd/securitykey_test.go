@@ -45,5 +45,6 @@ func (k *securityKey) Sign(_ io.Reader, data []byte) (*ssh.Signature, error) {
 	application, message := sha256.Sum256([]byte(securityApplication)), sha256.Sum256(data)
 	tail := []byte{k.flags, 0, 0, 0, counter}
 	signed := slices.Concat(application[:], tail, message[:])
-	return &ssh.Signature{Format: ssh.KeyAlgoSKED25519, Blob: ed25519.Sign(k.private, signed), Rest: tail}, nil
+	return &ssh.Signature{Format: ssh.KeyAlgoSKED25519, Blob: ed25519.Sign(k.private, signed),
+		Rest: tail}, nil
 }

@@ -36,7 +36,8 @@ type Options struct {
 	Watches func(args []string) (wire.Target, bool)
 	// MCP serves the Model Context Protocol to a principal, until the client disconnects or ctx
 	// ends. Calls that name no sandbox apply to t. nil: MCP is disabled.
-	MCP       func(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error
+	MCP func(ctx context.Context, p gateway.Principal, t wire.Target,
+		rw io.ReadWriteCloser) error
 	PrefixKey string // prefix key of people in a session, such as ctrl-a; empty: ctrl-]
 	Limits    Limits
 	Log       *slog.Logger // nil discards
@@ -53,9 +54,10 @@ type CommandIO struct {
 	Stdout io.Writer // with Pty, \n is written as \r\n
 	Stderr io.Writer // with Pty, the same as Stdout
 
-	Pty        *wire.PtyReq             // nil without a terminal
-	Resized    <-chan wire.WindowChange // the latest size that was not received yet
-	Interrupts <-chan struct{}          // signal INT of a client without a terminal; with one, ^C ends ctx
+	Pty     *wire.PtyReq             // nil without a terminal
+	Resized <-chan wire.WindowChange // the latest size that was not received yet
+	// Signal INT of a client without a terminal; with one, ^C ends ctx.
+	Interrupts <-chan struct{}
 
 	// Draw draws the output of a session of that size on the client's terminal. It accepts raw
 	// output and draws only safe sequences. It needs Pty, and is called at most once.
@@ -103,7 +105,8 @@ const farewell = time.Second
 // Serve accepts clients on l until ctx ends. It returns when the last of them has gone, after their
 // terminals are restored. It closes l. If ctx ended, the error is nil.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	h := &tracker{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
+	h := &tracker{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}),
+		quiet: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	watching, over := context.WithCancel(ctx)
@@ -136,7 +139,8 @@ func (s *Server) config(n *conn) *ssh.ServerConfig {
 				n.loggedIn()
 			case !errors.Is(err, ssh.ErrNoAuth):
 				n.slot.failed()
-				s.log.Debug("login denied", "client", m.RemoteAddr().String(), "method", plain(method), "err", plain(err.Error()))
+				s.log.Debug("login denied", "client", m.RemoteAddr().String(), "method",
+					plain(method), "err", plain(err.Error()))
 			}
 		},
 	}
@@ -250,7 +254,8 @@ func (h *tracker) holders() []sshconn.Holder {
 	defer h.mu.Unlock()
 	list := make([]sshconn.Holder, 0, len(h.conns))
 	for n := range h.conns {
-		list = append(list, sshconn.Holder{Principal: n.principal, Kept: n.meter.Kept(), End: func() { n.Close() }})
+		list = append(list, sshconn.Holder{Principal: n.principal, Kept: n.meter.Kept(),
+			End: func() { n.Close() }})
 	}
 	return list
 }

@@ -37,12 +37,14 @@ func TestLogin(t *testing.T) {
 	ca, user := newSigner(t), newSigner(t)
 	w := newWorld(t, worldOptions{keys: []string{keyLine("cert-authority", ca.PublicKey()),
 		keyLine(`principal="far",from="192.0.2.1"`, user.PublicKey())}})
-	for key, want := range map[string]string{"alice": "alice", "bob": "bob", "agent": "alice", "watch": "alice"} {
+	for key, want := range map[string]string{"alice": "alice", "bob": "bob", "agent": "alice",
+		"watch": "alice"} {
 		if got := whoami(t, w.dial(key, "sandboxd")); got != want {
 			t.Errorf("key %s: got %s, want %s", key, got, want)
 		}
 	}
-	cert := &ssh.Certificate{Key: user.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{"carol"}, ValidBefore: ssh.CertTimeInfinity}
+	cert := &ssh.Certificate{Key: user.PublicKey(), CertType: ssh.UserCert,
+		ValidPrincipals: []string{"carol"}, ValidBefore: ssh.CertTimeInfinity}
 	if err := cert.SignCert(rand.Reader, ca); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,8 @@ func TestLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	dial := func(user string, auth ...ssh.AuthMethod) (*ssh.Client, error) {
-		return ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: user, Auth: auth, HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+		return ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: user, Auth: auth,
+			HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
 	}
 	c, err := dial("sandboxd", ssh.PublicKeys(signer))
 	if err != nil {
@@ -112,7 +115,8 @@ print(attack([("alice", no)], ("sandboxd", key)), end="")
 // The user-switch attack: alice fails, bob succeeds on the same connection, and the client is bob.
 func TestUserSwitch(t *testing.T) {
 	w := newWorld(t, worldOptions{})
-	got := mustRun(t, w, python, "-c", switchUser, w.port, w.key("alice"), w.key("bob"), w.key("no"))
+	got := mustRun(t, w, python, "-c", switchUser, w.port, w.key("alice"), w.key("bob"),
+		w.key("no"))
 	if want := "bob: [\"who\"]\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -124,8 +128,10 @@ func TestOfferedKeyIsNotIdentity(t *testing.T) {
 	if err := os.Rename(w.key("alice"), w.key("alice")+".away"); err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"-v", "-i", w.key("alice") + ".pub", "-i", w.key("bob")}, w.sshOptions("bob")...)
-	c := w.command("ssh", append(replace(args, "LogLevel=ERROR", "LogLevel=DEBUG1"), "sandboxd@127.0.0.1", "who")...)
+	args := append([]string{"-v", "-i", w.key("alice") + ".pub", "-i", w.key("bob")},
+		w.sshOptions("bob")...)
+	c := w.command("ssh", append(replace(args, "LogLevel=ERROR", "LogLevel=DEBUG1"),
+		"sandboxd@127.0.0.1", "who")...)
 	got := outcome(t, c, "")
 	if got.stdout != "bob: [\"who\"]\n" {
 		t.Errorf("got %+v", got)
@@ -143,9 +149,10 @@ func TestTries(t *testing.T) {
 		many = append(many, newSigner(t))
 	}
 	asked := 0
-	_, err := ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: "demo", HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()),
-		Auth:           []ssh.AuthMethod{ssh.PublicKeys(append(many, w.signer("alice"))...)},
-		BannerCallback: func(string) error { asked++; return nil }})
+	_, err := ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: "demo",
+		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()),
+		Auth:            []ssh.AuthMethod{ssh.PublicKeys(append(many, w.signer("alice"))...)},
+		BannerCallback:  func(string) error { asked++; return nil }})
 	if err == nil {
 		t.Error("let in by the eleventh key")
 	}
@@ -201,7 +208,8 @@ func TestGarbage(t *testing.T) {
 		})
 	}
 	for line := range strings.SplitSeq(w.log.String(), "\n") {
-		if len(line) > 600 || strings.ContainsRune(line, 0x1b) || strings.Contains(line, "level=INFO") && !strings.Contains(line, "of=hub") {
+		if len(line) > 600 || strings.ContainsRune(line, 0x1b) ||
+			strings.Contains(line, "level=INFO") && !strings.Contains(line, "of=hub") {
 			t.Errorf("a stranger wrote into the log: %.700q", line)
 		}
 	}
@@ -263,7 +271,8 @@ func TestGrace(t *testing.T) {
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{PerSource: 8, Grace: time.Hour}})
 	for i := range 600 {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, byte(1+i%100), 1)}, Timeout: time.Minute}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, byte(1+i%100), 1)},
+			Timeout: time.Minute}
 		c, err := d.Dial("tcp", w.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -322,13 +331,16 @@ func TestAlgorithms(t *testing.T) {
 	if _, err := io.ReadFull(r, body); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"mlkem768x25519-sha256", "curve25519-sha256", "kex-strict-s-v00@openssh.com", "ssh-ed25519",
-		"aes128-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes256-ctr", "hmac-sha2-256-etm@openssh.com"} {
+	for _, want := range []string{"mlkem768x25519-sha256", "curve25519-sha256",
+		"kex-strict-s-v00@openssh.com", "ssh-ed25519",
+		"aes128-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes256-ctr",
+		"hmac-sha2-256-etm@openssh.com"} {
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("%s is not offered", want)
 		}
 	}
-	for _, bad := range []string{"sha1", "cbc", "nistp", "arcfour", "ssh-rsa,", "ssh-dss", "md5", "3des"} {
+	for _, bad := range []string{"sha1", "cbc", "nistp", "arcfour", "ssh-rsa,", "ssh-dss", "md5",
+		"3des"} {
 		if bytes.Contains(body, []byte(bad)) {
 			t.Errorf("%s is offered: %q", bad, body)
 		}
@@ -343,12 +355,14 @@ func TestHostKeys(t *testing.T) {
 	}
 	w := newWorld(t, worldOptions{hostKeys: []ssh.Signer{newSigner(t), old}})
 	for _, algorithm := range []string{"ssh-ed25519", "rsa-sha2-512", "rsa-sha2-256"} {
-		got := outcome(t, w.ssh("alice", "-o", "HostKeyAlgorithms="+algorithm, "sandboxd@127.0.0.1", "who"), "")
+		got := outcome(t, w.ssh("alice", "-o", "HostKeyAlgorithms="+algorithm, "sandboxd@127.0.0.1",
+			"who"), "")
 		if got.exit != 0 {
 			t.Errorf("%s: got %+v", algorithm, got)
 		}
 	}
-	got := outcome(t, w.ssh("alice", "-o", "HostKeyAlgorithms=ssh-rsa", "sandboxd@127.0.0.1", "who"), "")
+	got := outcome(t, w.ssh("alice", "-o", "HostKeyAlgorithms=ssh-rsa", "sandboxd@127.0.0.1",
+		"who"), "")
 	if got.exit != 255 {
 		t.Errorf("SHA-1: got %+v", got)
 	}
@@ -358,8 +372,10 @@ func TestHostKeys(t *testing.T) {
 func TestUserNames(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	for _, user := range []string{"../../x", "-oProxyCommand=x", "a b", "a\x00b", strings.Repeat("x", 10<<10), "$(id)", "a;b", "a\nb",
-		"\u202egnp", "😀", "dеmo", "Demo", "demo~", "~demo", "demo~a~b", "demo~../x", "sandboxd~x", ""} {
+	for _, user := range []string{"../../x", "-oProxyCommand=x", "a b", "a\x00b",
+		strings.Repeat("x", 10<<10), "$(id)", "a;b", "a\nb",
+		"\u202egnp", "😀", "dеmo", "Demo", "demo~", "~demo", "demo~a~b", "demo~../x", "sandboxd~x",
+		""} {
 		c, err := w.tryDial("alice", user)
 		if err != nil {
 			t.Errorf("%.20q: login: %v", user, err)
@@ -373,7 +389,8 @@ func TestUserNames(t *testing.T) {
 		s.Stderr = &errs
 		err = s.Run("echo x")
 		var exit *ssh.ExitError
-		if !errors.As(err, &exit) || exit.ExitStatus() != 255 || strings.Count(errs.String(), "\n") != 1 || len(errs.String()) > 600 ||
+		if !errors.As(err, &exit) || exit.ExitStatus() != 255 ||
+			strings.Count(errs.String(), "\n") != 1 || len(errs.String()) > 600 ||
 			strings.ContainsAny(errs.String(), "\x00\x1b\u202e") {
 			t.Errorf("%.20q: %v, %q", user, err, errs.String())
 		}

@@ -23,7 +23,8 @@ type session struct {
 	final   *ssh.Request    // shell, exec or subsystem
 	pending []pending       // requests without an answer yet
 	backlog sshconn.Backlog // of pending
-	granted []string        // channel types that the sandbox may open because of this channel, until it ends
+	// Channel types that the sandbox may open because of this channel, until it ends.
+	granted []string
 	envs    int
 	typed   *turns // the client's input, if several readers take turns; otherwise nil
 
@@ -77,7 +78,8 @@ func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 	if to == tools && c.server.options.MCP == nil {
 		to, err = refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp is not available")
 	}
-	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
+	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil,
+		"route", to.String())
 	if to != refuse {
 		if err := await(ctx, nc.Await); err != nil {
 			s.fail(err)
@@ -157,7 +159,8 @@ func (s *session) take(q *ssh.Request) bool {
 	case wire.RequestWindowChange:
 		w, ok := parseWindow(q.Payload)
 		if ok = ok && s.ask.pty != nil; ok {
-			s.ask.pty.Cols, s.ask.pty.Rows, s.ask.pty.Width, s.ask.pty.Height = w.Cols, w.Rows, w.Width, w.Height
+			s.ask.pty.Cols, s.ask.pty.Rows, s.ask.pty.Width, s.ask.pty.Height = w.Cols, w.Rows,
+				w.Width, w.Height
 		}
 		s.answer(q, ok)
 	case wire.RequestShell:
@@ -314,7 +317,8 @@ func (s *session) say(line string) {
 
 // exit ends the channel: exit-status, EOF, CLOSE (RFC 4254, section 6.10).
 func (s *session) exit(status int) {
-	_, _ = s.channel.SendRequest(wire.RequestExitStatus, false, wire.Marshal(wire.ExitStatus{Status: uint32(status)}))
+	_, _ = s.channel.SendRequest(wire.RequestExitStatus, false,
+		wire.Marshal(wire.ExitStatus{Status: uint32(status)}))
 	s.ending.Lock()
 	defer s.ending.Unlock()
 	_ = s.channel.CloseWrite()

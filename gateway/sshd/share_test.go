@@ -13,7 +13,8 @@ func TestShareBetweenPeople(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	agent := w.shared()
-	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo hel''lo"}); err != nil {
+	if _, err := agent.Request(t.Context(),
+		wire.Request{Verb: wire.VerbRun, Text: "echo hel''lo"}); err != nil {
 		t.Fatal(err)
 	}
 	alice := gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightDrive}
@@ -42,13 +43,17 @@ func TestShareBetweenPeople(t *testing.T) {
 	says(guest, "you: watching", "^]d leave")
 	guest.types("x")
 	says(guest, "you may only watch")
-	for _, args := range [][]string{{"demo@127.0.0.1", "true"}, {"-tt", "demo@127.0.0.1", "true"}, {"-s", "demo@127.0.0.1", "sftp"},
-		{"-W", "127.0.0.1:1", "demo@127.0.0.1"}, {"-tt", "demo~new@127.0.0.1"}, {"-N", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:1", "demo@127.0.0.1"}} {
+	for _, args := range [][]string{{"demo@127.0.0.1", "true"}, {"-tt", "demo@127.0.0.1", "true"},
+		{"-s", "demo@127.0.0.1", "sftp"},
+		{"-W", "127.0.0.1:1", "demo@127.0.0.1"}, {"-tt", "demo~new@127.0.0.1"},
+		{"-N", "-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:1", "demo@127.0.0.1"}} {
 		out, err := w.ssh("bob", args...).CombinedOutput()
 		if err == nil {
 			t.Errorf("%q: %s", args, out)
 		}
-		if args[0] != "-N" && args[0] != "-W" && !strings.Contains(string(out), "shared with you without") && !strings.Contains(string(out), "only watch") {
+		if args[0] != "-N" && args[0] != "-W" &&
+			!strings.Contains(string(out), "shared with you without") &&
+			!strings.Contains(string(out), "only watch") {
 			t.Errorf("%q is refused by %q", args, out)
 		}
 	}
@@ -103,7 +108,8 @@ func TestShareBetweenPeople(t *testing.T) {
 	says(guest, "no longer private")
 	guest.types("\r")
 	guest.until("is shown no secret", func() bool {
-		return !strings.Contains(guest.text(), "secret") && !strings.Contains(guest.text(), "sec''ret")
+		return !strings.Contains(guest.text(), "secret") &&
+			!strings.Contains(guest.text(), "sec''ret")
 	})
 	guest.types("echo pub''lic\r")
 	owner.sees("public")
@@ -115,7 +121,8 @@ func TestShareBetweenPeople(t *testing.T) {
 	if _, err := w.hub.Unshare(t.Context(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	if got := guest.leaves(); got != wire.ExitTransport || !strings.Contains(guest.text(), "demo is no longer shared with you") {
+	if got := guest.leaves(); got != wire.ExitTransport ||
+		!strings.Contains(guest.text(), "demo is no longer shared with you") {
 		t.Errorf("exit status %d:\n%s", got, guest.text())
 	}
 	out, err := w.ssh("bob", "demo@127.0.0.1", "true").CombinedOutput()

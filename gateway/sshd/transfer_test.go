@@ -27,7 +27,8 @@ func sameFile(t testing.TB, path string, want []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s: %d bytes that differ from the %d sent", filepath.Base(path), len(got), len(want))
+		t.Errorf("%s: %d bytes that differ from the %d sent", filepath.Base(path), len(got),
+			len(want))
 	}
 }
 
@@ -90,9 +91,11 @@ func TestCopies(t *testing.T) {
 		}
 		git("clone", "-q", "demo@127.0.0.1:repo", "clone")
 		sameFile(t, w.file("clone/f"), []byte("one\n"))
-		git("-C", "clone", "-c", "user.email=a@b", "-c", "user.name=A", "commit", "-q", "--allow-empty", "-m", "two")
+		git("-C", "clone", "-c", "user.email=a@b", "-c", "user.name=A", "commit", "-q",
+			"--allow-empty", "-m", "two")
 		git("-C", "clone", "push", "-q", "origin", "main")
-		if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "git -C repo log --format=%s"), ""); got.stdout != "two\none\n" {
+		if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "git -C repo log --format=%s"),
+			""); got.stdout != "two\none\n" {
 			t.Errorf("log after push: %+v", got)
 		}
 	})
@@ -112,6 +115,7 @@ func TestBulk(t *testing.T) {
 	c.Stdin = in
 	got := outcome(t, c, "")
 	if got.exit != 0 || got.stdout != string(want) || got.stderr != string(want) {
-		t.Errorf("exit %d, %d and %d bytes came back of %d", got.exit, len(got.stdout), len(got.stderr), len(want))
+		t.Errorf("exit %d, %d and %d bytes came back of %d", got.exit, len(got.stdout),
+			len(got.stderr), len(want))
 	}
 }

@@ -102,7 +102,8 @@ func (u *upstream) serve() {
 		},
 	})
 	if u.conn.Flooded() {
-		u.client.log.Warn("connection to the sandbox ended: it sent too many requests", "user", u.client.conn.User())
+		u.client.log.Warn("connection to the sandbox ended: it sent too many requests", "user",
+			u.client.conn.User())
 	}
 	cancel()
 	u.conn.Close()
@@ -211,7 +212,8 @@ func listenKey(channelType, path string, port uint32) string {
 
 // isForward reports whether a request, as named by reverseKind, is a listener.
 func isForward(what string) bool {
-	return strings.HasPrefix(what, wire.ChannelForwardedTCP) || strings.HasPrefix(what, wire.ChannelForwardedUnix)
+	return strings.HasPrefix(what, wire.ChannelForwardedTCP) ||
+		strings.HasPrefix(what, wire.ChannelForwardedUnix)
 }
 
 func (u *upstream) expects(what string) bool {
@@ -250,7 +252,8 @@ func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
 		what = listenKey(wire.ChannelForwardedUnix, f.Path, 0)
 	}
 	if !cancel && u.listens() >= maxListeners {
-		return false, nil, fmt.Errorf("limit of %d listeners on one connection reached", maxListeners)
+		return false, nil, fmt.Errorf("limit of %d listeners on one connection reached",
+			maxListeners)
 	}
 	anyPort := q.Type == wire.GlobalTCPForward && port == 0
 	if !cancel && !anyPort {

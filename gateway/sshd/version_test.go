@@ -75,7 +75,8 @@ func FuzzReadVersionLine(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !bytes.HasPrefix(in, got) || !bytes.HasPrefix(got, []byte("SSH-2.0-")) || bytes.IndexByte(got, '\n') >= maxVersionLine {
+		if !bytes.HasPrefix(in, got) || !bytes.HasPrefix(got, []byte("SSH-2.0-")) ||
+			bytes.IndexByte(got, '\n') >= maxVersionLine {
 			t.Errorf("%q was let through of %q", got, in)
 		}
 	})

@@ -26,7 +26,8 @@ func TestWaitingRequests(t *testing.T) {
 			}
 			ended := make(chan struct{})
 			go func() {
-				_ = client.Wait() // small ones may all be sent before the first one too many is read
+				// Small ones may all be sent before the first one too many is read.
+				_ = client.Wait()
 				close(ended)
 			}()
 			select {
@@ -134,7 +135,8 @@ func TestLongCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := s.Output("echo alive #" + string(make128k())); err != nil || string(out) != "alive\n" {
+	if out, err := s.Output("echo alive #" + string(make128k())); err != nil ||
+		string(out) != "alive\n" {
 		t.Errorf("got %.80q, %v", out, err)
 	}
 }
@@ -164,7 +166,8 @@ func TestLongOpening(t *testing.T) {
 	} {
 		_, _, err := c.OpenChannel(kind, extra)
 		var refused *ssh.OpenChannelError
-		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited || refused.Message != "channel open data is too long" {
+		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited ||
+			refused.Message != "channel open data is too long" {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -176,12 +179,14 @@ func TestListeners(t *testing.T) {
 	for port := range uint32(maxListeners) {
 		u.expect(listenKey(wire.ChannelForwardedTCP, "", 1+port), 1)
 	}
-	ok, _, err := u.forward(&ssh.Request{Type: wire.GlobalTCPForward, Payload: wire.Marshal(wire.TCPForward{Host: "localhost", Port: 9999})})
+	ok, _, err := u.forward(&ssh.Request{Type: wire.GlobalTCPForward,
+		Payload: wire.Marshal(wire.TCPForward{Host: "localhost", Port: 9999})})
 	if ok || err == nil {
 		t.Errorf("one more: %v, %v", ok, err)
 	}
 	c := &client{control: false, grant: &grant{}}
-	if err := c.mayListen(&ssh.Request{Type: wire.GlobalUnixForward, Payload: wire.Marshal(wire.UnixForward{Path: string(make128k())})}); err == nil {
+	if err := c.mayListen(&ssh.Request{Type: wire.GlobalUnixForward,
+		Payload: wire.Marshal(wire.UnixForward{Path: string(make128k())})}); err == nil {
 		t.Error("a path of 128 KiB may be listened on")
 	}
 }

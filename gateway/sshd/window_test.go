@@ -38,14 +38,16 @@ func TestPersonWindows(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%dx%d", tt.cols, tt.rows), func(t *testing.T) {
 			for _, later := range []bool{false, true} {
-				p := w.window(t, fmt.Sprintf("w%dx%d-%t", tt.cols, tt.rows, later), tt.cols, tt.rows, later)
+				p := w.window(t, fmt.Sprintf("w%dx%d-%t", tt.cols, tt.rows, later), tt.cols,
+					tt.rows, later)
 				eventually(t, "the session has its size", func() bool {
 					cols, rows := p.live.Size()
 					return cols == tt.wantCols && rows == tt.wantRows
 				})
 				p.types("\x15echo 'a line that is edited'\x01\x05\x1b[D\x0c\t\t\x05\x15")
 				p.types("\x15echo size $(stty size) end\r")
-				if want := fmt.Sprintf("size %d %d end", tt.wantRows, tt.wantCols); !p.prints(want) {
+				if want := fmt.Sprintf("size %d %d end", tt.wantRows, tt.wantCols); !p.prints(
+					want) {
 					t.Errorf("changed later: %t: bash does not print %q", later, want)
 				}
 			}
@@ -78,11 +80,13 @@ func (w *world) window(t *testing.T, session string, cols, rows int, later bool)
 	if later {
 		firstCols, firstRows = 80, 24
 	}
-	if err := errors.Join(s.RequestPty("xterm-256color", firstRows, firstCols, ssh.TerminalModes{}), s.Shell()); err != nil {
+	if err := errors.Join(s.RequestPty("xterm-256color", firstRows, firstCols, ssh.TerminalModes{}),
+		s.Shell()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	at, err := w.hub.Sessions.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Watch: true})
+	at, err := w.hub.Sessions.Join(t.Context(), alicePerson,
+		wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Watch: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,9 +76,11 @@ func newWorld(t testing.TB, o worldOptions) *world {
 		}
 	})
 
-	w.backend = &scripted{Backend: sandboxtest.New(t, sandboxtest.Options{}), t: t, key: newSigner(t)}
+	w.backend = &scripted{Backend: sandboxtest.New(t, sandboxtest.Options{}), t: t,
+		key: newSigner(t)}
 	ho := gateway.Options{Logins: []string{"localuser"}}
-	ho.Backends, ho.Log = map[string]sandbox.Backend{sandboxtest.Name: w.backend}, log.With("of", "hub")
+	ho.Backends, ho.Log = map[string]sandbox.Backend{sandboxtest.Name: w.backend},
+		log.With("of", "hub")
 	if o.hub != nil {
 		o.hub(&ho)
 	}
@@ -194,9 +196,12 @@ func (w *world) sandboxOf(owner, name string) {
 // sshOptions returns options with which an OpenSSH program uses this world and none of the
 // machine's configuration.
 func (w *world) sshOptions(key string) []string {
-	return []string{"-F", "none", "-o", "IdentityFile=" + w.key(key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
-		"-o", "UserKnownHostsFile=" + w.file("known_hosts"), "-o", "GlobalKnownHostsFile=none", "-o", "StrictHostKeyChecking=yes",
-		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "Port=" + w.port, "-o", "ConnectTimeout=60"}
+	return []string{"-F", "none", "-o", "IdentityFile=" + w.key(key), "-o", "IdentitiesOnly=yes",
+		"-o", "IdentityAgent=none",
+		"-o", "UserKnownHostsFile=" + w.file("known_hosts"), "-o", "GlobalKnownHostsFile=none",
+		"-o", "StrictHostKeyChecking=yes",
+		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "Port=" + w.port, "-o",
+		"ConnectTimeout=60"}
 }
 
 // ssh returns the real client: ssh(“alice”, “demo@127.0.0.1”, “true”).
@@ -258,7 +263,8 @@ func (w *world) signer(key string) ssh.Signer {
 }
 
 func (w *world) tryDial(key, user string) (*ssh.Client, error) {
-	return ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer(key))},
+	return ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: user,
+		Auth:            []ssh.AuthMethod{ssh.PublicKeys(w.signer(key))},
 		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: time.Minute})
 }
 

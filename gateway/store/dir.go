@@ -53,7 +53,8 @@ func MakeDir(dir string) error {
 	}
 	switch mode := info.Mode().Perm(); {
 	case mode&0o022 != 0:
-		return refuse("check its files, then chmod 700 "+dir, "others can write to it (mode %04o)", mode)
+		return refuse("check its files, then chmod 700 "+dir, "others can write to it (mode %04o)",
+			mode)
 	case mode&0o077 != 0:
 		return refuse("chmod 700 "+dir, "others can read it (mode %04o)", mode)
 	case mode&0o700 != 0o700:
@@ -72,7 +73,9 @@ func (e *LockedError) Error() string {
 	if e.Pid == 0 {
 		return fmt.Sprintf("state directory %s: another daemon uses it", e.Dir)
 	}
-	return fmt.Sprintf("state directory %s: the daemon with pid %d uses it; stop that one or choose another with --state", e.Dir, e.Pid)
+	return fmt.Sprintf(
+		"state directory %s: the daemon with pid %d uses it; stop that one or choose another "+
+			"with --state", e.Dir, e.Pid)
 }
 
 // lock is a held flock(2). The kernel releases it when the process ends in any way: there are no

@@ -35,8 +35,11 @@ type DamagedError struct {
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("store %s is damaged: %v; restore a copy, or move it and its -wal and -shm files away; "+
-		"sandboxd then finds sandboxes by their labels, and their names and owners in the state directory", e.Path, e.Err)
+	return fmt.Sprintf(
+		"store %s is damaged: %v; restore a copy, or move it and its -wal and -shm files away; "+
+			"sandboxd then finds sandboxes by their labels, and their names and owners in the "+
+			"state "+
+			"directory", e.Path, e.Err)
 }
 
 func (e *DamagedError) Unwrap() error { return e.Err }
@@ -48,8 +51,10 @@ type NewerError struct {
 }
 
 func (e *NewerError) Error() string {
-	return fmt.Sprintf("store %s has schema version %d, this sandboxd supports up to %d; start the newer sandboxd that wrote it, "+
-		"or choose another state directory with --state", e.Path, e.Have, e.Know)
+	return fmt.Sprintf(
+		"store %s has schema version %d, this sandboxd supports up to %d; start the newer "+
+			"sandboxd that wrote it, "+
+			"or choose another state directory with --state", e.Path, e.Have, e.Know)
 }
 
 // Open opens the store in the state directory dir, makes both if they are missing, and locks the
@@ -105,7 +110,8 @@ func checkHeader(path string) error {
 		return fmt.Errorf("store %s: not a regular file", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return fmt.Errorf("store %s: others can read it (mode %04o); chmod 600 %s", path, mode, path)
+		return fmt.Errorf("store %s: others can read it (mode %04o); chmod 600 %s", path, mode,
+			path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -128,7 +134,8 @@ func checkHeader(path string) error {
 func create(ctx context.Context, path string) error {
 	for _, side := range []string{path + "-wal", path + "-journal"} {
 		if _, err := os.Lstat(side); err == nil {
-			return &DamagedError{Path: path, Err: fmt.Errorf("it is missing, but %s exists", filepath.Base(side))}
+			return &DamagedError{Path: path,
+				Err: fmt.Errorf("it is missing, but %s exists", filepath.Base(side))}
 		}
 	}
 	fresh := path + ".new"
@@ -149,7 +156,8 @@ func create(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = db.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d", applicationID)); err == nil {
+	if _, err = db.ExecContext(ctx, fmt.Sprintf("PRAGMA application_id = %d",
+		applicationID)); err == nil {
 		err = migrate(ctx, db, fresh)
 	}
 	if err := errors.Join(err, db.Close()); err != nil {
@@ -172,7 +180,8 @@ func create(ctx context.Context, path string) error {
 func connect(path string) (*sql.DB, error) {
 	u := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{
 		// FULL: with WAL, a weaker setting may lose the last commits in a power cut.
-		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)",
+			"foreign_keys(1)"},
 		"_txlock": {"immediate"},
 	}.Encode()}
 	db, err := sql.Open("sqlite", u.String())
@@ -204,7 +213,8 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 	if err != nil {
 		return err
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, dir, goose.WithDisableGlobalRegistry(true))
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, dir,
+		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return fmt.Errorf("store: migrations: %w", err)
 	}

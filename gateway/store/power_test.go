@@ -61,7 +61,8 @@ func copyOf(t *testing.T, image string) string {
 func TestR4AcknowledgedWritesSurvivePowerLoss(t *testing.T) {
 	root := t.TempDir()
 	image := filepath.Join(root, "disk")
-	if out, err := exec.Command("sh", "-c", "truncate -s 20M "+image+" && mkfs.ext4 -q "+image).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c", "truncate -s 20M "+image+" && mkfs.ext4 -q "+
+		image).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v: %s", err, out)
 	}
 	disk := filepath.Join(root, "before")
@@ -74,7 +75,8 @@ func TestR4AcknowledgedWritesSurvivePowerLoss(t *testing.T) {
 	defer s.Close()
 	const rows = 20
 	for i := range rows {
-		row := Sandbox{ID: fmt.Sprintf("id%d", i), Name: fmt.Sprintf("name%d", i), Owner: "alice", State: "running", Since: time.Now(), Created: time.Now(),
+		row := Sandbox{ID: fmt.Sprintf("id%d", i), Name: fmt.Sprintf("name%d", i), Owner: "alice",
+			State: "running", Since: time.Now(), Created: time.Now(),
 			Spec: []byte("{}"), Instance: []byte("{}")}
 		if err := s.Add(t.Context(), row); err != nil {
 			t.Fatal(err)

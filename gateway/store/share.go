@@ -14,7 +14,8 @@ type Share struct {
 
 // Shares returns all rows, in the order of their principals.
 func (s *Store) Shares(ctx context.Context) ([]Share, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT sandbox, principal, rights FROM shares ORDER BY sandbox, principal`)
+	rows, err := s.db.QueryContext(
+		ctx, `SELECT sandbox, principal, rights FROM shares ORDER BY sandbox, principal`)
 	if err != nil {
 		return nil, fmt.Errorf("store: shares: %w", err)
 	}
@@ -46,7 +47,8 @@ func (s *Store) PutShare(ctx context.Context, sh Share) error {
 
 // DeleteShare removes a row. A missing row is not an error.
 func (s *Store) DeleteShare(ctx context.Context, sandbox, principal string) error {
-	if _, err := s.db.ExecContext(ctx, `DELETE FROM shares WHERE sandbox = ? AND principal = ?`, sandbox, principal); err != nil {
+	if _, err := s.db.ExecContext(ctx, `DELETE FROM shares WHERE sandbox = ? AND principal = ?`,
+		sandbox, principal); err != nil {
 		return fmt.Errorf("store: unshare sandbox %s: %w", sandbox, err)
 	}
 	return nil

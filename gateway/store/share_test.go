@@ -11,19 +11,22 @@ import (
 func TestShares(t *testing.T) {
 	dir := stateDir(t)
 	s := open(t, dir)
-	for _, q := range []string{`DROP TABLE tokens`, `DROP TABLE shares`, `DELETE FROM goose_db_version WHERE version_id >= 2`} {
+	for _, q := range []string{`DROP TABLE tokens`, `DROP TABLE shares`,
+		`DELETE FROM goose_db_version WHERE version_id >= 2`} {
 		if _, err := s.db.Exec(q); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Add(t.Context(), Sandbox{ID: "one", Name: "demo", Owner: "alice", State: "running", Spec: []byte("{}"), Since: time.Now(), Created: time.Now()}); err != nil {
+	if err := s.Add(t.Context(), Sandbox{ID: "one", Name: "demo", Owner: "alice", State: "running",
+		Spec: []byte("{}"), Since: time.Now(), Created: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	for _, sh := range []Share{{"one", "carl", "watch"}, {"one", "bob", "watch"}, {"one", "bob", "drive"}, {"gone", "bob", "watch"}} {
+	for _, sh := range []Share{{"one", "carl", "watch"}, {"one", "bob", "watch"},
+		{"one", "bob", "drive"}, {"gone", "bob", "watch"}} {
 		if err := s.PutShare(t.Context(), sh); err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +36,8 @@ func TestShares(t *testing.T) {
 	}
 	s = open(t, dir)
 	got, err := s.Shares(t.Context())
-	if want := []Share{{"one", "bob", "drive"}, {"one", "carl", "watch"}}; err != nil || !slices.Equal(got, want) {
+	if want := []Share{{"one", "bob", "drive"}, {"one", "carl", "watch"}}; err != nil ||
+		!slices.Equal(got, want) {
 		t.Fatalf("%v, %v, want %v", got, err, want)
 	}
 	for range 2 {

@@ -82,7 +82,8 @@ func (s *Store) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	for rows.Next() {
 		var b Sandbox
 		var since, created int64
-		if err := rows.Scan(&b.ID, &b.Name, &b.Owner, &b.Spec, &b.Instance, &b.State, &since, &created, &b.Error); err != nil {
+		if err := rows.Scan(&b.ID, &b.Name, &b.Owner, &b.Spec, &b.Instance, &b.State, &since,
+			&created, &b.Error); err != nil {
 			return nil, fmt.Errorf("store: sandboxes: %w", err)
 		}
 		b.Since, b.Created = time.UnixMilli(since), time.UnixMilli(created)
@@ -98,7 +99,8 @@ func (s *Store) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 func (s *Store) Add(ctx context.Context, b Sandbox) error {
 	_, err := s.db.ExecContext(ctx,
 		`INSERT INTO sandboxes (id, name, owner, spec, instance, state, since, created, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		b.ID, b.Name, b.Owner, blob(b.Spec), blob(b.Instance), b.State, b.Since.UnixMilli(), b.Created.UnixMilli(), b.Error)
+		b.ID, b.Name, b.Owner, blob(b.Spec), blob(b.Instance), b.State, b.Since.UnixMilli(),
+		b.Created.UnixMilli(), b.Error)
 	if err != nil {
 		return fmt.Errorf("store: add sandbox %s: %w", b.ID, naming(err))
 	}
@@ -109,7 +111,8 @@ func (s *Store) Add(ctx context.Context, b Sandbox) error {
 func (s *Store) Put(ctx context.Context, b Sandbox) error {
 	res, err := s.db.ExecContext(ctx,
 		`UPDATE sandboxes SET name = ?, owner = ?, spec = ?, instance = ?, state = ?, since = ?, created = ?, error = ? WHERE id = ?`,
-		b.Name, b.Owner, blob(b.Spec), blob(b.Instance), b.State, b.Since.UnixMilli(), b.Created.UnixMilli(), b.Error, b.ID)
+		b.Name, b.Owner, blob(b.Spec), blob(b.Instance), b.State, b.Since.UnixMilli(),
+		b.Created.UnixMilli(), b.Error, b.ID)
 	if err == nil {
 		var n int64
 		if n, err = res.RowsAffected(); err == nil && n == 0 {
@@ -200,7 +203,8 @@ func blob(b []byte) []byte {
 
 // naming converts a violation of the name index to ErrNameTaken.
 func naming(err error) error {
-	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok &&
+		e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
 		return ErrNameTaken
 	}
 	return err

@@ -35,7 +35,8 @@ func open(t *testing.T, dir string) *Store {
 
 func row(id, name string) Sandbox {
 	now := time.UnixMilli(1_700_000_000_123)
-	return Sandbox{ID: id, Name: name, Owner: "alice", Spec: []byte(`{"Image":"x"}`), Instance: []byte{}, State: "creating", Since: now, Created: now}
+	return Sandbox{ID: id, Name: name, Owner: "alice", Spec: []byte(`{"Image":"x"}`),
+		Instance: []byte{}, State: "creating", Since: now, Created: now}
 }
 
 func TestRowsSurviveReopening(t *testing.T) {
@@ -45,12 +46,14 @@ func TestRowsSurviveReopening(t *testing.T) {
 	if err := s.Add(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	want.State, want.Instance, want.Error = "broken", []byte(`{"ref":"c1"}`), "no\x00 such \xff thing"
+	want.State, want.Instance, want.Error = "broken", []byte(`{"ref":"c1"}`),
+		"no\x00 such \xff thing"
 	want.Since = want.Since.Add(time.Second)
 	if err := s.Put(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddEvents(t.Context(), Event{Sandbox: "id1", Time: want.Since, Kind: "exec", Data: []byte(`{}`)}); err != nil {
+	if err := s.AddEvents(t.Context(), Event{Sandbox: "id1", Time: want.Since, Kind: "exec",
+		Data: []byte(`{}`)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -69,7 +72,8 @@ func TestRowsSurviveReopening(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Event{{Sandbox: "id1", Time: want.Since, Kind: "exec", Data: []byte(`{}`)}}, events); diff != "" {
+	if diff := cmp.Diff([]Event{{Sandbox: "id1", Time: want.Since, Kind: "exec",
+		Data: []byte(`{}`)}}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
@@ -135,7 +139,8 @@ func TestConnectionsPushOutNoOtherEvents(t *testing.T) {
 	for range keptEvents + keptConnections {
 		batch = append(batch, Event{Sandbox: "id1", Kind: Connection})
 	}
-	for _, events := range [][]Event{batch, {{Sandbox: "id1", Kind: "share"}}, {{Sandbox: "id1", Kind: Connection}}} {
+	for _, events := range [][]Event{batch, {{Sandbox: "id1", Kind: "share"}},
+		{{Sandbox: "id1", Kind: Connection}}} {
 		if err := s.AddEvents(t.Context(), events...); err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +153,8 @@ func TestConnectionsPushOutNoOtherEvents(t *testing.T) {
 	for _, e := range got {
 		kinds[e.Kind]++
 	}
-	if diff := cmp.Diff(map[string]int{"allow": 1, "share": 1, Connection: keptConnections}, kinds); diff != "" {
+	if diff := cmp.Diff(map[string]int{"allow": 1, "share": 1, Connection: keptConnections},
+		kinds); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
@@ -173,7 +179,8 @@ func TestEventsAreTrimmedAndGoWithTheirSandbox(t *testing.T) {
 	if len(got) != keptEvents || got[0].Kind != "7" {
 		t.Errorf("%d events from %q, want %d from \"7\"", len(got), got[0].Kind, keptEvents)
 	}
-	if got, _ := s.Events(t.Context(), "id1", 2); len(got) != 2 || got[1].Kind != fmt.Sprint(keptEvents+6) {
+	if got, _ := s.Events(t.Context(), "id1", 2); len(got) != 2 ||
+		got[1].Kind != fmt.Sprint(keptEvents+6) {
 		t.Errorf("newest two: %v", got)
 	}
 	if err := s.Delete(t.Context(), "id1"); err != nil {
@@ -286,7 +293,8 @@ func TestDamageIsRefusedAndLeftAlone(t *testing.T) {
 		"text":             func([]byte) []byte { return []byte("this is not a database, not at all") },
 		"page overwritten": func(b []byte) []byte { copy(b[4096:8192], make([]byte, 4096)); return b },
 		"another program's": func(b []byte) []byte {
-			copy(b[68:72], []byte{0, 0, 0, 1}) // application_id (sqlite.org/fileformat2.html, section 1.3)
+			// application_id (sqlite.org/fileformat2.html, section 1.3)
+			copy(b[68:72], []byte{0, 0, 0, 1})
 			return b
 		},
 	} {
@@ -294,7 +302,8 @@ func TestDamageIsRefusedAndLeftAlone(t *testing.T) {
 			dir := stateDir(t)
 			s := open(t, dir)
 			for i := range 50 {
-				if err := s.Add(t.Context(), row(fmt.Sprint("id", i), fmt.Sprint("n", i))); err != nil {
+				if err := s.Add(t.Context(),
+					row(fmt.Sprint("id", i), fmt.Sprint("n", i))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -338,7 +347,8 @@ func TestDatabaseThatWentMissingIsNotTakenForAFirstStart(t *testing.T) {
 func TestNewerStoreIsRefused(t *testing.T) {
 	dir := stateDir(t)
 	s := open(t, dir)
-	if _, err := s.db.Exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
+	if _, err := s.db.Exec(
+		`INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

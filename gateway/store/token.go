@@ -70,7 +70,8 @@ func (s *Store) AddToken(ctx context.Context, t Token) error {
 
 // DeleteExpiredTokens removes the rows of tokens that have expired by now.
 func (s *Store) DeleteExpiredTokens(ctx context.Context, now time.Time) error {
-	if _, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE expires <> 0 AND expires <= ?`, now.UnixMilli()); err != nil {
+	if _, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE expires <> 0 AND expires <= ?`,
+		now.UnixMilli()); err != nil {
 		return fmt.Errorf("store: delete expired tokens: %w", err)
 	}
 	return nil

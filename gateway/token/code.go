@@ -42,7 +42,8 @@ func (r *Registry) Code(t Token) (code string, err error) {
 		}
 	}
 	if own >= maxCodes {
-		return "", &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d unused codes, which is the limit", t.Principal, own), Hint: "wait a minute"}
+		return "", &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf(
+			"%s has %d unused codes, which is the limit", t.Principal, own), Hint: "wait a minute"}
 	}
 	r.codes[hashOf(code)] = coded{t, now.Add(CodeTime)}
 	return code, nil
@@ -57,7 +58,9 @@ func (r *Registry) Redeem(ctx context.Context, code string) (secret string, made
 	delete(r.codes, hash)
 	r.mu.Unlock()
 	if !ok || !time.Now().Before(c.until) {
-		return "", Token{}, &wire.Error{Code: wire.CodeDenied, Message: "this code was used, or is older than a minute", Hint: "get a new one with sandboxd page"}
+		return "", Token{}, &wire.Error{Code: wire.CodeDenied,
+			Message: "this code was used, or is older than a minute",
+			Hint:    "get a new one with sandboxd page"}
 	}
 	return r.Create(ctx, c.token)
 }

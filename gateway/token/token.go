@@ -205,7 +205,8 @@ func (r *Registry) check(t Token, now time.Time) error {
 	case t.Rights != wire.RightDrive && t.Rights != wire.RightWatch:
 		return wire.Errorf(wire.CodeUsage, "rights %q: must be drive or watch", t.Rights)
 	case len(t.Label) > maxLabel:
-		return wire.Errorf(wire.CodeUsage, "label: %d bytes; at most %d are allowed", len(t.Label), maxLabel)
+		return wire.Errorf(wire.CodeUsage, "label: %d bytes; at most %d are allowed", len(t.Label),
+			maxLabel)
 	case strings.ContainsFunc(t.Label, func(c rune) bool { return c < ' ' || c > '~' }):
 		return wire.Errorf(wire.CodeUsage, "label %q: must be printable ASCII", t.Label)
 	case t.Expires != nil && !now.Before(*t.Expires):
@@ -216,7 +217,9 @@ func (r *Registry) check(t Token, now time.Time) error {
 			Hint: "log in with a key that may make it"}
 	}
 	if n := len(r.List(t.Principal)); n >= maxTokens {
-		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d tokens, which is the limit", t.Principal, n), Hint: "revoke one: sandboxd token rm ID"}
+		return &wire.Error{Code: wire.CodeDenied,
+			Message: fmt.Sprintf("%s has %d tokens, which is the limit", t.Principal, n),
+			Hint:    "revoke one: sandboxd token rm ID"}
 	}
 	return nil
 }
@@ -231,14 +234,17 @@ func (r *Registry) List(principal string) []Token {
 			all = append(all, l.Token)
 		}
 	}
-	slices.SortFunc(all, func(a, b Token) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(all, func(a, b Token) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+	})
 	return all
 }
 
 // Revoke ends a principal's token and its uses. A token of another principal does not exist for
 // this one.
 func (r *Registry) Revoke(ctx context.Context, principal, id string) error {
-	unknown := &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no token %q", id), Hint: "sandboxd token ls lists them"}
+	unknown := &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no token %q", id),
+		Hint: "sandboxd token ls lists them"}
 	r.mu.Lock()
 	l := r.byID[id]
 	r.mu.Unlock()

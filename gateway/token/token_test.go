@@ -41,7 +41,8 @@ func openAll(t *testing.T, dir string) (*Registry, *store.Store) {
 func TestSecretIsNotKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	r, s := openAll(t, dir)
-	secret, made, err := r.Create(t.Context(), Token{Principal: "alice", Label: "ci", Line: "SHA256:x"})
+	secret, made, err := r.Create(t.Context(),
+		Token{Principal: "alice", Label: "ci", Line: "SHA256:x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +65,12 @@ func TestSecretIsNotKept(t *testing.T) {
 	r, s = openAll(t, dir)
 	defer s.Close()
 	got, _, err := r.Verify(secret)
-	if err != nil || got.ID != made.ID || got.AsPrincipal().Name != "alice" || got.Label != "ci" || got.Line != "SHA256:x" {
+	if err != nil || got.ID != made.ID || got.AsPrincipal().Name != "alice" || got.Label != "ci" ||
+		got.Line != "SHA256:x" {
 		t.Errorf("after a restart: %+v, %v", got, err)
 	}
-	for _, wrong := range []string{"", Prefix, secret + "0", strings.ToUpper(secret), secret[:len(secret)-1], secret[len(Prefix):], made.ID} {
+	for _, wrong := range []string{"", Prefix, secret + "0", strings.ToUpper(secret),
+		secret[:len(secret)-1], secret[len(Prefix):], made.ID} {
 		if _, _, err := r.Verify(wrong); err == nil {
 			t.Errorf("%q is let in", wrong)
 		}
@@ -85,7 +88,8 @@ func TestRevoke(t *testing.T) {
 	_, live, _ := r.Verify(secret)
 	for _, who := range []string{"bob", ""} {
 		var e *wire.Error
-		if err := r.Revoke(t.Context(), who, made.ID); !errors.As(err, &e) || e.Code != wire.CodeNotFound {
+		if err := r.Revoke(t.Context(), who, made.ID); !errors.As(err, &e) ||
+			e.Code != wire.CodeNotFound {
 			t.Errorf("%q revokes alice's: %v", who, err)
 		}
 	}
@@ -119,7 +123,8 @@ func TestExpire(t *testing.T) {
 	var secret string
 	synctest.Test(t, func(t *testing.T) {
 		soon := time.Now().Add(time.Hour)
-		r := &Registry{store: s, backed: everybody, live: make(map[[32]byte]*used), byID: make(map[string]*used)}
+		r := &Registry{store: s, backed: everybody, live: make(map[[32]byte]*used),
+			byID: make(map[string]*used)}
 		defer r.Close()
 		secret = Prefix + "0123"
 		r.add(hashOf(secret), Token{ID: "1", Principal: "alice", Expires: &soon})
@@ -140,7 +145,8 @@ func TestExpire(t *testing.T) {
 		}
 	})
 	hash := hashOf(secret)
-	if err := s.AddToken(t.Context(), store.Token{ID: "old", Hash: hash[:], Principal: "alice", Created: time.Now(), Expires: time.Now().Add(-time.Second)}); err != nil {
+	if err := s.AddToken(t.Context(), store.Token{ID: "old", Hash: hash[:], Principal: "alice",
+		Created: time.Now(), Expires: time.Now().Add(-time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := Open(t.Context(), s, everybody)
@@ -181,7 +187,8 @@ func TestCode(t *testing.T) {
 		r, s := openAll(t, dir)
 		defer s.Close()
 		until := time.Now().Add(time.Hour)
-		asked := Token{Principal: "alice", Kind: wire.Person, Rights: wire.RightWatch, Label: "page", Expires: &until}
+		asked := Token{Principal: "alice", Kind: wire.Person, Rights: wire.RightWatch,
+			Label: "page", Expires: &until}
 		code, err := r.Code(asked)
 		if err != nil {
 			t.Fatal(err)
@@ -198,7 +205,8 @@ func TestCode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _, err := r.Verify(secret); err != nil || got.ID != made.ID || got.Kind != wire.Person || got.Rights != wire.RightWatch || !got.Expires.Equal(until) {
+		if got, _, err := r.Verify(secret); err != nil || got.ID != made.ID ||
+			got.Kind != wire.Person || got.Rights != wire.RightWatch || !got.Expires.Equal(until) {
 			t.Errorf("%+v, %v", got, err)
 		}
 		if _, _, err := r.Redeem(t.Context(), code); err == nil {
@@ -284,7 +292,8 @@ func TestPrincipalIsGone(t *testing.T) {
 	_, alices, _ := r.Verify(hers)
 	_, bobs, _ := r.Verify(his)
 	there["bob"] = false
-	if _, _, err := r.Verify(his); !errors.Is(err, ErrUnbacked) || !strings.Contains(err.Error(), "no way in") {
+	if _, _, err := r.Verify(his); !errors.Is(err, ErrUnbacked) ||
+		!strings.Contains(err.Error(), "no way in") {
 		t.Errorf("his secret: %v", err)
 	}
 	if _, _, err := r.ByID(made.ID); err == nil {

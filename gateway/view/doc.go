@@ -1,9 +1,9 @@
-// Package view is a person's side of a shared session. It draws a screen model with a status line on
-// their terminal, and splits their keys into input for the program and commands of the prefix key.
-// It knows nothing of sessions, SSH or HTTP.
+// Package view is a person's side of a shared session. It draws a screen model with a status line
+// on their terminal, and splits their keys into input for the program and commands of the prefix
+// key. It knows nothing of sessions, SSH or HTTP.
 //
-// No output of a program reaches a person's terminal unchanged. A Renderer writes printable UTF-8 and
-// the sequences of this list, where n is a number, and nothing else:
+// No output of a program reaches a person's terminal unchanged. A Renderer writes printable UTF-8
+// and the sequences of this list, where n is a number, and nothing else:
 //
 //	CR LF                            cursor movement; LF scrolls where it stands in the last row of the region
 //	CSI n H CSI n ; n H CSI n C      cursor movement

@@ -77,7 +77,8 @@ func FuzzFilter(f *testing.F) {
 		if whole := filtered(t, p, len(p)); len(p) < maxSequence && !bytes.Equal(got, whole) {
 			t.Errorf("split at %d: %q, else %q", split, got, whole)
 		}
-		if err := allowed(bytes.ReplaceAll(bytes.ReplaceAll(got, []byte("\x1b[2J"), nil), []byte("\x1b[J"), nil)); err != nil {
+		if err := allowed(bytes.ReplaceAll(bytes.ReplaceAll(got, []byte("\x1b[2J"), nil),
+			[]byte("\x1b[J"), nil)); err != nil {
 			t.Error(err)
 		}
 	})

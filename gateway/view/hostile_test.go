@@ -175,7 +175,8 @@ func FuzzDraw(f *testing.F) {
 				s.Resize(v.Area())
 			}
 			s.Write(p)
-			f := Frame{Screen: s, Status: status + strconv.Itoa(i), Brief: []string{status}, Driver: i == 1}
+			f := Frame{Screen: s, Status: status + strconv.Itoa(i), Brief: []string{status},
+				Driver: i == 1}
 			m.feed(v.Draw(f))
 			m.verify(v, f)
 			if v.rows > 1 {
@@ -193,7 +194,8 @@ func FuzzDraw(f *testing.F) {
 		}
 		m.feed(v.Leave())
 		got := m.Modes()
-		if inputModes(got) != (screen.Modes{}) || got.AltScreen || !got.AutoWrap || !got.CursorVisible || got.BracketedPaste || m.Cursor().X != 0 {
+		if inputModes(got) != (screen.Modes{}) || got.AltScreen || !got.AutoWrap ||
+			!got.CursorVisible || got.BracketedPaste || m.Cursor().X != 0 {
 			t.Fatalf("left with %+v, cursor %+v", got, m.Cursor())
 		}
 	})

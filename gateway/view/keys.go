@@ -32,13 +32,13 @@ type KeyEvent struct {
 // maxHeld is the longest incomplete sequence in bytes that Keys holds until its end arrives.
 const maxHeld = 256
 
-// Keys splits a person's input into events. The zero value is ready to use. It discards a terminal's
-// answers to queries, because the screen model answers programs. Text inside a bracketed paste is
-// never a command. Keys is not safe for concurrent use.
+// Keys splits a person's input into events. The zero value is ready to use. It discards a
+// terminal's answers to queries, because the screen model answers programs. Text inside a bracketed
+// paste is never a command. Keys is not safe for concurrent use.
 type Keys struct {
-	// Prefix is the control character that begins a command. 0 means DefaultPrefix; NoPrefix disables
-	// commands. Typed twice, it is sent to the program once. Keys recognises it in the encodings of
-	// xterm's and kitty's keyboard protocols, too.
+	// Prefix is the control character that begins a command. 0 means DefaultPrefix; NoPrefix
+	// disables commands. Typed twice, it is sent to the program once. Keys recognises it in the
+	// encodings of xterm's and kitty's keyboard protocols, too.
 	Prefix byte
 	// Focus passes reports of focus in and out on to a program that asked for them.
 	Focus bool
@@ -191,8 +191,8 @@ func keyLen(p []byte) int {
 	return 2
 }
 
-// sequence handles a control sequence whose parameters begin at p[start], and returns its length. It
-// holds an incomplete sequence unless that is longer than maxHeld.
+// sequence handles a control sequence whose parameters begin at p[start], and returns its length.
+// It holds an incomplete sequence unless that is longer than maxHeld.
 func (k *Keys) sequence(p []byte, start int) int {
 	end := start
 	for end < len(p) && p[end] >= 0x20 && p[end] < 0x40 {
@@ -265,8 +265,8 @@ func modifiedF3(params []byte) bool {
 		len(modifier) == 2 && modifier[0] == '1' && modifier[1] >= '0' && modifier[1] <= '6'
 }
 
-// stringAnswer reports whether p, the bytes after an ESC, begins an OSC, DCS or APC answer. The same two
-// characters are Alt with a key, which is never followed by the rest of an answer.
+// stringAnswer reports whether p, the bytes after an ESC, begins an OSC, DCS or APC answer. The
+// same two characters are Alt with a key, which is never followed by the rest of an answer.
 func stringAnswer(p []byte) bool {
 	if len(p) < 2 {
 		return false

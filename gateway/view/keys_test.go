@@ -85,10 +85,12 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// What a key means does not depend on how the network cut it, but for strings that look like Alt and a key when cut in the middle.
+// What a key means does not depend on how the network cut it, but for strings that look like Alt
+// and a key when cut in the middle.
 func TestKeysSplit(t *testing.T) {
 	for _, in := range []string{
-		"a\x1dtb", "\x1d\x1d", "\x1b[A", "a\x1b[?62;22cb", "\x1b[24;80R.", "\x1b[200~\x1dt\x1b[201~\x1dg", "\x1b[Ix", "\x1d\x1b[A", "\x1b[93;5ut",
+		"a\x1dtb", "\x1d\x1d", "\x1b[A", "a\x1b[?62;22cb", "\x1b[24;80R.",
+		"\x1b[200~\x1dt\x1b[201~\x1dg", "\x1b[Ix", "\x1d\x1b[A", "\x1b[93;5ut",
 	} {
 		var whole Keys
 		want := story(whole.Feed([]byte(in)))
@@ -135,7 +137,8 @@ func TestKeysOtherChord(t *testing.T) {
 	}
 }
 
-// Who takes the keyboard in the middle of a paste gets nothing of its rest: its pieces say that they belong together.
+// Who takes the keyboard in the middle of a paste gets nothing of its rest: its pieces say that
+// they belong together.
 func TestKeysPasteInPieces(t *testing.T) {
 	var k Keys
 	var got []string
@@ -148,20 +151,22 @@ func TestKeysPasteInPieces(t *testing.T) {
 			t.Errorf("after %q Pasting = %t", piece, !want)
 		}
 	}
-	if got, want := strings.Join(got, ", "), `0 "ls", 1 "rm -rf x", 1 "\ry", 1 "\r", 0 "pwd"`; got != want {
+	if got, want := strings.Join(got, ", "),
+		`0 "ls", 1 "rm -rf x", 1 "\ry", 1 "\r", 0 "pwd"`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-// The end of a paste is known wherever it is cut, however long its second half takes, and nothing of it is typed where the program
-// wants no brackets.
+// The end of a paste is known wherever it is cut, however long its second half takes, and nothing
+// of it is typed where the program wants no brackets.
 func TestKeysPasteEndInTwo(t *testing.T) {
 	const end = "\x1b[201~"
 	for cut := 1; cut < len(end); cut++ {
 		for _, brackets := range []bool{false, true} {
 			k := Keys{Brackets: brackets}
 			var got string
-			for _, piece := range []string{"\x1b[200~a", "b\x1b[20c\x1b" + end[:cut], end[cut:] + "c"} {
+			for _, piece := range []string{"\x1b[200~a", "b\x1b[20c\x1b" + end[:cut],
+				end[cut:] + "c"} {
 				for _, e := range append(k.Feed([]byte(piece)), k.Flush()...) {
 					got += fmt.Sprintf("%d:%s", e.Paste, e.Bytes)
 				}
@@ -171,30 +176,37 @@ func TestKeysPasteEndInTwo(t *testing.T) {
 				want = "1:\x1b[200~a1:b\x1b[20c\x1b1:\x1b[201~0:c"
 			}
 			if got != want || k.Pasting() {
-				t.Errorf("cut at %d, brackets %t: %q, want %q; pasting %t", cut, brackets, got, want, k.Pasting())
+				t.Errorf("cut at %d, brackets %t: %q, want %q; pasting %t", cut, brackets, got,
+					want, k.Pasting())
 			}
 		}
 	}
 }
 
 func TestParsePrefix(t *testing.T) {
-	for name, want := range map[string]byte{"ctrl-]": DefaultPrefix, "^]": DefaultPrefix, "C-]": DefaultPrefix, "Ctrl-A": 1, "ctrl+z": 26, "^\\": 0x1c, "^^": 0x1e, "ctrl-_": 0x1f, "none": NoPrefix} {
+	for name, want := range map[string]byte{"ctrl-]": DefaultPrefix, "^]": DefaultPrefix,
+		"C-]": DefaultPrefix, "Ctrl-A": 1, "ctrl+z": 26, "^\\": 0x1c, "^^": 0x1e, "ctrl-_": 0x1f,
+		"none": NoPrefix} {
 		if got, err := ParsePrefix(name); got != want || err != nil {
 			t.Errorf("ParsePrefix(%q) = %#x, %v; want %#x", name, got, err, want)
 		}
 	}
-	for _, name := range []string{"", "]", "ctrl-", "ctrl-ab", "^[", "ctrl-m", "^I", "^J", "^h", "^@", "^?", "ctrl-1", "alt-a", "^é", "none!"} {
+	for _, name := range []string{"", "]", "ctrl-", "ctrl-ab", "^[", "ctrl-m", "^I", "^J", "^h",
+		"^@", "^?", "ctrl-1", "alt-a", "^é", "none!"} {
 		if got, err := ParsePrefix(name); err == nil || !strings.Contains(err.Error(), "; use ") {
-			t.Errorf("ParsePrefix(%q) = %#x, %v; want an error that names valid keys", name, got, err)
+			t.Errorf("ParsePrefix(%q) = %#x, %v; want an error that names valid keys", name, got,
+				err)
 		}
 	}
-	for prefix, want := range map[byte]string{0: "^]", DefaultPrefix: "^]", 1: "^A", 0x1c: "^\\", NoPrefix: ""} {
+	for prefix, want := range map[byte]string{0: "^]", DefaultPrefix: "^]", 1: "^A", 0x1c: "^\\",
+		NoPrefix: ""} {
 		if got := PrefixName(prefix); got != want {
 			t.Errorf("PrefixName(%#x) = %q, want %q", prefix, got, want)
 		}
 	}
 	k := Keys{Prefix: NoPrefix}
-	if got, want := story(k.Feed([]byte("\x1dt\xff\x1b[93;5u"))), `"\x1dt\xff\x1b[93;5u"`; got != want {
+	if got, want := story(k.Feed([]byte("\x1dt\xff\x1b[93;5u"))),
+		`"\x1dt\xff\x1b[93;5u"`; got != want {
 		t.Errorf("without a prefix got %s, want %s", got, want)
 	}
 }
@@ -236,7 +248,8 @@ func FuzzParseChord(f *testing.F) {
 			t.Fatalf("%q is prefix %#x, no control character", name, prefix)
 		}
 		if again, err := ParsePrefix(PrefixName(prefix)); again != prefix || err != nil {
-			t.Fatalf("%q is %#x, its name %q is %#x, %v", name, prefix, PrefixName(prefix), again, err)
+			t.Fatalf("%q is %#x, its name %q is %#x, %v", name, prefix, PrefixName(prefix), again,
+				err)
 		}
 	})
 }

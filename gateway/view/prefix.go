@@ -27,14 +27,19 @@ func ParsePrefix(name string) (byte, error) {
 		}
 		switch c := key[0]; {
 		case strings.IndexByte("hijm[", c) >= 0:
-			return 0, fmt.Errorf("prefix key %q is what Tab, Enter, Escape or Backspace sends; use another letter, "+
-				"or one of \\ ] ^ _", name)
+			return 0,
+				fmt.Errorf(
+					"prefix key %q is what Tab, Enter, Escape or Backspace sends; use another "+
+						"letter, "+
+						"or one of \\ ] ^ _", name)
 		case c >= 'a' && c <= 'z', c >= '\\' && c <= '_':
 			return c & 0x1f, nil
 		}
 	}
-	return 0, fmt.Errorf("prefix key %q is not a control key; use ctrl- and a letter or one of \\ ] ^ _, "+
-		"as in ctrl-], or none", name)
+	return 0,
+		fmt.Errorf(
+			"prefix key %q is not a control key; use ctrl- and a letter or one of \\ ] ^ _, "+
+				"as in ctrl-], or none", name)
 }
 
 // PrefixName returns a prefix key as people write it, such as ^]. It is empty for NoPrefix.
@@ -56,8 +61,8 @@ func (k *Keys) prefixByte() byte {
 }
 
 // encodedPrefix reports whether a control sequence is the prefix key in the encoding of xterm's
-// modifyOtherKeys or of kitty's keyboard protocol. sandboxd enables neither, but another program may
-// have left the terminal in one of them.
+// modifyOtherKeys or of kitty's keyboard protocol. sandboxd enables neither, but another program
+// may have left the terminal in one of them.
 func (k *Keys) encodedPrefix(params []byte, final byte) bool {
 	prefix := k.prefixByte()
 	if prefix == NoPrefix {

@@ -37,9 +37,10 @@ type model struct {
 }
 
 func (m *model) start(cols, rows int) {
-	m.terminal = terminal{screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: 20000, Reply: func(p []byte) {
-		m.t.Errorf("the renderer asked the person's terminal for %q", p)
-	}}), m.t}
+	m.terminal = terminal{screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: 20000,
+		Reply: func(p []byte) {
+			m.t.Errorf("the renderer asked the person's terminal for %q", p)
+		}}), m.t}
 }
 
 func (m *model) resize(cols, rows int) { m.Screen.Resize(cols, rows) }
@@ -142,25 +143,30 @@ func (w *watch) leave(what, status string) {
 		w.t.Fatalf("%s: left with %+v", what, now)
 	}
 	if !w.main {
-		if want := append(slices.Clone(w.before), make([]string, w.r.rows)...)[:w.r.rows]; !slices.Equal(now.rows, want) || now.y != len(w.before)-1 {
+		if want := append(slices.Clone(w.before),
+			make([]string, w.r.rows)...)[:w.r.rows]; !slices.Equal(now.rows, want) ||
+			now.y != len(w.before)-1 {
 			w.t.Fatalf("%s: the terminal was not restored:\n%q\nwant\n%q", what, now.rows, want)
 		}
 		return
 	}
 	for y, line := range now.rows {
 		if y >= now.y && line != "" || now.x != 0 {
-			w.t.Fatalf("%s: the cursor at %d,%d is not below what was drawn:\n%q", what, now.x, now.y, now.rows)
+			w.t.Fatalf("%s: the cursor at %d,%d is not below what was drawn:\n%q", what, now.x,
+				now.y, now.rows)
 		}
 	}
 	if !was.alternate && w.r.rows > 1 {
 		_, rows := w.r.Area()
-		if want := append(slices.Clone(was.rows[:rows]), ""); !slices.Equal(now.rows, want) || !slices.Equal(now.above, was.above) {
+		if want := append(slices.Clone(was.rows[:rows]), ""); !slices.Equal(now.rows, want) ||
+			!slices.Equal(now.above, was.above) {
 			w.t.Fatalf("%s: leaving changed what is shown:\n%q\nwant\n%q", what, now.rows, want)
 		}
 	}
 	// The whole window scrolls again, without colour.
 	w.to.feed([]byte(strings.Repeat("\r\n", 2*w.r.rows)))
-	if last := w.to.look(); slices.ContainsFunc(last.rows, func(line string) bool { return line != "" }) {
+	if last := w.to.look(); slices.ContainsFunc(
+		last.rows, func(line string) bool { return line != "" }) {
 		w.t.Fatalf("%s: a scroll region or a colour is left: %q", what, last.rows)
 	}
 }

@@ -12,7 +12,8 @@ type Frame struct {
 	// shows nothing. People who fell behind can get only the lines that it keeps
 	// (Options.Scrollback).
 	Screen *screen.Screen
-	// Status is plain text for the bottom row of the person's window. Control and invisible characters in it are dropped.
+	// Status is plain text for the bottom row of the person's window. Control and invisible
+	// characters in it are dropped.
 	Status string
 	// Brief are shorter forms of Status for windows in which it does not fit, the longest first.
 	// The last one is truncated if needed.
@@ -83,7 +84,8 @@ const nowhere = -9
 // maxKept is the largest buffer that is kept between frames.
 const maxKept = 8 << 10
 
-// NewRenderer returns a Renderer for a window of a size, clamped to 1..screen.MaxCols by 1..screen.MaxRows.
+// NewRenderer returns a Renderer for a window of a size, clamped to 1..screen.MaxCols by
+// 1..screen.MaxRows.
 func NewRenderer(cols, rows int) *Renderer {
 	r := &Renderer{}
 	r.Resize(cols, rows)

@@ -60,7 +60,8 @@ func (term terminal) verify(r *Renderer, f Frame) {
 	_, rows := r.Area()
 	for y := range rows {
 		if want, got := wantCells(r, f.Screen, y), term.Line(y); !slices.Equal(want, got) {
-			term.t.Fatalf("row %d (-want +got):\n%s\nterminal:\n%s\nprogram:\n%s", y, cmp.Diff(want, got), term.Text(), f.Screen.Text())
+			term.t.Fatalf("row %d (-want +got):\n%s\nterminal:\n%s\nprogram:\n%s", y,
+				cmp.Diff(want, got), term.Text(), f.Screen.Text())
 		}
 	}
 	x0, y0 := r.Offset()
@@ -72,8 +73,10 @@ func (term terminal) verify(r *Renderer, f Frame) {
 	if want != got {
 		term.t.Fatalf("cursor %+v, want %+v", got, want)
 	}
-	if m := term.Modes(); m.AutoWrap || !m.BracketedPaste || m.AltScreen != f.Screen.Modes().AltScreen {
-		term.t.Fatalf("modes %+v: wrapping is on, pastes have no brackets, or it is the other screen", m)
+	if m := term.Modes(); m.AutoWrap || !m.BracketedPaste ||
+		m.AltScreen != f.Screen.Modes().AltScreen {
+		term.t.Fatalf(
+			"modes %+v: wrapping is on, pastes have no brackets, or it is the other screen", m)
 	}
 	modes := screen.Modes{}
 	if f.Driver {
@@ -142,7 +145,10 @@ func TestLeaveRestores(t *testing.T) {
 	before, cursor, modes := term.Text(), term.Cursor(), term.Modes()
 
 	s := screen.New(screen.Options{Cols: 40, Rows: 9})
-	s.Write([]byte("\x1b[?1049h\x1b[?1003;1006;2004;1004;1h\x1b=\x1b[?25l\x1b[3 q\x1b[2;4r\x1b[41mhello\x1b[4;10H\n\n\n"))
+	s.Write(
+		[]byte(
+			"\x1b[?1049h\x1b[?1003;1006;2004;1004;1h\x1b=\x1b[?25l\x1b[3 " +
+				"q\x1b[2;4r\x1b[41mhello\x1b[4;10H\n\n\n"))
 	r := NewRenderer(40, 10)
 	term.feed(r.Enter())
 	term.feed(r.Draw(Frame{Screen: s, Status: "watching", Driver: true}))
@@ -185,7 +191,10 @@ func TestLeaveMain(t *testing.T) {
 	m.feed([]byte("$ ssh demo@gw\r\n"))
 	modes := m.Modes()
 	s := screen.New(screen.Options{Cols: 40, Rows: 9, Scrollback: 10})
-	s.Write([]byte("\x1b[?1003;1006;2004;1004;1h\x1b=\x1b[?25l\x1b[3 q\x1b[2;4r\x1b[1;41mhello\x1b[4;10Hworld"))
+	s.Write(
+		[]byte(
+			"\x1b[?1003;1006;2004;1004;1h\x1b=\x1b[?25l\x1b[3 " +
+				"q\x1b[2;4r\x1b[1;41mhello\x1b[4;10Hworld"))
 	r := NewRenderer(40, 10)
 	for i := range 3 {
 		m.feed(r.Enter())
@@ -216,7 +225,8 @@ func TestLeaveMain(t *testing.T) {
 // The program cannot change the status line, and its text there has no effect.
 func TestStatusLine(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 20, Rows: 9})
-	s.Write([]byte("\x1b[?7h\x1b[99;1H" + strings.Repeat("[sandboxd] a person took over ", 9) + "\x1b[99B\x1b[999Cx\x1b[9S"))
+	s.Write([]byte("\x1b[?7h\x1b[99;1H" + strings.Repeat("[sandboxd] a person took over ", 9) +
+		"\x1b[99B\x1b[999Cx\x1b[9S"))
 	tests := []struct{ status, want string }{
 		{"agent:alice drives", "agent:alice drives"},
 		{"", ""},
@@ -243,7 +253,9 @@ func TestStatusLine(t *testing.T) {
 
 // The status line shows the first form that fits; if none fits, the beginning of the last.
 func TestStatusLineBrief(t *testing.T) {
-	f := Frame{Screen: screen.New(screen.Options{Cols: 20, Rows: 4}), Status: " demo~main   agent:alice typing", Brief: []string{" agent:alice typing", " agent:alice"}}
+	f := Frame{Screen: screen.New(screen.Options{Cols: 20, Rows: 4}),
+		Status: " demo~main   agent:alice typing",
+		Brief:  []string{" agent:alice typing", " agent:alice"}}
 	for _, tt := range []struct {
 		cols int
 		want string
@@ -271,7 +283,8 @@ func TestStatusLineBrief(t *testing.T) {
 func TestSizes(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 30, Rows: 5})
 	s.Write([]byte("世界 hello"))
-	for _, size := range [][2]int{{0, 0}, {-1, -1}, {1, 1}, {1, 2}, {2, 1}, {1 << 30, 1 << 30}, {1 << 32, 1 << 32}, {80, 3}, {3, 80}} {
+	for _, size := range [][2]int{{0, 0}, {-1, -1}, {1, 1}, {1, 2}, {2, 1}, {1 << 30, 1 << 30},
+		{1 << 32, 1 << 32}, {80, 3}, {3, 80}} {
 		r := NewRenderer(size[0], size[1])
 		term := newTerminal(t, r.cols, r.rows)
 		term.feed(r.Enter())
@@ -364,7 +377,8 @@ func BenchmarkDrawNothing(b *testing.B) { benchmarkDraw(b, "") }
 func BenchmarkDrawKey(b *testing.B)     { benchmarkDraw(b, "x\b") }
 func BenchmarkDrawLine(b *testing.B)    { benchmarkDraw(b, "a line of output\r\n") }
 func BenchmarkDrawScreen(b *testing.B) {
-	benchmarkDraw(b, "\x1b[H"+strings.Repeat(strings.Repeat("one two three four five six seven ", 5)+"\r\n", 50)+
+	benchmarkDraw(b, "\x1b[H"+strings.Repeat(
+		strings.Repeat("one two three four five six seven ", 5)+"\r\n", 50)+
 		"\x1b[H"+strings.Repeat(strings.Repeat("eins zwei drei ", 10)+"\r\n", 50))
 }
 

@@ -47,7 +47,8 @@ func key(c screen.Cell) uint64 {
 	fg, ok := packed(c.Style.Fg)
 	bg, ok2 := packed(c.Style.Bg)
 	if size == len(c.Text) && ok && ok2 && c.Style.UnderlineColor.Default() {
-		return uint64(ch) | uint64(c.Style.Attr)<<21 | uint64(c.Style.Underline)<<29 | fg<<32 | bg<<41 | uint64(c.Width)<<50
+		return uint64(ch) | uint64(c.Style.Attr)<<21 | uint64(
+			c.Style.Underline)<<29 | fg<<32 | bg<<41 | uint64(c.Width)<<50
 	}
 	return maphash.Comparable(seed, c) | 1<<63
 }
@@ -103,7 +104,8 @@ func (r *Renderer) drawRow(y int, want []screen.Cell) {
 		x += int(want[x].Width)
 		// A following ASCII character in the same style needs only one byte.
 		from := x
-		for ; r.x == x && x < len(want) && len(want[x].Text) == 1 && keys[x] != keyAt(have, x) && want[x].Style == r.pen; x++ {
+		for ; r.x == x && x < len(want) && len(want[x].Text) == 1 && keys[x] != keyAt(have, x) &&
+			want[x].Style == r.pen; x++ {
 			r.out = append(r.out, want[x].Text[0])
 			r.x++
 		}
@@ -164,7 +166,8 @@ func steady(text string) bool {
 	case r < 0x300, r >= 0x2500 && r < 0x25a0: // Latin, box drawing
 		return true
 	}
-	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Greek, unicode.Cyrillic)
+	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Greek,
+		unicode.Cyrillic)
 }
 
 func (r *Renderer) setPen(st screen.Style) {

@@ -91,7 +91,8 @@ func TestScrollbackThatIsHeld(t *testing.T) {
 			if v.Held() {
 				held++
 				if _, rows := v.Area(); !hold || waiting <= rows {
-					t.Fatalf("stream %d: of %d lines some are held, with hold %v", seed, waiting, hold)
+					t.Fatalf("stream %d: of %d lines some are held, with hold %v", seed, waiting,
+						hold)
 				}
 				to.verify(v, Frame{Screen: s, Status: "status", Hold: true})
 				continue
@@ -272,13 +273,15 @@ func TestScrollbackAndResize(t *testing.T) {
 				l := to.look()
 				for y := range area {
 					if want := describe(wantCells(v, s, y)); l.rows[y] != want {
-						t.Fatalf("%T, stream %d: row %d from %d is %q, want %q", to, seed, y, y0, l.rows[y], want)
+						t.Fatalf("%T, stream %d: row %d from %d is %q, want %q", to, seed, y, y0,
+							l.rows[y], want)
 					}
 				}
 				all := everything(l)
 				for n := range printed {
 					if want := fmt.Sprintf("line %d", n); !slices.Contains(all, want) {
-						t.Fatalf("%T, stream %d: after %d×%d %s is lost:\n%q", to, seed, cols, rows, want, all)
+						t.Fatalf("%T, stream %d: after %d×%d %s is lost:\n%q", to, seed, cols, rows,
+							want, all)
 					}
 				}
 			}
@@ -310,7 +313,8 @@ func TestLeaveAfterResize(t *testing.T) {
 			l := to.look()
 			y := slices.Index(l.rows, "$")
 			if y < 0 {
-				t.Fatalf("%T, %v: the prompt is in no row of its own: %q", to, size, l.rows[:size[1]])
+				t.Fatalf("%T, %v: the prompt is in no row of its own: %q", to, size,
+					l.rows[:size[1]])
 			}
 			for _, line := range l.rows[y+1:] {
 				if line != "" {

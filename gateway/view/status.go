@@ -14,7 +14,8 @@ import (
 // fits.
 func (r *Renderer) drawStatus(text string, brief []string) {
 	y := r.rows - 1
-	if r.shown[y].known && len(r.status) == 1+len(brief) && r.status[0] == text && slices.Equal(r.status[1:], brief) {
+	if r.shown[y].known && len(r.status) == 1+len(brief) && r.status[0] == text &&
+		slices.Equal(r.status[1:], brief) {
 		return
 	}
 	r.status = append(append(r.status[:0], text), brief...)

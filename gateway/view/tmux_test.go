@@ -25,7 +25,8 @@ func startTmux(t *testing.T, cols, rows int) *tmux {
 // shows returns the content of the pane, its scrollback, and the position of its cursor.
 func (m *tmux) shows() (text, above, cursor string) {
 	m.t.Helper()
-	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag} #{history_size}", ";", "capture-pane", "-p", "-e", "-N", "-S", "-")
+	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag} #{history_size}", ";",
+		"capture-pane", "-p", "-e", "-N", "-S", "-")
 	head, out, _ := strings.Cut(out, "\n")
 	cursor, size, _ := strings.Cut(head, " ")
 	n, err := strconv.Atoi(size)
@@ -99,7 +100,9 @@ func coloured(line []screen.Cell) string {
 // narrow drops clusters that this tmux displays with other widths than newer terminals, line
 // drawing, which it reports as letters, and attributes that it does not report.
 func narrow(in string) string {
-	return strings.NewReplacer("👩‍🚀", "", "❤️", "", "👍🏽", "", "1️⃣", "", "🇩", "", "🇪", "", "\u200d", "", "\u0301", "", "\x1b(0", "", "\x1b[4:3;58;5;9m", "", "\x1b[53;9;2m", "\x1b[9;2m").Replace(in)
+	return strings.NewReplacer("👩‍🚀", "", "❤️", "", "👍🏽", "", "1️⃣", "", "🇩", "", "🇪", "", "\u200d",
+		"", "\u0301", "", "\x1b(0", "", "\x1b[4:3;58;5;9m", "", "\x1b[53;9;2m",
+		"\x1b[9;2m").Replace(in)
 }
 
 // A real terminal shows the program's screen, has above it the lines that scrolled off since the
@@ -117,7 +120,8 @@ func TestDrawToTmux(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		s := screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: 1000})
 		program := func() string {
-			in := narrow(stream(r, 1+r.IntN(30), cols, rows)) + strings.Repeat("\r\nline", r.IntN(3)*r.IntN(8))
+			in := narrow(stream(r, 1+r.IntN(30), cols, rows)) +
+				strings.Repeat("\r\nline", r.IntN(3)*r.IntN(8))
 			return strings.ReplaceAll(in, "\x1bc", "")
 		}
 		s.Write([]byte(program()))
@@ -143,7 +147,8 @@ func TestDrawToTmux(t *testing.T) {
 				t.Fatalf("stream %d, step %d: %q gives\n%s\nwant\n%s", seed, step, out, got, want)
 			}
 			if c := s.Cursor(); c.Visible && cursor != fmt.Sprintf("%d,%d,1", c.X, c.Y) {
-				t.Fatalf("stream %d, step %d: cursor at %s, want %d,%d", seed, step, cursor, c.X, c.Y)
+				t.Fatalf("stream %d, step %d: cursor at %s, want %d,%d", seed, step, cursor, c.X,
+					c.Y)
 			}
 			if s.Modes().AltScreen {
 				continue
@@ -155,14 +160,16 @@ func TestDrawToTmux(t *testing.T) {
 				lines++
 			}
 			if want := strings.Join(kept, "\n"); above != want {
-				t.Fatalf("stream %d, step %d: %q: above the window is\n%s\nwant\n%s", seed, step, out, above, want)
+				t.Fatalf("stream %d, step %d: %q: above the window is\n%s\nwant\n%s", seed, step,
+					out, above, want)
 			}
 		}
 		m.Write(string(view.Leave()))
 		m.Write("$ \x1b[41mx\x1b[m")
 		got, _, _ := m.shows()
 		if last := got[strings.LastIndex(got, "\n")+1:]; last != "$ ␛[41mx" {
-			t.Fatalf("stream %d: after leaving, the prompt is not below what was drawn:\n%s", seed, got)
+			t.Fatalf("stream %d: after leaving, the prompt is not below what was drawn:\n%s", seed,
+				got)
 		}
 		if strings.Contains(got, "step") {
 			t.Fatalf("stream %d: after leaving, the status line is there:\n%s", seed, got)

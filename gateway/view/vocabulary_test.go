@@ -53,7 +53,8 @@ func TestVocabulary(t *testing.T) {
 	for line := range strings.Lines(string(doc)) {
 		if words, ok := strings.CutPrefix(line, "//\t"); ok {
 			forms, _, _ := strings.Cut(words, "   ")
-			forms = strings.NewReplacer(" CSI", "\nCSI", " ESC", "\nESC", " LF", "\nLF").Replace(forms)
+			forms = strings.NewReplacer(" CSI", "\nCSI", " ESC", "\nESC", " LF", "\nLF").Replace(
+				forms)
 			for form := range strings.SplitSeq(forms, "\n") {
 				listed[strings.TrimSpace(form)] = true
 			}
@@ -108,7 +109,8 @@ next:
 			continue
 		}
 		end := 1
-		for p[0] == 0x1b && end < len(p) && (p[end] == '[' || p[end] >= 0x20 && p[end] < 0x40 && p[1] == '[') {
+		for p[0] == 0x1b && end < len(p) &&
+			(p[end] == '[' || p[end] >= 0x20 && p[end] < 0x40 && p[1] == '[') {
 			end++
 		}
 		if p[0] == 0x1b {
@@ -141,7 +143,8 @@ func printable(r rune) bool {
 	switch {
 	case unicode.IsControl(r):
 		return false
-	case strings.ContainsRune("\u200c\u200d", r), r >= 0xe0020 && r <= 0xe007f, r >= 0xe0100 && r <= 0xe01ef, r == 0xad:
+	case strings.ContainsRune("\u200c\u200d", r), r >= 0xe0020 && r <= 0xe007f, r >= 0xe0100 &&
+		r <= 0xe01ef, r == 0xad:
 		return true
 	}
 	return !unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)

@@ -24,8 +24,10 @@ func describeLines(v screentest.Shown) (lines []string) {
 		var line []screen.Cell
 		for i, text := range l.Text {
 			st := v.Styles[l.Style[i]]
-			line = append(line, screen.Cell{Text: text, Width: uint8(l.Width[i]), Style: screen.Style{
-				Fg: screen.Color(st[0]), Bg: screen.Color(st[1]), UnderlineColor: screen.Color(st[2]), Attr: screen.Attr(st[3]), Underline: screen.Underline(st[4])}})
+			line = append(line, screen.Cell{Text: text, Width: uint8(l.Width[i]),
+				Style: screen.Style{
+					Fg: screen.Color(st[0]), Bg: screen.Color(st[1]), UnderlineColor: screen.Color(
+						st[2]), Attr: screen.Attr(st[3]), Underline: screen.Underline(st[4])}})
 		}
 		lines = append(lines, describe(line))
 	}
@@ -56,7 +58,8 @@ func (x *xterm) look() look {
 	if v.Replies != "" {
 		x.t.Fatalf("the terminal was asked something: it says %q", v.Replies)
 	}
-	l := look{rows: describeLines(v), x: v.X, y: v.Y, visible: v.Visible, alternate: v.Alternate, wraps: v.AutoWrap}
+	l := look{rows: describeLines(v), x: v.X, y: v.Y, visible: v.Visible, alternate: v.Alternate,
+		wraps: v.AutoWrap}
 	if !v.Alternate {
 		var kept screentest.Shown
 		x.Ask('h', strconv.Itoa(len(x.above)), &kept)

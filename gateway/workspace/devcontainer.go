@@ -35,7 +35,8 @@ type devcontainerBuild struct {
 
 // Supported fields, and those of build.
 var (
-	plainFields = []string{"image", "containerEnv", "remoteUser", "workspaceFolder", "build", "dockerFile", "context", "postCreateCommand"}
+	plainFields = []string{"image", "containerEnv", "remoteUser", "workspaceFolder", "build",
+		"dockerFile", "context", "postCreateCommand"}
 	buildFields = []string{"dockerfile", "context", "args", "target"}
 )
 
@@ -90,7 +91,9 @@ func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) 
 	case folder == dir || strings.HasPrefix(folder, dir+"/") && path.Clean(folder) == folder:
 		w.Workdir = folder
 	default:
-		w.Notes = append(w.Notes, fmt.Sprintf("%s: workspaceFolder %s: the directory has the same path as on this machine, %s", name, folder, dir))
+		w.Notes = append(w.Notes, fmt.Sprintf(
+			"%s: workspaceFolder %s: the directory has the same path as on this machine, %s", name,
+			folder, dir))
 	}
 	return w, nil
 }
@@ -125,7 +128,8 @@ func (f devcontainerFile) setBuild(w *Workspace, name, dir string, said json.Raw
 		}
 	}
 	at := path.Dir(name)
-	w.Build = &Build{Dockerfile: path.Join(at, b.Dockerfile), Context: path.Join(at, b.Context), Args: environment(b.Args), Target: b.Target}
+	w.Build = &Build{Dockerfile: path.Join(at, b.Dockerfile), Context: path.Join(at, b.Context),
+		Args: environment(b.Args), Target: b.Target}
 	return nil
 }
 
@@ -141,7 +145,8 @@ func (f devcontainerFile) setup(dir string) ([]string, error) {
 	case json.Unmarshal(f.PostCreate, &argv) == nil:
 		command = shellquote.Join(argv...)
 	default:
-		return nil, errors.New("must be a command or a list of words; parallel commands are not supported")
+		return nil,
+			errors.New("must be a command or a list of words; parallel commands are not supported")
 	}
 	if strings.TrimSpace(command) == "" {
 		return nil, nil
@@ -168,5 +173,6 @@ func substitute(s, dir string) (string, error) {
 // folders replaces the variables of the directory.
 func folders(s, dir string) string {
 	return strings.NewReplacer("${localWorkspaceFolder}", dir, "${containerWorkspaceFolder}", dir,
-		"${localWorkspaceFolderBasename}", path.Base(dir), "${containerWorkspaceFolderBasename}", path.Base(dir)).Replace(s)
+		"${localWorkspaceFolderBasename}", path.Base(dir), "${containerWorkspaceFolderBasename}",
+		path.Base(dir)).Replace(s)
 }

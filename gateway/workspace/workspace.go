@@ -68,7 +68,8 @@ func Read(root *os.Root, dir string) (Workspace, error) {
 	for _, f := range []struct {
 		name  string
 		parse func(name string, text []byte, dir string) (Workspace, error)
-	}{{File, parseYAML}, {devcontainer, parseDevcontainer}, {".devcontainer.json", parseDevcontainer}} {
+	}{{File, parseYAML}, {devcontainer, parseDevcontainer},
+		{".devcontainer.json", parseDevcontainer}} {
 		text, err := hostdir.ReadFile(root, f.name, maxFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -99,7 +100,10 @@ func Read(root *os.Root, dir string) (Workspace, error) {
 // check rejects settings that a file in a directory may not have.
 func (w Workspace) check() error {
 	if w.Network == sandbox.NetworkBridge {
-		return &wire.Error{Code: wire.CodeDenied, Message: w.File + ": network bridge gives access to this machine's services and the local network; a file in a directory may not set it",
+		return &wire.Error{Code: wire.CodeDenied,
+			Message: w.File +
+				": network bridge gives access to this machine's services and the local network; " +
+				"a file in a directory may not set it",
 			Hint: "use it explicitly: sandboxd new NAME --mount DIR --network bridge"}
 	}
 	if w.Build != nil {
@@ -148,5 +152,6 @@ func Name(dir string) string {
 }
 
 func wrong(format string, args ...any) *wire.Error {
-	return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(format, args...), Hint: "correct the file, or use a sandbox without the directory: -n NAME"}
+	return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(format, args...),
+		Hint: "correct the file, or use a sandbox without the directory: -n NAME"}
 }

@@ -38,10 +38,16 @@ func read(t *testing.T, files map[string]string) (Workspace, string, error) {
 }
 
 func TestRead(t *testing.T) {
-	ours := "# ours\nimage: busybox\nnetwork: none\nlimits: {memory: 512m, cpus: 0.5, pids: 100, disk: 2g}\nttl: 30m\nallow: [example.com, '*.example.org:443']\nuser: '1000'\nsudo: true\nentrypoint: false\n" +
-		"workdir: /tmp\nenv:\n  B: two words\n  A: 1\n"
-	theirs := "{ // comment\n\"name\": \"x\", \"image\": \"debian\", \"containerEnv\": {\"HERE\": \"${localWorkspaceFolder}/x\",},\n" +
-		"\"remoteUser\": \"dev\", \"workspaceFolder\": \"${containerWorkspaceFolder}\", \"features\": {}, \"postCreateCommand\": \"make\", /* end */ }"
+	ours :=
+		"# ours\nimage: busybox\nnetwork: none\nlimits: {memory: 512m, cpus: 0.5, pids: 100, " +
+			"disk: 2g}\nttl: 30m\nallow: [example.com, '*.example.org:443']\nuser: '1000'\nsudo: " +
+			"true\nentrypoint: false\n" +
+			"workdir: /tmp\nenv:\n  B: two words\n  A: 1\n"
+	theirs :=
+		"{ // comment\n\"name\": \"x\", \"image\": \"debian\", \"containerEnv\": {\"HERE\": " +
+			"\"${localWorkspaceFolder}/x\",},\n" +
+			"\"remoteUser\": \"dev\", \"workspaceFolder\": \"${containerWorkspaceFolder}\", " +
+			"\"features\": {}, \"postCreateCommand\": \"make\", /* end */ }"
 	for name, tt := range map[string]struct {
 		files map[string]string
 		want  func(dir string) Workspace
@@ -49,30 +55,44 @@ func TestRead(t *testing.T) {
 		"nothing": {nil, func(string) Workspace { return Workspace{} }},
 		"empty":   {map[string]string{File: "# nothing yet\n"}, func(string) Workspace { return Workspace{File: File} }},
 		"ours wins": {map[string]string{File: ours, devcontainer: theirs}, func(string) Workspace {
-			return Workspace{File: File, Image: "busybox", Network: sandbox.NetworkNone, Limits: sandbox.Limits{Memory: 512 << 20, CPUs: 0.5, PIDs: 100, Disk: 2 << 30},
-				Allow: []string{"example.com", "*.example.org:443"}, TTL: 30 * time.Minute,
-				User: "1000", Sudo: true, Entrypoint: sandbox.EntrypointOff, Workdir: "/tmp", Env: []string{"A=1", "B=two words"}}
+			return Workspace{File: File, Image: "busybox", Network: sandbox.NetworkNone,
+				Limits: sandbox.Limits{Memory: 512 << 20, CPUs: 0.5, PIDs: 100, Disk: 2 << 30},
+				Allow:  []string{"example.com", "*.example.org:443"}, TTL: 30 * time.Minute,
+				User: "1000", Sudo: true, Entrypoint: sandbox.EntrypointOff, Workdir: "/tmp",
+				Env: []string{"A=1", "B=two words"}}
 		}},
 		"devcontainer": {map[string]string{devcontainer: theirs}, func(dir string) Workspace {
-			return Workspace{File: devcontainer, Image: "debian", User: "dev", Workdir: dir, Env: []string{"HERE=" + dir + "/x"},
-				Setup: []string{"make"}, Notes: []string{"ignored in " + devcontainer + ": features"}}
+			return Workspace{File: devcontainer, Image: "debian", User: "dev", Workdir: dir,
+				Env:   []string{"HERE=" + dir + "/x"},
+				Setup: []string{"make"},
+				Notes: []string{"ignored in " + devcontainer + ": features"}}
 		}},
-		"built": {map[string]string{File: "dockerfile: docker/Dockerfile\nsetup: |\n  make deps\n  make\n", "docker/Dockerfile": "FROM x"}, func(string) Workspace {
-			return Workspace{File: File, Build: &Build{Dockerfile: "docker/Dockerfile", Context: "."}, Setup: []string{"make deps\nmake"}}
+		"built": {map[string]string{File: "dockerfile: docker/Dockerfile\nsetup: |\n  make " +
+			"deps\n  make\n", "docker/Dockerfile": "FROM x"}, func(string) Workspace {
+			return Workspace{File: File, Build: &Build{Dockerfile: "docker/Dockerfile",
+				Context: "."}, Setup: []string{"make deps\nmake"}}
 		}},
-		"built in detail": {map[string]string{File: "dockerfile: {path: D, context: ./sub/, args: {B: 2, A: 1}, target: t}\nsetup: [a, '', b]\n"}, func(string) Workspace {
-			return Workspace{File: File, Build: &Build{Dockerfile: "D", Context: "sub", Args: []string{"A=1", "B=2"}, Target: "t"}, Setup: []string{"a", "b"}}
+		"built in detail": {map[string]string{File: "dockerfile: {path: D, context: ./sub/, " +
+			"args: {B: 2, A: 1}, target: t}\nsetup: [a, '', b]\n"}, func(string) Workspace {
+			return Workspace{File: File, Build: &Build{Dockerfile: "D", Context: "sub",
+				Args: []string{"A=1", "B=2"}, Target: "t"}, Setup: []string{"a", "b"}}
 		}},
 		"built by devcontainer": {map[string]string{devcontainer: `{"build": {"dockerfile": "Dockerfile", "context": "..", "args": {"D": "${localWorkspaceFolder}"}, "cacheFrom": "x"},
 			"postCreateCommand": ["sh", "-c", "echo ${X} ${containerWorkspaceFolder}"]}`}, func(dir string) Workspace {
-			return Workspace{File: devcontainer, Build: &Build{Dockerfile: ".devcontainer/Dockerfile", Context: ".", Args: []string{"D=" + dir}},
-				Setup: []string{"sh -c 'echo ${X} " + dir + "'"}, Notes: []string{"ignored in " + devcontainer + ": build.cacheFrom"}}
+			return Workspace{File: devcontainer,
+				Build: &Build{Dockerfile: ".devcontainer/Dockerfile", Context: ".",
+					Args: []string{"D=" + dir}},
+				Setup: []string{"sh -c 'echo ${X} " + dir + "'"},
+				Notes: []string{"ignored in " + devcontainer + ": build.cacheFrom"}}
 		}},
 		"built as of old": {map[string]string{".devcontainer.json": `{"dockerFile": "D", "context": "sub", "postCreateCommand": ""}`}, func(string) Workspace {
-			return Workspace{File: ".devcontainer.json", Build: &Build{Dockerfile: "D", Context: "sub"}}
+			return Workspace{File: ".devcontainer.json",
+				Build: &Build{Dockerfile: "D", Context: "sub"}}
 		}},
 		"folder elsewhere": {map[string]string{".devcontainer.json": `{"workspaceFolder": "/workspaces/x"}`}, func(dir string) Workspace {
-			return Workspace{File: ".devcontainer.json", Notes: []string{".devcontainer.json: workspaceFolder /workspaces/x: the directory has the same path as on this machine, " + dir}}
+			return Workspace{File: ".devcontainer.json",
+				Notes: []string{".devcontainer.json: workspaceFolder /workspaces/x: the " +
+					"directory has the same path as on this machine, " + dir}}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +156,8 @@ func TestReadWrong(t *testing.T) {
 	} {
 		_, _, err := read(t, map[string]string{File: text})
 		e, ok := errors.AsType[*wire.Error](err)
-		if !ok || e.Code != wire.CodeUsage && e.Code != wire.CodeDenied || !strings.Contains(e.Message, want) {
+		if !ok || e.Code != wire.CodeUsage && e.Code != wire.CodeDenied ||
+			!strings.Contains(e.Message, want) {
 			t.Errorf("%.40q: got error %v, want %q", text, err, want)
 		}
 	}
@@ -149,12 +170,15 @@ func TestReadWrong(t *testing.T) {
 		`{"build": "Dockerfile"}`:              "cannot unmarshal",
 		`{"build": {"dockerfile": "../../x"}}`: `"../x" is not in the directory`,
 		`{"build": {"dockerfile": "x", "args": {"T": "${localEnv:T}"}}}`: "build.args.T: the variable ${localEnv:T} is not supported",
-		`{"postCreateCommand": {"a": "b"}}`:                              "parallel commands are not supported",
-		`{"postCreateCommand": "x ${localEnv:HOME}"}`:                    "the variable ${localEnv:…} is not supported",
-		`{"containerEnv": {"A": "${localEnv:HOME}"}}`:                    "containerEnv.A: the variable ${localEnv:HOME} is not supported",
+		`{"postCreateCommand": {"a": "b"}}`: "parallel commands are " +
+			"not supported",
+		`{"postCreateCommand": "x ${localEnv:HOME}"}`: "the variable ${localEnv:…} is not supported",
+		`{"containerEnv": {"A": "${localEnv:HOME}"}}`: "containerEnv.A: the " +
+			"variable ${localEnv:HOME} is not supported",
 	} {
 		_, _, err := read(t, map[string]string{devcontainer: text})
-		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.CodeUsage || !strings.Contains(e.Message, want) {
+		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.CodeUsage ||
+			!strings.Contains(e.Message, want) {
 			t.Errorf("%s: got error %v, want %q", text, err, want)
 		}
 	}
@@ -186,9 +210,11 @@ func TestReadTraps(t *testing.T) {
 
 func TestName(t *testing.T) {
 	valid := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	for dir, want := range map[string]string{"/home/u/My Project!": "my-project-", "/": "dir-", "/x/ÄÖ": "dir-", "/x/--": "dir-", "/x/.git": "git-",
+	for dir, want := range map[string]string{"/home/u/My Project!": "my-project-", "/": "dir-",
+		"/x/ÄÖ": "dir-", "/x/--": "dir-", "/x/.git": "git-",
 		"/" + strings.Repeat("a", 200): strings.Repeat("a", 40) + "-"} {
-		if got := Name(dir); !strings.HasPrefix(got, want) || !valid.MatchString(got) || len(got) != len(want)+8 {
+		if got := Name(dir); !strings.HasPrefix(got, want) || !valid.MatchString(got) ||
+			len(got) != len(want)+8 {
 			t.Errorf("%s: got %s, want %s and a checksum", dir, got, want)
 		}
 	}
@@ -198,7 +224,8 @@ func TestName(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"image: x\nlimits: {cpus: 1}", "{\"image\": \"x\", // y\n}", "a: &a [*a]", "env: {A: 1}", "---\n---"} {
+	for _, text := range []string{"image: x\nlimits: {cpus: 1}", "{\"image\": \"x\", // y\n}",
+		"a: &a [*a]", "env: {A: 1}", "---\n---"} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(_ *testing.T, text []byte) {

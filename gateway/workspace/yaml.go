@@ -20,7 +20,8 @@ import (
 
 // Keys of our file, and those that this version rejects.
 var (
-	keys      = []string{"image", "network", "allow", "limits", "ttl", "user", "sudo", "env", "entrypoint", "workdir", "dockerfile", "setup"}
+	keys = []string{"image", "network", "allow", "limits", "ttl", "user", "sudo", "env",
+		"entrypoint", "workdir", "dockerfile", "setup"}
 	limitKeys = []string{"memory", "cpus", "pids", "disk"}
 	buildKeys = []string{"path", "context", "args", "target"}
 	laterKeys = []string{"ports", "mounts"}
@@ -48,7 +49,8 @@ func parseYAML(name string, text []byte, _ string) (Workspace, error) {
 }
 
 // mapping passes each key of a mapping to set, once.
-func (d *document) mapping(node *yaml.Node, in string, known []string, set func(key string, value *yaml.Node) error) error {
+func (d *document) mapping(node *yaml.Node, in string, known []string,
+	set func(key string, value *yaml.Node) error) error {
 	if node.Kind != yaml.MappingNode {
 		return d.at(node, "%s must be a mapping of keys to values",
 			cmp.Or(strings.TrimSuffix(in, "."), "the document"))
@@ -65,7 +67,8 @@ func (d *document) mapping(node *yaml.Node, in string, known []string, set func(
 			if slices.Contains(laterKeys, key.Value) {
 				return d.at(key, "%s%s is not supported", in, key.Value)
 			}
-			return d.at(key, "unknown key %s%q; known keys: %s", in, key.Value, strings.Join(known, ", "))
+			return d.at(key, "unknown key %s%q; known keys: %s", in, key.Value,
+				strings.Join(known, ", "))
 		}
 		seen[key.Value] = true
 		if err := set(key.Value, value); err != nil {
@@ -105,7 +108,8 @@ func (d *document) set(key string, node *yaml.Node) error {
 		}
 	case "network":
 		d.w.Network = sandbox.Network(value)
-		if !slices.Contains([]sandbox.Network{sandbox.NetworkNone, sandbox.NetworkFiltered, sandbox.NetworkAllowlist, sandbox.NetworkBridge}, d.w.Network) {
+		if !slices.Contains([]sandbox.Network{sandbox.NetworkNone, sandbox.NetworkFiltered,
+			sandbox.NetworkAllowlist, sandbox.NetworkBridge}, d.w.Network) {
 			return d.at(node, "network %q: must be none, filtered, allowlist or bridge", value)
 		}
 	case "sudo", "entrypoint":
@@ -191,8 +195,12 @@ func (d *document) setAllow(node *yaml.Node) error {
 		if err != nil {
 			return err
 		}
-		if strings.ContainsAny(entry, "/[]") || strings.Count(entry, ":") > 1 || net.ParseIP(strings.Split(entry, ":")[0]) != nil {
-			return d.at(n, "allow %q: a file in a directory may allow only names; for others use sandboxd allow", entry)
+		if strings.ContainsAny(entry, "/[]") || strings.Count(entry, ":") > 1 ||
+			net.ParseIP(strings.Split(entry, ":")[0]) != nil {
+			return d.at(
+				n,
+				"allow %q: a file in a directory may allow only names; for others use sandboxd "+
+					"allow", entry)
 		}
 		d.w.Allow = append(d.w.Allow, entry)
 	}

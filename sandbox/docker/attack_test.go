@@ -58,8 +58,10 @@ func fails(t *testing.T, c *ssh.Client, commands []string, reasons ...string) {
 // python wraps a program in a command; calls of the C library are the shortest way to a system
 // call.
 func python(program string) string {
-	return "python3 - <<'EOF'\nimport ctypes, os, sys, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n" +
-		"def must(n):\n    if n < 0: sys.exit(os.strerror(ctypes.get_errno()))\n" + program + "\nEOF"
+	return "python3 - <<'EOF'\nimport ctypes, os, sys, socket\nlibc = ctypes.CDLL(None, " +
+		"use_errno=True)\n" +
+		"def must(n):\n    if n < 0: sys.exit(os.strerror(ctypes.get_errno()))\n" + program +
+		"\nEOF"
 }
 
 // The guest's keys are only in its memory. Root cannot read it, trace the process or write to it.
@@ -77,8 +79,13 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 		"cat /proc/1/task/*/mem | head -c 1 | grep .",
 		python("must(libc.ptrace(16, 1, 0, 0))     # PTRACE_ATTACH"),
 		python("must(libc.ptrace(0x4206, 1, 0, 0)) # PTRACE_SEIZE"),
-		python("b = ctypes.create_string_buffer(8)\nv = (ctypes.c_void_p * 2)(ctypes.addressof(b), 8)\nr = (ctypes.c_void_p * 2)(0x400000, 8)\nmust(libc.process_vm_readv(1, v, 1, r, 1, 0))"),
-		python("fd = libc.syscall(434, 1, 0)       # pidfd_open\nmust(fd)\nfor n in range(16): must(libc.syscall(438, fd, n, 0))"),
+		python(
+			"b = ctypes.create_string_buffer(8)\nv = (ctypes.c_void_p * 2)(ctypes.addressof(b), " +
+				"8)\nr = (ctypes.c_void_p * 2)(0x400000, 8)\nmust(libc.process_vm_readv(1, v, 1, " +
+				"r, 1, 0))"),
+		python(
+			"fd = libc.syscall(434, 1, 0)       # pidfd_open\nmust(fd)\nfor n in range(16): " +
+				"must(libc.syscall(438, fd, n, 0))"),
 		python("must(libc.syscall(312, 1, os.getpid(), 0, 0, 0)) # kcmp"),
 	}, "Permission denied", "Operation not permitted", "permission denied")
 	if got := health(t, control(t, b, inst)); got != "ok" {
@@ -90,7 +97,8 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := mustSh(t, c, "env; cat /proc/1/cmdline /proc/1/status; cat /proc/self/mountinfo")
-	for _, secret := range []string{strings.Split(k.Guest.HostKey, "\n")[2], strings.Split(k.ClientKey, "\n")[2]} {
+	for _, secret := range []string{strings.Split(k.Guest.HostKey, "\n")[2],
+		strings.Split(k.ClientKey, "\n")[2]} {
 		if strings.Contains(seen, secret) {
 			t.Error("a key can be seen from inside")
 		}
@@ -104,7 +112,10 @@ func TestAttackSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustSh(t, c, "for n in $(seq 1 31) 33 $(seq 35 64); do kill -$n 1 2>/dev/null; done; for n in $(seq 1 31); do kill -$n 1; kill -$n 1; done; true")
+	mustSh(
+		t, c,
+		"for n in $(seq 1 31) 33 $(seq 35 64); do kill -$n 1 2>/dev/null; done; for n in $(seq 1 "+
+			"31); do kill -$n 1; kill -$n 1; done; true")
 	fails(t, c, []string{
 		"prlimit --pid 1 --nofile=1:1", // no descriptor for a connection, a shell, /dev/null
 		"prlimit --pid 1 --cpu=1:1",    // beyond it the kernel sends SIGKILL
@@ -113,17 +124,22 @@ func TestAttackSignals(t *testing.T) {
 	}, "Operation not permitted")
 	for range 3 { // it kills its own shell, too
 		sh(t, c, "kill -9 -1")
-		sh(t, c, "kill -QUIT 1; kill -ABRT 1; kill -SEGV 1; kill -STOP 1; kill -9 1; pkill guest; killall5 -9")
+		sh(
+			t, c,
+			"kill -QUIT 1; kill -ABRT 1; kill -SEGV 1; kill -STOP 1; kill -9 1; pkill guest; "+
+				"killall5 -9")
 	}
 	after, err := b.engine.container(t.Context(), inst.Ref)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !after.State.Running || after.State.Pid != before.State.Pid || after.State.StartedAt != before.State.StartedAt {
+	if !after.State.Running || after.State.Pid != before.State.Pid ||
+		after.State.StartedAt != before.State.StartedAt {
 		t.Errorf("PID 1 did not survive: got %+v", after.State)
 	}
 	began := time.Now()
-	if got := mustSh(t, login(t, b, inst), "echo here"); got != "here" || time.Since(began) > 20*time.Second {
+	if got := mustSh(t, login(t, b, inst), "echo here"); got != "here" ||
+		time.Since(began) > 20*time.Second {
 		t.Errorf("afterwards: got %q after %v", got, time.Since(began))
 	}
 }
@@ -151,9 +167,12 @@ done`, program))
 			t.Errorf("afterwards: got %q", got)
 		}
 	}
-	_, err := b.engine.api.ContainerStatPath(t.Context(), inst.Ref, client.ContainerStatPathOptions{Path: "/won"})
+	_, err := b.engine.api.ContainerStatPath(t.Context(), inst.Ref,
+		client.ContainerStatPathOptions{Path: "/won"})
 	if !cerrdefs.IsNotFound(err) {
-		t.Errorf("the sandbox's own program ran as PID 1: got error %v for what it writes, want not found", err)
+		t.Errorf(
+			"the sandbox's own program ran as PID 1: got error %v for what it writes, want not "+
+				"found", err)
 	}
 }
 
@@ -177,7 +196,8 @@ func tree(t *testing.T, dir string) map[string]string {
 			}
 			sum = sha256.Sum256(data)
 		}
-		seen[path] = fmt.Sprintf("%o %d:%d %d links, %d bytes, %d.%d, %x", st.Mode, st.Uid, st.Gid, st.Nlink, st.Size, st.Mtim.Sec, st.Mtim.Nsec, sum)
+		seen[path] = fmt.Sprintf("%o %d:%d %d links, %d bytes, %d.%d, %x", st.Mode, st.Uid, st.Gid,
+			st.Nlink, st.Size, st.Mtim.Sec, st.Mtim.Nsec, sum)
 		return nil
 	})
 	if err != nil {
@@ -195,7 +215,8 @@ func TestAttackMounts(t *testing.T) {
 
 	mounts := strings.Fields(mustSh(t, c, "awk '$2 ~ /\\/.sandboxd/ {print $2}' /proc/mounts"))
 	if len(mounts) != 3 {
-		t.Fatalf("got mounts %q, want the guest, the socket's directory and the certificates", mounts)
+		t.Fatalf("got mounts %q, want the guest, the socket's directory and the certificates",
+			mounts)
 	}
 	for _, path := range mounts {
 		in := path // a file to write: the path itself, or one in it
@@ -218,8 +239,10 @@ func TestAttackMounts(t *testing.T) {
 			"umount " + path,
 			"umount -l " + path,
 			"setfattr -n user.x -v y " + path + " || " + python("import os; os.setxattr('"+path+"', 'user.x', b'y')"),
-		}, "Read-only file system", "Operation not permitted", "ermission denied", "must be superuser", "Device or resource busy",
-			"Text file busy", "Invalid cross-device link", "hard link not allowed", "not a directory", "Not a directory", "File exists", "No such file")
+		}, "Read-only file system", "Operation not permitted", "ermission denied",
+			"must be superuser", "Device or resource busy",
+			"Text file busy", "Invalid cross-device link", "hard link not allowed",
+			"not a directory", "Not a directory", "File exists", "No such file")
 	}
 	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+guestSocket)
 	after := tree(t, b.opts.Dir)
@@ -353,18 +376,25 @@ func TestAttackForkBomb(t *testing.T) {
 
 // Memory and /dev/shm stop at their limits, and the sandbox stays alive.
 func TestAttackMemory(t *testing.T) {
-	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{Memory: 128 << 20, Shm: 16 << 20}})
-	if out, err := sh(t, c, python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
+	b, inst,
+		c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{Memory: 128 << 20, Shm: 16 << 20}})
+	if out,
+		err := sh(t, c, python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
 		t.Errorf("memory without end: got %q and no error", out)
 	}
 	// Each process is smaller than the guest, which must not be the one that the kernel kills.
-	if out, err := sh(t, c, `for i in $(seq 100); do perl -e '$x = "a" x 3000000; sleep 3' & done 2>/dev/null; wait; echo over`); err != nil || !strings.Contains(out, "over") { // the shell's own errors may come behind
+	// The shell's own errors may come behind.
+	if out,
+		err := sh(
+		t, c,
+		`for i in $(seq 100); do perl -e '$x = "a" x 3000000; sleep 3' & done 2>/dev/null; wait; echo over`); err != nil || !strings.Contains(out, "over") {
 		t.Errorf("many small programs: got %q, error %v", out, err)
 	}
 	fails(t, c, []string{"dd if=/dev/zero of=/dev/shm/x bs=1M count=64"}, "No space left")
 	mustSh(t, c, "rm /dev/shm/x")
 	if got, err := b.Inspect(t.Context(), inst); err != nil || !got.Running || !got.OOMKilled {
-		t.Errorf("got %+v, error %v; want it to run, and to tell that it ran out of memory", got, err)
+		t.Errorf("got %+v, error %v; want it to run, and to tell that it ran out of memory", got,
+			err)
 	}
 	if got := health(t, control(t, b, inst)); got != "ok" {
 		t.Errorf("afterwards: got health %q", got)
@@ -380,12 +410,29 @@ func TestAttackReserve(t *testing.T) {
 		"fallocate -l 1G /root/reserved",
 		"fallocate -n -l 1G /root/reserved",
 		"fallocate -z -l 1G /root/reserved",
-		python(file + "must(libc.syscall(285, f, ctypes.c_long(1 << 40), 0, ctypes.c_long(1 << 30)))  # fallocate; the kernel sees half of its mode"),
-		python(file + "must(libc.syscall(16, f, 0x40305828, ctypes.create_string_buffer(48)))         # FS_IOC_RESVSP"),
-		python(file + "must(libc.syscall(16, f, 0x4030582a, ctypes.create_string_buffer(48)))         # FS_IOC_RESVSP64"),
-		python(file + "must(libc.syscall(16, f, 0x40305839, ctypes.create_string_buffer(48)))         # FS_IOC_ZERO_RANGE"),
-		python(file + "must(libc.syscall(16, f, ctypes.c_long(0x14030582a), ctypes.create_string_buffer(48)))"),
-		python("must(libc.syscall(425, 1, ctypes.create_string_buffer(120)))                          # io_uring_setup"),
+		python(
+			file +
+				"must(libc.syscall(285, f, ctypes.c_long(1 << 40), 0, ctypes.c_long(1 << 30)))  " +
+				"# fallocate; the kernel sees half of its mode"),
+		python(
+			file +
+				"must(libc.syscall(16, f, 0x40305828, ctypes.create_string_buffer(48)))         " +
+				"# FS_IOC_RESVSP"),
+		python(
+			file +
+				"must(libc.syscall(16, f, 0x4030582a, ctypes.create_string_buffer(48)))         " +
+				"# FS_IOC_RESVSP64"),
+		python(
+			file +
+				"must(libc.syscall(16, f, 0x40305839, ctypes.create_string_buffer(48)))         " +
+				"# FS_IOC_ZERO_RANGE"),
+		python(
+			file +
+				"must(libc.syscall(16, f, ctypes.c_long(0x14030582a), " +
+				"ctypes.create_string_buffer(48)))"),
+		python(
+			"must(libc.syscall(425, 1, ctypes.create_string_buffer(120)))                        " +
+				"  # io_uring_setup"),
 		// fallocate by a 32-bit program on its standard output: its error is its exit code.
 		python(`import struct, subprocess
 code = bytes.fromhex("b844010000bb0100000031c931d231f6bf0000100031edcd8089c3f7dbb801000000cd80")
@@ -400,7 +447,11 @@ if n: sys.exit(os.strerror(n))`),
 	if got := mustSh(t, c, "stat -c %b /root/full"); got != "1024" {
 		t.Errorf("a hole in a file of 1 MiB left %s blocks of 512 bytes, want 1024", got)
 	}
-	if got := mustSh(t, c, python("f = os.open('/root/written', os.O_RDWR | os.O_CREAT)\nos.posix_fallocate(f, 0, 1 << 20)\nprint(os.fstat(f).st_blocks)")); got != "2048" {
+	if got := mustSh(
+		t, c,
+		python(
+			"f = os.open('/root/written', os.O_RDWR | os.O_CREAT)\nos.posix_fallocate(f, 0, 1 << "+
+				"20)\nprint(os.fstat(f).st_blocks)")); got != "2048" {
 		t.Errorf("posix_fallocate of 1 MiB got %s blocks, want 2048", got)
 	}
 }
@@ -421,7 +472,8 @@ func TestAttackKernel(t *testing.T) {
 		"echo /tmp/x > /proc/sys/kernel/modprobe",
 		"echo /tmp/x > /sys/kernel/uevent_helper",
 		"echo 1 > /proc/sys/net/ipv4/ip_forward",
-		"cd /sys/fs/cgroup/memory 2>/dev/null || cd /sys/fs/cgroup; echo 1 > notify_on_release || echo 1 > cgroup.procs",
+		"cd /sys/fs/cgroup/memory 2>/dev/null || cd /sys/fs/cgroup; echo 1 > notify_on_release " +
+			"|| echo 1 > cgroup.procs",
 		"cd /sys/fs/cgroup/memory 2>/dev/null || cd /sys/fs/cgroup; mkdir x",
 		"dmesg",
 		"head -c 1 /dev/mem",
@@ -429,7 +481,8 @@ func TestAttackKernel(t *testing.T) {
 		"nsenter -t 1 -a true",
 		"date -s 2000-01-01",
 		"hostname other",
-		"ip link add x type dummy || python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+		"ip link add x type dummy || python3 -c 'import socket; socket.socket(socket.AF_PACKET, " +
+			"socket.SOCK_RAW)'",
 		python("must(libc.swapon(b'/etc/hosts', 0))"),
 		python("must(libc.syscall(321, 0, 0, 0))                 # bpf"),
 		python("must(libc.syscall(298, 0, 0, 0, 0, 0))           # perf_event_open"),
@@ -441,10 +494,14 @@ func TestAttackKernel(t *testing.T) {
 		python("must(libc.syscall(175, 0, 0, 0))                 # init_module"),
 		python("socket.create_connection(('127.0.0.1', 2375), 1)"),
 		python("socket.create_connection(('169.254.169.254', 80), 1)"),
-	}, "ermission denied", "not permitted", "Read-only file system", "Function not implemented", "only root can", "must be root", "must be superuser",
-		"Network is unreachable", "Connection refused", "No such file", "No such device", "Directory nonexistent", "Bad address")
-	for _, path := range []string{"/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"} {
-		fails(t, c, []string{"test -e " + path + " || { echo No such file; exit 1; }"}, "No such file")
+	}, "ermission denied", "not permitted", "Read-only file system", "Function not implemented",
+		"only root can", "must be root", "must be superuser",
+		"Network is unreachable", "Connection refused", "No such file", "No such device",
+		"Directory nonexistent", "Bad address")
+	for _, path := range []string{"/var/run/docker.sock", "/run/docker.sock",
+		"/run/containerd/containerd.sock"} {
+		fails(t, c, []string{"test -e " + path + " || { echo No such file; exit 1; }"},
+			"No such file")
 	}
 	// Only harmless devices exist.
 	if got := mustSh(t, c, "find /dev -type b -o -name 'mem' -o -name 'kmsg' | wc -l"); got != "0" {
@@ -455,7 +512,9 @@ func TestAttackKernel(t *testing.T) {
 // One sandbox cannot take the terminals that all sandboxes of this machine share.
 func TestAttackTerminals(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only a daemon that is root limits the terminals of a sandbox (docs/concepts/security.md)")
+		t.Skip(
+			"only a daemon that is root limits the terminals of a sandbox " +
+				"(docs/concepts/security.md)")
 	}
 	b, inst, c := attacked(t, sandbox.Spec{})
 	const take = `
@@ -493,14 +552,19 @@ print(len(held))`
 	if err != nil {
 		t.Fatal(err)
 	}
-	attach := wire.Attach{Session: "main", Create: true, Party: &wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}}
-	if _, err := wire.Open(t.Context(), stream, attach, wire.Handler{}); !errors.Is(err, &wire.Error{Code: wire.CodeLimitPtys}) {
+	attach := wire.Attach{Session: "main", Create: true,
+		Party: &wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}}
+	if _, err := wire.Open(t.Context(), stream, attach, wire.Handler{}); !errors.Is(
+		err, &wire.Error{Code: wire.CodeLimitPtys}) {
 		t.Errorf("a session without terminals: got %v, want limit_ptys", err)
 	}
 	if err := errors.Join(release.Close(), hold.Wait()); err != nil {
 		t.Errorf("the program that held them: %v", err)
 	}
-	if got := mustSh(t, c, "stat -c '%a %g' /dev/pts/ptmx; "+python("import pty\nm, s = pty.openpty()\nst = os.fstat(s)\nprint(oct(st.st_mode & 0o777), st.st_gid)")); got != "666 0\n0o620 5" {
+	if got := mustSh(t, c, "stat -c '%a %g' /dev/pts/ptmx; "+
+		python(
+			"import pty\nm, s = pty.openpty()\nst = os.fstat(s)\nprint(oct(st.st_mode & 0o777), "+
+				"st.st_gid)")); got != "666 0\n0o620 5" {
 		t.Errorf("modes of terminals: got %q", got)
 	}
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {

@@ -31,11 +31,13 @@ func BenchmarkBoot(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := back.engine.api.ContainerStart(ctx, r.ID, client.ContainerStartOptions{}); err != nil {
+			if _, err := back.engine.api.ContainerStart(
+				ctx, r.ID, client.ContainerStartOptions{}); err != nil {
 				b.Fatal(err)
 			}
 			b.StopTimer()
-			if _, err := back.engine.api.ContainerRemove(ctx, r.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
+			if _, err := back.engine.api.ContainerRemove(
+				ctx, r.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()

@@ -59,7 +59,8 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	if spec.Workdir == "" && len(spec.Mounts) > 0 {
 		spec.Workdir = spec.Mounts[0].Inside()
 	}
-	if spec.Workdir != "" && (!path.IsAbs(spec.Workdir) || path.Clean(spec.Workdir) != spec.Workdir) {
+	if spec.Workdir != "" && (!path.IsAbs(spec.Workdir) ||
+		path.Clean(spec.Workdir) != spec.Workdir) {
 		return all, fmt.Errorf("workdir %q is not a clean absolute path", spec.Workdir)
 	}
 	if uid, ok := sudoer(spec); ok {
@@ -73,11 +74,14 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	case owner.UID == 0:
 		spec.User = "0"
 	default:
-		spec.User, spec.Sudo, all.account = fmt.Sprintf("%d:%d", owner.UID, owner.GID), true, accountName(owner.UID)
-		all.notes = append(all.notes, fmt.Sprintf("sessions run as uid %d, the owner of %s", owner.UID, owner.Path))
+		spec.User, spec.Sudo, all.account = fmt.Sprintf("%d:%d", owner.UID, owner.GID), true,
+			accountName(owner.UID)
+		all.notes = append(all.notes, fmt.Sprintf("sessions run as uid %d, the owner of %s",
+			owner.UID, owner.Path))
 	}
 	if spec.Sudo || spec.User == "0" || spec.User == "root" {
-		all.notes = append(all.notes, "root in the sandbox can create files of any user in "+owner.Path+" on this machine, also setuid programs")
+		all.notes = append(all.notes, "root in the sandbox can create files of any user in "+
+			owner.Path+" on this machine, also setuid programs")
 	}
 	return all, nil
 }
@@ -134,14 +138,17 @@ func (all bound) fit(f facts, runtime string) error {
 	case len(all.mounts) == 0:
 		return nil
 	case f.rootless:
-		return hinted{fmt.Errorf("mount %s: %w: the engine is rootless, and its users are not this machine's", all.mounts[0].Path, sandbox.ErrUnsupported),
+		return hinted{fmt.Errorf(
+			"mount %s: %w: the engine is rootless, and its users are not this machine's",
+			all.mounts[0].Path, sandbox.ErrUnsupported),
 			"use an engine that runs as root, or copy the files in: sandboxd cp"}
 	}
 	if runtime == "" {
 		runtime = f.defaultRuntime
 	}
 	if !passesDescriptors(runtime) {
-		return fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted", all.mounts[0].Path, sandbox.ErrUnsupported, runtime)
+		return fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted",
+			all.mounts[0].Path, sandbox.ErrUnsupported, runtime)
 	}
 	return nil
 }
@@ -160,7 +167,8 @@ func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 			return err
 		}
 		if dir.Path != source { // the container has the path from its creation
-			return hinted{fmt.Errorf("mount %s is now a link to %s", source, dir.Path), "restore the directory, or rm the sandbox"}
+			return hinted{fmt.Errorf("mount %s is now a link to %s", source, dir.Path),
+				"restore the directory, or rm the sandbox"}
 		}
 		m.Dev, m.Ino = dir.Dev, dir.Ino
 	}
@@ -181,7 +189,8 @@ var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
 // accountName returns the name inside of the account for uid: the name on this machine, if that is
 // a plain name.
 func accountName(uid uint32) string {
-	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil && plainName.MatchString(u.Username) && u.Username != "root" {
+	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil &&
+		plainName.MatchString(u.Username) && u.Username != "root" {
 		return u.Username
 	}
 	return "user" + strconv.FormatUint(uint64(uid), 10)

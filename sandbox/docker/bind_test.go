@@ -45,7 +45,9 @@ func binding(t *testing.T) (*Backend, string) {
 			}
 		}
 	}
-	return testBackend(t, func(o *Options) { o.Dirs = hostdir.Rules{Roots: []string{root}, Never: []string{root + "/never"}} }), root
+	return testBackend(t, func(o *Options) {
+		o.Dirs = hostdir.Rules{Roots: []string{root}, Never: []string{root + "/never"}}
+	}), root
 }
 
 // A directory appears at its own path. Sessions run as its owner, who gets an account if the image
@@ -54,8 +56,10 @@ func TestMount(t *testing.T) {
 	b, root := binding(t)
 	project, data := owned(t, root+"/a, b/project", 12345), owned(t, root+"/data", 0)
 	if factsFor(t, b).compatible { // such a path is rejected there, and others are mounted
-		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Mounts: []sandbox.Mount{{Path: project}}})
-		if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "splits paths at commas") {
+		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox,
+			Mounts: []sandbox.Mount{{Path: project}}})
+		if !errors.Is(err, sandbox.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "splits paths at commas") {
 			t.Errorf("a path with a comma: got error %v", err)
 		}
 		project = owned(t, root+"/a b/project", 12345)
@@ -63,7 +67,8 @@ func TestMount(t *testing.T) {
 	if err := os.WriteFile(data+"/fact", []byte("42"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project}, {Path: data, ReadOnly: true}}})
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project},
+		{Path: data, ReadOnly: true}}})
 	c := login(t, b, inst)
 	for command, want := range map[string]string{
 		"pwd": project, "id -u": "12345", "id -g": "12345", "readlink /work": project, "cat " + data + "/fact": "42",
@@ -82,7 +87,8 @@ func TestMount(t *testing.T) {
 		t.Errorf("a file made inside belongs to %d:%d, want 12345:12345", st.Uid, st.Gid)
 	}
 	notes := strings.Join(inst.Notes, "\n")
-	for _, want := range []string{"sudo: setuid programs work", "sessions run as uid 12345, the owner of " + project, "also setuid programs"} {
+	for _, want := range []string{"sudo: setuid programs work",
+		"sessions run as uid 12345, the owner of " + project, "also setuid programs"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("notes %q lack %q", notes, want)
 		}
@@ -93,13 +99,17 @@ func TestMount(t *testing.T) {
 	if got := mustSh(t, c, "id -u; pwd"); got != "0\n"+data {
 		t.Errorf("with a read-only directory alone: %q, want root in %s", got, data)
 	}
-	if out, err := sh(t, c, "touch "+data+"/x"); err == nil || !strings.Contains(out, "Read-only file system") {
+	if out, err := sh(t, c, "touch "+data+"/x"); err == nil ||
+		!strings.Contains(out, "Read-only file system") {
 		t.Errorf("writing to a read-only directory: %q, error %v", out, err)
 	}
 	if plain := boot(t, b, sandbox.Spec{}); !slices.Equal(root0.Notes, plain.Notes) {
-		t.Errorf("notes of a sandbox that can write nothing: %q, without a directory %q", root0.Notes, plain.Notes)
+		t.Errorf("notes of a sandbox that can write nothing: %q, without a directory %q",
+			root0.Notes, plain.Notes)
 	}
-	if got := mustSh(t, login(t, b, boot(t, b, sandbox.Spec{User: "7:7", Mounts: []sandbox.Mount{{Path: project}}})), "id -u"); got != "7" {
+	if got := mustSh(t, login(t, b, boot(
+		t, b, sandbox.Spec{User: "7:7", Mounts: []sandbox.Mount{{Path: project}}})),
+		"id -u"); got != "7" {
 		t.Errorf("a user that was asked for: got uid %s, want 7", got)
 	}
 }
@@ -109,7 +119,8 @@ func TestMountTarget(t *testing.T) {
 	b, root := binding(t)
 	project, data := owned(t, root+"/project", 12345), owned(t, root+"/data", 0)
 	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/srv/app"},
-		{Path: data, Target: "/data", ReadOnly: true}, {Path: project, Target: "/home/user12345/again"}}})
+		{Path: data, Target: "/data", ReadOnly: true},
+		{Path: project, Target: "/home/user12345/again"}}})
 	c := login(t, b, inst)
 	for command, want := range map[string]string{
 		"pwd": "/srv/app", "id -u": "12345", "readlink /work": "/srv/app", "test -e " + project + " || echo none": "none",
@@ -186,7 +197,8 @@ func TestMountSwapped(t *testing.T) {
 			}
 			defer func() { b.at = func(string) {} }()
 			id := newID()
-			_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Mounts: []sandbox.Mount{{Path: dir}}})
+			_, err := b.Boot(t.Context(),
+				sandbox.Spec{ID: id, Image: busybox, Mounts: []sandbox.Mount{{Path: dir}}})
 			wantStage(t, err, "")
 			t.Log(err)
 			nothingLeft(t, b, id)
@@ -231,7 +243,8 @@ func TestMountStart(t *testing.T) {
 	if inst, err = b.Start(t.Context(), inst); err != nil {
 		t.Fatal(err)
 	}
-	if got := mustSh(t, login(t, b, inst), "ls; id -un; ls -d $HOME"); got != "new\nuser12345\n/home/user12345" {
+	if got := mustSh(t, login(t, b, inst),
+		"ls; id -un; ls -d $HOME"); got != "new\nuser12345\n/home/user12345" {
 		t.Errorf("after the directory was made anew: %q", got)
 	}
 }

@@ -135,9 +135,11 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	case <-ctx.Done():
 		return none, context.Cause(ctx)
 	}
-	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id, Created: p.Created,
-		User: userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via, Mounts: spec.Mounts,
-		Notes: append(notes(p, f, img), bound.notes...)}
+	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id,
+		Created: p.Created,
+		User:    userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via,
+		Mounts: spec.Mounts,
+		Notes:  append(notes(p, f, img), bound.notes...)}
 	if inst.Runtime == "" {
 		inst.Runtime = f.defaultRuntime
 	}
@@ -151,7 +153,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if inst.Limits.NoFile == 0 { // the engine's own
 		inst.Limits.NoFile, _ = noFileOf(pid)
 	}
-	if err := writeJSON(s.b.state.notePath(spec.ID), note{Name: spec.Name, Instance: inst}); err != nil {
+	if err := writeJSON(s.b.state.notePath(spec.ID),
+		note{Name: spec.Name, Instance: inst}); err != nil {
 		return none, err
 	}
 	if ctx.Err() != nil { // ended between the checks
@@ -162,7 +165,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 
 // plan checks with the engine whether spec is possible, and sets fields of spec that were left
 // open.
-func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dirs bound) (p plan, f facts, err error) {
+func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dirs bound) (p plan,
+	f facts, err error) {
 	if err := s.enter(ctx, stageEngine); err != nil {
 		return p, f, err
 	}
@@ -250,7 +254,8 @@ func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err
 			return "", "", fmt.Errorf("certificate bundle: %w", err)
 		}
 	case trust == sandbox.TrustHost:
-		return "", "", hinted{fmt.Errorf("trust host: %w: this machine has no bundle of certificate authorities",
+		return "", "", hinted{fmt.Errorf(
+			"trust host: %w: this machine has no bundle of certificate authorities",
 			sandbox.ErrUnsupported),
 			"install ca-certificates, or use --trust image"}
 	}
@@ -287,13 +292,15 @@ func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 // launch creates and starts the container, and returns its first process by its number on this
 // machine. If the engine cannot raise the descriptor limit to our default, the container gets the
 // engine's own limit. If the spec asks for a limit, that is an error.
-func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys, d *guestsock.Server) (pid int, err error) {
+func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys,
+	d *guestsock.Server) (pid int, err error) {
 	for {
 		if err = s.enter(ctx, stageCreate); err != nil {
 			return 0, err
 		}
 		err = s.create(ctx, *p)
-		if err != nil && p.Sized && strings.Contains(err.Error(), "storage-opt") && ctx.Err() == nil {
+		if err != nil && p.Sized && strings.Contains(err.Error(), "storage-opt") &&
+			ctx.Err() == nil {
 			s.b.engine.cache.refusedSize()
 			p.Sized = false
 			continue // its files are measured instead
@@ -306,12 +313,14 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return pid, err
 		}
 		if len(p.Options.Ulimits) > 0 {
-			return 0, hinted{fmt.Errorf("docker option ulimit: %w: the engine cannot raise the limit that far: %w",
+			return 0, hinted{fmt.Errorf(
+				"docker option ulimit: %w: the engine cannot raise the limit that far: %w",
 				sandbox.ErrUnsupported, err), "omit it"}
 		}
 		if fixed {
-			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit that far: %w",
-				p.Limits.NoFile, sandbox.ErrUnsupported, err)
+			return 0,
+				fmt.Errorf("%d open files: %w: the engine cannot raise the limit that far: %w",
+					p.Limits.NoFile, sandbox.ErrUnsupported, err)
 		}
 		s.b.engine.cache.refusedNoFile()
 		p.Limits.NoFile = 0
@@ -324,7 +333,8 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 // limitRefused reports whether the runtime failed to raise the descriptor limit. It matches the
 // texts of runc and crun.
 func limitRefused(err error) bool {
-	return strings.Contains(err.Error(), "setting rlimit") || strings.Contains(err.Error(), "setrlimit `RLIMIT_NOFILE`")
+	return strings.Contains(err.Error(), "setting rlimit") ||
+		strings.Contains(err.Error(), "setrlimit `RLIMIT_NOFILE`")
 }
 
 // create creates the container. It ignores the end of ctx: the engine could complete an abandoned
@@ -332,18 +342,22 @@ func limitRefused(err error) bool {
 func (s *booting) create(ctx context.Context, p plan) error {
 	s.asked = true
 	r := createRequest(p)
-	return s.b.engine.call(context.WithoutCancel(ctx), s.b.engine.limits.create, "create container", func(ctx context.Context) error {
-		got, err := s.b.engine.api.ContainerCreate(ctx, client.ContainerCreateOptions{Name: containerName(p.ID),
-			Config: r.Config, HostConfig: r.HostConfig, NetworkingConfig: r.NetworkingConfig})
-		s.ref = got.ID
-		for _, warning := range got.Warnings {
-			s.b.log(p.ID).Warn("engine warns", "warning", warning)
-			if err == nil && len(p.Options.names) > 0 && strings.Contains(warning, "iscarded") {
-				err = hinted{fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported, printable(warning)), "omit it"}
+	return s.b.engine.call(context.WithoutCancel(ctx), s.b.engine.limits.create, "create container",
+		func(ctx context.Context) error {
+			got, err := s.b.engine.api.ContainerCreate(
+				ctx, client.ContainerCreateOptions{Name: containerName(p.ID),
+					Config: r.Config, HostConfig: r.HostConfig,
+					NetworkingConfig: r.NetworkingConfig})
+			s.ref = got.ID
+			for _, warning := range got.Warnings {
+				s.b.log(p.ID).Warn("engine warns", "warning", warning)
+				if err == nil && len(p.Options.names) > 0 && strings.Contains(warning, "iscarded") {
+					err = hinted{fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported,
+						printable(warning)), "omit it"}
+				}
 			}
-		}
-		return err
-	})
+			return err
+		})
 }
 
 // undo removes what a failed Boot made, also after ctx has ended.
@@ -367,10 +381,15 @@ func (s *booting) undo(ctx context.Context, id string) error {
 func notes(p plan, f facts, img image) []string {
 	var notes []string
 	if p.Network == sandbox.NetworkBridge {
-		notes = append(notes, "network bridge: the sandbox can reach this machine's services, the local network and metadata addresses")
+		notes = append(
+			notes,
+			"network bridge: the sandbox can reach this machine's services, the local network "+
+				"and metadata addresses")
 	}
 	if runtime := cmp.Or(p.Runtime, f.defaultRuntime); !passesDescriptors(runtime) {
-		notes = append(notes, "isolation "+runtime+": the sandbox has its own kernel. Exceeding the limits of memory or processes, or killing PID 1 as root, ends the whole sandbox; "+
+		notes = append(notes, "isolation "+runtime+
+			": the sandbox has its own kernel. Exceeding the limits of memory or processes, or "+
+			"killing PID 1 as root, ends the whole sandbox; "+
 			"start restarts it with its files")
 	}
 	if p.Sudo {
@@ -380,13 +399,18 @@ func notes(p plan, f facts, img image) []string {
 		notes = append(notes, "docker options: "+strings.Join(p.Options.given, " "))
 	}
 	if f.sharedGroups {
-		notes = append(notes, "the engine has no control group namespace (cgroup version 1): programs see this machine's names of the sandbox's groups")
+		notes = append(
+			notes,
+			"the engine has no control group namespace (cgroup version 1): programs see this "+
+				"machine's names of the sandbox's groups")
 	}
 	if !f.swapLimit {
 		notes = append(notes, "the engine's kernel does not limit swap")
 	}
 	if img.arch != "" && img.arch != f.arch {
-		notes = append(notes, fmt.Sprintf("the image is for %s, the engine runs %s: its programs may fail to start", img.arch, f.arch))
+		notes = append(notes, fmt.Sprintf(
+			"the image is for %s, the engine runs %s: its programs may fail to start", img.arch,
+			f.arch))
 	}
 	return notes
 }

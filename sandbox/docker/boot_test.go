@@ -20,12 +20,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-var stages = []string{stageValidate, stageEngine, stageImage, stageKeys, stageCreate, stageAttach, stageStart, stageGuest}
+var stages = []string{stageValidate, stageEngine, stageImage, stageKeys, stageCreate, stageAttach,
+	stageStart, stageGuest}
 
 // nothingLeft fails the test if a container, a directory or a socket of id exists.
 func nothingLeft(t *testing.T, b *Backend, id string) {
 	t.Helper()
-	if c, err := b.engine.container(context.Background(), containerName(id)); !errors.Is(err, sandbox.ErrGone) {
+	if c, err := b.engine.container(context.Background(), containerName(id)); !errors.Is(
+		err, sandbox.ErrGone) {
 		t.Errorf("container is left: %v, error %v", c.ID, err)
 	}
 	if _, err := os.Lstat(b.state.dir(id)); !errors.Is(err, os.ErrNotExist) {
@@ -90,7 +92,8 @@ var engineCalls = []struct{ call, stage string }{
 // it works. Boot fails with the call's stage, and nothing is left once the engine is back.
 func TestBootEngineFails(t *testing.T) {
 	for _, tt := range engineCalls {
-		for _, how := range []string{"refuses", "dies", "dies afterwards", "cancelled", "cancelled afterwards"} {
+		for _, how := range []string{"refuses", "dies", "dies afterwards", "cancelled",
+			"cancelled afterwards"} {
 			t.Run(tt.stage+" "+how, func(t *testing.T) {
 				f := newFlaky(t)
 				b := testBackend(t, f.use)
@@ -142,11 +145,14 @@ func TestBootEngineFails(t *testing.T) {
 					stage = "" // the next stage may have begun
 				}
 				boot := wantStage(t, err, stage)
-				if strings.HasPrefix(how, "dies") && (!errors.Is(err, sandbox.ErrEngine) || boot.Hint == "") {
-					t.Errorf("got error %v, hint %q; want %v and what to do", err, boot.Hint, sandbox.ErrEngine)
+				if strings.HasPrefix(how, "dies") &&
+					(!errors.Is(err, sandbox.ErrEngine) || boot.Hint == "") {
+					t.Errorf("got error %v, hint %q; want %v and what to do", err, boot.Hint,
+						sandbox.ErrEngine)
 				}
 				// Of a failed attachment the client reports only the status.
-				if how == "refuses" && !strings.Contains(err.Error(), "out of sorts") && !strings.Contains(err.Error(), "received 500") {
+				if how == "refuses" && !strings.Contains(err.Error(), "out of sorts") &&
+					!strings.Contains(err.Error(), "received 500") {
 					t.Errorf("got error %v, want what the engine said", err)
 				}
 				nothingLeft(t, b, id)
@@ -159,7 +165,8 @@ func TestBootEngineFails(t *testing.T) {
 func forward(t *testing.T, r *http.Request) {
 	r = r.Clone(context.WithoutCancel(r.Context()))
 	r.RequestURI, r.URL.Scheme, r.URL.Host = "", "http", "docker"
-	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialEngine}}
+	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: dialEngine}}
 	resp, err := direct.Do(r)
 	if err != nil {
 		t.Errorf("forward: %v", err)
@@ -204,8 +211,9 @@ func TestBootEngineStaysAway(t *testing.T) {
 
 func TestEngineDoesNotAnswer(t *testing.T) {
 	t.Run("no socket", func(t *testing.T) {
-		b, err := New(Options{Dir: t.TempDir(), GuestDir: t.TempDir(), DaemonID: "d", Guest: func(string) (string, error) { return "/bin/true", nil },
-			Host: "unix://" + filepath.Join(t.TempDir(), "none.sock")})
+		b, err := New(Options{Dir: t.TempDir(), GuestDir: t.TempDir(), DaemonID: "d",
+			Guest: func(string) (string, error) { return "/bin/true", nil },
+			Host:  "unix://" + filepath.Join(t.TempDir(), "none.sock")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,12 +221,16 @@ func TestEngineDoesNotAnswer(t *testing.T) {
 		_, err = b.Boot(t.Context(), sandbox.Spec{ID: "s1"})
 		boot := wantStage(t, err, stageEngine)
 		if !errors.Is(err, sandbox.ErrEngine) || !strings.Contains(boot.Hint, "start the engine") {
-			t.Errorf("got error %v, hint %q; want %v and how to start it", err, boot.Hint, sandbox.ErrEngine)
+			t.Errorf("got error %v, hint %q; want %v and how to start it", err, boot.Hint,
+				sandbox.ErrEngine)
 		}
 		if _, err := b.List(t.Context()); !errors.Is(err, sandbox.ErrEngine) {
-			t.Errorf("List: got error %v, want %v: an engine that is away has not lost its containers", err, sandbox.ErrEngine)
+			t.Errorf(
+				"List: got error %v, want %v: an engine that is away has not lost its containers",
+				err, sandbox.ErrEngine)
 		}
-		if _, err := b.Inspect(t.Context(), sandbox.Instance{ID: "s1", Ref: "x"}); !errors.Is(err, sandbox.ErrEngine) {
+		if _, err := b.Inspect(t.Context(), sandbox.Instance{ID: "s1", Ref: "x"}); !errors.Is(
+			err, sandbox.ErrEngine) {
 			t.Errorf("Inspect: got error %v, want %v", err, sandbox.ErrEngine)
 		}
 	})
@@ -228,11 +240,16 @@ func TestEngineDoesNotAnswer(t *testing.T) {
 		defer f.set(nil)
 		b.engine.limits.quick = 50 * time.Millisecond
 		defer func() { b.engine.limits = defaultLimits }()
-		f.set(func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
+		f.set(func(_ http.ResponseWriter, r *http.Request) bool {
+			<-r.Context().Done()
+			return true
+		})
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox})
 		boot := wantStage(t, err, stageEngine)
-		if !errors.Is(err, sandbox.ErrEngine) || !strings.Contains(err.Error(), "within 50ms") || boot.Hint == "" {
-			t.Errorf("got error %v, hint %q; want %v within its time, and what to do", err, boot.Hint, sandbox.ErrEngine)
+		if !errors.Is(err, sandbox.ErrEngine) || !strings.Contains(err.Error(), "within 50ms") ||
+			boot.Hint == "" {
+			t.Errorf("got error %v, hint %q; want %v within its time, and what to do", err,
+				boot.Hint, sandbox.ErrEngine)
 		}
 	})
 }
@@ -242,10 +259,13 @@ func TestImageMissing(t *testing.T) {
 		b := testBackend(t)
 		id, began := newID(), time.Now()
 		var lines []string
-		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: "registry.invalid/none", Progress: func(s string) { lines = append(lines, s) }})
+		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: "registry.invalid/none",
+			Progress: func(s string) { lines = append(lines, s) }})
 		boot := wantStage(t, err, stageImage)
-		if !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(err.Error(), "registry.invalid/none:latest") || boot.Hint == "" {
-			t.Errorf("got error %v, hint %q; want %v, its name and what to do", err, boot.Hint, sandbox.ErrNoImage)
+		if !errors.Is(err, sandbox.ErrNoImage) ||
+			!strings.Contains(err.Error(), "registry.invalid/none:latest") || boot.Hint == "" {
+			t.Errorf("got error %v, hint %q; want %v, its name and what to do", err, boot.Hint,
+				sandbox.ErrNoImage)
 		}
 		if len(lines) == 0 || lines[0] != "pulling registry.invalid/none:latest" {
 			t.Errorf("got progress %q, want it to begin with the pull", lines)
@@ -275,8 +295,10 @@ func TestImageMissing(t *testing.T) {
 		})
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID()})
 		boot := wantStage(t, err, stageImage)
-		if !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(boot.Hint, "images/base/build") {
-			t.Errorf("got error %v, hint %q; want %v and how to build it", err, boot.Hint, sandbox.ErrNoImage)
+		if !errors.Is(err, sandbox.ErrNoImage) ||
+			!strings.Contains(boot.Hint, "images/base/build") {
+			t.Errorf("got error %v, hint %q; want %v and how to build it", err, boot.Hint,
+				sandbox.ErrNoImage)
 		}
 	})
 	t.Run("default image is built", func(t *testing.T) {
@@ -290,10 +312,13 @@ func TestImageMissing(t *testing.T) {
 		})
 		f.set(gone)
 		var lines []string
-		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Progress: func(s string) { lines = append(lines, s) }})
+		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Progress: func(s string) {
+			lines = append(lines, s)
+		}})
 		wantStage(t, err, stageImage)
 		if !errors.Is(err, broken) || len(lines) != 2 || lines[1] != "half of it" {
-			t.Errorf("got error %v, progress %q; want %v and the lines of the build", err, lines, broken)
+			t.Errorf("got error %v, progress %q; want %v and the lines of the build", err, lines,
+				broken)
 		}
 		b.images.make = func(context.Context, string, func(string)) error {
 			f.set(func(w http.ResponseWriter, r *http.Request) bool {
@@ -328,11 +353,15 @@ func TestPullProgress(t *testing.T) {
 {"status":"Pull complete","id":"c0ffee"}
 {"status":"Status: Downloaded newer image for a:b"}
 `)
-	want := []string{"pulling a:b", "b: Pulling from a", "c0ffee: Downloading", "c0ffee: Pull complete", "Status: Downloaded newer image for a:b"}
+	want := []string{"pulling a:b", "b: Pulling from a", "c0ffee: Downloading",
+		"c0ffee: Pull complete", "Status: Downloaded newer image for a:b"}
 	if err != nil || strings.Join(lines, "|") != strings.Join(want, "|") {
 		t.Errorf("got %q, error %v; want %q", lines, err, want)
 	}
-	if _, err := pull(`{"errorDetail":{"message":"manifest unknown"},"error":"manifest unknown"}`); !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(err.Error(), "manifest unknown") {
+	if _,
+		err := pull(
+		`{"errorDetail":{"message":"manifest unknown"},"error":"manifest unknown"}`); !errors.Is(
+		err, sandbox.ErrNoImage) || !strings.Contains(err.Error(), "manifest unknown") {
 		t.Errorf("got error %v, want %v with what the registry said", err, sandbox.ErrNoImage)
 	}
 	if _, err := pull(`{"stat`); !errors.Is(err, sandbox.ErrNoImage) {
@@ -345,8 +374,10 @@ func TestIsolationMissing(t *testing.T) {
 	id := newID()
 	_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Isolation: "none-such"})
 	boot := wantStage(t, err, stageEngine)
-	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has "+factsFor(t, b).runtimes[0]) || boot.Hint == "" {
-		t.Errorf("got error %v, hint %q; want %v, what the engine has, and what to do", err, boot.Hint, sandbox.ErrUnsupported)
+	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(
+		err.Error(), "the engine has "+factsFor(t, b).runtimes[0]) || boot.Hint == "" {
+		t.Errorf("got error %v, hint %q; want %v, what the engine has, and what to do", err,
+			boot.Hint, sandbox.ErrUnsupported)
 	}
 	nothingLeft(t, b, id)
 }
@@ -354,7 +385,9 @@ func TestIsolationMissing(t *testing.T) {
 // A guest that cannot start, or ends, is an error that includes its last output.
 func TestGuestDies(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "guest")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\nread line; echo first; printf 'no\\033[31msuch device'; echo >&2; exit 3\n"), 0o755); err != nil {
+	if err := os.WriteFile(script, []byte(
+		"#!/bin/sh\nread line; echo first; printf 'no\\033[31msuch device'; echo >&2; exit 3\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	noProgram := filepath.Join(t.TempDir(), "guest")
@@ -367,7 +400,9 @@ func TestGuestDies(t *testing.T) {
 		{"no program", noProgram, "", "exec format error"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := testBackend(t, func(o *Options) { o.Guest = func(string) (string, error) { return tt.guest, nil } })
+			b := testBackend(t, func(o *Options) {
+				o.Guest = func(string) (string, error) { return tt.guest, nil }
+			})
 			id := newID()
 			_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox})
 			wantStage(t, err, tt.stage)
@@ -379,7 +414,9 @@ func TestGuestDies(t *testing.T) {
 	}
 	t.Run("missing", func(t *testing.T) {
 		missing := errors.New("was not built")
-		b := testBackend(t, func(o *Options) { o.Guest = func(string) (string, error) { return "", missing } })
+		b := testBackend(t, func(o *Options) {
+			o.Guest = func(string) (string, error) { return "", missing }
+		})
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox})
 		wantStage(t, err, stageEngine)
 		if !errors.Is(err, missing) {
@@ -400,7 +437,9 @@ func TestNoFileAboveTheEngine(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprint(w, `{"message":"OCI runtime create failed: error setting rlimit type 7: operation not permitted: unknown"}`)
+		fmt.Fprint(
+			w,
+			`{"message":"OCI runtime create failed: error setting rlimit type 7: operation not permitted: unknown"}`)
 		return true
 	})
 	inst := boot(t, b, sandbox.Spec{})
@@ -408,7 +447,8 @@ func TestNoFileAboveTheEngine(t *testing.T) {
 		t.Errorf("got a limit of %s, the instance says %d", got, inst.Limits.NoFile)
 	}
 	refused.Store(false)
-	_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Limits: sandbox.Limits{NoFile: 1 << 20}})
+	_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox,
+		Limits: sandbox.Limits{NoFile: 1 << 20}})
 	wantStage(t, err, stageStart)
 	if !errors.Is(err, sandbox.ErrUnsupported) {
 		t.Errorf("asked for: got error %v, want %v", err, sandbox.ErrUnsupported)
@@ -463,11 +503,16 @@ func TestR5LateContainer(t *testing.T) {
 		name      string
 		keys, ran bool
 		left      bool
-	}{{"never started", false, false, false}, {"with keys", true, false, true}, {"has run", false, true, true}} {
+	}{{"never started", false, false, false}, {"with keys", true, false, true},
+		{"has run", false, true, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			id := newID()
-			c, err := b.engine.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: containerName(id), Config: &container.Config{Image: busybox,
-				Cmd: []string{"true"}, Labels: map[string]string{labelDaemon: b.opts.DaemonID, labelID: id}}})
+			c, err := b.engine.api.ContainerCreate(
+				t.Context(), client.ContainerCreateOptions{Name: containerName(id),
+					Config: &container.Config{Image: busybox,
+						Cmd: []string{"true"},
+						Labels: map[string]string{labelDaemon: b.opts.DaemonID,
+							labelID: id}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -477,7 +522,8 @@ func TestR5LateContainer(t *testing.T) {
 				}
 			}
 			if tt.ran {
-				if _, err := b.engine.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{}); err != nil {
+				if _, err := b.engine.api.ContainerStart(t.Context(), c.ID,
+					client.ContainerStartOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -485,7 +531,8 @@ func TestR5LateContainer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := slices.ContainsFunc(list, func(i sandbox.Instance) bool { return i.ID == id }); got != tt.left {
+			if got := slices.ContainsFunc(
+				list, func(i sandbox.Instance) bool { return i.ID == id }); got != tt.left {
 				t.Errorf("listed: %v, want %v", got, tt.left)
 			}
 			if !tt.left {
@@ -495,8 +542,8 @@ func TestR5LateContainer(t *testing.T) {
 	}
 }
 
-// The revision of an instance equals the current one until the guest program changes. It includes the
-// runtime that the spec asks for.
+// The revision of an instance equals the current one until the guest program changes. It includes
+// the runtime that the spec asks for.
 func TestRevision(t *testing.T) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{})
@@ -508,7 +555,8 @@ func TestRevision(t *testing.T) {
 		}
 		return text
 	}
-	if got := now(sandbox.Spec{}); got != inst.Revision || !strings.HasPrefix(got, "guest-") || !strings.HasSuffix(got, " "+inst.Runtime) {
+	if got := now(sandbox.Spec{}); got != inst.Revision || !strings.HasPrefix(got, "guest-") ||
+		!strings.HasSuffix(got, " "+inst.Runtime) {
 		t.Errorf("made with %q, and now with %q", inst.Revision, got)
 	}
 	if got := now(sandbox.Spec{Isolation: "other"}); !strings.HasSuffix(got, " other") {

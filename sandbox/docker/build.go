@@ -69,16 +69,19 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	// The engine reuses steps by their text. The label keeps it from reusing a step that ran with
 	// another network, such as one with access to the host's services.
 	labels := bd.engine.made() + " " + labelNetwork + "=" + string(s.Network)
-	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labels, s.Args, func(ref string) (image, error) {
-		return bd.images.baseImage(ctx, s.Owner, ref, s.Progress)
-	})
+	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labels, s.Args,
+		func(ref string) (image, error) {
+			return bd.images.baseImage(ctx, s.Owner, ref, s.Progress)
+		})
 	if err != nil {
 		return "", err
 	}
 	if d.runs && s.Isolation != "" && s.Isolation != f.defaultRuntime {
-		return "", hinted{fmt.Errorf("isolation %q: %w: the engine runs the steps of %s with its default runtime, %s",
-			s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
-			"use an image that is already built, and move the RUN steps to setup:"}
+		return "",
+			hinted{fmt.Errorf(
+				"isolation %q: %w: the engine runs the steps of %s with its default runtime, %s",
+				s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
+				"use an image that is already built, and move the RUN steps to setup:"}
 	}
 	files, err := openContext(s.Context)
 	if err != nil {
@@ -117,7 +120,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	}()
 	s.Progress("building the image of " + s.Name)
 	if err := bd.runBuild(ctx, d, files, sum, options, s); err != nil {
-		bd.engine.removeImage(context.WithoutCancel(ctx), ref) // an abandoned request may still tag it
+		// An abandoned request may still tag it.
+		bd.engine.removeImage(context.WithoutCancel(ctx), ref)
 		return "", err
 	}
 	if _, err := bd.engine.inspectImage(ctx, ref); err != nil {
@@ -128,7 +132,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 
 // buildOptions returns the engine's options. Steps have the limits of a sandbox, as far as the
 // builder supports them; enforcer adds the others.
-func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (
+func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts,
+	ref string) (
 	o client.ImageBuildOptions, release func() error, err error) {
 	l, err := fit(sandbox.Spec{Limits: s.Limits}, f, bd.engine.cache.defaultNoFile(f))
 	if err != nil {
@@ -143,7 +148,8 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 		Ulimits: []*container.Ulimit{{Name: "core"}}, BuildArgs: make(map[string]*string),
 	}
 	if l.NoFile > 0 {
-		o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: "nofile", Soft: l.NoFile, Hard: l.NoFile})
+		o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: "nofile", Soft: l.NoFile,
+			Hard: l.NoFile})
 	}
 	for _, kv := range s.Args {
 		key, value, _ := strings.Cut(kv, "=")
@@ -172,7 +178,8 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string,
 	o client.ImageBuildOptions, s sandbox.BuildSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &enforcer{bd: bd, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
+	h := &enforcer{bd: bd, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree,
+		base: d.sizes, end: cancel}
 	var held sync.WaitGroup
 	defer held.Wait()
 	defer cancel(nil)
@@ -194,7 +201,8 @@ func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildCont
 	return followed
 }
 
-func (bd *builder) followBuild(ctx context.Context, step *buildStep, archive io.Reader, o client.ImageBuildOptions) error {
+func (bd *builder) followBuild(ctx context.Context, step *buildStep, archive io.Reader,
+	o client.ImageBuildOptions) error {
 	fail := func(err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -302,7 +310,8 @@ func (s *buildStep) failed(e *jsonstream.Error) error {
 	if s.line != "" {
 		s.ended(s.line)
 	}
-	failed := &sandbox.StepError{Step: "the builder", Code: e.Code, Output: strings.Join(s.last, "; ")}
+	failed := &sandbox.StepError{Step: "the builder", Code: e.Code,
+		Output: strings.Join(s.last, "; ")}
 	if s.at > 0 {
 		failed.Step = s.steps[s.at-1]
 	}

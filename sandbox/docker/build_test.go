@@ -40,7 +40,8 @@ func directory(t *testing.T, files map[string]string) *os.Root {
 }
 
 func TestContext(t *testing.T) {
-	root := directory(t, map[string]string{"a": "1", "sub/b": "2", "sub/keep/c": "3", "secret.pem": "4", ".dockerignore": "*.pem\nsub\n!sub/keep\n"})
+	root := directory(t, map[string]string{"a": "1", "sub/b": "2", "sub/keep/c": "3",
+		"secret.pem": "4", ".dockerignore": "*.pem\nsub\n!sub/keep\n"})
 	if err := os.Symlink("/etc/passwd", filepath.Join(root.Name(), "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,8 @@ func TestContext(t *testing.T) {
 		}
 		got[h.Name] = h.Linkname + string(text)
 	}
-	want := map[string]string{"a": "1", "sub/keep/": "", "sub/keep/c": "3", "link": "/etc/passwd", sentDockerfile: "FROM x",
+	want := map[string]string{"a": "1", "sub/keep/": "", "sub/keep/c": "3", "link": "/etc/passwd",
+		sentDockerfile:  "FROM x",
 		".dockerignore": "*.pem\nsub\n!sub/keep\n\n" + sentDockerfile + "\n"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
@@ -93,7 +95,8 @@ func TestContext(t *testing.T) {
 		if err := change.do(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.send(t.Context(), io.Discard, nil, sum); err == nil || !strings.Contains(err.Error(), "changed during the build") {
+		if err := c.send(t.Context(), io.Discard, nil, sum); err == nil ||
+			!strings.Contains(err.Error(), "changed during the build") {
 			t.Errorf("another %s was sent: %v", change.what, err)
 		}
 		sum, err = c.pack(t.Context(), io.Discard)
@@ -113,7 +116,8 @@ func TestContext(t *testing.T) {
 // building returns a BuildSpec of alice's, and the lines of its progress.
 func building(root *os.Root, dockerfile string) (sandbox.BuildSpec, *[]string) {
 	lines := new([]string)
-	return sandbox.BuildSpec{Owner: "alice", Dockerfile: []byte(dockerfile), Name: "Dockerfile", Context: root, Network: sandbox.NetworkNone,
+	return sandbox.BuildSpec{Owner: "alice", Dockerfile: []byte(dockerfile), Name: "Dockerfile",
+		Context: root, Network: sandbox.NetworkNone,
 		Progress: func(line string) { *lines = append(*lines, line) }}, lines
 }
 
@@ -160,7 +164,8 @@ func TestBuildHereDocuments(t *testing.T) {
 			got = append(got, line)
 		}
 	}
-	want := []string{"  line 1 of " + who, "  line 2 of " + who, `  a "b" \\`, "  $WHO", "  from " + who}
+	want := []string{"  line 1 of " + who, "  line 2 of " + who, `  a "b" \\`, "  $WHO",
+		"  from " + who}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("output (-want +got):\n%s\n%s", diff, strings.Join(*lines, "\n"))
 	}
@@ -170,8 +175,13 @@ func TestBuildHereDocuments(t *testing.T) {
 // for its owner.
 func TestBuild(t *testing.T) {
 	b := testBackend(t)
-	root := directory(t, map[string]string{"file": newID(), "secret": "swordfish", ".dockerignore": "secret"})
-	spec, lines := building(root, "ARG BASE=none\nFROM $BASE\nARG WHO\nCOPY . /c\nRUN echo hello $WHO >/said; echo out; ls /sys/class/net\nENV A=1\nWORKDIR /c\n")
+	root := directory(t, map[string]string{"file": newID(), "secret": "swordfish",
+		".dockerignore": "secret"})
+	spec,
+		lines := building(
+		root,
+		"ARG BASE=none\nFROM $BASE\nARG WHO\nCOPY . /c\nRUN echo hello $WHO >/said; echo out; ls "+
+			"/sys/class/net\nENV A=1\nWORKDIR /c\n")
 	spec.Args = []string{"BASE=sandboxd/busybox", "WHO=alice"}
 	ref, err := b.Build(t.Context(), spec)
 	if factsFor(t, b).compatible { // this engine cannot enforce limits on its steps
@@ -189,11 +199,14 @@ func TestBuild(t *testing.T) {
 			t.Errorf("progress does not say %q", want)
 		}
 	}
-	if slices.ContainsFunc(*lines, func(l string) bool { return strings.Contains(l, "eth0") || strings.Contains(l, "label") }) {
+	if slices.ContainsFunc(*lines, func(l string) bool {
+		return strings.Contains(l, "eth0") || strings.Contains(l, "label")
+	}) {
 		t.Errorf("progress: %q", *lines)
 	}
 	inst := boot(t, b, sandbox.Spec{Owner: "alice", Image: ref})
-	if got := mustSh(t, login(t, b, inst), "cat /said; pwd; echo $A; ls -A /c; echo ${WHO-none}"); got != "hello alice\n/c\n1\n.dockerignore\nfile\nnone" {
+	if got := mustSh(t, login(t, b, inst),
+		"cat /said; pwd; echo $A; ls -A /c; echo ${WHO-none}"); got != "hello alice\n/c\n1\n.dockerignore\nfile\nnone" {
 		t.Errorf("inside: %q", got)
 	}
 	*lines = nil
@@ -237,12 +250,15 @@ func TestMadeImagesCount(t *testing.T) {
 		t.Helper()
 		got, err := b.Kept(t.Context(), owner, nil)
 		if err != nil || got < megabytes*megabyte || got > megabytes*megabyte+megabyte/2 {
-			t.Errorf("%s: kept of %s: got %d, %v; want about %d MB", what, owner, got, err, megabytes)
+			t.Errorf("%s: kept of %s: got %d, %v; want about %d MB", what, owner, got, err,
+				megabytes)
 		}
 	}
 	build := func(last string) string {
 		t.Helper()
-		spec, lines := building(directory(t, nil), "FROM sandboxd/busybox\nRUN head -c 3000000 /dev/urandom >/three\nRUN head -c 2000000 /dev/urandom >/two\nENV A=1\n"+last)
+		spec, lines := building(directory(t, nil),
+			"FROM sandboxd/busybox\nRUN head -c 3000000 /dev/urandom >/three\nRUN head -c "+
+				"2000000 /dev/urandom >/two\nENV A=1\n"+last)
 		ref, err := b.Build(t.Context(), spec)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, strings.Join(*lines, "\n"))
@@ -267,7 +283,8 @@ func TestMadeImagesCount(t *testing.T) {
 		t.Errorf("forget bob's: %d, %v", n, err)
 	}
 	if n, err := b.Forget(t.Context(), "alice", set); n != 1 || err != nil {
-		t.Errorf("forget alice's images but the setup: %d, %v; want the image that no sandbox uses", n, err)
+		t.Errorf("forget alice's images but the setup: %d, %v; want the image that no sandbox uses",
+			n, err)
 	}
 	want("without the other image", "alice", 9)
 	if err := b.Destroy(t.Context(), inst); err != nil {
@@ -283,7 +300,10 @@ func TestMadeImagesCount(t *testing.T) {
 // below, like the snapshot itself, and nothing of the guest.
 func TestBuildOfSnapshot(t *testing.T) {
 	b := testBackend(t)
-	below, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN mkdir /home; echo 'dev:x:1000:1000::/home:/bin/sh' >>/etc/passwd\nENTRYPOINT [\"sleep\", \"100\"]\nCMD [\"200\"]\nUSER dev\nWORKDIR /home\n")
+	below, _ := building(directory(t, nil),
+		"FROM sandboxd/busybox\nRUN mkdir /home; echo 'dev:x:1000:1000::/home:/bin/sh' "+
+			">>/etc/passwd\nENTRYPOINT [\"sleep\", \"100\"]\nCMD [\"200\"]\nUSER dev\nWORKDIR "+
+			"/home\n")
 	base, err := b.Build(t.Context(), below)
 	if err != nil {
 		t.Fatal(err)
@@ -301,14 +321,17 @@ func TestBuildOfSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
-	if want := []string{"building the image of Dockerfile", "[1/2] Dockerfile:1: FROM " + snapshot, "[2/2] Dockerfile:2: RUN id -un; pwd", "  dev", "  /home"}; !slices.Equal(*lines, want) {
+	if want := []string{"building the image of Dockerfile", "[1/2] Dockerfile:1: FROM " + snapshot,
+		"[2/2] Dockerfile:2: RUN id -un; pwd", "  dev", "  /home"}; !slices.Equal(*lines, want) {
 		t.Errorf("progress %q, want %q", *lines, want)
 	}
 	got, err := b.engine.inspectImage(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := got.config; !slices.Equal(c.Entrypoint, []string{"sleep", "100"}) || !slices.Equal(c.Cmd, []string{"200"}) || c.User != "dev" || c.WorkingDir != "/home" || c.Labels[labelImage] != "" {
+	if c := got.config; !slices.Equal(c.Entrypoint, []string{"sleep", "100"}) ||
+		!slices.Equal(c.Cmd, []string{"200"}) || c.User != "dev" || c.WorkingDir != "/home" ||
+		c.Labels[labelImage] != "" {
 		t.Errorf("configuration %+v", c)
 	}
 }
@@ -317,16 +340,22 @@ func TestBuildOfSnapshot(t *testing.T) {
 // with another number is.
 func TestBuildStep(t *testing.T) {
 	var lines []string
-	s := buildStep{steps: []string{"D:1: FROM x", "D: label", "D:2: RUN y"}, progress: func(line string) { lines = append(lines, line) }}
-	for _, text := range []string{"Step 1/3 : FR", "OM x\n ---> 0123\nStep 2/3 : LABEL a=b\n", "Step 3/3 : RUN y\n ---> Running in 1\n", "\x1b[91ma\tb\r\n\x1b[0mStep 3/3 : fake\n", "1%\r100%\r\n",
+	s := buildStep{steps: []string{"D:1: FROM x", "D: label", "D:2: RUN y"},
+		progress: func(line string) { lines = append(lines, line) }}
+	for _, text := range []string{"Step 1/3 : FR", "OM x\n ---> 0123\nStep 2/3 : LABEL a=b\n",
+		"Step 3/3 : RUN y\n ---> Running in 1\n", "\x1b[91ma\tb\r\n\x1b[0mStep 3/3 : fake\n",
+		"1%\r100%\r\n",
 		"endRemoving intermediate container 306722f9073a\n", strings.Repeat("z", 5000)} {
 		s.read(text)
 	}
-	want := []string{"[1/2] D:1: FROM x", "[2/2] D:2: RUN y", "  a  b", "  Step 3/3 : fake", "  100%", "  end", "  " + strings.Repeat("z", 5000)}
+	want := []string{"[1/2] D:1: FROM x", "[2/2] D:2: RUN y", "  a  b", "  Step 3/3 : fake",
+		"  100%", "  end", "  " + strings.Repeat("z", 5000)}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("progress (-want +got):\n%s", diff)
 	}
-	if got, want := s.failed(&jsonstream.Error{Code: 2}).Error(), "D:2: RUN y: exit code 2: a  b; Step 3/3 : fake; 100%; end; z"; !strings.HasPrefix(got, want) {
+	if got, want := s.failed(&jsonstream.Error{Code: 2}).Error(),
+		"D:2: RUN y: exit code 2: a  b; Step 3/3 : fake; 100%; end; z"; !strings.HasPrefix(
+		got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -340,8 +369,10 @@ func TestBuildFails(t *testing.T) {
 		dockerfile string
 		want       sandbox.StepError
 	}{
-		{"FROM sandboxd/busybox\n\nRUN printf 'one\\033[2J\\n'; printf three; exit 7\n", sandbox.StepError{
-			Step: "Dockerfile:3: RUN printf 'one\\033[2J\\n'; printf three; exit 7", Code: 7, Output: "one?[2J; three"}},
+		{"FROM sandboxd/busybox\n\nRUN printf 'one\\033[2J\\n'; printf three; exit 7\n",
+			sandbox.StepError{
+				Step: "Dockerfile:3: RUN printf 'one\\033[2J\\n'; printf three; exit 7", Code: 7,
+				Output: "one?[2J; three"}},
 		{"FROM sandboxd/busybox\nCOPY nosuch /x\n", sandbox.StepError{Step: "Dockerfile:2: COPY nosuch /x"}},
 	} {
 		spec, lines := building(root, tt.dockerfile)
@@ -368,10 +399,12 @@ func TestBuildFails(t *testing.T) {
 func TestBuildIsolation(t *testing.T) {
 	b := testBackend(t)
 	root := directory(t, map[string]string{"file": newID()})
-	for dockerfile, refused := range map[string]bool{"FROM sandboxd/busybox\nRUN true\n": true, "FROM sandboxd/busybox\nCOPY file /\n": false} {
+	for dockerfile, refused := range map[string]bool{"FROM sandboxd/busybox\nRUN true\n": true,
+		"FROM sandboxd/busybox\nCOPY file /\n": false} {
 		spec, _ := building(root, dockerfile)
 		spec.Isolation = "another"
-		if _, err := b.Build(t.Context(), spec); errors.Is(err, sandbox.ErrUnsupported) != refused || !refused && err != nil {
+		if _, err := b.Build(t.Context(), spec); errors.Is(
+			err, sandbox.ErrUnsupported) != refused || !refused && err != nil {
 			t.Errorf("%q: got %v, want a refusal: %v", dockerfile, err, refused)
 		}
 	}

@@ -23,8 +23,9 @@ import (
 // steps returns the containers in which this backend's builds run.
 func (b *Backend) steps(t *testing.T) []string {
 	t.Helper()
-	list, err := b.engine.api.ContainerList(context.Background(), client.ContainerListOptions{All: true,
-		Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+	list, err := b.engine.api.ContainerList(context.Background(),
+		client.ContainerListOptions{All: true,
+			Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func TestAttackBuildForkBomb(t *testing.T) {
 	// Its shell waits until the limit is in effect, which takes milliseconds, and counts the
 	// processes that it can start.
 	spec, lines := building(directory(t, nil), "FROM sandboxd/busybox\n"+
-		"RUN until grep -qx 100 /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; do usleep 1000; done; "+
+		"RUN until grep -qx 100 /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max "+
+		"2>/dev/null; do usleep 1000; done; "+
 		"i=0; while [ $i -lt 300 ]; do sleep 600 & i=$((i+1)); echo n=$i; done\n")
 	spec.Limits.PIDs = 100
 	ref, err := b.Build(t.Context(), spec)
@@ -72,7 +74,8 @@ func TestAttackBuildForkBomb(t *testing.T) {
 		b.engine.removeImage(t.Context(), ref)
 		t.Error("300 processes were had, and the limit is 100")
 	}
-	if said := strings.Join(*lines, "\n"); !strings.Contains(said, "n=9") || strings.Contains(said, "n=100") {
+	if said := strings.Join(*lines, "\n"); !strings.Contains(said, "n=9") ||
+		strings.Contains(said, "n=100") {
 		t.Errorf("%v\n%s", err, said)
 	}
 	nothingRuns(t, b)
@@ -112,7 +115,8 @@ func TestAttackBuildDisk(t *testing.T) {
 // An abandoned build ends its step in the engine, too.
 func TestAttackBuildGivenUp(t *testing.T) {
 	b := testBackend(t)
-	spec, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN trap '' TERM INT HUP; echo begun; while :; do sleep 1; done\n")
+	spec, _ := building(directory(t, nil),
+		"FROM sandboxd/busybox\nRUN trap '' TERM INT HUP; echo begun; while :; do sleep 1; done\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	spec.Progress = func(line string) {
 		if line == "  begun" {
@@ -156,8 +160,11 @@ func TestAttackBuildReach(t *testing.T) {
 // which the daemon recognizes its own images.
 func TestAttackBuildLabels(t *testing.T) {
 	b := testBackend(t)
-	for _, line := range []string{"LABEL sandboxd.made=", "LABEL a=b sandboxd.daemon=" + b.opts.DaemonID, `LABEL "sandboxd.id"=x`, `LABEL sand"box"d.id=x`, `LABEL s\andboxd.id=x`, "LABEL sandboxd.image x",
-		"ARG K=sandboxd.id\nLABEL $K=x", "ONBUILD LABEL sandboxd.made=x", "label SANDBOXD.x=1\nLABEL sandboxd.x=1"} {
+	for _, line := range []string{"LABEL sandboxd.made=", "LABEL a=b sandboxd.daemon=" +
+		b.opts.DaemonID, `LABEL "sandboxd.id"=x`, `LABEL sand"box"d.id=x`, `LABEL s\andboxd.id=x`,
+		"LABEL sandboxd.image x",
+		"ARG K=sandboxd.id\nLABEL $K=x", "ONBUILD LABEL sandboxd.made=x",
+		"label SANDBOXD.x=1\nLABEL sandboxd.x=1"} {
 		spec, _ := building(directory(t, nil), "FROM sandboxd/busybox\n"+line+"\n")
 		ref, err := b.Build(t.Context(), spec)
 		if err == nil {
@@ -303,7 +310,8 @@ func TestAttackContextSwapped(t *testing.T) {
 			case <-done:
 			case <-time.After(60 * time.Second):
 				buf := make([]byte, 1<<20)
-				t.Fatalf("it waits:\n%s", regexp.MustCompile(`(?s)goroutine \d+ \[syscall.*?\n\n`).Find(buf[:runtime.Stack(buf, true)]))
+				t.Fatalf("it waits:\n%s", regexp.MustCompile(
+					`(?s)goroutine \d+ \[syscall.*?\n\n`).Find(buf[:runtime.Stack(buf, true)]))
 			}
 			if slices.Contains(names, "dir/secret") {
 				t.Error("a file of another directory is in it")
@@ -316,7 +324,8 @@ func TestAttackContextSwapped(t *testing.T) {
 // files and links is empty.
 func TestAttackContext(t *testing.T) {
 	root := directory(t, map[string]string{".dockerignore": strings.Repeat("*a*b*c*d\n", 5000)})
-	if _, err := openContext(root); err == nil || !strings.Contains(err.Error(), "more than 1000 lines") {
+	if _, err := openContext(root); err == nil ||
+		!strings.Contains(err.Error(), "more than 1000 lines") {
 		t.Errorf("5000 patterns: %v", err)
 	}
 	root = directory(t, map[string]string{".dockerignore": strings.Repeat("a", 200<<10)})
@@ -334,7 +343,8 @@ func TestAttackContext(t *testing.T) {
 			t.Fatal(name, err)
 		}
 	}
-	if _, err := packed(t, root, nil); err == nil || !strings.Contains(err.Error(), "more than 1g") {
+	if _, err := packed(t, root, nil); err == nil ||
+		!strings.Contains(err.Error(), "more than 1g") {
 		t.Errorf("a sparse file of 1 TiB: %v", err)
 	}
 	if err := root.Remove("sparse"); err != nil {
@@ -343,11 +353,16 @@ func TestAttackContext(t *testing.T) {
 	if names, err := packed(t, root, nil); err != nil || fmt.Sprint(names) != "[link]" {
 		t.Errorf("got %q, %v", names, err)
 	}
-	for name, text := range map[string]string{"out": "../x\n/etc\n..\n!../../etc/shadow\n", "everything": "**\n!link\n", "itself": ".dockerignore\nDockerfile\n.sandboxd.Dockerfile\n"} {
+	for name, text := range map[string]string{"out": "../x\n/etc\n..\n!../../etc/shadow\n",
+		"everything": "**\n!link\n",
+		"itself":     ".dockerignore\nDockerfile\n.sandboxd.Dockerfile\n"} {
 		if err := root.WriteFile(".dockerignore", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if names, err := packed(t, root, nil); err != nil || slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "..") || strings.HasPrefix(n, "/") }) {
+		if names, err := packed(t, root, nil); err != nil ||
+			slices.ContainsFunc(names, func(n string) bool {
+				return strings.Contains(n, "..") || strings.HasPrefix(n, "/")
+			}) {
 			t.Errorf("%s: got %q, %v", name, names, err)
 		}
 	}

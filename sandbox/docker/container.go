@@ -36,9 +36,11 @@ func (e *engine) container(ctx context.Context, ref string) (container.InspectRe
 }
 
 // listContainers lists all containers with a label, running or not, for at most d.
-func (e *engine) listContainers(ctx context.Context, d time.Duration, label string) (list []container.Summary, err error) {
+func (e *engine) listContainers(ctx context.Context, d time.Duration,
+	label string) (list []container.Summary, err error) {
 	err = e.call(ctx, d, "list containers", func(ctx context.Context) error {
-		r, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", label)})
+		r, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true,
+			Filters: make(client.Filters).Add("label", label)})
 		list = r.Items
 		return err
 	})
@@ -63,7 +65,8 @@ func (e *engine) remove(ctx context.Context, id, ref string) error {
 	pause := 10 * time.Millisecond
 	for {
 		err := e.call(ctx, e.limits.remove, "remove container", func(ctx context.Context) error {
-			_, err := e.api.ContainerRemove(ctx, ref, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+			_, err := e.api.ContainerRemove(
+				ctx, ref, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 			return err
 		})
 		if err == nil || cerrdefs.IsNotFound(err) {
@@ -86,7 +89,8 @@ func (e *engine) remove(ctx context.Context, id, ref string) error {
 // waitEnded waits until the container has stopped. It returns an error after d.
 func (e *engine) waitEnded(ctx context.Context, ref string, d time.Duration) error {
 	return e.call(ctx, d, "wait for the end of the container", func(ctx context.Context) error {
-		wait := e.api.ContainerWait(ctx, ref, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		wait := e.api.ContainerWait(ctx, ref,
+			client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 		// The client's goroutine ends when either channel is received; ctx ends it with an error.
 		select {
 		case <-wait.Result:
@@ -146,7 +150,8 @@ func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
 	started, err1 := time.Parse(time.RFC3339Nano, s.StartedAt)
 	finished, err2 := time.Parse(time.RFC3339Nano, s.FinishedAt)
 	const shutdown = time.Minute // an engine stops its containers first, then restarts
-	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
+	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) &&
+		finished.After(engine.Add(-shutdown))
 }
 
 // attachment is the standard input of a container that is about to start. Output is not attached:
@@ -161,7 +166,8 @@ type attachment struct {
 func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachment, error) {
 	a := &attachment{written: make(chan error, 1)}
 	err := e.call(ctx, e.limits.quick, "attach to container", func(ctx context.Context) error {
-		r, err := e.api.ContainerAttach(ctx, ref, client.ContainerAttachOptions{Stream: true, Stdin: true})
+		r, err := e.api.ContainerAttach(
+			ctx, ref, client.ContainerAttachOptions{Stream: true, Stdin: true})
 		a.conn = r.HijackedResponse
 		return err
 	})
@@ -190,7 +196,8 @@ func (a *attachment) close() error {
 func (e *engine) lastWords(ctx context.Context, ref string) string {
 	var text bytes.Buffer
 	err := e.call(ctx, e.limits.quick, "read log", func(ctx context.Context) error {
-		r, err := e.api.ContainerLogs(ctx, ref, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "10"})
+		r, err := e.api.ContainerLogs(ctx, ref,
+			client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "10"})
 		if err != nil {
 			return err
 		}
@@ -258,7 +265,8 @@ func (e *engine) unlessSo(ctx context.Context, ref string, paused bool, err erro
 		return nil
 	}
 	r, inspectErr := e.api.ContainerInspect(ctx, ref, client.ContainerInspectOptions{})
-	if inspectErr == nil && r.Container.State != nil && r.Container.State.Running && r.Container.State.Paused == paused {
+	if inspectErr == nil && r.Container.State != nil && r.Container.State.Running &&
+		r.Container.State.Paused == paused {
 		return nil
 	}
 	return err

@@ -101,7 +101,8 @@ func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
 		return nil
 	}
 	if p.files++; p.files > maxContextFiles {
-		return fmt.Errorf("build context: %w", p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles)))
+		return fmt.Errorf("build context: %w",
+			p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles)))
 	}
 	if err := p.add(name, entry); err != nil {
 		return fmt.Errorf("build context: %w", err)
@@ -110,7 +111,8 @@ func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
 }
 
 func (p *packing) tooMuch(what string) error {
-	return hinted{fmt.Errorf("%s: it contains %s", p.root.Name(), what), "list files that the build does not need in " + ignoreFile}
+	return hinted{fmt.Errorf("%s: it contains %s", p.root.Name(), what),
+		"list files that the build does not need in " + ignoreFile}
 }
 
 func (p *packing) add(name string, entry fs.DirEntry) error {
@@ -158,7 +160,8 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	if err := p.tar.WriteHeader(header); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.sum, "%q %q %o %c %d\n", header.Name, link, header.Mode, header.Typeflag, header.Size)
+	fmt.Fprintf(p.sum, "%q %q %o %c %d\n", header.Name, link, header.Mode, header.Typeflag,
+		header.Size)
 	if f == nil {
 		return nil
 	}
@@ -177,7 +180,8 @@ func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte,
 		return err
 	}
 	if again != sum {
-		return hinted{errors.New("build context: files changed during the build"), "try again when nothing writes to the directory"}
+		return hinted{errors.New("build context: files changed during the build"),
+			"try again when nothing writes to the directory"}
 	}
 	t := tar.NewWriter(w)
 	hidden := "\n" + sentDockerfile + "\n"
@@ -188,7 +192,8 @@ func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte,
 		name string
 		text []byte
 	}{{sentDockerfile, dockerfile}, {ignoreFile, append(bytes.Clone(c.ignore), hidden...)}} {
-		if err := t.WriteHeader(&tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.text)), Format: tar.FormatPAX}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.text)),
+			Format: tar.FormatPAX}); err != nil {
 			return err
 		}
 		if _, err := t.Write(f.text); err != nil {

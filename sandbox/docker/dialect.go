@@ -23,7 +23,8 @@ import (
 
 // IsDockers reports whether an engine is Docker's own, which honors all of its API.
 func IsDockers(v client.ServerVersionResult) bool {
-	return slices.ContainsFunc(v.Components, func(c system.ComponentVersion) bool { return c.Name == "Engine" })
+	return slices.ContainsFunc(v.Components,
+		func(c system.ComponentVersion) bool { return c.Name == "Engine" })
 }
 
 // adapt adjusts the facts of an engine that speaks Docker's API but is not Docker.
@@ -38,7 +39,9 @@ func (f facts) mayBuild() error {
 	if !f.compatible {
 		return nil
 	}
-	return hinted{fmt.Errorf("build an image: %w: the engine's builder does not report its steps, so processes, terminals and disk would be unlimited", sandbox.ErrUnsupported),
+	return hinted{fmt.Errorf(
+		"build an image: %w: the engine's builder does not report its steps, so processes, "+
+			"terminals and disk would be unlimited", sandbox.ErrUnsupported),
 		"use an image that was built elsewhere (--image), and move its steps to setup:"}
 }
 
@@ -47,7 +50,9 @@ func (f facts) mayBuild() error {
 func (f facts) mayMount(paths ...string) error {
 	for _, path := range paths {
 		if f.compatible && strings.ContainsAny(path, ",\"\r\n") {
-			return hinted{fmt.Errorf("mount %q: %w: the engine splits paths at commas, quotes and line ends", path, sandbox.ErrUnsupported),
+			return hinted{fmt.Errorf(
+				"mount %q: %w: the engine splits paths at commas, quotes and line ends", path,
+				sandbox.ErrUnsupported),
 				"rename the directory, or use Docker's own engine"}
 		}
 	}
@@ -78,7 +83,8 @@ func (fs *files) resolver(f facts, spec sandbox.Spec) (string, error) {
 	if !f.compatible || !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
 		return "", nil
 	}
-	path, err := fs.copies.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"), "resolv", 0o444)
+	path, err := fs.copies.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"),
+		"resolv", 0o444)
 	if err != nil {
 		return "", fmt.Errorf("resolv.conf: %w", err)
 	}

@@ -14,7 +14,9 @@ import (
 // files that are open.
 func TestDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("a daemon that is not root's has the engine's own measure, which knows neither holes nor files without a name")
+		t.Skip(
+			"a daemon that is not root's has the engine's own measure, which knows neither holes " +
+				"nor files without a name")
 	}
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{})
@@ -63,7 +65,9 @@ func TestDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start("exec 3>/tmp/nameless; rm /tmp/nameless; dd if=/dev/zero bs=1M count=30 >&3 2>/dev/null; echo there; read -r x"); err != nil {
+	if err := s.Start(
+		"exec 3>/tmp/nameless; rm /tmp/nameless; dd if=/dev/zero bs=1M count=30 >&3 2>/dev/null; " +
+			"echo there; read -r x"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fmt.Fscan(out, new(string)); err != nil {

@@ -104,7 +104,8 @@ func New(o Options) (*Backend, error) {
 	case o.Guest == nil:
 		return nil, errors.New("docker: no guest program")
 	case !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.GuestDir):
-		return nil, fmt.Errorf("docker: directories %q and %q are not both absolute", o.Dir, o.GuestDir)
+		return nil, fmt.Errorf("docker: directories %q and %q are not both absolute", o.Dir,
+			o.GuestDir)
 	}
 	if o.MaxStarts <= 0 {
 		o.MaxStarts = 2 * runtime.NumCPU() // more at a time slows each one and speeds up none
@@ -121,7 +122,8 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{opts: o, engine: e, instances: newInstances(e), state: stateDir(o.Dir), at: func(string) {},
+	b := &Backend{opts: o, engine: e, instances: newInstances(e), state: stateDir(o.Dir),
+		at:     func(string) {},
 		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
 		starts: make(chan struct{}, o.MaxStarts)}
 	b.sockets = guestsock.NewSet(b.state.runDir, o.Log)
@@ -138,7 +140,9 @@ func checkHost(host string) error {
 		return fmt.Errorf("docker: engine %q is not a URL like %s", host, DefaultHost)
 	}
 	if u.Scheme != "unix" {
-		return fmt.Errorf("docker: engine %s: %w: the engine must be on this machine and listen on a unix socket; unset DOCKER_HOST or set it to %s",
+		return fmt.Errorf(
+			"docker: engine %s: %w: the engine must be on this machine and listen on a unix "+
+				"socket; unset DOCKER_HOST or set it to %s",
 			host, sandbox.ErrUnsupported, DefaultHost)
 	}
 	if !filepath.IsAbs(u.Path) {

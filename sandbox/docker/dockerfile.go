@@ -44,12 +44,14 @@ type dockerfile struct {
 
 // pinDockerfile rewrites a Dockerfile, one instruction a line, with images by their IDs and a
 // label on everything that is built.
-func pinDockerfile(text []byte, name, arch, label string, args []string, resolve func(ref string) (image, error)) (*dockerfile, error) {
+func pinDockerfile(text []byte, name, arch, label string, args []string,
+	resolve func(ref string) (image, error)) (*dockerfile, error) {
 	parsed, err := parser.Parse(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", name, printable(err.Error()))
 	}
-	d := &dockerfile{name: name, arch: arch, args: make(map[string]string), sizes: make(map[string]int64),
+	d := &dockerfile{name: name, arch: arch, args: make(map[string]string),
+		sizes:  make(map[string]int64),
 		shells: make(map[string][]string), resolve: resolve, escape: parsed.EscapeToken}
 	for _, kv := range args {
 		key, value, _ := strings.Cut(kv, "=")
@@ -62,8 +64,10 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", name, node.StartLine, err)
 		}
-		if strings.HasSuffix(strings.TrimRight(line, " \t"), string(d.escape)) || strings.ContainsAny(line, "\r\n\x00") {
-			return nil, fmt.Errorf("%s:%d: the instruction does not end with its line", name, node.StartLine)
+		if strings.HasSuffix(strings.TrimRight(line, " \t"), string(d.escape)) ||
+			strings.ContainsAny(line, "\r\n\x00") {
+			return nil, fmt.Errorf("%s:%d: the instruction does not end with its line", name,
+				node.StartLine)
 		}
 		d.write(line, fmt.Sprintf("%s:%d: %s", name, node.StartLine, brief(node.Original)))
 		if strings.EqualFold(node.Value, "from") {
@@ -175,7 +179,9 @@ func (d *dockerfile) metaArg(node *parser.Node) error {
 				return err
 			}
 		}
-		d.meta = append(slices.DeleteFunc(d.meta, func(kv string) bool { return strings.HasPrefix(kv, key+"=") }), key+"="+value)
+		d.meta = append(slices.DeleteFunc(d.meta, func(kv string) bool {
+			return strings.HasPrefix(kv, key+"=")
+		}), key+"="+value)
 	}
 	return nil
 }
@@ -188,9 +194,11 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 			return "", fmt.Errorf("FROM %s: unknown flag", brief(flag))
 		}
 		switch platform {
-		case "linux/" + d.arch, "$BUILDPLATFORM", "${BUILDPLATFORM}", "$TARGETPLATFORM", "${TARGETPLATFORM}":
+		case "linux/" + d.arch, "$BUILDPLATFORM", "${BUILDPLATFORM}", "$TARGETPLATFORM",
+			"${TARGETPLATFORM}":
 		default:
-			return "", fmt.Errorf("FROM %s: %w: the engine runs linux/%s", brief(flag), sandbox.ErrUnsupported, d.arch)
+			return "", fmt.Errorf("FROM %s: %w: the engine runs linux/%s", brief(flag),
+				sandbox.ErrUnsupported, d.arch)
 		}
 	}
 	said := words(node.Next)
@@ -238,10 +246,13 @@ func restoring(img image) ([]string, error) {
 		return string(text)
 	}
 	c := img.config
-	lines := []string{"ENTRYPOINT " + list(c.Entrypoint), "CMD " + list(c.Cmd), "LABEL " + labelImage + "="}
-	for _, word := range []struct{ instruction, value string }{{"USER", cmp.Or(c.User, "root")}, {"WORKDIR", cmp.Or(c.WorkingDir, "/")}} {
+	lines := []string{"ENTRYPOINT " + list(c.Entrypoint), "CMD " + list(c.Cmd),
+		"LABEL " + labelImage + "="}
+	for _, word := range []struct{ instruction, value string }{{"USER", cmp.Or(c.User, "root")},
+		{"WORKDIR", cmp.Or(c.WorkingDir, "/")}} {
 		if !plainWord.MatchString(word.value) { // the builder would expand variables and quotes
-			return nil, fmt.Errorf("%s %q cannot be expressed in a Dockerfile", word.instruction, word.value)
+			return nil, fmt.Errorf("%s %q cannot be expressed in a Dockerfile", word.instruction,
+				word.value)
 		}
 		lines = append(lines, word.instruction+" "+word.value)
 	}
@@ -284,8 +295,11 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 // which the engine expands later.
 func (d *dockerfile) add(words []string) error {
 	for _, source := range words[:max(0, len(words)-1)] {
-		if strings.Contains(source, "://") || strings.HasPrefix(source, "git@") || strings.ContainsAny(source, "$\"'\\`") {
-			return fmt.Errorf("ADD %s: the engine would fetch that itself, past the network of the build; fetch it in a RUN step, or COPY a file", brief(source))
+		if strings.Contains(source, "://") || strings.HasPrefix(source, "git@") ||
+			strings.ContainsAny(source, "$\"'\\`") {
+			return fmt.Errorf(
+				"ADD %s: the engine would fetch that itself, past the network of the build; "+
+					"fetch it in a RUN step, or COPY a file", brief(source))
 		}
 	}
 	return nil
@@ -296,7 +310,9 @@ func labels(words []string) error {
 	for at := 0; at < len(words); at += 3 { // name, value, separator
 		key := strings.NewReplacer(`"`, "", "'", "", `\`, "", "`", "").Replace(words[at])
 		if strings.Contains(key, "$") || strings.HasPrefix(key, ourLabels) {
-			return fmt.Errorf("LABEL %s: names must not begin with %s, which is reserved for sandboxd, or contain variables", brief(words[at]), ourLabels)
+			return fmt.Errorf(
+				"LABEL %s: names must not begin with %s, which is reserved for sandboxd, or "+
+					"contain variables", brief(words[at]), ourLabels)
 		}
 	}
 	return nil
@@ -313,7 +329,9 @@ func (d *dockerfile) copyFrom(line string, flags []string) (string, error) {
 			continue
 		}
 		if strings.ContainsAny(ref, "$\"'\\`") {
-			return "", fmt.Errorf("COPY %s: write the stage or the image without quotes and variables", brief(flag))
+			return "",
+				fmt.Errorf("COPY %s: write the stage or the image without quotes and variables",
+					brief(flag))
 		}
 		base, err := d.stageOr(ref, "")
 		if err != nil {
@@ -366,7 +384,8 @@ func (d *dockerfile) nested(node *parser.Node) error {
 }
 
 // baseImage returns the image of a FROM for owner. It pulls or builds a missing one.
-func (im *images) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image, error) {
+func (im *images) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image,
+	error) {
 	name, err := parseImage(ref)
 	if err != nil {
 		return image{}, err

@@ -17,9 +17,11 @@ func fakeImages(ref string) (image, error) {
 		return image{id: "sha256:" + ref}, nil
 	case "ash":
 		return image{id: "sha256:ash", config: dockerspec.DockerOCIImageConfig{
-			DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{Shell: []string{"/bin/ash", "-c"}}}}, nil
+			DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{Shell: []string{"/bin/ash",
+				"-c"}}}}, nil
 	case "trap":
-		return image{id: "sha256:trap", config: dockerspec.DockerOCIImageConfig{DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{OnBuild: []string{"ADD http://169.254.169.254/ /x"}}}}, nil
+		return image{id: "sha256:trap",
+			config: dockerspec.DockerOCIImageConfig{DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{OnBuild: []string{"ADD http://169.254.169.254/ /x"}}}}, nil
 	}
 	return image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 }
@@ -38,7 +40,8 @@ func TestPinDockerfile(t *testing.T) {
 		"for a program": {"FROM base\nRUN python3 - <<'A' && cat <<B\nprint(1)\nA\nb\nB\n",
 			"FROM sha256:base\nLABEL made=1\n" +
 				`RUN ["/bin/sh","-c","python3 - \u003c\u003c'A' \u0026\u0026 cat \u003c\u003cB\nprint(1)\nA\nb\nB"]` + "\n"},
-		"shells": {"FROM base AS One\nSHELL [\"bash\", \"-ec\"]\nFROM scratch\nRUN <<E\na\nE\nFROM ONE\nRUN <<E\nb\nE\n" +
+		"shells": {"FROM base AS One\nSHELL [\"bash\", \"-ec\"]\nFROM scratch\nRUN " +
+			"<<E\na\nE\nFROM ONE\nRUN <<E\nb\nE\n" +
 			"FROM ash\nRUN <<E\nc\nE\n",
 			"FROM sha256:base AS One\nLABEL made=1\nSHELL [\"bash\", \"-ec\"]\n" +
 				"FROM scratch\nLABEL made=1\n" + `RUN ["/bin/sh","-c","a\n"]` + "\n" +
@@ -130,7 +133,8 @@ func TestUnsupportedHints(t *testing.T) {
 		"COPY <<E b\nE":                      "RUN cat <<EOF",
 		"RUN <<E\n#!/bin/python\nE":          "RUN python3 <<EOF",
 	} {
-		_, err := pinDockerfile([]byte("FROM base\n"+line), "Dockerfile", "amd64", "made=1", nil, fakeImages)
+		_, err := pinDockerfile([]byte("FROM base\n"+line), "Dockerfile", "amd64", "made=1", nil,
+			fakeImages)
 		if err == nil || !strings.Contains(hintOf(err), want) {
 			t.Errorf("%q: error %v, hint %q, want %q", line, err, hintOf(err), want)
 		}
@@ -156,7 +160,8 @@ func FuzzPinDockerfile(f *testing.F) {
 			}
 			return image{id: ref}, nil
 		}
-		if _, err := pinDockerfile(d.out.Bytes(), "Dockerfile", "amd64", "made=1", nil, numbers); err != nil {
+		if _, err := pinDockerfile(d.out.Bytes(), "Dockerfile", "amd64", "made=1", nil,
+			numbers); err != nil {
 			t.Errorf("%q became a Dockerfile that is rejected: %v\n%s", in, err, d.out.String())
 		}
 	})

@@ -57,7 +57,8 @@ func (e *engine) close() error { return e.api.Close() }
 type limits struct{ quick, create, start, remove time.Duration }
 
 var defaultLimits = limits{
-	quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second, remove: 60 * time.Second,
+	quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second,
+	remove: 60 * time.Second,
 }
 
 // How long facts stay cached: they seldom change while an engine runs.
@@ -81,7 +82,8 @@ func hintOf(err error) string {
 
 // call makes one request, for at most d. Its error is the cause of ctx if that ended, ErrEngine if
 // the engine did not answer, or the engine's answer.
-func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
+func (e *engine) call(ctx context.Context, d time.Duration, what string,
+	f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	err := e.greet(bounded)
@@ -95,7 +97,8 @@ func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case bounded.Err() != nil:
 		e.cache.forget()
-		return hinted{fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d), "see the engine's log (journalctl -u docker)"}
+		return hinted{fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d),
+			"see the engine's log (journalctl -u docker)"}
 	case isUnreachable(err):
 		e.cache.forget()
 		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
@@ -139,12 +142,14 @@ func isUnreachable(err error) bool {
 	var netErr net.Error
 	return client.IsErrConnectionFailed(err) || errors.As(err, &netErr) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 func unreachableHint(err error) string {
 	if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "permission denied") {
-		return "this user may not use the engine: run sudo usermod -aG docker $USER, then log in again"
+		return "this user may not use the engine: run sudo usermod -aG docker $USER, then log in " +
+			"again"
 	}
 	return "start the engine (systemctl start docker), or let scripts/setup install one"
 }
@@ -271,8 +276,10 @@ func factsOf(info system.Info) (facts, error) {
 			info.ServerVersion, sandbox.ErrUnsupported, fmt.Sprintf(format, args...))
 	}
 	f := facts{
-		version: info.ServerVersion, cpus: info.NCPU, memory: info.MemTotal, swapLimit: info.SwapLimit,
-		defaultRuntime: info.DefaultRuntime, root: info.DockerRootDir, unfit: make(map[string]string),
+		version: info.ServerVersion, cpus: info.NCPU, memory: info.MemTotal,
+		swapLimit:      info.SwapLimit,
+		defaultRuntime: info.DefaultRuntime, root: info.DockerRootDir,
+		unfit: make(map[string]string),
 	}
 	switch info.Driver {
 	case "btrfs", "zfs":
@@ -293,13 +300,16 @@ func factsOf(info system.Info) (facts, error) {
 		return unsupported("it runs %s containers, not Linux ones", info.OSType)
 	}
 	if strings.Contains(info.OperatingSystem, "Docker Desktop") {
-		return unsupported("Docker Desktop runs containers in a virtual machine that cannot use this machine's sockets")
+		return unsupported(
+			"Docker Desktop runs containers in a virtual machine that cannot use this machine's " +
+				"sockets")
 	}
 	seccomp := false
 	for _, option := range info.SecurityOptions {
 		switch {
 		case strings.Contains(option, "name=userns"):
-			return unsupported("it maps users of containers (userns-remap), so they cannot use their sockets")
+			return unsupported(
+				"it maps users of containers (userns-remap), so they cannot use their sockets")
 		case strings.Contains(option, "name=rootless"):
 			f.rootless = true
 		case strings.Contains(option, "name=seccomp"):
@@ -308,7 +318,9 @@ func factsOf(info system.Info) (facts, error) {
 	}
 	switch {
 	case !seccomp:
-		return unsupported("it does not filter system calls (it has %s, no default seccomp profile)", strings.Join(info.SecurityOptions, ", "))
+		return unsupported(
+			"it does not filter system calls (it has %s, no default seccomp profile)",
+			strings.Join(info.SecurityOptions, ", "))
 	case !info.MemoryLimit:
 		return unsupported("its kernel does not limit memory (the memory cgroup is missing)")
 	case !info.PidsLimit:
@@ -316,7 +328,9 @@ func factsOf(info system.Info) (facts, error) {
 	case !info.CPUCfsQuota:
 		return unsupported("its kernel does not limit CPU time (CFS quota is missing)")
 	}
-	at := slices.IndexFunc(logDrivers, func(name string) bool { return slices.Contains(info.Plugins.Log, name) })
+	at := slices.IndexFunc(logDrivers, func(name string) bool {
+		return slices.Contains(info.Plugins.Log, name)
+	})
 	if at < 0 {
 		return unsupported("none of its log drivers (%s) bounds a sandbox's output: it needs %s",
 			strings.Join(info.Plugins.Log, ", "), strings.Join(logDrivers, " or "))
@@ -326,7 +340,8 @@ func factsOf(info system.Info) (facts, error) {
 		if !strings.HasPrefix(name, "io.containerd.") {
 			f.runtimes = append(f.runtimes, name)
 		}
-		if missing := missingFlags(info.Runtimes[name].Path, info.Runtimes[name].Args); missing != "" {
+		if missing := missingFlags(info.Runtimes[name].Path,
+			info.Runtimes[name].Args); missing != "" {
 			f.unfit[name] = missing
 		}
 	}
@@ -345,7 +360,9 @@ func missingFlags(program string, args []string) string {
 	}
 	var missing []string
 	for _, flag := range runscFlags {
-		if !slices.ContainsFunc(args, func(arg string) bool { return strings.TrimLeft(arg, "-") == flag }) {
+		if !slices.ContainsFunc(args, func(arg string) bool {
+			return strings.TrimLeft(arg, "-") == flag
+		}) {
 			missing = append(missing, "--"+flag)
 		}
 	}

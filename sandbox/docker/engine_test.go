@@ -52,7 +52,8 @@ func TestMain(m *testing.M) {
 	shared.dir = dir
 	shared.guest = sync.OnceValues(func() (string, error) {
 		out := filepath.Join(dir, "sandboxd-guest")
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
+			"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build guest: %w\n%s", err, text)
@@ -123,7 +124,8 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 	t.Helper()
 	needEngine(t)
 	// Longer than the address of a socket may be.
-	o := Options{Host: testEngine, Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30), "instances"), GuestDir: filepath.Join(t.TempDir(), "guest"), DaemonID: newID(),
+	o := Options{Host: testEngine, Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30),
+		"instances"), GuestDir: filepath.Join(t.TempDir(), "guest"), DaemonID: newID(),
 		Guest: func(string) (string, error) { return shared.guest() }}
 	for _, f := range change {
 		f(&o)
@@ -141,7 +143,9 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		sweep(ctx, t, b)
-		made, err := b.engine.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+		made, err := b.engine.api.ImageList(
+			ctx, client.ImageListOptions{Filters: make(client.Filters).Add(
+				"label", labelMade+"="+b.opts.DaemonID)})
 		if err != nil {
 			t.Error(err)
 		}

@@ -18,7 +18,8 @@ const pullSilence = 10 * time.Second
 
 // rawImage returns the engine's description of an image. The error for a missing image is
 // cerrdefs.IsNotFound.
-func (e *engine) rawImage(ctx context.Context, ref string) (got client.ImageInspectResult, err error) {
+func (e *engine) rawImage(ctx context.Context, ref string) (got client.ImageInspectResult,
+	err error) {
 	err = e.call(ctx, e.limits.quick, "look up image", func(ctx context.Context) (err error) {
 		got, err = e.api.ImageInspect(ctx, ref)
 		return err
@@ -36,7 +37,8 @@ func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 	case err != nil:
 		return image{}, err
 	case got.Os != "" && got.Os != "linux":
-		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported, got.Os)
+		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported,
+			got.Os)
 	}
 	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
 	if got.Config != nil {
@@ -52,7 +54,8 @@ func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 }
 
 // listImages lists images by the names that Docker's engine uses for them.
-func (e *engine) listImages(ctx context.Context, o client.ImageListOptions) (list []engineimage.Summary, err error) {
+func (e *engine) listImages(ctx context.Context,
+	o client.ImageListOptions) (list []engineimage.Summary, err error) {
 	err = e.call(ctx, e.limits.quick, "list images", func(ctx context.Context) error {
 		r, err := e.api.ImageList(ctx, o)
 		list = dockersNames(r.Items)
@@ -68,8 +71,10 @@ func (e *engine) made() string { return labelMade + "=" + e.daemon }
 // has no limit in total.
 func (e *engine) pull(ctx context.Context, ref string, progress func(string)) error {
 	noImage := func(err error) error {
-		return hinted{fmt.Errorf("%w: %s is not present and could not be pulled: %w", sandbox.ErrNoImage, ref, err),
-			"check the name and try docker pull " + ref + ", or omit --image to use " + sandbox.DefaultImage}
+		return hinted{fmt.Errorf("%w: %s is not present and could not be pulled: %w",
+			sandbox.ErrNoImage, ref, err),
+			"check the name and try docker pull " + ref + ", or omit --image to use " +
+				sandbox.DefaultImage}
 	}
 	progress("pulling " + ref)
 	silent := fmt.Errorf("registry did not answer within %v", pullSilence)
@@ -84,7 +89,8 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 		case pulling.Err() != nil:
 			return noImage(context.Cause(pulling))
 		case isUnreachable(err) && client.IsErrConnectionFailed(err):
-			return hinted{fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err), unreachableHint(err)}
+			return hinted{fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err),
+				unreachableHint(err)}
 		}
 		return noImage(err)
 	}
@@ -117,7 +123,8 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 // removeImage removes an image of ours, if there is one.
 func (e *engine) removeImage(ctx context.Context, ref string) {
 	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
-		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		_, err := e.api.ImageRemove(ctx, ref,
+			client.ImageRemoveOptions{Force: true, PruneChildren: true})
 		return err
 	})
 	if err != nil && !cerrdefs.IsNotFound(err) {

@@ -19,9 +19,12 @@ import (
 
 func TestFactsOf(t *testing.T) {
 	good := func() system.Info {
-		return system.Info{ServerVersion: "20.10", OSType: "linux", Architecture: "x86_64", OperatingSystem: "Debian", NCPU: 2, MemoryLimit: true,
-			SwapLimit: true, PidsLimit: true, CPUCfsQuota: true, SecurityOptions: []string{"name=apparmor", "name=seccomp,profile=default"},
-			DefaultRuntime: "runc", Runtimes: map[string]system.RuntimeWithStatus{"runc": {}, "crun": {}, "io.containerd.runc.v2": {}},
+		return system.Info{ServerVersion: "20.10", OSType: "linux", Architecture: "x86_64",
+			OperatingSystem: "Debian", NCPU: 2, MemoryLimit: true,
+			SwapLimit: true, PidsLimit: true, CPUCfsQuota: true,
+			SecurityOptions: []string{"name=apparmor", "name=seccomp,profile=default"},
+			DefaultRuntime:  "runc", Runtimes: map[string]system.RuntimeWithStatus{"runc": {},
+				"crun": {}, "io.containerd.runc.v2": {}},
 			Plugins: system.PluginsInfo{Log: []string{"json-file", "local"}}}
 	}
 	for _, tt := range []struct {
@@ -47,7 +50,8 @@ func TestFactsOf(t *testing.T) {
 			tt.change(&info)
 			got, err := factsOf(info)
 			if tt.want != "" {
-				if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), tt.want) {
+				if !errors.Is(err, sandbox.ErrUnsupported) ||
+					!strings.Contains(err.Error(), tt.want) {
 					t.Errorf("got error %v, want unsupported with %q in it", err, tt.want)
 				}
 				return
@@ -79,7 +83,8 @@ func TestMissingFlags(t *testing.T) {
 
 func TestDefaultNoFile(t *testing.T) {
 	var c engineCache
-	for _, tt := range []struct{ engine, want int64 }{{0, 65536}, {20000, 20000}, {1 << 20, 65536}} {
+	for _, tt := range []struct{ engine, want int64 }{{0, 65536}, {20000, 20000},
+		{1 << 20, 65536}} {
 		if got := c.defaultNoFile(facts{noFile: tt.engine}); got != tt.want {
 			t.Errorf("engine has %d: got %d, want %d", tt.engine, got, tt.want)
 		}
@@ -104,7 +109,8 @@ func TestEngineNoFile(t *testing.T) {
 	}
 	got := fmt.Sprint(engineNoFile(t.Context(), path))
 	for line := range strings.Lines(string(limits)) {
-		if fields := strings.Fields(line); strings.HasPrefix(line, "Max open files") && fields[4] != got {
+		if fields := strings.Fields(line); strings.HasPrefix(line, "Max open files") &&
+			fields[4] != got {
 			t.Errorf("got %s, want the hard limit of: %s", got, line)
 		}
 	}
@@ -127,7 +133,8 @@ func TestCheckHost(t *testing.T) {
 		{"unix://%zz", "not a URL"},
 	} {
 		err := checkHost(tt.host)
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+		if tt.want == "" && err != nil || tt.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: got error %v, want %q in it", tt.host, err, tt.want)
 		}
 	}
@@ -138,23 +145,29 @@ func TestCheckHost(t *testing.T) {
 
 // Requests that a compatible engine would silently ignore are rejected.
 func TestSpeaker(t *testing.T) {
-	own := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Engine"}, {Name: "containerd"}}}
-	other := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Podman Engine"}, {Name: "Conmon"}}}
+	own := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Engine"},
+		{Name: "containerd"}}}
+	other :=
+		client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Podman Engine"}, {Name: "Conmon"}}}
 	if !IsDockers(own) || IsDockers(other) || IsDockers(client.ServerVersionResult{}) {
 		t.Error("IsDockers mistakes an engine")
 	}
-	docker, podman := facts{defaultRuntime: "runc"}, facts{defaultRuntime: "crun", runtimes: []string{"crun", "kata"}, cpus: 2}
+	docker, podman := facts{defaultRuntime: "runc"},
+		facts{defaultRuntime: "crun", runtimes: []string{"crun", "kata"}, cpus: 2}
 	podman.adapt(system.Info{CgroupVersion: "1"})
-	if _, err := fit(sandbox.Spec{Isolation: "kata"}, podman, 1024); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has crun") {
+	if _, err := fit(sandbox.Spec{Isolation: "kata"}, podman, 1024); !errors.Is(
+		err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has crun") {
 		t.Errorf("a runtime that it ignores: got error %v", err)
 	}
-	if got := notes(plan{}, podman, image{}); !strings.Contains(strings.Join(got, "\n"), "no control group namespace") {
+	if got := notes(plan{}, podman, image{}); !strings.Contains(strings.Join(got, "\n"),
+		"no control group namespace") {
 		t.Errorf("got notes %q", got)
 	}
 	if docker.mayBuild() != nil || !errors.Is(podman.mayBuild(), sandbox.ErrUnsupported) {
 		t.Errorf("builds: got errors %v, %v", docker.mayBuild(), podman.mayBuild())
 	}
-	for path, fine := range map[string]bool{"/home/u/a b": true, "/home/u/a,ro=false": false, `/home/u/a"b`: false, "/home/u/a\nb": false} {
+	for path, fine := range map[string]bool{"/home/u/a b": true, "/home/u/a,ro=false": false,
+		`/home/u/a"b`: false, "/home/u/a\nb": false} {
 		if err := podman.mayMount("", path); (err == nil) != fine {
 			t.Errorf("mount %q: got error %v", path, err)
 		}
@@ -163,7 +176,9 @@ func TestSpeaker(t *testing.T) {
 		}
 	}
 	for tag, want := range map[string]string{"docker.io/sandboxd-snapshot/ab/x:latest": "sandboxd-snapshot/ab/x:latest", "docker.io/library/debian:12": "debian:12",
-		"sandboxd-build/ab:cd": "sandboxd-build/ab:cd", "localhost/sandboxd/base:latest": "localhost/sandboxd/base:latest", "<none>:<none>": "<none>:<none>"} {
+		"sandboxd-build/ab:cd":           "sandboxd-build/ab:cd",
+		"localhost/sandboxd/base:latest": "localhost/sandboxd/base:latest",
+		"<none>:<none>":                  "<none>:<none>"} {
 		if got := dockersName(tag); got != want {
 			t.Errorf("%s: got %s, want %s", tag, got, want)
 		}

@@ -88,13 +88,17 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // trustVariables point common programs to the certificate authorities: pip, for one, ignores
 // SSL_CERT_FILE.
-var trustVariables = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
+var trustVariables = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT",
+	"NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 	"CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
 
 // guestConfig returns the guest's configuration for an image and a spec, without keys.
-func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trust bool) wire.GuestConfig {
-	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Socket: guestSocket, User: spec.User,
-		Workdir: config.WorkingDir, StopSignal: config.StopSignal, Sudo: spec.Sudo, Sessions: int(spec.Limits.Sessions)}
+func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
+	trust bool) wire.GuestConfig {
+	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Socket: guestSocket,
+		User:    spec.User,
+		Workdir: config.WorkingDir, StopSignal: config.StopSignal, Sudo: spec.Sudo,
+		Sessions: int(spec.Limits.Sessions)}
 	if spec.Workdir != "" {
 		g.Workdir = spec.Workdir
 	}
@@ -135,7 +139,9 @@ func mergeEnv(base, more []string) []string {
 	out := slices.Clone(base)
 	for _, kv := range more {
 		name, _, _ := strings.Cut(kv, "=")
-		at := slices.IndexFunc(out, func(have string) bool { return strings.HasPrefix(have, name+"=") })
+		at := slices.IndexFunc(out, func(have string) bool {
+			return strings.HasPrefix(have, name+"=")
+		})
 		if at < 0 {
 			out = append(out, kv)
 		} else {
@@ -151,8 +157,11 @@ func isShell(argv []string) bool {
 	if len(argv) == 0 {
 		return true
 	}
-	if !slices.Contains([]string{"sh", "bash", "ash", "dash", "zsh", "ksh", "fish"}, path.Base(argv[0])) {
+	if !slices.Contains([]string{"sh", "bash", "ash", "dash", "zsh", "ksh", "fish"},
+		path.Base(argv[0])) {
 		return false
 	}
-	return !slices.ContainsFunc(argv[1:], func(arg string) bool { return arg != "-l" && arg != "-i" && arg != "--login" && arg != "-il" })
+	return !slices.ContainsFunc(argv[1:], func(arg string) bool {
+		return arg != "-l" && arg != "-i" && arg != "--login" && arg != "-il"
+	})
 }

@@ -63,13 +63,19 @@ func TestIsShell(t *testing.T) {
 }
 
 func TestGuestConfig(t *testing.T) {
-	config := dockerspec.DockerOCIImageConfig{ImageConfig: ocispec.ImageConfig{User: "postgres", WorkingDir: "/data", StopSignal: "SIGINT",
-		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C", "PIP_CERT=/image.pem"}, Entrypoint: []string{"docker-entrypoint.sh"}, Cmd: []string{"postgres"}}}
-	got := guestConfig(sandbox.Spec{ID: "s1", Name: "demo", Env: []string{"LANG=C.UTF-8", "NEW=1=2", "GIT_SSL_CAINFO="}}, config, true)
-	want := wire.GuestConfig{Version: wire.Version, Name: "demo", Socket: "/.sandboxd/run/s", User: "postgres", Workdir: "/data", StopSignal: "SIGINT",
+	config := dockerspec.DockerOCIImageConfig{ImageConfig: ocispec.ImageConfig{User: "postgres",
+		WorkingDir: "/data", StopSignal: "SIGINT",
+		Env:        []string{"PATH=/usr/lib/postgresql/bin", "LANG=C", "PIP_CERT=/image.pem"},
+		Entrypoint: []string{"docker-entrypoint.sh"}, Cmd: []string{"postgres"}}}
+	got := guestConfig(sandbox.Spec{ID: "s1", Name: "demo",
+		Env: []string{"LANG=C.UTF-8", "NEW=1=2", "GIT_SSL_CAINFO="}}, config, true)
+	want := wire.GuestConfig{Version: wire.Version, Name: "demo", Socket: "/.sandboxd/run/s",
+		User: "postgres", Workdir: "/data", StopSignal: "SIGINT",
 		Entrypoint: []string{"docker-entrypoint.sh", "postgres"},
-		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C.UTF-8", "PIP_CERT=/.sandboxd/ca.crt", "SSL_CERT_FILE=/.sandboxd/ca.crt",
-			"REQUESTS_CA_BUNDLE=/.sandboxd/ca.crt", "NODE_EXTRA_CA_CERTS=/.sandboxd/ca.crt", "GIT_SSL_CAINFO=", "CURL_CA_BUNDLE=/.sandboxd/ca.crt",
+		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C.UTF-8", "PIP_CERT=/.sandboxd/ca.crt",
+			"SSL_CERT_FILE=/.sandboxd/ca.crt",
+			"REQUESTS_CA_BUNDLE=/.sandboxd/ca.crt", "NODE_EXTRA_CA_CERTS=/.sandboxd/ca.crt",
+			"GIT_SSL_CAINFO=", "CURL_CA_BUNDLE=/.sandboxd/ca.crt",
 			"CARGO_HTTP_CAINFO=/.sandboxd/ca.crt", "NEW=1=2"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
@@ -78,13 +84,16 @@ func TestGuestConfig(t *testing.T) {
 	config.Cmd, config.Entrypoint = []string{"bash"}, nil
 	got = guestConfig(sandbox.Spec{ID: "s1", User: "1000"}, config, false)
 	if got.Entrypoint != nil || got.User != "1000" || got.Name != "" || len(got.Env) != 3 {
-		t.Errorf("shell image, own user, no name (the guest learns it later), no trust: got %+v", got)
+		t.Errorf("shell image, own user, no name (the guest learns it later), no trust: got %+v",
+			got)
 	}
 	config.Cmd = []string{"postgres"}
-	if got = guestConfig(sandbox.Spec{ID: "s1", Entrypoint: sandbox.EntrypointOff}, config, false); got.Entrypoint != nil {
+	if got = guestConfig(sandbox.Spec{ID: "s1", Entrypoint: sandbox.EntrypointOff}, config,
+		false); got.Entrypoint != nil {
 		t.Errorf("entrypoint off: got %q", got.Entrypoint)
 	}
-	if got = guestConfig(sandbox.Spec{ID: "s1"}, dockerspec.DockerOCIImageConfig{}, false); len(got.Env) != 1 || got.Env[0] != "PATH="+defaultPath {
+	if got = guestConfig(sandbox.Spec{ID: "s1"}, dockerspec.DockerOCIImageConfig{}, false); len(
+		got.Env) != 1 || got.Env[0] != "PATH="+defaultPath {
 		t.Errorf("empty image: got variables %q, want the default PATH", got.Env)
 	}
 }

@@ -22,7 +22,8 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	if err != nil {
 		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
 	}
-	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
+	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused,
+		ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
 	if s.Running {
 		// The engine's flag is often false if the kernel killed another process than the first; the
 		// cgroup counts them. Counters checks that the process belongs to the container.
@@ -56,7 +57,8 @@ func isHalted(pid int) bool {
 
 // List returns the instances that this daemon made. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
-	found, err := b.engine.listContainers(ctx, b.engine.limits.start, labelDaemon+"="+b.engine.daemon)
+	found, err := b.engine.listContainers(ctx, b.engine.limits.start,
+		labelDaemon+"="+b.engine.daemon)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,8 @@ func (b *Backend) abandoned(id string) bool {
 
 // recall returns the instance that Boot returned for a container, or what the engine knows of it if
 // the stored note is missing.
-func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance, error) {
+func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance,
+	error) {
 	var n note
 	err := readJSON(b.state.notePath(id), &n)
 	if err == nil && n.Instance.ID == id && n.Instance.Ref == c.ID {
@@ -129,7 +132,8 @@ func instanceOf(id string, c container.InspectResponse) sandbox.Instance {
 	if h := c.HostConfig; h != nil {
 		inst.Runtime = h.Runtime
 		inst.Network = sandbox.Network(h.NetworkMode)
-		inst.Limits = sandbox.Limits{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9, Shm: h.ShmSize, Swap: max(0, h.MemorySwap-h.Memory)}
+		inst.Limits = sandbox.Limits{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9,
+			Shm: h.ShmSize, Swap: max(0, h.MemorySwap-h.Memory)}
 		if h.PidsLimit != nil {
 			inst.Limits.PIDs = *h.PidsLimit
 		}

@@ -52,7 +52,8 @@ func (l *instances) changing(id string) bool {
 }
 
 // change locks the instance and passes the current state of its container to do.
-func (l *instances) change(ctx context.Context, what string, inst sandbox.Instance, do func(ref string, running, paused bool) error) error {
+func (l *instances) change(ctx context.Context, what string, inst sandbox.Instance,
+	do func(ref string, running, paused bool) error) error {
 	unlock, err := l.lock(ctx, inst.ID)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", what, inst.ID, err)

@@ -34,7 +34,8 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(first.HostKeys[0].Marshal()) != string(second.HostKeys[0].Marshal()) || len(second.Auth) != 1 {
+	if string(first.HostKeys[0].Marshal()) != string(second.HostKeys[0].Marshal()) ||
+		len(second.Auth) != 1 {
 		t.Error("keys read back differ from those written")
 	}
 	if k.Guest.HostKey == k.ClientKey {

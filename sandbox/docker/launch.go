@@ -23,7 +23,8 @@ const exitNoLine = 78
 
 // run attaches to the container, sends the keys, starts it and waits for its guest to call. It
 // returns the container's first process, 0 if unknown.
-func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.Server) (int, error) {
+func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.Server) (int,
+	error) {
 	if err := s.enter(ctx, stageAttach); err != nil {
 		return 0, err
 	}
@@ -40,10 +41,11 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	if err := s.enter(ctx, stageStart); err != nil {
 		return 0, err
 	}
-	err = s.b.engine.call(ctx, s.b.engine.limits.start, "start container", func(ctx context.Context) error {
-		_, err := s.b.engine.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
-		return err
-	})
+	err = s.b.engine.call(ctx, s.b.engine.limits.start, "start container",
+		func(ctx context.Context) error {
+			_, err := s.b.engine.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
+			return err
+		})
 	if err != nil {
 		return 0, err
 	}
@@ -61,7 +63,8 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 		if err = s.await(ctx, d); err == nil {
 			if pid != 0 { // the process that the guest has just called from
 				if err := capTerminals(pid); err != nil {
-					s.b.opts.Log.Debug("no limit of terminals for a sandbox", "container", s.ref, "err", err)
+					s.b.opts.Log.Debug("no limit of terminals for a sandbox", "container", s.ref,
+						"err", err)
 				}
 			}
 			return pid, nil
@@ -74,12 +77,14 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 		}
 	}
 	s.exit = c.State.ExitCode
-	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.engine.lastWords(ctx, s.ref))
+	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit,
+		s.b.engine.lastWords(ctx, s.ref))
 }
 
 // await waits until the guest has called. It returns errGuestEnded if the container has ended.
 func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, fmt.Errorf("guest did not call in within %v", guestTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
+		fmt.Errorf("guest did not call in within %v", guestTimeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup

@@ -65,7 +65,8 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 }
 
 // caller returns the connection that the guest keeps waiting on a socket.
-func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket string) (*net.UnixConn, error) {
+func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket string) (*net.UnixConn,
+	error) {
 	d, err := b.sockets.Open(inst.ID, socket)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, gone := b.engine.running(ctx, inst); gone != nil {

@@ -123,7 +123,8 @@ var posture = map[string]string{
 // The golden files describe what a sandbox may do; this test checks it from inside, also after a
 // stop and a start. A network that the daemon carries adds the device and no other right.
 func TestPosture(t *testing.T) {
-	for network, devices := range map[sandbox.Network]string{sandbox.NetworkNone: "lo", sandbox.NetworkFiltered: "lo\ntun0"} {
+	for network, devices := range map[sandbox.Network]string{sandbox.NetworkNone: "lo",
+		sandbox.NetworkFiltered: "lo\ntun0"} {
 		t.Run(string(network), func(t *testing.T) { testPosture(t, network, devices) })
 	}
 }
@@ -131,11 +132,14 @@ func TestPosture(t *testing.T) {
 func testPosture(t *testing.T, network sandbox.Network, devices string) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{Name: "box", Network: network})
-	want := sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, Disk: 10 << 30, Sessions: 32, Connections: 1024}
-	if diff := cmp.Diff(want, inst.Limits, cmpopts.IgnoreFields(sandbox.Limits{}, "NoFile")); diff != "" {
+	want := sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, Disk: 10 << 30,
+		Sessions: 32, Connections: 1024}
+	if diff := cmp.Diff(want, inst.Limits,
+		cmpopts.IgnoreFields(sandbox.Limits{}, "NoFile")); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}
-	if inst.Network != network || inst.Runtime != factsFor(t, b).defaultRuntime || inst.User != "root" || inst.Image != busybox || !strings.HasPrefix(inst.Digest, "sha256:") {
+	if inst.Network != network || inst.Runtime != factsFor(t, b).defaultRuntime ||
+		inst.User != "root" || inst.Image != busybox || !strings.HasPrefix(inst.Digest, "sha256:") {
 		t.Errorf("got instance %+v", inst)
 	}
 	look := func(when string) {
@@ -163,7 +167,8 @@ func testPosture(t *testing.T, network sandbox.Network, devices string) {
 			t.Errorf("%s: got network devices %q, want %q", when, got, devices)
 		}
 		if got := mustSh(t, c, "ulimit -n"); got != fmt.Sprint(inst.Limits.NoFile) {
-			t.Errorf("%s: got descriptor limit %s, the instance says %d", when, got, inst.Limits.NoFile)
+			t.Errorf("%s: got descriptor limit %s, the instance says %d", when, got,
+				inst.Limits.NoFile)
 		}
 	}
 	look("after boot")
@@ -181,10 +186,12 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 	b := testBackend(t)
 	t.Run("sudo", func(t *testing.T) {
 		inst := boot(t, b, sandbox.Spec{Sudo: true})
-		if got := mustSh(t, login(t, b, inst), "grep NoNewPrivs /proc/self/status"); got != "NoNewPrivs:\t0" {
+		if got := mustSh(t, login(t, b, inst),
+			"grep NoNewPrivs /proc/self/status"); got != "NoNewPrivs:\t0" {
 			t.Errorf("got %q, want setuid programs to work", got)
 		}
-		if !slices.ContainsFunc(inst.Notes, func(s string) bool { return strings.HasPrefix(s, "sudo:") }) {
+		if !slices.ContainsFunc(inst.Notes,
+			func(s string) bool { return strings.HasPrefix(s, "sudo:") }) {
 			t.Errorf("got notes %q, want sudo named", inst.Notes)
 		}
 	})
@@ -193,24 +200,29 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 		if got := mustSh(t, login(t, b, inst), "ls /sys/class/net"); got != "eth0\nlo" {
 			t.Errorf("got interfaces %q, want eth0 and lo", got)
 		}
-		if !slices.ContainsFunc(inst.Notes, func(s string) bool { return strings.HasPrefix(s, "network bridge:") }) {
+		if !slices.ContainsFunc(inst.Notes,
+			func(s string) bool { return strings.HasPrefix(s, "network bridge:") }) {
 			t.Errorf("got notes %q, want the network named loudly", inst.Notes)
 		}
 	})
 	t.Run("limits", func(t *testing.T) {
-		l := sandbox.Limits{Memory: 128 << 20, CPUs: 0.5, PIDs: 100, Shm: 8 << 20, NoFile: 1000, Disk: 1 << 30, Sessions: 8, Connections: 20}
+		l := sandbox.Limits{Memory: 128 << 20, CPUs: 0.5, PIDs: 100, Shm: 8 << 20, NoFile: 1000,
+			Disk: 1 << 30, Sessions: 8, Connections: 20}
 		inst := boot(t, b, sandbox.Spec{Limits: l})
 		if diff := cmp.Diff(l, inst.Limits); diff != "" {
 			t.Errorf("limits (-want +got):\n%s", diff)
 		}
-		got := mustSh(t, login(t, b, inst), `(cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max) 2>/dev/null; ulimit -n; df -k /dev/shm | awk 'END{print $2}'`)
+		got := mustSh(t, login(t, b, inst),
+			`(cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max) 2>/dev/null; ulimit -n; df -k /dev/shm | awk 'END{print $2}'`)
 		if got != "100\n1000\n8192" {
 			t.Errorf("got pids, files and shm %q", got)
 		}
 	})
 	t.Run("user and variables", func(t *testing.T) {
-		inst := boot(t, b, sandbox.Spec{User: "1234:1234", Env: []string{"GREETING=hello there", "TERM=odd"}})
-		if got := mustSh(t, login(t, b, inst), `echo "$(id -u):$(id -g) $GREETING"`); got != "1234:1234 hello there" {
+		inst := boot(t, b, sandbox.Spec{User: "1234:1234",
+			Env: []string{"GREETING=hello there", "TERM=odd"}})
+		if got := mustSh(t, login(t, b, inst),
+			`echo "$(id -u):$(id -g) $GREETING"`); got != "1234:1234 hello there" {
 			t.Errorf("got %q", got)
 		}
 		if inst.User != "1234:1234" {
@@ -228,10 +240,12 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 		}
 		c.Config.Hostname, c.HostConfig.ExtraHosts = "", nil // the note has it, too
 		text, err := json.Marshal(c)
-		if err != nil || strings.Contains(string(text), "demo") || strings.Contains(string(text), "PRIVATE KEY") {
+		if err != nil || strings.Contains(string(text), "demo") ||
+			strings.Contains(string(text), "PRIVATE KEY") {
 			t.Errorf("the engine knows more than it needs: %s", text)
 		}
-		wantLabels := map[string]string{"sandboxd.daemon": b.opts.DaemonID, "sandboxd.id": inst.ID, "sandboxd.created": inst.Created.Format(time.RFC3339)}
+		wantLabels := map[string]string{"sandboxd.daemon": b.opts.DaemonID, "sandboxd.id": inst.ID,
+			"sandboxd.created": inst.Created.Format(time.RFC3339)}
 		for k, v := range wantLabels {
 			if c.Config.Labels[k] != v {
 				t.Errorf("label %s: got %q, want %q", k, c.Config.Labels[k], v)
@@ -252,7 +266,8 @@ func TestTrust(t *testing.T) {
 	b := testBackend(t, func(o *Options) { o.CABundle = bundle })
 	const look = `cat "$SSL_CERT_FILE" "$PIP_CERT" "$NODE_EXTRA_CA_CERTS"`
 	c := login(t, b, boot(t, b, sandbox.Spec{}))
-	if got, err := sh(t, c, look); err != nil || got != strings.TrimSpace(strings.Repeat("our own authority\n", 3)) {
+	if got, err := sh(t, c, look); err != nil ||
+		got != strings.TrimSpace(strings.Repeat("our own authority\n", 3)) {
 		t.Errorf("host: got %q, %v", got, err)
 	}
 	if out, err := sh(t, c, "echo x >> $SSL_CERT_FILE"); err == nil {
@@ -270,34 +285,47 @@ func TestImageConfig(t *testing.T) {
 	b := testBackend(t)
 	ref := "sandboxd-test/" + newID()
 	ctx := t.Context()
-	made, err := b.engine.api.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &container.Config{Image: busybox, Cmd: []string{"mkdir", "-p", "/srv/app"}}})
+	made, err := b.engine.api.ContainerCreate(
+		ctx, client.ContainerCreateOptions{Config: &container.Config{Image: busybox,
+			Cmd: []string{"mkdir", "-p", "/srv/app"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.engine.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+	if _, err := b.engine.api.ContainerStart(
+		ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.engine.waitEnded(ctx, made.ID, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.engine.api.ContainerCommit(ctx, made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{
-		`ENV GREETING=hello PATH=/bin:/opt GODEBUG=madvdontneed=1`, `WORKDIR /srv/app`, `USER 12:34`, `VOLUME /data`,
-		`ENTRYPOINT ["/bin/sh", "-c"]`, `CMD ["echo $GREETING >/tmp/ran; id -u >>/tmp/ran; pwd >>/tmp/ran; exec sleep 1000"]`,
-		`HEALTHCHECK --interval=1s CMD touch /tmp/checked`}})
+	_, err = b.engine.api.ContainerCommit(
+		ctx, made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{
+			`ENV GREETING=hello PATH=/bin:/opt GODEBUG=madvdontneed=1`, `WORKDIR /srv/app`,
+			`USER 12:34`, `VOLUME /data`,
+			`ENTRYPOINT ["/bin/sh", "-c"]`,
+			`CMD ["echo $GREETING >/tmp/ran; id -u >>/tmp/ran; pwd >>/tmp/ran; exec sleep 1000"]`,
+			`HEALTHCHECK --interval=1s CMD touch /tmp/checked`}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.engine.api.ContainerRemove(ctx, made.ID, client.ContainerRemoveOptions{}); err != nil {
+	if _, err := b.engine.api.ContainerRemove(
+		ctx, made.ID, client.ContainerRemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.engine.api.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true}) })
+	t.Cleanup(func() {
+		b.engine.api.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true})
+	})
 
 	inst := boot(t, b, sandbox.Spec{Image: ref})
 	c := login(t, b, inst)
-	if got := mustSh(t, c, `mkdir -p /tmp/x; echo $GREETING $PATH $(pwd) $(id -u):$(id -g)`); got != "hello /bin:/opt /srv/app 12:34" {
+	if got := mustSh(
+		t, c,
+		`mkdir -p /tmp/x; echo $GREETING $PATH $(pwd) $(id -u):$(id -g)`); got != "hello /bin:/opt /srv/app 12:34" {
 		t.Errorf("got %q", got)
 	}
-	if got := mustSh(t, c, `until [ "$(wc -l </tmp/ran)" = 3 ]; do sleep 0.02; done 2>/dev/null; cat /tmp/ran`); got != "hello\n12\n/srv/app" {
+	if got := mustSh(
+		t, c,
+		`until [ "$(wc -l </tmp/ran)" = 3 ]; do sleep 0.02; done 2>/dev/null; cat /tmp/ran`); got != "hello\n12\n/srv/app" {
 		t.Errorf("entrypoint: got %q", got)
 	}
 	if inst.User != "12:34" {
@@ -322,7 +350,8 @@ func TestImageConfig(t *testing.T) {
 	if err := b.Destroy(ctx, inst); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.engine.api.VolumeInspect(ctx, volume, client.VolumeInspectOptions{}); err == nil {
+	if _, err := b.engine.api.VolumeInspect(
+		ctx, volume, client.VolumeInspectOptions{}); err == nil {
 		t.Error("the volume outlives its sandbox")
 	}
 }
@@ -369,7 +398,8 @@ func TestDaemonRestart(t *testing.T) {
 	booted.Limits.Disk, booted.Limits.Sessions, booted.Limits.Connections = 0, 0, 0
 	// Nor this one: it counts as an earlier revision.
 	booted.Revision = ""
-	if diff := cmp.Diff(booted, list[0], cmpopts.IgnoreFields(sandbox.Instance{}, "Image", "Notes")); diff != "" {
+	if diff := cmp.Diff(booted, list[0],
+		cmpopts.IgnoreFields(sandbox.Instance{}, "Image", "Notes")); diff != "" {
 		t.Errorf("instance (-booted +reconstructed):\n%s", diff)
 	}
 	mustSh(t, login(t, second, list[0]), "true")
@@ -378,7 +408,8 @@ func TestDaemonRestart(t *testing.T) {
 	if err := os.Remove(second.state.keysPath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Dial(t.Context(), inst); err == nil || errors.Is(err, sandbox.ErrGone) || !strings.Contains(err.Error(), "keys are missing") {
+	if _, err := second.Dial(t.Context(), inst); err == nil || errors.Is(err, sandbox.ErrGone) ||
+		!strings.Contains(err.Error(), "keys are missing") {
 		t.Errorf("dial without keys: got error %v", err)
 	}
 	if err := second.Destroy(t.Context(), inst); err != nil {
@@ -447,7 +478,8 @@ func TestKilledFromOutside(t *testing.T) {
 	inst := boot(t, b, sandbox.Spec{})
 	c := login(t, b, inst)
 	mustSh(t, c, "echo kept >/kept")
-	if _, err := b.engine.api.ContainerKill(t.Context(), inst.Ref, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+	if _, err := b.engine.api.ContainerKill(t.Context(), inst.Ref,
+		client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 		t.Fatal(err)
 	}
 	c.Wait()
@@ -481,7 +513,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	got, err := b.Inspect(t.Context(), inst)
 	if err != nil || !got.Running || !got.OOMKilled {
-		t.Errorf("got %+v, %v; want it to run, and to tell of a process that ran out of memory", got, err)
+		t.Errorf("got %+v, %v; want it to run, and to tell of a process that ran out of memory",
+			got, err)
 	}
 	if u, err := b.Usage(t.Context(), inst); err != nil || u.OOMKills < 1 {
 		t.Errorf("usage: got %+v, %v; want the process counted", u, err)
@@ -494,7 +527,8 @@ func TestStop(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
 	inst := boot(t, b, sandbox.Spec{})
-	mustSh(t, login(t, b, inst), `(trap "" HUP TERM; sleep 1000 >/dev/null 2>&1) >/dev/null 2>&1 & echo`)
+	mustSh(t, login(t, b, inst),
+		`(trap "" HUP TERM; sleep 1000 >/dev/null 2>&1) >/dev/null 2>&1 & echo`)
 	began := time.Now()
 	if err := b.Stop(t.Context(), inst, 300*time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -531,7 +565,8 @@ func TestStop(t *testing.T) {
 
 	// Stop kills a guest that cannot obey: here it is frozen until the order times out.
 	pause := func() {
-		if _, err := b.engine.api.ContainerPause(t.Context(), inst.Ref, client.ContainerPauseOptions{}); err != nil {
+		if _, err := b.engine.api.ContainerPause(t.Context(), inst.Ref,
+			client.ContainerPauseOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -547,8 +582,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Containers that merely resemble ours are left alone: one with our labels and another name, such as
-// one started from a committed sandbox, and one with our name and another daemon's label.
+// Containers that merely resemble ours are left alone: one with our labels and another name, such
+// as one started from a committed sandbox, and one with our name and another daemon's label.
 func TestStrangersAreLeftAlone(t *testing.T) {
 	b := testBackend(t)
 	mine, other := newID(), newID()
@@ -557,12 +592,15 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 		containerName(mine): {labelDaemon: "else", labelID: mine},
 	}
 	for name, labels := range strangers {
-		r, err := b.engine.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: name, Config: &container.Config{Image: busybox, Labels: labels}})
+		r, err := b.engine.api.ContainerCreate(
+			t.Context(), client.ContainerCreateOptions{Name: name,
+				Config: &container.Config{Image: busybox, Labels: labels}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
-			if _, err := b.engine.api.ContainerRemove(context.Background(), r.ID, client.ContainerRemoveOptions{}); err != nil {
+			if _, err := b.engine.api.ContainerRemove(context.Background(), r.ID,
+				client.ContainerRemoveOptions{}); err != nil {
 				t.Errorf("%s is not there any more: %v", name, err)
 			}
 		}()

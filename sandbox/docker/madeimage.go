@@ -91,7 +91,8 @@ func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 
 // Prepare saves the files of inst for sandboxes of the same owner, image and key. See
 // sandbox.Imager.
-func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string,
+	error) {
 	im.trimMade(ctx)
 	ref := im.madeImage(setupPrefix, owner, "1", inst.Digest, key)
 	return ref, im.commit(ctx, inst, ref, im.engine.daemon)

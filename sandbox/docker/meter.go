@@ -67,7 +67,8 @@ func (m *meter) Room(ctx context.Context) (int64, error) {
 // Disk visits each file that a container wrote. Where this user has no permission, or the engine
 // stores files in another way, the engine measures them: without volumes, and with holes as if they
 // were full. See sandbox.Meter.
-func (m *meter) Disk(ctx context.Context, inst sandbox.Instance, limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+func (m *meter) Disk(ctx context.Context, inst sandbox.Instance,
+	limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
 	p, err := m.placesOf(ctx, inst)
 	if err != nil {
 		return sandbox.DiskUsage{}, fmt.Errorf("disk of %s: %w", inst.ID, err)
@@ -85,7 +86,8 @@ func (m *meter) Disk(ctx context.Context, inst sandbox.Instance, limit sandbox.D
 
 // measure adds up the files of a container and, unless pid is 0, removed files that its processes
 // hold open. It may stop at limit.
-func (m *meter) measure(ctx context.Context, p places, pid int, limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+func (m *meter) measure(ctx context.Context, p places, pid int,
+	limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
 	w := &usage.Walk{Limit: limit}
 	for _, file := range p.files {
 		w.File(file)
@@ -95,7 +97,8 @@ func (m *meter) measure(ctx context.Context, p places, pid int, limit sandbox.Di
 		if err != nil {
 			break
 		}
-		if err = w.Tree(ctx, dir); errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		if err = w.Tree(ctx, dir); errors.Is(err, os.ErrPermission) ||
+			errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}
 	}

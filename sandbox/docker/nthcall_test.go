@@ -100,7 +100,8 @@ func TestR5NthCallFails(t *testing.T) {
 					case "start":
 						mustSh(t, login(t, b, inst), "true")
 					case "stop":
-						if _, err := b.Dial(t.Context(), inst); !errors.Is(err, sandbox.ErrStopped) {
+						if _, err := b.Dial(t.Context(), inst); !errors.Is(
+							err, sandbox.ErrStopped) {
 							t.Errorf("after call %d failed: dial of a stopped sandbox: %v", at, err)
 						}
 					case "fork":

@@ -61,15 +61,18 @@ const (
 )
 
 var (
-	validHost   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	validHost = regexp.MustCompile(
+		`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	validCPUSet = regexp.MustCompile(`^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$`)
 	validSysctl = regexp.MustCompile(`^[0-9]{1,19}([ \t][0-9]{1,19}){0,3}$`)
 	validLabel  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?$`)
 )
 
 // sysctls are per namespace and affect the sandbox only.
-var sysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.sem", "kernel.shmall", "kernel.shmmax", "net.core.somaxconn",
-	"net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
+var sysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.sem", "kernel.shmall",
+	"kernel.shmmax", "net.core.somaxconn",
+	"net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start",
+	"net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
 	"net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time"}
 
 // ulimits are those that do not harm the guest, to which they also apply. A real-time priority
@@ -90,15 +93,17 @@ var optionsByName = map[string]option{
 		o.Hosts = append(o.Hosts, name+":"+addr.String())
 		return nil
 	}},
-	"blkio-weight": {"10 to 1000: relative weight when others use the same disk", func(o *options, value string) error {
-		n, err := number(value, 10, 1000)
-		o.BlkioWeight = uint16(n) //nolint:gosec // n is within bounds
-		return err
-	}},
-	"cpu-shares": {"2 to 1024: relative weight when others use the processors; the default is 1024", func(o *options, value string) (err error) {
-		o.CPUShares, err = number(value, 2, 1024)
-		return err
-	}},
+	"blkio-weight": {"10 to 1000: relative weight when others use the same disk",
+		func(o *options, value string) error {
+			n, err := number(value, 10, 1000)
+			o.BlkioWeight = uint16(n) //nolint:gosec // n is within bounds
+			return err
+		}},
+	"cpu-shares": {"2 to 1024: relative weight when others use the processors; the default is 1024",
+		func(o *options, value string) (err error) {
+			o.CPUShares, err = number(value, 2, 1024)
+			return err
+		}},
 	"cpuset-cpus": {"processors to use, such as 0-1,3", func(o *options, value string) error {
 		if len(value) > 256 || !validCPUSet.MatchString(value) {
 			return errTakes
@@ -114,88 +119,101 @@ var optionsByName = map[string]option{
 		o.DNS = append(o.DNS, addr)
 		return nil
 	}},
-	"dns-search": {"search domain for short names, with network bridge", func(o *options, value string) error {
-		if !isHostName(value) {
-			return errTakes
-		}
-		o.DNSSearch = append(o.DNSSearch, value)
-		return nil
-	}},
-	"env": {"NAME=VALUE: environment variable of every process, as --env", func(o *options, value string) error {
-		if name, _, ok := strings.Cut(value, "="); !ok || name == "" {
-			return errTakes
-		}
-		o.Env = append(o.Env, value)
-		return nil
-	}},
-	"hostname": {"host name inside, such as box or box.example", func(o *options, value string) error {
-		if len(value) > 63 || !isHostName(value) { // 64 with a NUL (uname(2))
-			return errTakes
-		}
-		o.Hostname = value
-		return nil
-	}},
-	"label": {"NAME=VALUE: label to filter by in docker ps; names of sandboxd and engines are reserved", func(o *options, value string) error {
+	"dns-search": {"search domain for short names, with network bridge",
+		func(o *options, value string) error {
+			if !isHostName(value) {
+				return errTakes
+			}
+			o.DNSSearch = append(o.DNSSearch, value)
+			return nil
+		}},
+	"env": {"NAME=VALUE: environment variable of every process, as --env",
+		func(o *options, value string) error {
+			if name, _, ok := strings.Cut(value, "="); !ok || name == "" {
+				return errTakes
+			}
+			o.Env = append(o.Env, value)
+			return nil
+		}},
+	"hostname": {"host name inside, such as box or box.example",
+		func(o *options, value string) error {
+			if len(value) > 63 || !isHostName(value) { // 64 with a NUL (uname(2))
+				return errTakes
+			}
+			o.Hostname = value
+			return nil
+		}},
+	"label": {"NAME=VALUE: label to filter by in docker ps; names of sandboxd and engines are " +
+		"reserved", func(o *options, value string) error {
 		name, is, ok := strings.Cut(value, "=")
 		if !ok || !validLabel.MatchString(name) || isReservedLabel(name) {
 			return errTakes
 		}
 		return put(&o.Labels, name, is)
 	}},
-	"oom-score-adj": {"0 to 1000: higher values are killed first when the machine runs out of memory; programs get 200 more than the guest, up to 1000", func(o *options, value string) (err error) {
-		o.OOMScoreAdj, err = number(value, 0, 1000)
-		return err
-	}},
-	"read-only": {"true: programs can write only to tmpfs, /dev/shm and mounts", func(o *options, value string) (err error) {
-		if o.ReadOnly, err = strconv.ParseBool(value); err != nil {
-			return errTakes
-		}
-		return nil
-	}},
-	"sysctl": {"NAME=NUMBER of " + strings.Join(sysctls, ", "), func(o *options, value string) error {
-		name, is, _ := strings.Cut(value, "=")
-		if !slices.Contains(sysctls, name) || !validSysctl.MatchString(is) {
-			return errTakes
-		}
-		return put(&o.Sysctls, name, is)
-	}},
-	"tmpfs": {"PATH, or PATH:size=64m,uid=1000,gid=1000,exec: directory in memory; it counts as memory of the sandbox and is empty after a stop", func(o *options, value string) error {
+	"oom-score-adj": {"0 to 1000: higher values are killed first when the machine runs out of " +
+		"memory; programs get 200 more than the guest, up to 1000",
+		func(o *options, value string) (err error) {
+			o.OOMScoreAdj, err = number(value, 0, 1000)
+			return err
+		}},
+	"read-only": {"true: programs can write only to tmpfs, /dev/shm and mounts",
+		func(o *options, value string) (err error) {
+			if o.ReadOnly, err = strconv.ParseBool(value); err != nil {
+				return errTakes
+			}
+			return nil
+		}},
+	"sysctl": {"NAME=NUMBER of " + strings.Join(sysctls, ", "),
+		func(o *options, value string) error {
+			name, is, _ := strings.Cut(value, "=")
+			if !slices.Contains(sysctls, name) || !validSysctl.MatchString(is) {
+				return errTakes
+			}
+			return put(&o.Sysctls, name, is)
+		}},
+	"tmpfs": {"PATH, or PATH:size=64m,uid=1000,gid=1000,exec: directory in memory; it counts as " +
+		"memory of the sandbox and is empty after a stop", func(o *options, value string) error {
 		at, t, err := parseTmpfs(value)
 		if err != nil {
 			return err
 		}
 		return put(&o.Tmpfs, at, t)
 	}},
-	"ulimit": {"memlock or stack, as NAME=SOFT[:HARD] in bytes; -1 is unlimited, and stack is at least 262144; for files use --nofile, for processes --pids", func(o *options, value string) error {
-		name, is, _ := strings.Cut(value, "=")
-		if !slices.Contains(ulimits, name) {
-			return errTakes
-		}
-		if slices.ContainsFunc(o.Ulimits, func(u *container.Ulimit) bool { return u.Name == name }) {
-			return errTwice
-		}
-		first, last, ok := strings.Cut(is, ":")
-		if !ok {
-			last = first
-		}
-		soft, err := number(first, -1, 1<<50)
-		if err != nil {
-			return err
-		}
-		hard, err := number(last, -1, 1<<50)
-		if err != nil || hard >= 0 && (soft < 0 || soft > hard) {
-			return errTakes
-		}
-		if name == "stack" && soft >= 0 && soft < minStack {
-			return errTakes
-		}
-		o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: name, Soft: soft, Hard: hard})
-		return nil
-	}},
+	"ulimit": {"memlock or stack, as NAME=SOFT[:HARD] in bytes; -1 is unlimited, and stack is at " +
+		"least 262144; for files use --nofile, for processes --pids",
+		func(o *options, value string) error {
+			name, is, _ := strings.Cut(value, "=")
+			if !slices.Contains(ulimits, name) {
+				return errTakes
+			}
+			if slices.ContainsFunc(o.Ulimits,
+				func(u *container.Ulimit) bool { return u.Name == name }) {
+				return errTwice
+			}
+			first, last, ok := strings.Cut(is, ":")
+			if !ok {
+				last = first
+			}
+			soft, err := number(first, -1, 1<<50)
+			if err != nil {
+				return err
+			}
+			hard, err := number(last, -1, 1<<50)
+			if err != nil || hard >= 0 && (soft < 0 || soft > hard) {
+				return errTakes
+			}
+			if name == "stack" && soft >= 0 && soft < minStack {
+				return errTakes
+			}
+			o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: name, Soft: soft, Hard: hard})
+			return nil
+		}},
 }
 
 // once are the options that may be given only once.
-var once = []string{"blkio-weight", "cpu-shares", "cpuset-cpus", "hostname", "oom-score-adj", "read-only"}
+var once = []string{"blkio-weight", "cpu-shares", "cpuset-cpus", "hostname", "oom-score-adj",
+	"read-only"}
 
 // reserved are options of docker run that are rejected, with the alternative. They include the
 // names that Docker's Python package uses.
@@ -214,11 +232,15 @@ var reserved = func() map[string]string {
 		"workdir w working-dir": "use --workdir",
 		"name":                  "use sandboxd new NAME",
 		"image platform pull":   "use --image",
-		"restart restart-policy rm auto-remove remove detach": "the daemon starts and removes sandboxes: use --ttl, --delete-after",
-		"stop-signal stop-timeout init":                       "not available: the guest is the first process, and ends the others on stop",
-		"attach interactive tty stdin-open sig-proxy":         "use sandboxd run or ssh: sessions have terminals",
-		"log-driver log-opt log-config":                       "not available: the container's log is that of the guest; for output of sessions use sandboxd log",
-		"memory m mem-limit":                                  "use --memory",
+		"restart restart-policy rm auto-remove remove detach": "the daemon starts and removes " +
+			"sandboxes: use --ttl, --delete-after",
+		"stop-signal stop-timeout init": "not available: the guest is the " +
+			"first process, and ends the others on stop",
+		"attach interactive tty stdin-open sig-proxy": "use sandboxd run or ssh: " +
+			"sessions have terminals",
+		"log-driver log-opt log-config": "not available: the container's " +
+			"log is that of the guest; for output of sessions use sandboxd log",
+		"memory m mem-limit": "use --memory",
 		"memory-swap memswap-limit memory-swappiness mem-swappiness oom-kill-disable kernel-memory": "not available: --memory limits memory and swap together",
 		"cpus nano-cpus cpu-quota cpu-period cpu-count cpu-percent cpu-rt-runtime cpu-rt-period":    "use --cpus",
 		"pids-limit":                            "use --pids",
@@ -235,7 +257,8 @@ var reserved = func() map[string]string {
 }()
 
 // other maps further names of options to ours.
-var other = map[string]string{"environment": "env", "extra-host": "add-host", "h": "hostname", "e": "env", "l": "label"}
+var other = map[string]string{"environment": "env", "extra-host": "add-host", "h": "hostname",
+	"e": "env", "l": "label"}
 
 // Docker's own engine honors all options with a runtime that uses this machine's kernel. Elsewhere
 // only these work.
@@ -275,7 +298,8 @@ func parseOptions(list []string) (options, error) {
 		switch {
 		case !found:
 			return options{}, unknownOption(name)
-		case !ok || value == "" || len(text) > maxOptionLen || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+		case !ok || value == "" || len(text) > maxOptionLen || strings.ContainsFunc(
+			value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
 			return options{}, fmt.Errorf("docker option %s takes %s", name, known.takes)
 		case slices.Contains(once, name) && slices.Contains(o.names, name):
 			return options{}, fmt.Errorf("docker option %s: %w", name, errTwice)
@@ -285,7 +309,8 @@ func parseOptions(list []string) (options, error) {
 		case errors.Is(err, errTwice):
 			return options{}, fmt.Errorf("docker option %s=%.100s: %w", name, value, err)
 		default:
-			return options{}, fmt.Errorf("docker option %s takes %s; not %.100q", name, known.takes, value)
+			return options{}, fmt.Errorf("docker option %s takes %s; not %.100q", name, known.takes,
+				value)
 		}
 		if name == "env" {
 			text, _, _ = strings.Cut(value, "=")
@@ -301,39 +326,52 @@ func unknownOption(name string) error {
 	plain := strings.Trim(strings.ReplaceAll(strings.ToLower(name), "_", "-"), "- ")
 	for _, try := range []string{plain, strings.TrimSuffix(plain, "s")} {
 		if instead := reserved[try]; instead != "" {
-			return hinted{fmt.Errorf("docker option %.60q is reserved: %w", name, sandbox.ErrUnsupported), instead}
+			return hinted{fmt.Errorf("docker option %.60q is reserved: %w", name,
+				sandbox.ErrUnsupported), instead}
 		}
 		if _, is := optionsByName[try]; !is {
 			try = other[try]
 		}
 		if try != "" {
-			return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), fmt.Sprintf("use %s, which takes %s", try, optionsByName[try].takes)}
+			return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
+				fmt.Sprintf("use %s, which takes %s", try, optionsByName[try].takes)}
 		}
 	}
-	return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), "supported options: " + strings.Join(OptionNames(), ", ")}
+	return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
+		"supported options: " + strings.Join(OptionNames(), ", ")}
 }
 
 // fit rejects options that conflict with spec, or that the engine would silently ignore.
 func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 	for i, name := range o.names {
 		if f.compatible && !slices.Contains(compatibleOptions, name) {
-			return hinted{fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name, sandbox.ErrUnsupported), "omit it; this engine supports " + strings.Join(compatibleOptions, ", ")}
+			return hinted{fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name,
+				sandbox.ErrUnsupported), "omit it; this engine supports " +
+				strings.Join(compatibleOptions, ", ")}
 		}
-		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) && !slices.Contains(ownKernel, name) {
-			return hinted{fmt.Errorf("docker option %s: %w with isolation %s, which has its own kernel", name, sandbox.ErrUnsupported, runtime), "omit it; this isolation supports " + strings.Join(ownKernel, ", ")}
+		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) &&
+			!slices.Contains(ownKernel, name) {
+			return hinted{fmt.Errorf(
+				"docker option %s: %w with isolation %s, which has its own kernel", name,
+				sandbox.ErrUnsupported, runtime), "omit it; this isolation supports " +
+				strings.Join(ownKernel, ", ")}
 		}
 		if (name == "dns" || name == "dns-search") && spec.Network != sandbox.NetworkBridge {
-			return hinted{fmt.Errorf("docker option %s: %w with network %s, where the daemon resolves names", o.given[i], sandbox.ErrUnsupported, spec.Network), "omit it, or use --network bridge"}
+			return hinted{fmt.Errorf(
+				"docker option %s: %w with network %s, where the daemon resolves names", o.given[i],
+				sandbox.ErrUnsupported, spec.Network), "omit it, or use --network bridge"}
 		}
 	}
 	for at, t := range o.Tmpfs {
 		for _, m := range spec.Mounts {
 			if inside := m.Inside(); within(at, inside) || within(inside, at) {
-				return fmt.Errorf("docker option tmpfs=%s: the directory %s is mounted there", at, m.Path)
+				return fmt.Errorf("docker option tmpfs=%s: the directory %s is mounted there", at,
+					m.Path)
 			}
 		}
 		if t.size > memory {
-			return fmt.Errorf("docker option tmpfs=%s: %s is more than the memory limit, %s", at, sandbox.FormatSize(t.size), sandbox.FormatSize(memory))
+			return fmt.Errorf("docker option tmpfs=%s: %s is more than the memory limit, %s", at,
+				sandbox.FormatSize(t.size), sandbox.FormatSize(memory))
 		}
 	}
 	return nil
@@ -372,7 +410,8 @@ func isHostName(s string) bool { return len(s) <= 253 && validHost.MatchString(s
 
 // isReservedLabel reports whether a label has a meaning to us, an engine or a container manager.
 func isReservedLabel(label string) bool {
-	return slices.ContainsFunc([]string{ourLabels, "com.docker.", "io.docker.", "org.dockerproject.", "io.podman.", "io.containers."},
+	return slices.ContainsFunc([]string{ourLabels, "com.docker.", "io.docker.",
+		"org.dockerproject.", "io.podman.", "io.containers."},
 		func(prefix string) bool { return strings.HasPrefix(strings.ToLower(label)+".", prefix) })
 }
 
@@ -412,7 +451,8 @@ func parseTmpfs(value string) (at string, t tmpfs, err error) {
 			return "", t, errTakes
 		}
 	}
-	t.options = fmt.Sprintf("rw,nosuid,nodev,%s,size=%d,mode=%s,uid=%d,gid=%d", exec, t.size, mode, uid, gid)
+	t.options = fmt.Sprintf("rw,nosuid,nodev,%s,size=%d,mode=%s,uid=%d,gid=%d", exec, t.size, mode,
+		uid, gid)
 	return at, t, nil
 }
 

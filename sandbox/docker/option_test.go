@@ -29,7 +29,8 @@ var optionCases = []struct {
 		"grep -w db /etc/hosts | tr '\\t' ' '", "10.1.2.3 db"},
 	{"blkio-weight", "300", "5", func(c container.InspectResponse) bool { return c.HostConfig.BlkioWeight == 300 }, "", ""},
 	{"cpu-shares", "512", "2048", func(c container.InspectResponse) bool { return c.HostConfig.CPUShares == 512 },
-		"cat /sys/fs/cgroup/cpu/cpu.shares 2>/dev/null || { test $(cat /sys/fs/cgroup/cpu.weight) -lt 100 && echo 512; }", "512"},
+		"cat /sys/fs/cgroup/cpu/cpu.shares 2>/dev/null || { test $(cat " +
+			"/sys/fs/cgroup/cpu.weight) -lt 100 && echo 512; }", "512"},
 	{"cpuset-cpus", "0", "0-", func(c container.InspectResponse) bool { return c.HostConfig.CpusetCpus == "0" },
 		"grep Cpus_allowed_list /proc/self/status | tr '\\t' ' '", "Cpus_allowed_list: 0"},
 	{"dns", "192.0.2.1", "one.example", func(c container.InspectResponse) bool {
@@ -46,18 +47,23 @@ var optionCases = []struct {
 	{"label", "team=blue=green", "sandboxd.id=x", func(c container.InspectResponse) bool { return c.Config.Labels["team"] == "blue=green" }, "", ""},
 	{"oom-score-adj", "700", "-1", func(c container.InspectResponse) bool { return c.HostConfig.OomScoreAdj == 700 },
 		// The guest raises it right after the start of the shell.
-		"i=0; while test $i -lt 1000 -a $(cat /proc/$$/oom_score_adj) = 700; do i=$((i+1)); done; cat /proc/1/oom_score_adj /proc/$$/oom_score_adj | xargs", "700 900"},
+		"i=0; while test $i -lt 1000 -a $(cat /proc/$$/oom_score_adj) = 700; do i=$((i+1)); " +
+			"done; cat /proc/1/oom_score_adj /proc/$$/oom_score_adj | xargs", "700 900"},
 	{"read-only", "true", "perhaps", func(c container.InspectResponse) bool { return c.HostConfig.ReadonlyRootfs },
 		"touch /x 2>/dev/null || echo closed; touch /dev/shm/x && echo open", "closed\nopen"},
 	{"sysctl", "net.core.somaxconn=99", "kernel.core_pattern=1", func(c container.InspectResponse) bool { return c.HostConfig.Sysctls["net.core.somaxconn"] == "99" },
 		"cat /proc/sys/net/core/somaxconn", "99"},
-	{"tmpfs", "/scratch:size=8m,exec,uid=12,gid=34", "/dev/x", func(c container.InspectResponse) bool {
-		return strings.Contains(c.HostConfig.Tmpfs["/scratch"], "size=8388608")
-	},
+	{"tmpfs", "/scratch:size=8m,exec,uid=12,gid=34", "/dev/x",
+		func(c container.InspectResponse) bool {
+			return strings.Contains(c.HostConfig.Tmpfs["/scratch"], "size=8388608")
+		},
 		`df -k /scratch | awk 'END{print $2}'; stat -c '%a %u:%g' /scratch; grep ' /scratch ' /proc/mounts | grep -o nosuid,nodev; cp /bin/busybox /scratch/busybox && /scratch/busybox echo runs`, "8192\n755 12:34\nnosuid,nodev\nruns"},
 	{"ulimit", "memlock=65536:131072", "nofile=9", func(c container.InspectResponse) bool {
-		return slices.ContainsFunc(c.HostConfig.Ulimits, func(u *container.Ulimit) bool { return u.Name == "memlock" && u.Soft == 65536 && u.Hard == 131072 })
-	}, "ulimit -l; grep 'locked memory' /proc/self/limits | tr -s ' '", "64\nMax locked memory 65536 131072 bytes "},
+		return slices.ContainsFunc(c.HostConfig.Ulimits, func(u *container.Ulimit) bool {
+			return u.Name == "memlock" && u.Soft == 65536 && u.Hard == 131072
+		})
+	}, "ulimit -l; grep 'locked memory' /proc/self/limits | tr -s ' '",
+		"64\nMax locked memory 65536 131072 bytes "},
 }
 
 func isGreeting(s string) bool { return strings.HasPrefix(s, "GREETING=") }
@@ -70,29 +76,41 @@ func TestOptions(t *testing.T) {
 		tried = append(tried, tt.name)
 		t.Run(tt.name, func(t *testing.T) {
 			b := testBackend(t)
-			if err := CheckOptions([]string{tt.name + "=" + tt.bad}); err == nil || !strings.Contains(err.Error(), "docker option "+tt.name) {
+			if err := CheckOptions([]string{tt.name + "=" + tt.bad}); err == nil ||
+				!strings.Contains(err.Error(), "docker option "+tt.name) {
 				t.Errorf("%s=%s: got %v, want it refused by name", tt.name, tt.bad, err)
 			}
 			f := factsFor(t, b)
-			if f.compatible && !slices.Contains(compatibleOptions, tt.name) || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) && !slices.Contains(ownKernel, tt.name) {
-				_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Isolation: testIsolation, Network: sandbox.NetworkBridge, Options: []string{tt.name + "=" + tt.value}})
-				if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), tt.name) {
-					t.Errorf("on an engine that may ignore it: got %v, want an error with its name", err)
+			if f.compatible && !slices.Contains(compatibleOptions, tt.name) || !passesDescriptors(
+				cmp.Or(testIsolation, f.defaultRuntime)) && !slices.Contains(ownKernel, tt.name) {
+				_, err := b.Boot(t.Context(),
+					sandbox.Spec{ID: newID(), Image: busybox, Isolation: testIsolation,
+						Network: sandbox.NetworkBridge,
+						Options: []string{tt.name + "=" + tt.value}})
+				if !errors.Is(err, sandbox.ErrUnsupported) ||
+					!strings.Contains(err.Error(), tt.name) {
+					t.Errorf("on an engine that may ignore it: got %v, want an error with its name",
+						err)
 				}
 				return
 			}
-			spec := sandbox.Spec{ID: newID(), Image: busybox, Isolation: testIsolation, Options: []string{tt.name + "=" + tt.value}}
+			spec := sandbox.Spec{ID: newID(), Image: busybox, Isolation: testIsolation,
+				Options: []string{tt.name + "=" + tt.value}}
 			if strings.HasPrefix(tt.name, "dns") {
 				spec.Network = sandbox.NetworkBridge
 			}
-			if _, err := os.Stat("/sys/fs/cgroup/blkio/blkio.weight"); err != nil && tt.name == "blkio-weight" {
+			if _, err := os.Stat("/sys/fs/cgroup/blkio/blkio.weight"); err != nil &&
+				tt.name == "blkio-weight" {
 				// The engine silently makes the container without it.
 				if inst, err := b.Boot(t.Context(), spec); err == nil {
-					if c, err := b.engine.container(t.Context(), inst.Ref); err != nil || !tt.engine(c) {
-						t.Errorf("the engine does not support it, and Boot reported no error: %v", err)
+					if c, err := b.engine.container(t.Context(), inst.Ref); err != nil ||
+						!tt.engine(c) {
+						t.Errorf("the engine does not support it, and Boot reported no error: %v",
+							err)
 					}
 				} else if !errors.Is(err, sandbox.ErrUnsupported) {
-					t.Errorf("got %v, want %v where the kernel does not have it", err, sandbox.ErrUnsupported)
+					t.Errorf("got %v, want %v where the kernel does not have it", err,
+						sandbox.ErrUnsupported)
 				}
 				return
 			}
@@ -110,7 +128,9 @@ func TestOptions(t *testing.T) {
 				}
 			}
 			look("after boot")
-			if !slices.ContainsFunc(inst.Notes, func(s string) bool { return strings.HasPrefix(s, "docker options: "+tt.name+"=") }) {
+			if !slices.ContainsFunc(inst.Notes, func(s string) bool {
+				return strings.HasPrefix(s, "docker options: "+tt.name+"=")
+			}) {
 				t.Errorf("got notes %q, want it named", inst.Notes)
 			}
 			if strings.Contains(strings.Join(inst.Notes, "\n"), "hello") {
@@ -134,13 +154,18 @@ func TestOptions(t *testing.T) {
 // Options work together, with a network that the daemon carries and a user from the spec.
 func TestOptionsTogether(t *testing.T) {
 	b := testBackend(t)
-	if f := factsFor(t, b); f.compatible || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) {
+	if f := factsFor(t, b); f.compatible ||
+		!passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) {
 		t.Skip("this engine, or runtime, has hardly any option")
 	}
-	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered, User: "1234:1234", Options: []string{"read-only=true", "tmpfs=/tmp", "tmpfs=/work:size=1m,uid=1234",
-		"sysctl=net.ipv4.ip_unprivileged_port_start=80", "hostname=box", "ulimit=stack=-1", "label=a=b", "label=c=d"}})
+	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered, User: "1234:1234",
+		Options: []string{"read-only=true", "tmpfs=/tmp", "tmpfs=/work:size=1m,uid=1234",
+			"sysctl=net.ipv4.ip_unprivileged_port_start=80", "hostname=box", "ulimit=stack=-1",
+			"label=a=b", "label=c=d"}})
 	look := func(when string) {
-		got := mustSh(t, login(t, b, inst), "id -u; ls /sys/class/net; touch /tmp/a /work/b && hostname; cat /proc/sys/net/ipv4/ip_unprivileged_port_start")
+		got := mustSh(t, login(t, b, inst),
+			"id -u; ls /sys/class/net; touch /tmp/a /work/b && hostname; cat "+
+				"/proc/sys/net/ipv4/ip_unprivileged_port_start")
 		if want := "1234\nlo\ntun0\nbox\n80"; got != want {
 			t.Errorf("%s: got %q, want %q", when, got, want)
 		}
@@ -162,19 +187,24 @@ func TestReservedOptions(t *testing.T) {
 	for name, instead := range reserved {
 		for _, text := range []string{name + "=x", name} {
 			err := CheckOptions([]string{text})
-			if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), name) || hintOf(err) != instead {
-				t.Errorf("%s: got %v, hint %q; want %v and %q", text, err, hintOf(err), sandbox.ErrUnsupported, instead)
+			if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), name) ||
+				hintOf(err) != instead {
+				t.Errorf("%s: got %v, hint %q; want %v and %q", text, err, hintOf(err),
+					sandbox.ErrUnsupported, instead)
 			}
 		}
 		if _, both := optionsByName[name]; both {
 			t.Errorf("%s is reserved, and had", name)
 		}
 	}
-	for name, want := range map[string]string{"cap_add": "docs/concepts/security.md", "volumes": "--mount", "mem_limit": "--memory", "--network": "--network", "devices": "device",
+	for name, want := range map[string]string{"cap_add": "docs/concepts/security.md",
+		"volumes": "--mount", "mem_limit": "--memory", "--network": "--network", "devices": "device",
 		"Hostname": "use hostname", "cpu_shares": "use cpu-shares", "environment": "use env", "extra_hosts": "use add-host", "ulimits": "use ulimit",
-		"hostnmae": "supported options: add-host", "": "supported options", "\x1b[31m": "supported options"} {
+		"hostnmae": "supported options: add-host", "": "supported options",
+		"\x1b[31m": "supported options"} {
 		err := CheckOptions([]string{name + "=1"})
-		if err == nil || !strings.Contains(hintOf(err), want) || strings.ContainsRune(err.Error(), 0x1b) {
+		if err == nil || !strings.Contains(hintOf(err), want) ||
+			strings.ContainsRune(err.Error(), 0x1b) {
 			t.Errorf("%q: got %v, hint %q; want %q", name, err, hintOf(err), want)
 		}
 	}
@@ -206,15 +236,18 @@ func TestOptionConflicts(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = o.fit(tt.spec, 1<<30, tt.f)
-		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+		if (err == nil) != (tt.want == "") || err != nil &&
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: got %v, want %q", tt.list, err, tt.want)
 		}
 	}
-	for _, list := range [][]string{{"hostname=a", "hostname=b"}, {"label=a=b", "label=a=c"}, {"tmpfs=/a", "tmpfs=/a:size=1m"}, {"sysctl=kernel.shmmax=1", "sysctl=kernel.shmmax=2"},
+	for _, list := range [][]string{{"hostname=a", "hostname=b"}, {"label=a=b", "label=a=c"},
+		{"tmpfs=/a", "tmpfs=/a:size=1m"}, {"sysctl=kernel.shmmax=1", "sysctl=kernel.shmmax=2"},
 		{"ulimit=stack=1048576", "ulimit=stack=-1"}, slices.Repeat([]string{"env=A=b"}, maxOptions+1), {"env=A=" + strings.Repeat("x", maxOptionLen)}, {"env=A=b\nC=d"}, {"hostname"}, {"hostname="},
 		{"tmpfs=/"}, {"tmpfs=/proc"}, {"tmpfs=/etc/x"}, {"tmpfs=/a/../dev"}, {"tmpfs=a"}, {"tmpfs=/a:mode=700"}, {"tmpfs=/a:uid=-1"}, {"tmpfs=/a:size=1m,size="}, {"tmpfs=/a:suid"}, {"tmpfs=/a:size=0"}, {"tmpfs=/a,b"},
 		{"ulimit=memlock=5:4"}, {"ulimit=memlock=-1:4"}, {"ulimit=memlock=-2"}, {"ulimit=rtprio=9"}, {"ulimit=stack=262143"}, {"ulimit=stack=4096:-1"}, {"label=com.docker.compose.project=x"}, {"label=SANDBOXD.id=x"},
-		{"label=io.containers.autoupdate=x"}, {"sysctl=net.core.somaxconn=1;2"}, {"add-host=a:host-gateway"}, {"oom-score-adj=1001"}, {"cpu-shares=0"}} {
+		{"label=io.containers.autoupdate=x"}, {"sysctl=net.core.somaxconn=1;2"},
+		{"add-host=a:host-gateway"}, {"oom-score-adj=1001"}, {"cpu-shares=0"}} {
 		if err := CheckOptions(list); err == nil {
 			t.Errorf("%.60q: no error", list)
 		}
@@ -236,14 +269,18 @@ func TestOptionsThatTheEngineDiscards(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		w.Write([]byte(`{"Id":"` + c.ID + `","Warnings":["Your kernel does not support CPU shares or the cgroup is not mounted. Shares discarded."]}`))
+		w.Write([]byte(`{"Id":"` + c.ID +
+			`","Warnings":["Your kernel does not support CPU shares or the cgroup is not mounted. Shares discarded."]}`))
 		return true
 	})
 	id := newID()
-	_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Options: []string{"env=A=b"}})
+	_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox,
+		Options: []string{"env=A=b"}})
 	boot := wantStage(t, err, stageCreate)
-	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "Shares discarded") || boot.Hint == "" {
-		t.Errorf("got %v, hint %q; want %v, what was left out, and what to do", err, boot.Hint, sandbox.ErrUnsupported)
+	if !errors.Is(err, sandbox.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "Shares discarded") || boot.Hint == "" {
+		t.Errorf("got %v, hint %q; want %v, what was left out, and what to do", err, boot.Hint,
+			sandbox.ErrUnsupported)
 	}
 	nothingLeft(t, b, id)
 }
@@ -255,20 +292,24 @@ func FuzzOptions(f *testing.F) {
 		f.Add(tt.name + "=" + tt.bad)
 	}
 	f.Add("privileged=true\nlabel=sandboxd.id=x\ntmpfs=/dev/../x")
-	base := createRequest(plan{ID: "s1", Network: sandbox.NetworkNone, Limits: sandbox.DefaultLimits, GuestFile: "/g/guest-1", RunDir: "/r"})
+	base := createRequest(plan{ID: "s1", Network: sandbox.NetworkNone,
+		Limits: sandbox.DefaultLimits, GuestFile: "/g/guest-1", RunDir: "/r"})
 	f.Fuzz(func(t *testing.T, text string) {
 		o, err := parseOptions(strings.Split(text, "\n"))
 		if err != nil {
 			return
 		}
-		r := createRequest(plan{ID: "s1", Network: sandbox.NetworkNone, Limits: sandbox.DefaultLimits, GuestFile: "/g/guest-1", RunDir: "/r", Options: o})
+		r := createRequest(plan{ID: "s1", Network: sandbox.NetworkNone,
+			Limits: sandbox.DefaultLimits, GuestFile: "/g/guest-1", RunDir: "/r", Options: o})
 		for path, said := range r.HostConfig.Tmpfs {
-			if within(path, "/dev") || within(path, "/.sandboxd") || !strings.HasPrefix(path, "/") || !strings.Contains(said, "nosuid,nodev") {
+			if within(path, "/dev") || within(path, "/.sandboxd") ||
+				!strings.HasPrefix(path, "/") || !strings.Contains(said, "nosuid,nodev") {
 				t.Errorf("tmpfs at %q: %s", path, said)
 			}
 		}
 		for name := range r.Config.Labels {
-			if strings.HasPrefix(name, ourLabels) && base.Config.Labels[name] != r.Config.Labels[name] {
+			if strings.HasPrefix(name, ourLabels) &&
+				base.Config.Labels[name] != r.Config.Labels[name] {
 				t.Errorf("label %s is %q", name, r.Config.Labels[name])
 			}
 		}
@@ -279,12 +320,16 @@ func FuzzOptions(f *testing.F) {
 		}
 		// The rest is unchanged.
 		h := *r.HostConfig
-		h.ExtraHosts, h.DNS, h.DNSSearch, h.OomScoreAdj, h.ReadonlyRootfs, h.Sysctls, h.Tmpfs = base.HostConfig.ExtraHosts, base.HostConfig.DNS, base.HostConfig.DNSSearch, 0, false, nil, nil
+		h.ExtraHosts, h.DNS, h.DNSSearch, h.OomScoreAdj, h.ReadonlyRootfs, h.Sysctls,
+			h.Tmpfs = base.HostConfig.ExtraHosts, base.HostConfig.DNS, base.HostConfig.DNSSearch, 0,
+			false, nil, nil
 		h.CPUShares, h.CpusetCpus, h.BlkioWeight, h.Ulimits = 0, "", 0, base.HostConfig.Ulimits
 		c := *r.Config
 		c.Hostname, c.Labels = base.Config.Hostname, base.Config.Labels
-		got := container.CreateRequest{Config: &c, HostConfig: &h, NetworkingConfig: r.NetworkingConfig}
-		if diff := gocmp.Diff(base, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+		got := container.CreateRequest{Config: &c, HostConfig: &h,
+			NetworkingConfig: r.NetworkingConfig}
+		if diff := gocmp.Diff(base, got, cmpopts.EquateComparable(netip.Addr{}),
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("options change more (-without +with):\n%s", diff)
 		}
 	})
@@ -308,7 +353,8 @@ func TestOptionsAreDocumented(t *testing.T) {
 	}
 	for instead, names := range rows {
 		slices.Sort(names)
-		if row := "| " + strings.Join(names, ", ") + " | " + instead + " |\n"; !strings.Contains(string(text), row) {
+		if row := "| " + strings.Join(names, ", ") + " | " + instead +
+			" |\n"; !strings.Contains(string(text), row) {
 			t.Errorf("this row is missing: %s", row)
 		}
 	}

@@ -22,15 +22,17 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 		case !running:
 			return sandbox.ErrStopped
 		}
-		err := b.engine.call(ctx, b.engine.limits.start, "pause container", func(ctx context.Context) error {
-			for tries := 1; ; tries++ {
-				_, err := b.engine.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
-				err = b.engine.unlessSo(ctx, ref, true, err)
-				if err == nil || tries == freezeTries || !strings.Contains(err.Error(), "unable to freeze") {
-					return err
+		err := b.engine.call(ctx, b.engine.limits.start, "pause container",
+			func(ctx context.Context) error {
+				for tries := 1; ; tries++ {
+					_, err := b.engine.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
+					err = b.engine.unlessSo(ctx, ref, true, err)
+					if err == nil || tries == freezeTries ||
+						!strings.Contains(err.Error(), "unable to freeze") {
+						return err
+					}
 				}
-			}
-		})
+			})
 		// An earlier, abandoned call may still have been in progress.
 		if err != nil && ctx.Err() == nil {
 			if c, again := b.engine.container(ctx, ref); again == nil && c.State.Paused {

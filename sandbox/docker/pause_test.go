@@ -58,7 +58,9 @@ func TestPauseAgain(t *testing.T) {
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusInternalServerError)
-			io.WriteString(w, `{"message":"Cannot pause container: OCI runtime pause failed: unable to freeze: unknown"}`)
+			io.WriteString(
+				w,
+				`{"message":"Cannot pause container: OCI runtime pause failed: unable to freeze: unknown"}`)
 			return true
 		})
 	}
@@ -71,7 +73,8 @@ func TestPauseAgain(t *testing.T) {
 	}
 	fails(100)
 	err := b.Pause(t.Context(), inst)
-	if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "unable to freeze") || asked.Load() != freezeTries {
+	if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "unable to freeze") ||
+		asked.Load() != freezeTries {
 		t.Errorf("after %d tries: %v", asked.Load(), err)
 	}
 }

@@ -12,7 +12,8 @@ import (
 // A sandbox at its limits hardly affects the others. The bound is generous, twice the expected
 // time, because the machine may have other work; the log has the numbers.
 func TestAttackPeers(t *testing.T) {
-	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{PIDs: 200, Memory: 128 << 20, Shm: 120 << 20, CPUs: 1}})
+	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{PIDs: 200, Memory: 128 << 20,
+		Shm: 120 << 20, CPUs: 1}})
 	peer := login(t, b, boot(t, b, sandbox.Spec{}))
 	latency := func() time.Duration { // the median of two seconds
 		t.Helper()
@@ -52,12 +53,14 @@ while True: held.append(socket.socket(socket.AF_UNIX))'; done`},
 		worked := usageOf(t, b, inst).CPU
 		during := latency()
 		worked = usageOf(t, b, inst).CPU - worked
-		t.Logf("%s: %v before, %v during (%.1f times), in which it took %v of a processor", tt.name, before, during, during.Seconds()/before.Seconds(), worked)
+		t.Logf("%s: %v before, %v during (%.1f times), in which it took %v of a processor", tt.name,
+			before, during, during.Seconds()/before.Seconds(), worked)
 		if worked == 0 {
 			t.Errorf("%s: it did nothing", tt.name)
 		}
 		if during > 2*before+200*time.Millisecond {
-			t.Errorf("%s: a call of another sandbox took %v, and %v before", tt.name, during, before)
+			t.Errorf("%s: a call of another sandbox took %v, and %v before", tt.name, during,
+				before)
 		}
 		if _, err := control(t, b, inst).Do(t.Context(), wire.Control{Do: "rescue"}); err != nil {
 			t.Fatalf("%s: rescue: %v", tt.name, err)

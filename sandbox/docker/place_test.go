@@ -49,7 +49,8 @@ func TestPlacer(t *testing.T) {
 	write("two", now.Add(time.Second))
 	two := place()
 	if one == two || read(one) != "one" || read(two) != "two" {
-		t.Errorf("a new guest replaced the old one: %s holds %q, %s holds %q", one, read(one), two, read(two))
+		t.Errorf("a new guest replaced the old one: %s holds %q, %s holds %q", one, read(one), two,
+			read(two))
 	}
 
 	// Another daemon replaces a damaged copy, and leaves the file that containers have open

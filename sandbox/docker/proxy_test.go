@@ -36,7 +36,8 @@ func newFlaky(t *testing.T) *flaky {
 		t.Fatal(err)
 	}
 	var conns []net.Conn // connections that an attachment took over outlive the server
-	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (
+		net.Conn, error) {
 		conn, err := dialEngine(ctx, network, address)
 		if err == nil {
 			f.mu.Lock()
@@ -47,7 +48,9 @@ func newFlaky(t *testing.T) *flaky {
 	}}
 	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1,
 		ErrorLog: log.New(io.Discard, "", 0), // of requests that a test ends
-		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "docker"}) }}
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: "docker"})
+		}}
 	f.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		fault := f.fault

@@ -46,7 +46,8 @@ const (
 // capabilities are those of root that apt, PostgreSQL, nginx and gcc need, and two that the guest
 // removes from every process that it starts: SYS_PTRACE, to see what processes of other users wait
 // for, and SETPCAP, to remove both.
-var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT", "AUDIT_WRITE", "FOWNER", "FSETID",
+var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT",
+	"AUDIT_WRITE", "FOWNER", "FSETID",
 	"KILL", "SETFCAP", "NET_BIND_SERVICE", "SYS_PTRACE", "SETPCAP"}
 
 // tunDevice is the device from which a guest makes its network device. It needs NET_ADMIN, which
@@ -85,7 +86,8 @@ func createRequest(p plan) container.CreateRequest {
 	pids := p.Limits.PIDs
 	ulimits := []*container.Ulimit{{Name: "core", Soft: 0, Hard: 0}}
 	if p.Limits.NoFile > 0 {
-		ulimits = append(ulimits, &container.Ulimit{Name: "nofile", Soft: p.Limits.NoFile, Hard: p.Limits.NoFile})
+		ulimits = append(ulimits, &container.Ulimit{Name: "nofile", Soft: p.Limits.NoFile,
+			Hard: p.Limits.NoFile})
 	}
 	mounts := []mount.Mount{
 		readOnly(p.RunDir, guestRun),
@@ -122,8 +124,9 @@ func createRequest(p plan) container.CreateRequest {
 			Cmd:        []string{},
 			// The engine adds the image's variables. An image must not set those that the Go
 			// runtime reads.
-			Env:    []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
-			Labels: map[string]string{labelDaemon: p.Daemon, labelID: p.ID, labelCreated: p.Created.UTC().Format(time.RFC3339)},
+			Env: []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
+			Labels: map[string]string{labelDaemon: p.Daemon, labelID: p.ID,
+				labelCreated: p.Created.UTC().Format(time.RFC3339)},
 			// A health check would be an exec.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 			AttachStdin: true,
@@ -146,7 +149,8 @@ func createRequest(p plan) container.CreateRequest {
 			ShmSize:       p.Limits.Shm,
 			Mounts:        mounts,
 			StorageOpt:    storage,
-			LogConfig:     container.LogConfig{Type: p.Logs, Config: map[string]string{"max-size": "10m", "max-file": "3"}},
+			LogConfig: container.LogConfig{Type: p.Logs,
+				Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 			Resources: container.Resources{
 				Memory:     p.Limits.Memory,
 				MemorySwap: p.Limits.Memory + p.Limits.Swap, // memory and swap together
@@ -168,7 +172,8 @@ func createRequest(p plan) container.CreateRequest {
 	}
 	if p.Network.Carried() && p.Via != sandbox.ViaProxy {
 		r.HostConfig.CapAdd = append(r.HostConfig.CapAdd, "NET_ADMIN")
-		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: tunDevice, PathInContainer: tunDevice, CgroupPermissions: "rw"}}
+		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: tunDevice,
+			PathInContainer: tunDevice, CgroupPermissions: "rw"}}
 		r.HostConfig.DNS = []netip.Addr{netip.AddrFrom4(wire.TunDNS)}
 	}
 	return r
@@ -182,8 +187,10 @@ func readOnly(source, target string) mount.Mount {
 // workspace binds a directory. It includes mounts below the directory only if the
 // mount is writable: engines before 25.0 leave those below a read-only one writable.
 func workspace(m sandbox.Mount) mount.Mount {
-	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Inside(), ReadOnly: m.ReadOnly,
-		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: m.ReadOnly}}
+	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Inside(),
+		ReadOnly: m.ReadOnly,
+		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate,
+			NonRecursive: m.ReadOnly}}
 }
 
 // guestProgram is the path at which a guest file is mounted: by its own name, so that ps shows

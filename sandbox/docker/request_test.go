@@ -22,18 +22,22 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func TestCreateRequest(t *testing.T) {
 	base := plan{
 		Logs:   "local",
-		Daemon: "d1", ID: "s1", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Image: "sha256:0123", Network: sandbox.NetworkNone,
+		Daemon: "d1", ID: "s1", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Image: "sha256:0123", Network: sandbox.NetworkNone,
 		Limits:    sandbox.DefaultLimits,
-		GuestFile: "/state/guest/guest-0123456789ab", RunDir: "/state/instances/s1/run", CAFile: "/state/guest/ca-ba9876543210",
+		GuestFile: "/state/guest/guest-0123456789ab", RunDir: "/state/instances/s1/run",
+		CAFile: "/state/guest/ca-ba9876543210",
 	}
 	listed, filtered := base, base
 	listed.Network, filtered.Network = sandbox.NetworkAllowlist, sandbox.NetworkFiltered
-	if diff := cmp.Diff(createRequest(filtered), createRequest(listed), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+	if diff := cmp.Diff(createRequest(filtered), createRequest(listed),
+		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("allowlist differs from filtered (-filtered +allowlist):\n%s", diff)
 	}
 	proxied := filtered
 	proxied.Via = sandbox.ViaProxy // for the engine, no network
-	if diff := cmp.Diff(createRequest(base), createRequest(proxied), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+	if diff := cmp.Diff(createRequest(base), createRequest(proxied),
+		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("a proxy differs from none (-none +proxy):\n%s", diff)
 	}
 	for _, tt := range []struct {
@@ -49,7 +53,8 @@ func TestCreateRequest(t *testing.T) {
 			p.Mounts = []sandbox.Mount{{Path: "/home/u/a, b"}, {Path: "/srv/data", ReadOnly: true}}
 		}},
 		{"files", func(p *plan) {
-			p.Network, p.Filter, p.Resolver = sandbox.NetworkFiltered, "/state/guest/seccomp-0123456789ab", "/state/guest/resolv-0123456789ab"
+			p.Network, p.Filter, p.Resolver = sandbox.NetworkFiltered,
+				"/state/guest/seccomp-0123456789ab", "/state/guest/resolv-0123456789ab"
 		}},
 		{"bare", func(p *plan) { p.CAFile, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
 	} {
@@ -72,7 +77,8 @@ func TestCreateRequest(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("request differs from %s (-want +got); go test -update rewrites it:\n%s", path, diff)
+				t.Errorf("request differs from %s (-want +got); go test -update rewrites it:\n%s",
+					path, diff)
 			}
 		})
 	}

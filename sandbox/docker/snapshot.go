@@ -51,7 +51,8 @@ func (im *images) mayBoot(spec sandbox.Spec) error {
 	switch {
 	case strings.HasPrefix(spec.Image, "sha256:"): // an ID would match images of any owner
 		return fmt.Errorf("image %s: use a name, not an ID", spec.Image)
-	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, im.snapshotRepo(spec.Owner)),
+	case strings.HasPrefix(spec.Image, snapshotPrefix) &&
+		!strings.HasPrefix(spec.Image, im.snapshotRepo(spec.Owner)),
 		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
 		isMade(spec.Image) && !im.madeFor(spec.Owner, spec.Image):
 		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
@@ -61,11 +62,13 @@ func (im *images) mayBoot(spec sandbox.Spec) error {
 
 // isSnapshot reports whether an image was made from a sandbox's files.
 func isSnapshot(ref string) bool {
-	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) || strings.HasPrefix(ref, setupPrefix)
+	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) ||
+		strings.HasPrefix(ref, setupPrefix)
 }
 
 // Snapshot saves the files of inst as an image. See sandbox.Imager.
-func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
+func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name,
+	tag string) (string, error) {
 	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
 		if _, err := wire.ParseLabel(what, label); err != nil {
 			return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
@@ -114,13 +117,14 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 		}
 		// No time limit: the time depends on how many files are copied. An abandoned commit may
 		// still complete.
-		_, err = im.engine.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref,
-			Config: &container.Config{
-				User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir,
-				Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
-				Labels: map[string]string{labelImage: string(original),
-					labelDaemon: "", labelID: "", labelCreated: "", labelMade: made},
-			}})
+		_, err = im.engine.api.ContainerCommit(
+			ctx, id, client.ContainerCommitOptions{Reference: ref,
+				Config: &container.Config{
+					User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir,
+					Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
+					Labels: map[string]string{labelImage: string(original),
+						labelDaemon: "", labelID: "", labelCreated: "", labelMade: made},
+				}})
 		if err != nil {
 			im.engine.removeImage(context.WithoutCancel(ctx), ref)
 			if ctx.Err() != nil {
@@ -171,7 +175,8 @@ func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, 
 
 // keptOf adds up the sizes of images with such a tag, without the first image below each that was
 // not made with them. A shared layer counts once.
-func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(engineimage.Summary) bool) (sum int64) {
+func keptOf(images []engineimage.Summary, ours func(tag string) bool,
+	made func(engineimage.Summary) bool) (sum int64) {
 	byID := make(map[string]engineimage.Summary)
 	for _, i := range images {
 		byID[i.ID] = i

@@ -26,7 +26,8 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
-	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "before"); !errors.Is(err, fs.ErrExist) {
+	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "before"); !errors.Is(
+		err, fs.ErrExist) {
 		t.Errorf("the same tag again: %v, want fs.ErrExist", err)
 	}
 	if _, err := b.Snapshot(t.Context(), inst, "alice", "../x", "before"); err == nil {
@@ -40,7 +41,8 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range []sandbox.Spec{{Owner: "bob", Image: ref}, {Owner: "bob", Image: of.id}, {Image: ref}} {
+	for _, spec := range []sandbox.Spec{{Owner: "bob", Image: ref}, {Owner: "bob", Image: of.id},
+		{Image: ref}} {
 		spec.ID = newID()
 		if inst, err := b.Boot(t.Context(), spec); err == nil {
 			t.Errorf("%q got a sandbox of alice's files as %s", spec.Owner, spec.Image)
@@ -62,7 +64,8 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := strings.Split(k.Guest.HostKey, "\n")[2] // one line of it: files break lines differently
-	for what, secret := range map[string]string{"host key": body, "client key": strings.Fields(k.Guest.ClientKey)[1], "variable of new": "swordfish"} {
+	for what, secret := range map[string]string{"host key": body,
+		"client key": strings.Fields(k.Guest.ClientKey)[1], "variable of new": "swordfish"} {
 		if bytes.Contains(all, []byte(secret)) {
 			t.Errorf("the image holds the %s of the sandbox", what)
 		}
@@ -76,21 +79,25 @@ func TestSnapshot(t *testing.T) {
 func TestSnapshotOfVolumes(t *testing.T) {
 	b := testBackend(t)
 	ref := "sandboxd-test/" + newID()
-	made, err := b.engine.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox}})
+	made, err := b.engine.api.ContainerCreate(
+		t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.engine.api.ContainerCommit(t.Context(), made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{`VOLUME /data`}})
+	_, err = b.engine.api.ContainerCommit(t.Context(), made.ID,
+		client.ContainerCommitOptions{Reference: ref, Changes: []string{`VOLUME /data`}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
-	if _, err := b.engine.api.ContainerRemove(t.Context(), made.ID, client.ContainerRemoveOptions{}); err != nil {
+	if _, err := b.engine.api.ContainerRemove(t.Context(), made.ID,
+		client.ContainerRemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inst := boot(t, b, sandbox.Spec{Image: ref})
 	mustSh(t, login(t, b, inst), "echo kept >/data/file")
-	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "one"); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "/data") {
+	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "one"); !errors.Is(
+		err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "/data") {
 		t.Errorf("snapshot: error %v, want ErrUnsupported that names /data", err)
 	}
 	id := newID()
@@ -125,10 +132,12 @@ func TestSnapshotWeight(t *testing.T) {
 		owner string
 		ids   []string
 		want  int64 // megabytes
-	}{{"alice", nil, 1}, {"alice", []string{id}, 2}, {"bob", []string{id}, 1}, {"bob", []string{inst.ID}, 0}} {
+	}{{"alice", nil, 1}, {"alice", []string{id}, 2}, {"bob", []string{id}, 1},
+		{"bob", []string{inst.ID}, 0}} {
 		got, err := b.Kept(t.Context(), tt.owner, tt.ids)
 		if err != nil || got < tt.want*1_000_000 || got > tt.want*1_000_000+100_000 {
-			t.Errorf("kept of %s and %v: got %d, %v; want about %d MB", tt.owner, tt.ids, got, err, tt.want)
+			t.Errorf("kept of %s and %v: got %d, %v; want about %d MB", tt.owner, tt.ids, got, err,
+				tt.want)
 		}
 	}
 	nobody := inst

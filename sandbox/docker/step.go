@@ -72,11 +72,12 @@ func (e *enforcer) isStep(c container.InspectResponse) bool {
 // bound sets the limit of processes.
 func (e *enforcer) bound(ctx context.Context, id string) error {
 	pids := e.limits.PIDs
-	err := e.bd.engine.call(ctx, e.bd.engine.limits.quick, "limit processes of a step", func(ctx context.Context) error {
-		_, err := e.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{
-			Resources: &container.Resources{PidsLimit: &pids}})
-		return err
-	})
+	err := e.bd.engine.call(ctx, e.bd.engine.limits.quick, "limit processes of a step",
+		func(ctx context.Context) error {
+			_, err := e.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{
+				Resources: &container.Resources{PidsLimit: &pids}})
+			return err
+		})
 	if err == nil {
 		return nil
 	}
@@ -86,7 +87,8 @@ func (e *enforcer) bound(ctx context.Context, id string) error {
 		// Its state is checked afterwards.
 		_ = e.bd.engine.waitEnded(ctx, id, e.bd.engine.limits.quick)
 	}
-	if c, gone := e.bd.engine.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
+	if c, gone := e.bd.engine.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil &&
+		hasEnded(c.State) {
 		return sandbox.ErrGone
 	}
 	return err
@@ -118,7 +120,8 @@ func (e *enforcer) checkImage(ctx context.Context, image string) error {
 }
 
 func (e *enforcer) tooMuch(what string) error {
-	return hinted{fmt.Errorf("%w: %s, and the disk limit is %s", errDiskFull, what, sandbox.FormatSize(e.limits.Disk)),
+	return hinted{fmt.Errorf("%w: %s, and the disk limit is %s", errDiskFull, what,
+		sandbox.FormatSize(e.limits.Disk)),
 		"reduce what it writes, or raise the limit with --disk"}
 }
 
@@ -139,7 +142,8 @@ func (e *enforcer) watch(ctx context.Context, c container.InspectResponse) error
 			if !capped {
 				capped = true
 				if err := capTerminals(now.State.Pid); err != nil {
-					e.bd.engine.log.Debug("no limit of terminals for a step", "container", c.ID, "err", err)
+					e.bd.engine.log.Debug("no limit of terminals for a step", "container", c.ID,
+						"err", err)
 				}
 			}
 			used, err = e.bd.meter.measure(ctx, p, now.State.Pid,
@@ -162,7 +166,8 @@ func (e *enforcer) watch(ctx context.Context, c container.InspectResponse) error
 		case used.Bytes > e.limits.Disk:
 			return e.tooMuch("a step wrote more")
 		case used.Files > sandbox.MaxFiles(e.limits.Disk):
-			return e.tooMuch(fmt.Sprintf("a step made more than %d files", sandbox.MaxFiles(e.limits.Disk)))
+			return e.tooMuch(fmt.Sprintf("a step made more than %d files",
+				sandbox.MaxFiles(e.limits.Disk)))
 		}
 		missed = 0
 		timer.Reset(stepEvery)
@@ -176,9 +181,10 @@ func (e *enforcer) watchRoom(ctx context.Context) {
 	defer tick.Stop()
 	for e.room > 0 {
 		if room, err := e.bd.meter.Room(ctx); err == nil && room < e.room {
-			e.end(hinted{fmt.Errorf("%w: %s of disk are free on this machine, and %s must stay free",
-				errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(e.room)),
-				"free disk space, for example with sandboxd rm or docker image prune"})
+			e.end(
+				hinted{fmt.Errorf("%w: %s of disk are free on this machine, and %s must stay free",
+					errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(e.room)),
+					"free disk space, for example with sandboxd rm or docker image prune"})
 			return
 		}
 		select {

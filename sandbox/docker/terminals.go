@@ -20,14 +20,16 @@ const maxTerminals = 256
 // no option for it. pid is its first process. It needs CAP_SYS_ADMIN and a kernel of 5.6 or later;
 // without them it returns an error and changes nothing.
 func capTerminals(pid int) error {
-	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root",
+		unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("limit terminals: %w", os.NewSyscallError("open", err))
 	}
 	defer unix.Close(root)
 	// The sandbox controls the path, so no link in it is followed: it could lead to this machine's
 	// terminals.
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	dir, err := unix.Openat2(root, "dev/pts", &how)
 	if err != nil {
 		return fmt.Errorf("limit terminals: %w", os.NewSyscallError("openat2", err))
@@ -38,7 +40,8 @@ func capTerminals(pid int) error {
 	if err := errors.Join(unix.Fstatfs(dir, &fs), unix.Fstat(dir, &theirs)); err != nil {
 		return fmt.Errorf("limit terminals: %w", err)
 	}
-	if fs.Type != unix.DEVPTS_SUPER_MAGIC || unix.Stat("/dev/pts", &ours) == nil && ours.Dev == theirs.Dev {
+	if fs.Type != unix.DEVPTS_SUPER_MAGIC || unix.Stat("/dev/pts", &ours) == nil &&
+		ours.Dev == theirs.Dev {
 		return errors.New("limit terminals: the container has no terminals of its own")
 	}
 	conf, err := unix.Fspick(dir, "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH)

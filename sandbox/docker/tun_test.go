@@ -30,15 +30,20 @@ func TestTunnel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := onFile(tunnel.Device, func(fd int) error { return unix.IoctlIfreq(fd, unix.TUNGETIFF, r) }); err != nil {
+		if err := onFile(tunnel.Device, func(fd int) error {
+			return unix.IoctlIfreq(fd, unix.TUNGETIFF, r)
+		}); err != nil {
 			t.Fatalf("TUNGETIFF: %v", err)
 		}
-		if want := uint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR); r.Name() != wire.TunName || r.Uint16()&want != want {
+		if want := uint16(
+			unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR); r.Name() != wire.TunName ||
+			r.Uint16()&want != want {
 			t.Errorf("got device %s with flags %#x, want %#x of them", r.Name(), r.Uint16(), want)
 		}
 		mustSh(t, c, "nslookup hello 192.0.2.1 >/dev/null 2>&1 &")
 		from, to, payload := packet(t, tunnel.Device)
-		if from.Addr() != netip.AddrFrom4(wire.TunGuest) || to != netip.MustParseAddrPort("192.0.2.1:53") || !strings.Contains(payload, "hello") {
+		if from.Addr() != netip.AddrFrom4(wire.TunGuest) ||
+			to != netip.MustParseAddrPort("192.0.2.1:53") || !strings.Contains(payload, "hello") {
 			t.Errorf("life %d: got %q from %v to %v", life, payload, from, to)
 		}
 		if life == 0 { // a new socket listens: the guest calls again
@@ -49,7 +54,9 @@ func TestTunnel(t *testing.T) {
 		}
 		defer tunnel.Device.Close()
 		defer tunnel.Hold.Close()
-		if got := mustSh(t, c, "cat /etc/resolv.conf; cat /sys/class/net/tun0/mtu; ip -4 addr show tun0"); !strings.Contains(got, "nameserver 100.64.0.1") ||
+		if got := mustSh(
+			t, c,
+			"cat /etc/resolv.conf; cat /sys/class/net/tun0/mtu; ip -4 addr show tun0"); !strings.Contains(got, "nameserver 100.64.0.1") ||
 			!strings.Contains(got, "\n1500\n") || !strings.Contains(got, "inet 100.64.0.2/30") {
 			t.Errorf("got %q", got)
 		}
@@ -73,7 +80,8 @@ func TestTunnel(t *testing.T) {
 			t.Error("the connection outlives the guest")
 		}
 	}
-	if _, err := b.Tunnel(t.Context(), inst); !errors.Is(err, sandbox.ErrGone) && !errors.Is(err, os.ErrNotExist) {
+	if _, err := b.Tunnel(t.Context(), inst); !errors.Is(err, sandbox.ErrGone) &&
+		!errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of a sandbox that is gone: %v", err)
 	}
 }
@@ -98,7 +106,8 @@ func packet(t *testing.T, device *os.File) (from, to netip.AddrPort, payload str
 		udp := ip[20:]
 		port := func(i int) uint16 { return binary.BigEndian.Uint16(udp[i:]) }
 		address := func(i int) netip.Addr { a, _ := netip.AddrFromSlice(ip[i : i+4]); return a }
-		return netip.AddrPortFrom(address(12), port(0)), netip.AddrPortFrom(address(16), port(2)), string(udp[8:])
+		return netip.AddrPortFrom(address(12), port(0)), netip.AddrPortFrom(address(16), port(2)),
+			string(udp[8:])
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 
 var (
 	validID   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
-	validUser = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31})?$`)
+	validUser = regexp.MustCompile(
+		`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31})?$`)
 )
 
 // Bounds of a spec.
@@ -35,14 +36,17 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	switch spec.Network {
 	case "":
 		spec.Network = sandbox.NetworkNone
-	case sandbox.NetworkNone, sandbox.NetworkBridge, sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
+	case sandbox.NetworkNone, sandbox.NetworkBridge, sandbox.NetworkFiltered,
+		sandbox.NetworkAllowlist:
 	default:
-		return spec, fmt.Errorf("network %q: must be none, filtered, allowlist or bridge", spec.Network)
+		return spec, fmt.Errorf("network %q: must be none, filtered, allowlist or bridge",
+			spec.Network)
 	}
 	switch {
 	case spec.Via == "":
 	case !spec.Network.Carried():
-		return spec, fmt.Errorf("network %s: the daemon does not carry it, so it cannot use %s", spec.Network, spec.Via)
+		return spec, fmt.Errorf("network %s: the daemon does not carry it, so it cannot use %s",
+			spec.Network, spec.Via)
 	case spec.Via != sandbox.ViaTUN && spec.Via != sandbox.ViaProxy:
 		return spec, fmt.Errorf("network %s=%s: must be tun or proxy", spec.Network, spec.Via)
 	}
@@ -90,22 +94,29 @@ func validateEnv(env []string) error {
 func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	l := spec.Limits
 	if spec.Isolation != "" && !slices.Contains(f.runtimes, spec.Isolation) {
-		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation, sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
+		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation,
+			sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
 			"install it and add it to the engine's runtimes, or omit --isolation"}
 	}
 	runtime := cmp.Or(spec.Isolation, f.defaultRuntime)
 	if missing := f.unfit[runtime]; missing != "" {
-		return l, hinted{fmt.Errorf("isolation %q: %w: the engine starts it without %s: sandboxes would lose their files or not answer", runtime, sandbox.ErrUnsupported, missing),
-			"add it to the runtimeArgs of " + runtime + " in the engine's daemon.json, and restart the engine"}
+		return l,
+			hinted{fmt.Errorf(
+				"isolation %q: %w: the engine starts it without %s: sandboxes would lose their "+
+					"files or not answer", runtime, sandbox.ErrUnsupported, missing),
+				"add it to the runtimeArgs of " + runtime +
+					" in the engine's daemon.json, and restart the engine"}
 	}
 	if _, err := via(spec, f); err != nil {
 		return l, err
 	}
 	if l.CPUs > float64(f.cpus) {
-		return l, fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs, sandbox.ErrUnsupported, f.cpus)
+		return l, fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs, sandbox.ErrUnsupported,
+			f.cpus)
 	}
 	if f.memory > 0 && l.Memory > f.memory {
-		return l, fmt.Errorf("%s of memory: %w: the engine has %s", sandbox.FormatSize(l.Memory), sandbox.ErrUnsupported, sandbox.FormatSize(f.memory>>20<<20))
+		return l, fmt.Errorf("%s of memory: %w: the engine has %s", sandbox.FormatSize(l.Memory),
+			sandbox.ErrUnsupported, sandbox.FormatSize(f.memory>>20<<20))
 	}
 	preset := sandbox.DefaultLimits
 	preset.NoFile, preset.CPUs = noFile, min(preset.CPUs, float64(f.cpus))
@@ -129,15 +140,18 @@ func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
 	}
 	var why, hint string
 	if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
-		why, hint = "a sandbox of "+runtime+" cannot hand its network device to the daemon", "use another isolation, or --network "+string(spec.Network)
+		why, hint = "a sandbox of "+runtime+" cannot hand its network device to the daemon",
+			"use another isolation, or --network "+string(spec.Network)
 	} else if _, err := os.Stat(tunDevice); err != nil {
-		why, hint = "this machine has no "+tunDevice, "load it: modprobe tun; or use --network "+string(spec.Network)
+		why, hint = "this machine has no "+tunDevice, "load it: modprobe tun; or use --network "+
+			string(spec.Network)
 	}
 	switch {
 	case why == "":
 		return sandbox.ViaTUN, nil
 	case spec.Via == sandbox.ViaTUN:
-		return "", hinted{fmt.Errorf("network %s=tun: %w: %s", spec.Network, sandbox.ErrUnsupported, why), hint + ", which is a proxy here"}
+		return "", hinted{fmt.Errorf("network %s=tun: %w: %s", spec.Network, sandbox.ErrUnsupported,
+			why), hint + ", which is a proxy here"}
 	}
 	return sandbox.ViaProxy, nil
 }

@@ -18,9 +18,11 @@ func TestValidate(t *testing.T) {
 	}{
 		{"defaults", func(*sandbox.Spec) {}, ""},
 		{"all set", func(s *sandbox.Spec) {
-			s.Image, s.Network, s.User, s.Env = "Registry.example:5000/a/b@sha256:"+strings.Repeat("0", 64), sandbox.NetworkBridge, "1000:1000", []string{"A=", "B=c=d"}
+			s.Image, s.Network, s.User, s.Env = "Registry.example:5000/a/b@sha256:"+
+				strings.Repeat("0", 64), sandbox.NetworkBridge, "1000:1000", []string{"A=", "B=c=d"}
 			s.Image = strings.ToLower(s.Image)
-			s.Limits = sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, PIDs: 100, Shm: 1 << 20, NoFile: 1024}
+			s.Limits = sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, PIDs: 100, Shm: 1 << 20,
+				NoFile: 1024}
 			s.Entrypoint, s.Trust = sandbox.EntrypointOff, sandbox.TrustImage
 		}, ""},
 		{"no id", func(s *sandbox.Spec) { s.ID = "" }, "DNS label"},
@@ -81,7 +83,8 @@ func TestFit(t *testing.T) {
 	}{
 		{"defaults", sandbox.Spec{}, two, sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
 		{"one core", sandbox.Spec{}, facts{cpus: 1}, sandbox.Limits{Memory: 2 << 30, CPUs: 1, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
-		{"asked for", sandbox.Spec{Isolation: "runc", Limits: sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4, Disk: 5, Sessions: 6}}, two,
+		{"asked for", sandbox.Spec{Isolation: "runc", Limits: sandbox.Limits{Memory: 1, CPUs: 1.5,
+			PIDs: 2, Shm: 3, NoFile: 4, Disk: 5, Sessions: 6}}, two,
 			sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4, Disk: 5, Sessions: 6, Connections: 1024}, ""},
 		{"little memory", sandbox.Spec{}, facts{cpus: 2, memory: 1 << 30}, sandbox.Limits{Memory: 1 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
 		{"less than /dev/shm", sandbox.Spec{Limits: sandbox.Limits{Memory: 32 << 20}}, two,
@@ -131,11 +134,14 @@ func TestVia(t *testing.T) {
 		{sandbox.Spec{Network: sandbox.NetworkFiltered, Via: sandbox.ViaTUN}, other, "", "network filtered=tun: not supported by this backend: a sandbox of runsc cannot hand its network device to the daemon"},
 	} {
 		got, err := via(tt.spec, tt.f)
-		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && (err.Error() != tt.err || !errors.Is(err, sandbox.ErrUnsupported)) {
-			t.Errorf("%s=%s with %s: got %q, %v", tt.spec.Network, tt.spec.Via, tt.f.defaultRuntime, got, err)
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil &&
+			(err.Error() != tt.err || !errors.Is(err, sandbox.ErrUnsupported)) {
+			t.Errorf("%s=%s with %s: got %q, %v", tt.spec.Network, tt.spec.Via, tt.f.defaultRuntime,
+				got, err)
 		}
 	}
-	for _, spec := range []sandbox.Spec{{ID: "s1", Network: sandbox.NetworkBridge, Via: sandbox.ViaTUN}, {ID: "s1", Network: sandbox.NetworkFiltered, Via: "wire"}} {
+	for _, spec := range []sandbox.Spec{{ID: "s1", Network: sandbox.NetworkBridge,
+		Via: sandbox.ViaTUN}, {ID: "s1", Network: sandbox.NetworkFiltered, Via: "wire"}} {
 		if _, err := validate(spec); err == nil {
 			t.Errorf("%s=%s was taken", spec.Network, spec.Via)
 		}

@@ -73,7 +73,8 @@ func lookupAccount(etc, spec string) (Account, error) {
 	}
 	gid, err := strconv.ParseUint(group, 10, 31)
 	if err != nil {
-		entry, err := findEntry(filepath.Join(etc, "group"), 3, func(f []string) bool { return f[0] == group })
+		entry, err := findEntry(filepath.Join(etc, "group"), 3,
+			func(f []string) bool { return f[0] == group })
 		if err != nil {
 			return Account{}, fmt.Errorf("group %q: %w", group, err)
 		}
@@ -108,7 +109,8 @@ func (d *database) refresh(a Account, etc string, now time.Time) Account {
 		fresh, _ := a.refresh(etc) // on an error, a itself
 		return fresh
 	}
-	if r := d.last.Load(); r != nil && r.stat.Dev == st.Dev && r.stat.Ino == st.Ino && r.stat.Size == st.Size && r.stat.Mtim == st.Mtim && r.stat.Ctim == st.Ctim {
+	if r := d.last.Load(); r != nil && r.stat.Dev == st.Dev && r.stat.Ino == st.Ino &&
+		r.stat.Size == st.Size && r.stat.Mtim == st.Mtim && r.stat.Ctim == st.Ctim {
 		return r.fresh
 	}
 	fresh, err := a.refresh(etc)

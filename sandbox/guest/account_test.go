@@ -15,8 +15,12 @@ import (
 
 func TestLookupAccount(t *testing.T) {
 	etc := t.TempDir()
-	writeFile(t, etc, "passwd", "root:x:0:0:root:/root:/bin/bash\n# comment\n\nbroken\napp:x:1000:1001::/app:/bin/zsh\nodd:x:x:0::/:/bin/sh\nnohome:x:7:7:::\n")
-	writeFile(t, etc, "group", "root:x:0:\nstaff:x:50:app,other\naudio:x:29:other, app\nextra:x:1002:app\nbad:x:y:app\n")
+	writeFile(
+		t, etc, "passwd",
+		"root:x:0:0:root:/root:/bin/bash\n# "+
+			"comment\n\nbroken\napp:x:1000:1001::/app:/bin/zsh\nodd:x:x:0::/:/bin/sh\nnohome:x:7:7:::\n")
+	writeFile(t, etc, "group",
+		"root:x:0:\nstaff:x:50:app,other\naudio:x:29:other, app\nextra:x:1002:app\nbad:x:y:app\n")
 	empty := t.TempDir()
 	for _, tt := range []struct {
 		name, etc, spec string
@@ -39,7 +43,8 @@ func TestLookupAccount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := lookupAccount(tt.etc, tt.spec)
-			if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+			if tt.err == "" && err != nil || tt.err != "" &&
+				(err == nil || !strings.Contains(err.Error(), tt.err)) {
 				t.Fatalf("got error %v, want %q", err, tt.err)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -52,7 +57,8 @@ func TestLookupAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, etc, "passwd", "app:x:1000:0::/new:/bin/fish\n")
-	if got, err := a.refresh(etc); err != nil || got.Home != "/new" || got.Shell != "/bin/fish" || got.GID != 1001 {
+	if got, err := a.refresh(etc); err != nil || got.Home != "/new" || got.Shell != "/bin/fish" ||
+		got.GID != 1001 {
 		t.Errorf("refresh: %+v, want the new home and shell and the old numbers", got)
 	}
 	writeFile(t, etc, "passwd", "app:x:0:0::/root:/bin/fish\n")
@@ -79,7 +85,9 @@ func TestDatabase(t *testing.T) {
 		}
 	}
 	if d.last.Load() != nil {
-		t.Error("what has just changed is kept: it may change again within a tick of the file system's clock")
+		t.Error(
+			"what has just changed is kept: it may change again within a tick of the file " +
+				"system's clock")
 	}
 	later := time.Now().Add(settled + time.Minute)
 	for range 2 {
@@ -154,7 +162,8 @@ func TestShellOf(t *testing.T) {
 	if err := unix.Chmod(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for shell, want := range map[string]string{own: own, "/usr/sbin/nologin": "/bin/bash", "/bin/false": "/bin/bash", "": "/bin/bash", "/gone": "/bin/bash"} {
+	for shell, want := range map[string]string{own: own, "/usr/sbin/nologin": "/bin/bash",
+		"/bin/false": "/bin/bash", "": "/bin/bash", "/gone": "/bin/bash"} {
 		if got := shellOf(Account{Shell: shell}); got != want {
 			t.Errorf("%q: got %q, want %q", shell, got, want)
 		}
@@ -177,8 +186,10 @@ func TestParseStat(t *testing.T) {
 }
 
 func TestStopSignal(t *testing.T) {
-	for in, want := range map[string]unix.Signal{"": unix.SIGTERM, "SIGQUIT": unix.SIGQUIT, "int": unix.SIGINT, "15": unix.SIGTERM,
-		"3": unix.SIGQUIT, "37": 37, "nonsense": unix.SIGTERM, "-9": unix.SIGTERM, "99": unix.SIGTERM} {
+	for in, want := range map[string]unix.Signal{"": unix.SIGTERM, "SIGQUIT": unix.SIGQUIT,
+		"int": unix.SIGINT, "15": unix.SIGTERM,
+		"3": unix.SIGQUIT, "37": 37, "nonsense": unix.SIGTERM, "-9": unix.SIGTERM,
+		"99": unix.SIGTERM} {
 		if got := stopSignal(in); got != want {
 			t.Errorf("%q: got %v, want %v", in, got, want)
 		}
@@ -195,7 +206,9 @@ func TestAccountOfAnOpenChannel(t *testing.T) {
 	s.switches, s.etc = true, t.TempDir()
 	client := s.dial(t)
 	old, fresh := t.TempDir(), t.TempDir()
-	entry := func(home string) string { return fmt.Sprintf("tester:x:%d:0::%s:/bin/bash\n", os.Getuid(), home) }
+	entry := func(home string) string {
+		return fmt.Sprintf("tester:x:%d:0::%s:/bin/bash\n", os.Getuid(), home)
+	}
 	writeFile(t, s.etc, "passwd", entry(old))
 	session, err := client.NewSession()
 	if err != nil {
@@ -203,7 +216,8 @@ func TestAccountOfAnOpenChannel(t *testing.T) {
 	}
 	defer session.Close()
 	writeFile(t, s.etc, "passwd", entry(fresh))
-	if out, err := session.CombinedOutput("pwd"); strings.TrimSpace(string(out)) != fresh || err != nil {
+	if out, err := session.CombinedOutput("pwd"); strings.TrimSpace(string(out)) != fresh ||
+		err != nil {
 		t.Errorf("got %q, %v, want %s", out, err, fresh)
 	}
 }

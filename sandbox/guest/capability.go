@@ -29,7 +29,8 @@ func dropCapabilities() error {
 		}
 		// Older engines fill it, and programs that root executes would inherit it.
 		sets[c/32].Inheritable &^= 1 << (c % 32)
-		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 {
+		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c),
+			0); e != 0 {
 			return fmt.Errorf("drop capability %d: %w", c, e)
 		}
 		if c != unix.CAP_SYS_PTRACE {
@@ -41,7 +42,8 @@ func dropCapabilities() error {
 	if !lost {
 		return nil
 	}
-	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets[0])), 0); e != 0 {
+	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)),
+		uintptr(unsafe.Pointer(&sets[0])), 0); e != 0 {
 		return fmt.Errorf("capset: %w", e)
 	}
 	return nil

@@ -61,7 +61,8 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 		q, ok := p.unwrap(r)
 		ok = ok && p.handle(q)
 		var follow func()
-		if ok && !p.started && (q.Type == wire.RequestShell || q.Type == wire.RequestExec || q.Type == wire.RequestSubsystem) {
+		if ok && !p.started && (q.Type == wire.RequestShell || q.Type == wire.RequestExec ||
+			q.Type == wire.RequestSubsystem) {
 			p.started = true
 			follow = p.begin(q)
 		}
@@ -93,10 +94,12 @@ func (p *program) handle(r *ssh.Request) bool {
 	switch r.Type {
 	case wire.RequestPty:
 		var req wire.PtyReq
-		return !p.started && p.tty == "" && wire.Unmarshal(r.Payload, &req) == nil && p.openTerminal(req)
+		return !p.started && p.tty == "" && wire.Unmarshal(r.Payload, &req) == nil &&
+			p.openTerminal(req)
 	case wire.RequestEnv:
 		var req wire.Env
-		if p.started || wire.Unmarshal(r.Payload, &req) != nil || len(p.env) >= maxEnv || !envAllowed(req.Name, req.Value) {
+		if p.started || wire.Unmarshal(r.Payload, &req) != nil || len(p.env) >= maxEnv ||
+			!envAllowed(req.Name, req.Value) {
 			return false
 		}
 		p.env = append(p.env, req.Name+"="+req.Value)
@@ -109,13 +112,15 @@ func (p *program) handle(r *ssh.Request) bool {
 		return !p.started
 	case wire.RequestExec:
 		var req wire.Exec
-		return !p.started && wire.Unmarshal(r.Payload, &req) == nil && !strings.ContainsRune(req.Command, 0)
+		return !p.started && wire.Unmarshal(r.Payload, &req) == nil &&
+			!strings.ContainsRune(req.Command, 0)
 	case wire.RequestSubsystem:
 		var req wire.Subsystem
 		if p.started || wire.Unmarshal(r.Payload, &req) != nil {
 			return false
 		}
-		return req.Name == wire.SubsystemSFTP || req.Name == wire.SessionSubsystem && p.c.control.Load()
+		return req.Name == wire.SubsystemSFTP || req.Name == wire.SessionSubsystem &&
+			p.c.control.Load()
 	case wire.RequestWindowChange:
 		var req wire.WindowChange
 		if p.pty == nil || wire.Unmarshal(r.Payload, &req) != nil {
@@ -131,7 +136,8 @@ func (p *program) handle(r *ssh.Request) bool {
 		n := wire.SignalNumber(req.Name)
 		return n != 0 && p.g.children.signal(p.proc, syscall.Signal(n)) == nil
 	case wire.RequestBreak:
-		return p.pty != nil && p.pty.ioctl(func(fd int) error { return unix.IoctlSetInt(fd, unix.TCSBRKP, 0) }) == nil
+		return p.pty != nil && p.pty.ioctl(
+			func(fd int) error { return unix.IoctlSetInt(fd, unix.TCSBRKP, 0) }) == nil
 	}
 	return false
 }
@@ -150,7 +156,8 @@ func (p *program) openTerminal(req wire.PtyReq) bool {
 		return false
 	}
 	cols, rows := wire.ClampSize(req.Cols, req.Rows)
-	err = errors.Join(resizeTerminal(slave, cols, rows, req.Width, req.Height), updateTerminal(slave, func(m *unix.Termios) { applyModes(m, req.Modes) }))
+	err = errors.Join(resizeTerminal(slave, cols, rows, req.Width, req.Height),
+		updateTerminal(slave, func(m *unix.Termios) { applyModes(m, req.Modes) }))
 	if err != nil {
 		p.g.log.Warn("pty-req", "err", err)
 	}
@@ -195,7 +202,8 @@ func (p *program) start(line string, isExec bool) (follow func()) {
 	cmd := command{path: shell, env: env, dir: dir}
 	switch {
 	case shell == "" && !isExec:
-		return p.fail(127, "this image has no shell; run a program by its path: ssh … /path/to/program")
+		return p.fail(
+			127, "this image has no shell; run a program by its path: ssh … /path/to/program")
 	case shell == "":
 		cmd.argv = splitCommand(line)
 		if len(cmd.argv) == 0 {
@@ -215,7 +223,8 @@ func (p *program) start(line string, isExec bool) (follow func()) {
 
 func (p *program) startSFTP() (follow func()) {
 	env := append(p.environment(shellOf(p.account)), "GOMAXPROCS=2")
-	return p.launch(command{path: p.g.exe, argv: []string{Name, "sftp"}, env: env, dir: p.g.startDir(p.account, "")})
+	return p.launch(command{path: p.g.exe, argv: []string{Name, "sftp"}, env: env,
+		dir: p.g.startDir(p.account, "")})
 }
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
@@ -292,7 +301,8 @@ func (p *program) tell(ws unix.WaitStatus) {
 		_, _ = p.ch.SendRequest(wire.RequestExitSignal, false, wire.Marshal(wire.ExitSignal{
 			Signal: wire.SignalName(int(ws.Signal())), CoreDumped: ws.CoreDump()}))
 	} else {
-		_, _ = p.ch.SendRequest(wire.RequestExitStatus, false, wire.Marshal(wire.ExitStatus{Status: uint32(ws.ExitStatus())}))
+		_, _ = p.ch.SendRequest(wire.RequestExitStatus, false,
+			wire.Marshal(wire.ExitStatus{Status: uint32(ws.ExitStatus())}))
 	}
 }
 

@@ -60,7 +60,8 @@ func TestExec(t *testing.T) {
 func TestExecInheritsNothing(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
-	got := strings.Fields(execute(t, client, "for f in /proc/$$/fd/*; do if [ -L $f ]; then echo ${f##*/}; fi; done", "").Out)
+	got := strings.Fields(execute(t, client,
+		"for f in /proc/$$/fd/*; do if [ -L $f ]; then echo ${f##*/}; fi; done", "").Out)
 	want := []string{"0", "1", "2"}
 	ours, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -71,7 +72,8 @@ func TestExecInheritsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && fd > 2 && flags&unix.FD_CLOEXEC == 0 {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && fd > 2 &&
+			flags&unix.FD_CLOEXEC == 0 {
 			want = append(want, e.Name())
 		}
 	}
@@ -89,7 +91,8 @@ func TestExecEndsWithItsCommand(t *testing.T) {
 	client := s.dial(t)
 	began := time.Now()
 	for range 20 {
-		if got := execute(t, client, "sleep 30 & echo hi", ""); got.Out != "hi\n" || got.Status != 0 {
+		if got := execute(t, client, "sleep 30 & echo hi", ""); got.Out != "hi\n" ||
+			got.Status != 0 {
 			t.Fatalf("got %+v, want hi", got)
 		}
 	}
@@ -121,8 +124,10 @@ func TestExecOutputIsExact(t *testing.T) {
 	client := s.dial(t)
 	want := sequence(20000)
 	for i := range 100 {
-		if got := execute(t, client, "seq 1 20000; exit 7", ""); got.Out != want || got.Status != 7 {
-			t.Fatalf("run %d: got %d bytes and status %d, want %d and 7", i, len(got.Out), got.Status, len(want))
+		if got := execute(t, client, "seq 1 20000; exit 7", ""); got.Out != want ||
+			got.Status != 7 {
+			t.Fatalf("run %d: got %d bytes and status %d, want %d and 7", i, len(got.Out),
+				got.Status, len(want))
 		}
 	}
 	data := bytes.Repeat([]byte{0, 1, 2, 0xff, '\r', '\n'}, 1<<20)
@@ -131,7 +136,8 @@ func TestExecOutputIsExact(t *testing.T) {
 	if sha256.Sum256([]byte(got.Out)) != sha256.Sum256(data) {
 		t.Errorf("6 MiB: got %d bytes with another sum", len(got.Out))
 	}
-	if got := execute(t, client, "cat | cat >"+path+".copy; cmp "+path+" "+path+".copy && echo same", string(data)); got.Out != "same\n" {
+	if got := execute(t, client, "cat | cat >"+path+".copy; cmp "+path+" "+path+
+		".copy && echo same", string(data)); got.Out != "same\n" {
 		t.Errorf("6 MiB in: got %+v", got)
 	}
 }
@@ -143,12 +149,14 @@ func TestExecOrderOfTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := ch.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: "echo out; exit 5"})); !ok || err != nil {
+	if ok, err := ch.SendRequest(wire.RequestExec, true,
+		wire.Marshal(wire.Exec{Command: "echo out; exit 5"})); !ok || err != nil {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
 	r := <-reqs
 	var status wire.ExitStatus
-	if r.Type != wire.RequestExitStatus || r.WantReply || wire.Unmarshal(r.Payload, &status) != nil || status.Status != 5 {
+	if r.Type != wire.RequestExitStatus || r.WantReply ||
+		wire.Unmarshal(r.Payload, &status) != nil || status.Status != 5 {
 		t.Errorf("got request %s %x, want exit-status 5 without a reply", r.Type, r.Payload)
 	}
 	if r, more := <-reqs; more {
@@ -161,7 +169,9 @@ func TestExecOrderOfTheEnd(t *testing.T) {
 }
 
 func TestEnvironmentOfClients(t *testing.T) {
-	s := newSandbox(t, func(c *wire.GuestConfig) { c.Env = []string{"IMAGE=yes", "PATH=/usr/bin:/bin:/image"} })
+	s := newSandbox(t, func(c *wire.GuestConfig) {
+		c.Env = []string{"IMAGE=yes", "PATH=/usr/bin:/bin:/image"}
+	})
 	client := s.dial(t)
 	sess, err := client.NewSession()
 	if err != nil {
@@ -185,7 +195,8 @@ func TestEnvironmentOfClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := "\n" + string(out)
-	for _, want := range []string{"LANG=de_DE.UTF-8", "LC_ALL=C", "IMAGE=yes", "PATH=/usr/bin:/bin:/image", "HOME=" + s.home, "SSH_CONNECTION=127.0.0.1 0 127.0.0.1 22"} {
+	for _, want := range []string{"LANG=de_DE.UTF-8", "LC_ALL=C", "IMAGE=yes",
+		"PATH=/usr/bin:/bin:/image", "HOME=" + s.home, "SSH_CONNECTION=127.0.0.1 0 127.0.0.1 22"} {
 		if !strings.Contains(env, "\n"+want+"\n") {
 			t.Errorf("%s is missing in %s", want, env)
 		}
@@ -222,7 +233,8 @@ func TestSignals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sess.Start(`trap '' USR1; sleep 30 & trap 'echo usr1' USR1; echo ready; while :; do wait; done`); err != nil {
+	if err := sess.Start(
+		`trap '' USR1; sleep 30 & trap 'echo usr1' USR1; echo ready; while :; do wait; done`); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, out, "ready\n")
@@ -323,15 +335,18 @@ func TestRequestsOutOfPlace(t *testing.T) {
 	t.Run("two commands", func(t *testing.T) {
 		ch := open()
 		for i, want := range []bool{true, false} {
-			if ok, err := ch.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: "sleep 30"})); ok != want || err != nil {
+			if ok, err := ch.SendRequest(wire.RequestExec, true,
+				wire.Marshal(wire.Exec{Command: "sleep 30"})); ok != want || err != nil {
 				t.Errorf("command %d: got %v, %v", i, ok, err)
 			}
 		}
 	})
 	t.Run("channel types", func(t *testing.T) {
-		for _, typ := range []string{"x", wire.ChannelAgent, wire.ChannelX11, wire.ChannelForwardedTCP} {
+		for _, typ := range []string{"x", wire.ChannelAgent, wire.ChannelX11,
+			wire.ChannelForwardedTCP} {
 			_, _, err := client.OpenChannel(typ, nil)
-			if e, ok := errors.AsType[*ssh.OpenChannelError](err); !ok || e.Reason != ssh.UnknownChannelType || e.Message == "" {
+			if e, ok := errors.AsType[*ssh.OpenChannelError](err); !ok ||
+				e.Reason != ssh.UnknownChannelType || e.Message == "" {
 				t.Errorf("%s: got %v, want a refusal with a reason", typ, err)
 			}
 		}

@@ -122,7 +122,8 @@ func raiseOOMScore(pid int) {
 	score, _ := strconv.Atoi(strings.TrimSpace(string(own)))
 	// Any process may raise the value. It fails for programs that have ended, and with gVisor: they
 	// keep their value.
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(min(score+more, 1000))), 0)
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid),
+		[]byte(strconv.Itoa(min(score+more, 1000))), 0)
 }
 
 // await waits for one child of a guest that is not PID 1.

@@ -41,7 +41,8 @@ func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply
 		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it stops
 	case "name":
 		if _, err := wire.ParseSandbox(ctl.Name); err != nil || !g.sessions.SetName(ctl.Name) {
-			answer.Error = wire.Errorf(wire.CodeDenied, "the sandbox already has a name, or the name is invalid")
+			answer.Error = wire.Errorf(wire.CodeDenied,
+				"the sandbox already has a name, or the name is invalid")
 		}
 	default:
 		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not support %q", ctl.Do)
@@ -107,7 +108,8 @@ func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string)
 	}
 	defer null.Close()
 	fd := null.Fd()
-	proc, err := g.children.start(command{path: path, argv: argv, env: g.environment(a, shellOf(a)), dir: "/",
+	proc, err := g.children.start(command{path: path, argv: argv, env: g.environment(a, shellOf(a)),
+		dir:   "/",
 		files: []uintptr{fd, fd, fd}, account: g.credential(a)})
 	if err != nil {
 		return err
@@ -178,7 +180,8 @@ func (g *Guest) carryOutStop(grace time.Duration) {
 	g.waitAlone(rescueTimeout)
 }
 
-// stopSignal reads an image's StopSignal: a name with or without SIG, or a number. TERM is the default.
+// stopSignal reads an image's StopSignal: a name with or without SIG, or a number. TERM is the
+// default.
 func stopSignal(s string) syscall.Signal {
 	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
 	if n := wire.SignalNumber(name); n != 0 {

@@ -44,7 +44,8 @@ func dialBlocking(socket string) (net.Conn, error) {
 	defer f.Close()
 	// For a socket of this kind the option bounds the wait for the backlog (unix(7) does not say
 	// so; net/unix/af_unix.c does).
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: dialTurn}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO,
+		&unix.Timeval{Sec: dialTurn}); err != nil {
 		return nil, fmt.Errorf("connect %s: %w", socket, err)
 	}
 	for err = unix.EINTR; errors.Is(err, unix.EINTR); {

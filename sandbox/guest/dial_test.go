@@ -25,7 +25,8 @@ func TestDialWaitsForItsTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rerr := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 1) }); errors.Join(rerr, err) != nil {
+	if rerr := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 1) }); errors.Join(
+		rerr, err) != nil {
 		t.Fatal(err)
 	}
 	others := 0

@@ -20,7 +20,8 @@ const (
 // version. No variable that changes which code runs is allowed (LD_*, BASH_ENV, PATH).
 func envAllowed(name, value string) bool {
 	switch {
-	case len(name) > 64 || len(value) > maxEnvValue || strings.ContainsAny(name, "=\x00\n") || strings.ContainsRune(value, 0):
+	case len(name) > 64 || len(value) > maxEnvValue || strings.ContainsAny(name, "=\x00\n") ||
+		strings.ContainsRune(value, 0):
 		return false
 	case strings.HasPrefix(name, "LC_"):
 		return true

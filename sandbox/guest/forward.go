@@ -76,7 +76,8 @@ func (c *client) serveDirectTCP(nc *sshconn.NewChannel) {
 		return
 	}
 	d := net.Dialer{Timeout: dialTimeout}
-	conn, err := d.DialContext(c.ctx, "tcp", net.JoinHostPort(req.Host, strconv.Itoa(int(req.Port))))
+	conn, err := d.DialContext(c.ctx, "tcp",
+		net.JoinHostPort(req.Host, strconv.Itoa(int(req.Port))))
 	if err != nil {
 		_ = nc.Reject(ssh.ConnectionFailed, reason(err))
 		return
@@ -234,7 +235,8 @@ func (c *client) tcpForward(r *ssh.Request) {
 		c.listen(l, wire.ChannelForwardedTCP, func(conn net.Conn) []byte {
 			from := conn.RemoteAddr().(*net.TCPAddr)
 			// The host exactly as in the request: clients find the forward by it.
-			return wire.Marshal(wire.DirectTCP{Host: req.Host, Port: uint32(port), OriginHost: from.IP.String(), OriginPort: uint32(from.Port)})
+			return wire.Marshal(wire.DirectTCP{Host: req.Host, Port: uint32(port),
+				OriginHost: from.IP.String(), OriginPort: uint32(from.Port)})
 		})
 	}
 }
@@ -273,7 +275,8 @@ func (g *Guest) listenTCP(ctx context.Context, host string, port int) ([]net.Lis
 	for i, b := range binds {
 		var l net.Listener
 		err := g.identity().do(func() (err error) {
-			l, err = new(net.ListenConfig).Listen(ctx, b.network, net.JoinHostPort(b.addr, strconv.Itoa(port)))
+			l, err = new(net.ListenConfig).Listen(
+				ctx, b.network, net.JoinHostPort(b.addr, strconv.Itoa(port)))
 			return err
 		})
 		if err != nil {
@@ -296,7 +299,8 @@ func socketPath(path string) bool {
 // unixForward listens for streamlocal-forward@openssh.com, with the rights of the session user.
 func (c *client) unixForward(r *ssh.Request) {
 	var req wire.UnixForward
-	if err := wire.Unmarshal(r.Payload, &req); err != nil || !socketPath(req.Path) || !c.mayListen() {
+	if err := wire.Unmarshal(r.Payload, &req); err != nil || !socketPath(req.Path) ||
+		!c.mayListen() {
 		reply(r, false, nil)
 		return
 	}
@@ -311,7 +315,8 @@ func (c *client) unixForward(r *ssh.Request) {
 		return
 	}
 	reply(r, true, nil)
-	c.listen(l, wire.ChannelForwardedUnix, func(net.Conn) []byte { return wire.Marshal(wire.ForwardedUnix{Path: req.Path}) })
+	c.listen(l, wire.ChannelForwardedUnix,
+		func(net.Conn) []byte { return wire.Marshal(wire.ForwardedUnix{Path: req.Path}) })
 }
 
 func (c *client) cancelUnix(r *ssh.Request) {

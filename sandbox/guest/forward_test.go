@@ -125,7 +125,8 @@ func TestDirect(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := dialVia(t, client, tt.channel, tt.payload)
-			if e, ok := errors.AsType[*ssh.OpenChannelError](err); !ok || e.Reason != ssh.ConnectionFailed || e.Message != tt.want {
+			if e, ok := errors.AsType[*ssh.OpenChannelError](err); !ok ||
+				e.Reason != ssh.ConnectionFailed || e.Message != tt.want {
 				t.Errorf("got %v, want a refusal: %s", err, tt.want)
 			}
 		})
@@ -138,7 +139,8 @@ func TestDirectClosedByClient(t *testing.T) {
 	s := newSandbox(t)
 	l := listenLocal(t, "tcp", "127.0.0.1:0")
 	defer l.Close()
-	ch, err := dialVia(t, s.dial(t), wire.ChannelDirectTCP, wire.DirectTCP{Host: "127.0.0.1", Port: uint32(l.Addr().(*net.TCPAddr).Port)})
+	ch, err := dialVia(t, s.dial(t), wire.ChannelDirectTCP,
+		wire.DirectTCP{Host: "127.0.0.1", Port: uint32(l.Addr().(*net.TCPAddr).Port)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,12 +157,14 @@ func TestDirectClosedByClient(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	// A write now fails.
-	await(t, "the connection is closed both ways", func() bool { _, err := conn.Write([]byte("x")); return err != nil })
+	await(t, "the connection is closed both ways",
+		func() bool { _, err := conn.Write([]byte("x")); return err != nil })
 }
 
 func TestTCPForward(t *testing.T) {
 	s := newSandbox(t)
-	for _, tt := range []struct{ name, addr string }{{"loopback", "127.0.0.1:0"}, {"name", "localhost:0"}, {"every address", "0.0.0.0:0"}} {
+	for _, tt := range []struct{ name, addr string }{{"loopback", "127.0.0.1:0"},
+		{"name", "localhost:0"}, {"every address", "0.0.0.0:0"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			client := s.dial(t)
 			l, err := client.Listen("tcp", tt.addr)
@@ -226,7 +230,8 @@ func TestForwardLimit(t *testing.T) {
 	client := s.dial(t)
 	granted := 0
 	for range maxForwards + 5 {
-		if ok, _, err := client.SendRequest(wire.GlobalTCPForward, true, wire.Marshal(wire.TCPForward{Host: "127.0.0.1"})); err != nil {
+		if ok, _, err := client.SendRequest(wire.GlobalTCPForward, true,
+			wire.Marshal(wire.TCPForward{Host: "127.0.0.1"})); err != nil {
 			t.Fatal(err)
 		} else if ok {
 			granted++
@@ -294,7 +299,8 @@ func TestAgentForwarding(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := ring.Add(agent.AddedKey{PrivateKey: private, Comment: name + "'s key"}); err != nil {
+		if err := ring.Add(agent.AddedKey{PrivateKey: private,
+			Comment: name + "'s key"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := agent.ForwardToAgent(client, ring); err != nil {
@@ -316,7 +322,8 @@ func TestAgentForwarding(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := sess.Start(`stat -c '%a %F' $SSH_AUTH_SOCK $(dirname $SSH_AUTH_SOCK); echo $SSH_AUTH_SOCK; while read x; do ssh-add -l; done`); err != nil {
+		if err := sess.Start(
+			`stat -c '%a %F' $SSH_AUTH_SOCK $(dirname $SSH_AUTH_SOCK); echo $SSH_AUTH_SOCK; while read x; do ssh-add -l; done`); err != nil {
 			t.Fatal(err)
 		}
 		users = append(users, user{name, sess, bufio.NewReader(out), in})
@@ -340,7 +347,8 @@ func TestAgentForwarding(t *testing.T) {
 			if _, err := io.WriteString(u.in, "\n"); err != nil {
 				t.Fatal(err)
 			}
-			if line, err := u.out.ReadString('\n'); err != nil || !strings.Contains(line, u.name+"'s key") {
+			if line, err := u.out.ReadString('\n'); err != nil ||
+				!strings.Contains(line, u.name+"'s key") {
 				t.Fatalf("%s sees %q, %v", u.name, line, err)
 			}
 		}
@@ -364,22 +372,27 @@ func TestAgentForwarding(t *testing.T) {
 // xauth it fails.
 func TestX11(t *testing.T) {
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "xauth"), []byte("#!/bin/sh\nexec cat >$HOME/xauth.got\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "xauth"),
+		[]byte("#!/bin/sh\nexec cat >$HOME/xauth.got\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := newSandbox(t, func(c *wire.GuestConfig) { c.Env = []string{"PATH=" + bin + ":/usr/bin:/bin"} })
+	s := newSandbox(t, func(c *wire.GuestConfig) {
+		c.Env = []string{"PATH=" + bin + ":/usr/bin:/bin"}
+	})
 	client := s.dial(t)
 	ch, reqs, err := client.OpenChannel(wire.ChannelSession, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go ssh.DiscardRequests(reqs)
-	request := ssh.Marshal(x11Request{Single: true, Protocol: "MIT-MAGIC-COOKIE-1", Cookie: "0123abcd"})
+	request := ssh.Marshal(x11Request{Single: true, Protocol: "MIT-MAGIC-COOKIE-1",
+		Cookie: "0123abcd"})
 	if ok, err := ch.SendRequest(wire.RequestX11, true, request); !ok || err != nil {
 		t.Fatalf("x11-req: %v, %v", ok, err)
 	}
 	incoming := client.HandleChannelOpen(wire.ChannelX11)
-	if ok, err := ch.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: "echo $DISPLAY; cat xauth.got; cat"})); !ok || err != nil {
+	if ok, err := ch.SendRequest(wire.RequestExec, true,
+		wire.Marshal(wire.Exec{Command: "echo $DISPLAY; cat xauth.got; cat"})); !ok || err != nil {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
 	got := expect(t, ch, "0123abcd\n")
@@ -387,7 +400,8 @@ func TestX11(t *testing.T) {
 	if _, err := fmt.Sscanf(got, "localhost:%d.%d\n", &display, &screen); err != nil {
 		t.Fatalf("DISPLAY: %q: %v", got, err)
 	}
-	if want := fmt.Sprintf("add unix:%d.0 MIT-MAGIC-COOKIE-1 0123abcd\n", display); !strings.Contains(got, want) {
+	if want := fmt.Sprintf("add unix:%d.0 MIT-MAGIC-COOKIE-1 0123abcd\n",
+		display); !strings.Contains(got, want) {
 		t.Errorf("xauth got %q, want %q in it", got, want)
 	}
 	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", x11Base+display))
@@ -405,7 +419,8 @@ func TestX11(t *testing.T) {
 		t.Errorf("through the display: %q", got)
 	}
 	await(t, "a single connection was all", func() bool {
-		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", x11Base+display), time.Second)
+		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", x11Base+display),
+			time.Second)
 		if err == nil {
 			conn.Close()
 		}

@@ -90,10 +90,13 @@ func New(config wire.GuestConfig, opt Options) (*Guest, error) {
 
 func newGuest(config wire.GuestConfig, opt Options, procs *children) (*Guest, error) {
 	if config.Version < wire.MinVersion {
-		return nil, fmt.Errorf("configuration has version %d; the oldest supported is %d", config.Version, wire.MinVersion)
+		return nil, fmt.Errorf("configuration has version %d; the oldest supported is %d",
+			config.Version, wire.MinVersion)
 	}
-	g := &Guest{config: config, log: opt.Log, exe: opt.Exe, children: procs, pid1: procs.all, etc: "/etc",
-		conns: make(map[net.Conn]bool), drains: make(map[*os.File]bool), terminals: make(map[*terminal]bool), stopped: make(chan struct{})}
+	g := &Guest{config: config, log: opt.Log, exe: opt.Exe, children: procs, pid1: procs.all,
+		etc:   "/etc",
+		conns: make(map[net.Conn]bool), drains: make(map[*os.File]bool),
+		terminals: make(map[*terminal]bool), stopped: make(chan struct{})}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
@@ -132,7 +135,8 @@ func serverConfig(config wire.GuestConfig) (*ssh.ServerConfig, error) {
 	sc := &ssh.ServerConfig{
 		ServerVersion: "SSH-2.0-sandboxd",
 		MaxAuthTries:  6,
-		PublicKeyCallback: func(_ ssh.ConnMetadata, offered ssh.PublicKey) (*ssh.Permissions, error) {
+		PublicKeyCallback: func(_ ssh.ConnMetadata, offered ssh.PublicKey) (*ssh.Permissions,
+			error) {
 			if !bytes.Equal(offered.Marshal(), want) {
 				return nil, errors.New("not the client key")
 			}

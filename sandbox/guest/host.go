@@ -28,7 +28,8 @@ import (
 func runStdio(dir string) int {
 	conn, err := reachHost(dir)
 	if err != nil {
-		_, _ = os.Stdout.WriteString(wire.HostFailed + strings.ReplaceAll(err.Error(), "\n", " ") + "\n")
+		_, _ = os.Stdout.WriteString(wire.HostFailed + strings.ReplaceAll(err.Error(), "\n", " ") +
+			"\n")
 		return 1
 	}
 	_, _ = os.Stdout.WriteString(wire.HostReady)
@@ -54,7 +55,8 @@ func reachHost(dir string) (*net.UnixConn, error) {
 	if err == nil {
 		return conn, nil
 	}
-	lock, err := unix.Open(dir+"/lock", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	lock, err := unix.Open(dir+"/lock", unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW,
+		0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +106,8 @@ func startHost(dir string) error {
 	}
 	defer null.Close()
 	fd := null.Fd()
-	_, err = fork(command{path: "/proc/self/exe", argv: []string{Name, "host", dir}, env: os.Environ(), dir: "/",
+	_, err = fork(command{path: "/proc/self/exe", argv: []string{Name, "host", dir},
+		env: os.Environ(), dir: "/",
 		files: []uintptr{fd, fd, fd, w.Fd()}, ours: true})
 	w.Close()
 	if err != nil {
@@ -150,7 +153,8 @@ func hostGuest() *Guest {
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
 		switch {
-		case strings.HasPrefix(name, "SSH_"), name == "SHLVL", name == "_", name == "PWD", name == "OLDPWD", name == "TERM":
+		case strings.HasPrefix(name, "SSH_"), name == "SHLVL", name == "_", name == "PWD",
+			name == "OLDPWD", name == "TERM":
 		default:
 			env = append(env, e)
 		}
@@ -166,9 +170,12 @@ func hostGuest() *Guest {
 	if sh := getenv(env, "SHELL"); sh != "" {
 		a.Shell = sh
 	}
-	g := &Guest{config: wire.GuestConfig{Version: wire.Version, Env: env}, log: slog.New(slog.DiscardHandler), exe: "/proc/self/exe",
-		login: true, account: a, etc: "/etc", children: newChildren(false), conns: make(map[net.Conn]bool),
-		drains: make(map[*os.File]bool), terminals: make(map[*terminal]bool), stopped: make(chan struct{})}
+	g := &Guest{config: wire.GuestConfig{Version: wire.Version, Env: env},
+		log: slog.New(slog.DiscardHandler), exe: "/proc/self/exe",
+		login: true, account: a, etc: "/etc", children: newChildren(false),
+		conns:  make(map[net.Conn]bool),
+		drains: make(map[*os.File]bool), terminals: make(map[*terminal]bool),
+		stopped: make(chan struct{})}
 	g.hadShell = shellOf(a) != ""
 	g.sessions = g.newSessions()
 	return g

@@ -59,7 +59,8 @@ func (id identity) do(f func() error) error {
 
 // assume changes only the calling thread, with raw calls: syscall's wrappers change all threads.
 func assume(uid, gid int, groups []uint32) error {
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&groups[0])), 0); e != 0 {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)),
+		uintptr(unsafe.Pointer(&groups[0])), 0); e != 0 {
 		return fmt.Errorf("setgroups: %w", e)
 	}
 	keep := ^uintptr(0)
@@ -75,10 +76,12 @@ func assume(uid, gid int, groups []uint32) error {
 // resume undoes assume: the real user is still the guest's own.
 func resume() error {
 	keep := ^uintptr(0)
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(syscall.Getuid()), keep); e != 0 {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(syscall.Getuid()),
+		keep); e != 0 {
 		return fmt.Errorf("setresuid: %w", e)
 	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(syscall.Getgid()), keep); e != 0 {
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(syscall.Getgid()),
+		keep); e != 0 {
 		return fmt.Errorf("setresgid: %w", e)
 	}
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {

@@ -41,7 +41,8 @@ func TestImports(t *testing.T) {
 		"sandbox/stdio",   // pipes and terminals whose other ends the daemon has
 		"sandbox/wire",
 	}
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/sandboxd-guest").Output()
+	out, err := exec.Command("go", "list", "-deps", "-f",
+		"{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/sandboxd-guest").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}

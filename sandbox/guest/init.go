@@ -54,7 +54,8 @@ func runInit() int {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		// On an order it kills all other processes of its PID namespace, so it must be a namespace
 		// of its own.
-		fmt.Fprintln(os.Stderr, "sandboxd: init: must be PID 1 of a sandbox, with that sandbox's /proc")
+		fmt.Fprintln(
+			os.Stderr, "sandboxd: init: must be PID 1 of a sandbox, with that sandbox's /proc")
 		return exitUsage
 	}
 	ended := takeSignals()
@@ -87,7 +88,8 @@ func runInit() int {
 	}
 
 	if (tun >= 0) != (config.TunSocket != "") {
-		fmt.Fprintln(os.Stderr, "sandboxd: configuration: a network device needs a socket, and the reverse")
+		fmt.Fprintln(
+			os.Stderr, "sandboxd: configuration: a network device needs a socket, and the reverse")
 		return exitConfig
 	}
 

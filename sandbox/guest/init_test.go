@@ -48,7 +48,8 @@ var shipped = sync.OnceValues(func() (string, error) {
 	}
 	built = dir
 	path := filepath.Join(dir, Name)
-	cmd := exec.Command("go", "build", "-o", path, "github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+	cmd := exec.Command("go", "build", "-o", path,
+		"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
@@ -77,15 +78,18 @@ func unshare(t testing.TB, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	// /proc must be that of the namespace, which unshare(1) mounts.
-	return exec.Command("unshare", append([]string{"--pid", "--fork", "--mount-proc", "--kill-child",
-		"setpriv", "--inh-caps", "-all", "--bounding-set", containerCaps, path}, args...)...)
+	return exec.Command("unshare", append(
+		[]string{"--pid", "--fork", "--mount-proc", "--kill-child",
+			"setpriv", "--inh-caps", "-all", "--bounding-set", containerCaps, path}, args...)...)
 }
 
 func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *pid1 {
 	t.Helper()
-	b := &pid1{keys: newKeys(t), socket: filepath.Join(shortdir.New(t), "s"), waited: make(chan error, 1)}
+	b := &pid1{keys: newKeys(t), socket: filepath.Join(shortdir.New(t), "s"),
+		waited: make(chan error, 1)}
 	b.listen(t)
-	config := wire.GuestConfig{Version: wire.Version, HostKey: b.hostPEM, ClientKey: b.authorized, Name: "demo", Socket: b.socket}
+	config := wire.GuestConfig{Version: wire.Version, HostKey: b.hostPEM, ClientKey: b.authorized,
+		Name: "demo", Socket: b.socket}
 	for _, f := range change {
 		f(&config)
 	}
@@ -131,8 +135,9 @@ func (b *pid1) claim(t testing.TB) *ssh.Client {
 	if err != nil {
 		t.Fatalf("the guest does not call in: %v", err)
 	}
-	c, chans, reqs, err := ssh.NewClientConn(conn, "pid1", &ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.client)},
-		HostKeyCallback: ssh.FixedHostKey(b.host)})
+	c, chans, reqs, err := ssh.NewClientConn(conn, "pid1",
+		&ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.client)},
+			HostKeyCallback: ssh.FixedHostKey(b.host)})
 	if err != nil {
 		conn.Close()
 		t.Fatal(err)
@@ -145,7 +150,8 @@ func (b *pid1) claim(t testing.TB) *ssh.Client {
 func TestInitServes(t *testing.T) {
 	b := newBox(t)
 	for i := range 3 { // each claim brings the next connection
-		if got := execute(t, b.claim(t), "echo $PPID $USER $HOME", ""); got.Out != "1 root /root\n" {
+		if got := execute(t, b.claim(t), "echo $PPID $USER $HOME",
+			""); got.Out != "1 root /root\n" {
 			t.Errorf("connection %d: %+v", i, got)
 		}
 	}
@@ -171,12 +177,17 @@ func TestInitSurvivesSignals(t *testing.T) {
 	client := b.claim(t)
 	// All but KILL and STOP, which cannot be handled, and 32 and 34, which the Go runtime leaves
 	// alone.
-	if got := execute(t, client, "grep SigCgt /proc/1/status", ""); got.Out != "SigCgt:\tfffffffd7ffbfeff\n" {
+	if got := execute(t, client, "grep SigCgt /proc/1/status",
+		""); got.Out != "SigCgt:\tfffffffd7ffbfeff\n" {
 		t.Errorf("signals that PID 1 takes: %q", got.Out)
 	}
-	if got := execute(t, client, "for i in $(seq 1 31) 33 $(seq 35 64); do kill -$i 1; done 2>/dev/null; echo sent; grep -E 'Sig(Blk|Ign)' /proc/self/status", ""); !strings.HasPrefix(got.Out, "sent\n") {
+	if got := execute(
+		t, client,
+		"for i in $(seq 1 31) 33 $(seq 35 64); do kill -$i 1; done 2>/dev/null; echo sent; grep "+
+			"-E 'Sig(Blk|Ign)' /proc/self/status", ""); !strings.HasPrefix(got.Out, "sent\n") {
 		t.Fatalf("%+v", got)
-	} else if !strings.Contains(got.Out, "SigBlk:\t0000000000000000") || !ignoresNone.MatchString(got.Out) {
+	} else if !strings.Contains(got.Out, "SigBlk:\t0000000000000000") ||
+		!ignoresNone.MatchString(got.Out) {
 		t.Errorf("a child's signals: %s", got.Out)
 	}
 	for i, c := range []*ssh.Client{client, b.claim(t)} {
@@ -190,12 +201,17 @@ func TestInitSurvivesSignals(t *testing.T) {
 func TestInitIsClosed(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
-	for _, command := range []string{"cat /proc/1/mem", "cat /proc/1/environ", "cat /proc/1/maps", "ls -l /proc/1/exe", "ls -l /proc/1/fd/0"} {
-		if got := execute(t, client, command, ""); got.Status == 0 || !strings.Contains(got.Err, "ermission denied") {
+	for _, command := range []string{"cat /proc/1/mem", "cat /proc/1/environ", "cat /proc/1/maps",
+		"ls -l /proc/1/exe", "ls -l /proc/1/fd/0"} {
+		if got := execute(t, client, command, ""); got.Status == 0 ||
+			!strings.Contains(got.Err, "ermission denied") {
 			t.Errorf("%s: %.300q, %q, want permission denied", command, got.Out, got.Err)
 		}
 	}
-	if got := execute(t, client, "cat /proc/1/cmdline | tr '\\0' ' ' | sed 's:.*/::'; grep -z PEM /proc/*/environ | wc -c", ""); got.Out != Name+" init 0\n" {
+	if got := execute(
+		t, client,
+		"cat /proc/1/cmdline | tr '\\0' ' ' | sed 's:.*/::'; grep -z PEM /proc/*/environ | wc -c",
+		""); got.Out != Name+" init 0\n" {
 		t.Errorf("keys outside of memory: %+v", got)
 	}
 }
@@ -203,7 +219,8 @@ func TestInitIsClosed(t *testing.T) {
 // Children do not have the guest's own capabilities, and cannot regain them.
 func TestInitDropsCapabilities(t *testing.T) {
 	b := newBox(t)
-	got := execute(t, b.claim(t), "grep -h Cap /proc/self/status; exec bash -c 'grep -h CapEff /proc/self/status'", "")
+	got := execute(t, b.claim(t),
+		"grep -h Cap /proc/self/status; exec bash -c 'grep -h CapEff /proc/self/status'", "")
 	for line := range strings.Lines(got.Out) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
 		bits, err := strconv.ParseUint(value, 16, 64)
@@ -225,7 +242,10 @@ func TestInitDropsCapabilities(t *testing.T) {
 func TestInitReaps(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
-	if got := execute(t, client, "for i in $(seq 200); do (true & exec true); done; (for i in $(seq 200); do sleep 0.0$((RANDOM % 9)) & done)", ""); got.Status != 0 {
+	if got := execute(
+		t, client,
+		"for i in $(seq 200); do (true & exec true); done; (for i in $(seq 200); do sleep "+
+			"0.0$((RANDOM % 9)) & done)", ""); got.Status != 0 {
 		t.Fatalf("%+v", got)
 	}
 	for i := range 50 {
@@ -233,20 +253,25 @@ func TestInitReaps(t *testing.T) {
 			t.Errorf("status %d: %+v", i, got)
 		}
 	}
-	await(t, "no zombie is left", func() bool { return execute(t, client, "ps -eo stat= | grep -c Z", "").Out == "0\n" })
+	await(t, "no zombie is left", func() bool {
+		return execute(t, client, "ps -eo stat= | grep -c Z", "").Out == "0\n"
+	})
 }
 
 func TestInitRescue(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
 	order(t, client, wire.Control{Do: "hello"})
-	if got := execute(t, client, "for i in $(seq 100); do setsid sleep 1000 >/dev/null 2>&1 & done; echo started", ""); got.Out != "started\n" {
+	if got := execute(
+		t, client, "for i in $(seq 100); do setsid sleep 1000 >/dev/null 2>&1 & done; echo started",
+		""); got.Out != "started\n" {
 		t.Fatalf("%+v", got)
 	}
 	if r := order(t, client, wire.Control{Do: "rescue"}); r.Killed != 100 || r.Error != nil {
 		t.Errorf("rescue: %+v, want 100", r)
 	}
-	if got := execute(t, client, "ps -e --no-headers | grep -vc -e ps -e bash -e grep", ""); got.Out != "1\n" {
+	if got := execute(t, client, "ps -e --no-headers | grep -vc -e ps -e bash -e grep",
+		""); got.Out != "1\n" {
 		t.Errorf("left: %+v, want PID 1 alone", got)
 	}
 }
@@ -263,7 +288,8 @@ func TestInitWithoutProcesses(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &before); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: most, Max: before.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC,
+		&unix.Rlimit{Cur: most, Max: before.Max}); err != nil {
 		t.Fatal(err)
 	}
 	b := newBox(t, func(c *wire.GuestConfig) { c.User = strconv.Itoa(user) })
@@ -277,8 +303,10 @@ func TestInitWithoutProcesses(t *testing.T) {
 	}
 	guest := b.guest(t)
 	for _, resource := range []int{unix.RLIMIT_NOFILE, unix.RLIMIT_CPU, unix.RLIMIT_NPROC} {
-		if err := unix.Prlimit(guest, resource, &unix.Rlimit{Cur: 1, Max: 1}, nil); !errors.Is(err, unix.EPERM) {
-			t.Errorf("prlimit of guest %d, resource %d: got error %v, want %v", guest, resource, err, unix.EPERM)
+		if err := unix.Prlimit(guest, resource, &unix.Rlimit{Cur: 1, Max: 1}, nil); !errors.Is(
+			err, unix.EPERM) {
+			t.Errorf("prlimit of guest %d, resource %d: got error %v, want %v", guest, resource,
+				err, unix.EPERM)
 		}
 	}
 	await(t, "no process is left", func() bool {
@@ -292,20 +320,24 @@ func TestInitWithoutProcesses(t *testing.T) {
 		}
 		return strings.HasPrefix(order(t, client, wire.Control{Do: "health"}).Health, "limit_pids")
 	})
-	if got := execute(t, client, "echo no", ""); got.Status != 255 || !strings.Contains(got.Err, "limit_pids") {
+	if got := execute(t, client, "echo no", ""); got.Status != 255 ||
+		!strings.Contains(got.Err, "limit_pids") {
 		t.Errorf("a command: %+v, want a reason", got)
 	}
 	if r := order(t, client, wire.Control{Do: "rescue"}); r.Killed < most {
 		t.Errorf("rescue: %+v, want %d or more", r, most)
 	}
-	await(t, "it is well again", func() bool { return order(t, client, wire.Control{Do: "health"}).Health == "ok" })
+	await(t, "it is well again", func() bool {
+		return order(t, client, wire.Control{Do: "health"}).Health == "ok"
+	})
 }
 
 // guest returns the process ID of the guest in this namespace.
 func (b *pid1) guest(t testing.TB) int {
 	t.Helper()
 	for _, pid := range tree(b.cmd.Process.Pid) {
-		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.HasSuffix(line, []byte("/"+Name+"\x00init\x00")) {
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil &&
+			bytes.HasSuffix(line, []byte("/"+Name+"\x00init\x00")) {
 			return pid
 		}
 	}
@@ -316,7 +348,9 @@ func TestInitStops(t *testing.T) {
 	b := newBox(t, func(c *wire.GuestConfig) { c.Entrypoint = []string{"sleep", "1000"} })
 	client := b.claim(t)
 	order(t, client, wire.Control{Do: "hello"})
-	await(t, "the entrypoint runs", func() bool { return execute(t, client, "pgrep -x sleep", "").Status == 0 })
+	await(t, "the entrypoint runs", func() bool {
+		return execute(t, client, "pgrep -x sleep", "").Status == 0
+	})
 	order(t, client, wire.Control{Do: "stop", GraceMS: 5000})
 	select {
 	case err := <-b.waited:
@@ -338,7 +372,8 @@ func TestInitWithoutConfig(t *testing.T) {
 	} {
 		if tt.name == "bad user" {
 			k := newKeys(t)
-			line, err := json.Marshal(wire.GuestConfig{Version: 1, Socket: "/s", HostKey: k.hostPEM, ClientKey: k.authorized, User: "no-such-user"})
+			line, err := json.Marshal(wire.GuestConfig{Version: 1, Socket: "/s", HostKey: k.hostPEM,
+				ClientKey: k.authorized, User: "no-such-user"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -348,7 +383,8 @@ func TestInitWithoutConfig(t *testing.T) {
 			cmd := unshare(t, "init")
 			cmd.Stdin = strings.NewReader(tt.stdin)
 			out, err := cmd.CombinedOutput()
-			if cmd.ProcessState.ExitCode() != exitConfig || !strings.Contains(string(out), tt.want) || strings.Contains(string(out), "secret") {
+			if cmd.ProcessState.ExitCode() != exitConfig || !strings.Contains(
+				string(out), tt.want) || strings.Contains(string(out), "secret") {
 				t.Errorf("got %q, %v; want status 78 and %q", out, err, tt.want)
 			}
 		})
@@ -388,7 +424,9 @@ func TestInitSocketsOfTheUser(t *testing.T) {
 	b := newBox(t, func(c *wire.GuestConfig) { c.User = fmt.Sprintf("%d:%d", user, user) })
 	client := b.claim(t)
 	halfCloser(t, listenLocal(t, "unix", filepath.Join(closed, "s")))
-	if _, err := dialVia(t, client, wire.ChannelDirectUnix, wire.DirectUnix{Path: filepath.Join(closed, "s")}); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if _, err := dialVia(t, client, wire.ChannelDirectUnix,
+		wire.DirectUnix{Path: filepath.Join(closed, "s")}); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("dial of root's socket: %v, want permission denied", err)
 	}
 	if _, err := client.ListenUnix(filepath.Join(closed, "mine")); err == nil {
@@ -410,7 +448,8 @@ func TestInitSocketsOfTheUser(t *testing.T) {
 	if err := os.Chmod(filepath.Join(own, "peer"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	ch, err := dialVia(t, client, wire.ChannelDirectUnix, wire.DirectUnix{Path: filepath.Join(own, "peer")})
+	ch, err := dialVia(t, client, wire.ChannelDirectUnix,
+		wire.DirectUnix{Path: filepath.Join(own, "peer")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,14 +464,18 @@ func TestInitSocketsOfTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := rc.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || cred.Uid != user || cred.Gid != user {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED); err != nil || cred.Uid != user || cred.Gid != user {
 			t.Errorf("peer: %+v, %v; want user %d", cred, err, user)
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
 	// Afterwards the guest itself is root again, and protected.
-	if got := execute(t, client, "grep -h ^Uid /proc/1/status /proc/1/task/*/status | sort -u | wc -l; id -u; id -G", ""); got.Out != fmt.Sprintf("1\n%d\n%d\n", user, user) {
+	if got := execute(
+		t, client,
+		"grep -h ^Uid /proc/1/status /proc/1/task/*/status | sort -u | wc -l; id -u; id -G",
+		""); got.Out != fmt.Sprintf("1\n%d\n%d\n", user, user) {
 		t.Errorf("afterwards: %+v", got)
 	}
 	if got := execute(t, client, "stat -c %U /proc/1", ""); got.Out != "root\n" {
@@ -445,7 +488,8 @@ func TestInitUser(t *testing.T) {
 	b := newBox(t)
 	client := b.claim(t)
 	const who = `echo "$(id -u) $(id -g) $USER"`
-	if reply := order(t, client, wire.Control{Do: "user", User: "daemon"}); reply.Error == nil || reply.Error.Code != wire.CodeDenied {
+	if reply := order(t, client, wire.Control{Do: "user", User: "daemon"}); reply.Error == nil ||
+		reply.Error.Code != wire.CodeDenied {
 		t.Errorf("before hello: got %+v, want denied", reply.Error)
 	}
 	order(t, client, wire.Control{Do: "hello"})
@@ -460,7 +504,8 @@ func TestInitUser(t *testing.T) {
 		{"0", "0 0 root\n", ""},
 	} {
 		reply := order(t, client, wire.Control{Do: "user", User: tt.user})
-		if reply.Error == nil && tt.code != "" || reply.Error != nil && reply.Error.Code != tt.code {
+		if reply.Error == nil && tt.code != "" || reply.Error != nil &&
+			reply.Error.Code != tt.code {
 			t.Errorf("user %q: got %+v, want code %q", tt.user, reply.Error, tt.code)
 		}
 		if got := execute(t, client, who, ""); got.Out != tt.want {

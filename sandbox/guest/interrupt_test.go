@@ -23,27 +23,34 @@ func TestInterruptSetsid(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSandbox(t)
-			c := openSession(t, s.dial(t), wire.Attach{Session: "main", Create: true, Party: alice}, wire.Handler{})
+			c := openSession(t, s.dial(t), wire.Attach{Session: "main", Create: true, Party: alice},
+				wire.Handler{})
 			ran := make(chan struct{})
 			go func() {
 				defer close(ran)
 				// Its result comes from the interrupt.
-				_, _ = c.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("a", 32),
-					Text: "sh -c '" + test.trap + "setsid sleep 1000 & echo $! >child; while :; do wait; sleep 0.1; done'"})
+				_, _ = c.Request(t.Context(),
+					wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("a", 32),
+						Text: "sh -c '" + test.trap +
+							"setsid sleep 1000 & echo $! >child; while :; do wait; sleep 0.1; done'"})
 			}()
 			var pid int
 			await(t, "the child runs", func() bool {
 				out := execute(t, s.dial(t), "cat child", "").Out
 				pid, _ = strconv.Atoi(strings.TrimSpace(out))
-				return pid > 0 && strings.Contains(execute(t, s.dial(t), fmt.Sprintf("tr '\\0' ' ' </proc/%d/cmdline", pid), "").Out, "sleep 1000")
+				return pid > 0 && strings.Contains(
+					execute(t, s.dial(t), fmt.Sprintf("tr '\\0' ' ' </proc/%d/cmdline", pid),
+						"").Out, "sleep 1000")
 			})
 			r := ask(t, c, wire.Request{Verb: wire.VerbInterrupt})
 			<-ran
-			if r.Phase != wire.PhasePrompt || r.Receipt == nil || strings.Join(r.Receipt.Steps, " ") != test.steps {
+			if r.Phase != wire.PhasePrompt || r.Receipt == nil ||
+				strings.Join(r.Receipt.Steps, " ") != test.steps {
 				t.Fatalf("got %+v, %+v", *r, r.Receipt)
 			}
 			left := test.steps == "^C"
-			if left != slices.Equal(r.Receipt.Left, []int{pid}) || left == slices.Contains(r.Receipt.Died, pid) || left != alive(pid) {
+			if left != slices.Equal(r.Receipt.Left, []int{pid}) ||
+				left == slices.Contains(r.Receipt.Died, pid) || left != alive(pid) {
 				t.Errorf("receipt %+v; the child %d lives: %v", *r.Receipt, pid, alive(pid))
 			}
 		})

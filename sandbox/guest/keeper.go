@@ -92,7 +92,8 @@ func keep() (pid int, err error) {
 		unix.CloseOnExec(keeperFilesFD + i)
 		files[fd] = uintptr(keeperFilesFD + i)
 	}
-	c := command{path: spec.Path, argv: spec.Argv, env: spec.Env, dir: spec.Dir, files: files, ctty: true}
+	c := command{path: spec.Path, argv: spec.Argv, env: spec.Env, dir: spec.Dir, files: files,
+		ctty: true}
 	if spec.Switch {
 		c.account = &syscall.Credential{Uid: spec.UID, Gid: spec.GID, Groups: spec.Groups}
 	}

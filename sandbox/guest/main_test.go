@@ -83,12 +83,14 @@ type sandbox struct {
 func newSandbox(t testing.TB, change ...func(*wire.GuestConfig)) *sandbox {
 	t.Helper()
 	s := &sandbox{keys: newKeys(t), home: shortdir.New(t)}
-	config := wire.GuestConfig{Version: wire.Version, HostKey: s.hostPEM, ClientKey: s.authorized, Name: "demo", Socket: "unused"}
+	config := wire.GuestConfig{Version: wire.Version, HostKey: s.hostPEM, ClientKey: s.authorized,
+		Name: "demo", Socket: "unused"}
 	for _, f := range change {
 		f(&config)
 	}
 	var err error
-	s.Guest, err = New(config, Options{Account: &Account{Name: "tester", UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: s.home, Shell: "/bin/bash"}})
+	s.Guest, err = New(config, Options{Account: &Account{Name: "tester", UID: uint32(os.Getuid()),
+		GID: uint32(os.Getgid()), Home: s.home, Shell: "/bin/bash"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,17 +15,24 @@ const (
 )
 
 // controlChars are the opcodes whose argument is a character.
-var controlChars = map[byte]int{1: unix.VINTR, 2: unix.VQUIT, 3: unix.VERASE, 4: unix.VKILL, 5: unix.VEOF, 6: unix.VEOL,
-	7: unix.VEOL2, 8: unix.VSTART, 9: unix.VSTOP, 10: unix.VSUSP, 12: unix.VREPRINT, 13: unix.VWERASE, 14: unix.VLNEXT,
+var controlChars = map[byte]int{1: unix.VINTR, 2: unix.VQUIT, 3: unix.VERASE, 4: unix.VKILL,
+	5: unix.VEOF, 6: unix.VEOL,
+	7: unix.VEOL2, 8: unix.VSTART, 9: unix.VSTOP, 10: unix.VSUSP, 12: unix.VREPRINT,
+	13: unix.VWERASE, 14: unix.VLNEXT,
 	16: unix.VSWTC, 18: unix.VDISCARD}
 
-var inputFlags = map[byte]uint32{30: unix.IGNPAR, 31: unix.PARMRK, 32: unix.INPCK, 33: unix.ISTRIP, 34: unix.INLCR,
-	35: unix.IGNCR, 36: unix.ICRNL, 37: unix.IUCLC, 38: unix.IXON, 39: unix.IXANY, 40: unix.IXOFF, 41: unix.IMAXBEL, 42: unix.IUTF8}
+var inputFlags = map[byte]uint32{30: unix.IGNPAR, 31: unix.PARMRK, 32: unix.INPCK, 33: unix.ISTRIP,
+	34: unix.INLCR,
+	35: unix.IGNCR, 36: unix.ICRNL, 37: unix.IUCLC, 38: unix.IXON, 39: unix.IXANY, 40: unix.IXOFF,
+	41: unix.IMAXBEL, 42: unix.IUTF8}
 
-var localFlags = map[byte]uint32{50: unix.ISIG, 51: unix.ICANON, 52: unix.XCASE, 53: unix.ECHO, 54: unix.ECHOE, 55: unix.ECHOK,
-	56: unix.ECHONL, 57: unix.NOFLSH, 58: unix.TOSTOP, 59: unix.IEXTEN, 60: unix.ECHOCTL, 61: unix.ECHOKE, 62: unix.PENDIN}
+var localFlags = map[byte]uint32{50: unix.ISIG, 51: unix.ICANON, 52: unix.XCASE, 53: unix.ECHO,
+	54: unix.ECHOE, 55: unix.ECHOK,
+	56: unix.ECHONL, 57: unix.NOFLSH, 58: unix.TOSTOP, 59: unix.IEXTEN, 60: unix.ECHOCTL,
+	61: unix.ECHOKE, 62: unix.PENDIN}
 
-var outputFlags = map[byte]uint32{70: unix.OPOST, 71: unix.OLCUC, 72: unix.ONLCR, 73: unix.OCRNL, 74: unix.ONOCR, 75: unix.ONLRET}
+var outputFlags = map[byte]uint32{70: unix.OPOST, 71: unix.OLCUC, 72: unix.ONLCR, 73: unix.OCRNL,
+	74: unix.ONOCR, 75: unix.ONLRET}
 
 // applyModes applies a pty-req's encoded modes to t. It skips modes that this system does not have,
 // and stops at a truncated entry.

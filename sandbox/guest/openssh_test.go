@@ -57,7 +57,8 @@ LogLevel ERROR
 // run runs a program and returns its output, its errors and its exit status.
 func (o *openssh) run(stdin, program string, args ...string) (string, string, int) {
 	o.t.Helper()
-	cmd := exec.CommandContext(o.t.Context(), program, append(append([]string{}, o.args...), args...)...)
+	cmd := exec.CommandContext(o.t.Context(), program,
+		append(append([]string{}, o.args...), args...)...)
 	var out, errout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = strings.NewReader(stdin), &out, &errout, o.dir
 	cmd.Env = append(os.Environ(), "LC_TEST=from-client")
@@ -92,7 +93,8 @@ func TestOpenSSH(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			out, errout, status := o.run(tt.stdin, "ssh", tt.args...)
 			if out != tt.out || errout != tt.errout || status != tt.status {
-				t.Errorf("got %q, %q, %d; want %q, %q, %d", out, errout, status, tt.out, tt.errout, tt.status)
+				t.Errorf("got %q, %q, %d; want %q, %q, %d", out, errout, status, tt.out, tt.errout,
+					tt.status)
 			}
 		})
 	}
@@ -140,9 +142,12 @@ func TestOpenSSHForwards(t *testing.T) {
 	o := newOpenSSH(t, s)
 	service := listenLocal(t, "tcp", "127.0.0.1:0")
 	halfCloser(t, service)
-	near, far, ctl := filepath.Join(o.dir, "near"), filepath.Join(s.home, "far"), filepath.Join(o.dir, "ctl")
-	master := exec.CommandContext(t.Context(), "ssh", append(append([]string{}, o.args...), "-N", "-M", "-S", ctl,
-		"-L", near+":"+service.Addr().String(), "-R", far+":"+service.Addr().String(), "-o", "ExitOnForwardFailure=yes", "demo")...)
+	near, far, ctl := filepath.Join(o.dir, "near"), filepath.Join(s.home, "far"),
+		filepath.Join(o.dir, "ctl")
+	master := exec.CommandContext(t.Context(), "ssh",
+		append(append([]string{}, o.args...), "-N", "-M", "-S", ctl,
+			"-L", near+":"+service.Addr().String(), "-R", far+":"+service.Addr().String(), "-o",
+			"ExitOnForwardFailure=yes", "demo")...)
 	master.Stderr = os.Stderr
 	if err := master.Start(); err != nil {
 		t.Fatal(err)
@@ -163,11 +168,13 @@ func TestOpenSSHForwards(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if out, errout, status := o.run("", "ssh", "-S", ctl, "demo", "echo shared"); out != "shared\n" || status != 0 {
+		if out, errout, status := o.run("", "ssh", "-S", ctl, "demo",
+			"echo shared"); out != "shared\n" || status != 0 {
 			t.Errorf("a session of the shared connection: %q, %q, %d", out, errout, status)
 		}
 	}
-	if out, errout, status := o.run("hello", "ssh", "-W", service.Addr().String(), "demo"); out != "read 5 bytes, <nil>" || status != 0 {
+	if out, errout, status := o.run("hello", "ssh", "-W", service.Addr().String(),
+		"demo"); out != "read 5 bytes, <nil>" || status != 0 {
 		t.Errorf("-W: %q, %q, %d", out, errout, status)
 	}
 }

@@ -31,9 +31,11 @@ func (p *program) setUpPassed() (slave int, err error) {
 	slave = p.passed.File(0)
 	var device uint64
 	if p.g.ptys.Add(1) > maxPtys {
-		err = ptysError("sessions and channels of the sandbox use all of its " + strconv.Itoa(maxPtys))
+		err = ptysError("sessions and channels of the sandbox use all of its " +
+			strconv.Itoa(maxPtys))
 		// Fails if it is not a terminal.
-	} else if err = updateTerminal(slave, func(t *unix.Termios) { t.Iflag |= unix.IUTF8 }); err == nil {
+	} else if err = updateTerminal(slave,
+		func(t *unix.Termios) { t.Iflag |= unix.IUTF8 }); err == nil {
 		device, err = giveTerminal(slave, p.account)
 	}
 	if err != nil {

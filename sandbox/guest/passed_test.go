@@ -15,7 +15,8 @@ import (
 // dialPassing logs in over a unix socket, like a daemon.
 func (s *sandbox) dialPassing(t *testing.T) (*ssh.Client, *stdio.Socket) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,9 @@ func TestPassedOrNothing(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ok, err := ch.SendRequest(wire.DescriptorsRequest, true, wire.Marshal(wire.Descriptors{Batch: batch, Request: tt.request, Payload: tt.payload}))
+				ok, err := ch.SendRequest(wire.DescriptorsRequest, true,
+					wire.Marshal(wire.Descriptors{Batch: batch, Request: tt.request,
+						Payload: tt.payload}))
 				if err != nil && !tt.again { // the program may have ended by then, with its channel
 					t.Fatal(err)
 				}
@@ -141,7 +144,8 @@ func TestOffer(t *testing.T) {
 	client, files := s.dialPassing(t)
 	ask := func(c *ssh.Client, batch uint64) (bool, []byte) {
 		t.Helper()
-		ok, answer, err := c.SendRequest(wire.DescriptorsRequest, true, wire.Marshal(wire.Descriptors{Batch: batch}))
+		ok, answer, err := c.SendRequest(wire.DescriptorsRequest, true,
+			wire.Marshal(wire.Descriptors{Batch: batch}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +157,8 @@ func TestOffer(t *testing.T) {
 	if ok, _ := ask(s.dial(t), 0); ok {
 		t.Error("taken over TCP")
 	}
-	if ok, _, err := client.SendRequest(wire.DescriptorsRequest, true, []byte("x")); ok || err != nil {
+	if ok, _, err := client.SendRequest(wire.DescriptorsRequest, true, []byte("x")); ok ||
+		err != nil {
 		t.Errorf("malformed: %v, %v", ok, err)
 	}
 	for range 3 {
@@ -170,7 +175,8 @@ func TestOffer(t *testing.T) {
 		if len(got) != 1 {
 			t.Fatalf("%d descriptors came", len(got))
 		}
-		if flags, err := unix.FcntlInt(uintptr(got[0]), unix.F_GETFL, 0); err != nil || flags&unix.O_PATH == 0 {
+		if flags, err := unix.FcntlInt(uintptr(got[0]), unix.F_GETFL, 0); err != nil ||
+			flags&unix.O_PATH == 0 {
 			t.Errorf("flags %#x, %v: want a name, not an open file", flags, err)
 		}
 		stdio.CloseAll(got...)

@@ -69,7 +69,8 @@ func parseStat(pid int, b []byte) (process, bool) {
 	if err1 != nil || err2 != nil || err3 != nil {
 		return process{}, false
 	}
-	return process{pid: pid, parent: parent, group: group, session: session, zombie: f[0][0] == 'Z' || f[0][0] == 'X'}, true
+	return process{pid: pid, parent: parent, group: group, session: session,
+		zombie: f[0][0] == 'Z' || f[0][0] == 'X'}, true
 }
 
 // tree returns the living descendants of the given processes, without these, in order.

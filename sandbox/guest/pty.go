@@ -37,14 +37,16 @@ type pty struct {
 func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 	if count.Add(1) > maxPtys {
 		count.Add(-1)
-		return nil, nil, ptysError("sessions and channels of the sandbox use all of its " + strconv.Itoa(maxPtys))
+		return nil, nil, ptysError("sessions and channels of the sandbox use all of its " +
+			strconv.Itoa(maxPtys))
 	}
 	master, slave, err := openPair()
 	if err != nil {
 		count.Add(-1)
 		// devpts_new_index in the kernel: the max option of the mount, or kernel.pty.max
 		if errors.Is(err, unix.ENOSPC) {
-			return nil, nil, ptysError("programs in the sandbox or elsewhere on the machine use all of them")
+			return nil, nil,
+				ptysError("programs in the sandbox or elsewhere on the machine use all of them")
 		}
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
@@ -60,7 +62,8 @@ func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 	return p, slave, nil
 }
 
-// giveTerminal makes the account the owner of a slave, as login(1) does, and returns its device number.
+// giveTerminal makes the account the owner of a slave, as login(1) does, and returns its device
+// number.
 func giveTerminal(slave int, a Account) (device uint64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(slave, &st); err != nil {
@@ -144,8 +147,9 @@ func (p *pty) update(f func(*unix.Termios)) error {
 
 // resizeTerminal sets the size of a terminal, by either of its sides.
 func resizeTerminal(fd, cols, rows int, width, height uint32) error {
-	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows),
-		Xpixel: uint16(min(width, 0xffff)), Ypixel: uint16(min(height, 0xffff))})
+	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ,
+		&unix.Winsize{Col: uint16(cols), Row: uint16(rows),
+			Xpixel: uint16(min(width, 0xffff)), Ypixel: uint16(min(height, 0xffff))})
 }
 
 // updateTerminal changes the modes of a terminal, by either of its sides: on a master the calls

@@ -14,7 +14,8 @@ import (
 )
 
 // onTerminal runs a command on a terminal and returns its output and exit status.
-func onTerminal(t testing.TB, client *ssh.Client, modes ssh.TerminalModes, cols, rows int, command, input string) (string, int) {
+func onTerminal(t testing.TB, client *ssh.Client, modes ssh.TerminalModes, cols, rows int, command,
+	input string) (string, int) {
 	t.Helper()
 	sess, err := client.NewSession()
 	if err != nil {
@@ -57,7 +58,8 @@ func TestPty(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, status := onTerminal(t, client, tt.modes, tt.cols, tt.rows, tt.command, tt.input)
 			if got != tt.want || status != tt.status {
-				t.Errorf("%s: got %q, status %d; want %q, %d", tt.command, got, status, tt.want, tt.status)
+				t.Errorf("%s: got %q, status %d; want %q, %d", tt.command, got, status, tt.want,
+					tt.status)
 			}
 		})
 	}
@@ -69,10 +71,13 @@ func TestPtyOutputIsExact(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
 	want := strings.ReplaceAll(sequence(3000), "\n", "\r\n")
-	for i, command := range []string{"seq 1 3000; exit 7", "trap '' HUP; sleep 30 & seq 1 3000; exit 7"} {
+	for i, command := range []string{"seq 1 3000; exit 7",
+		"trap '' HUP; sleep 30 & seq 1 3000; exit 7"} {
 		for range 50 {
-			if got, status := onTerminal(t, client, nil, 80, 24, command, ""); got != want || status != 7 {
-				t.Fatalf("command %d: got %d bytes and status %d, want %d and 7", i, len(got), status, len(want))
+			if got, status := onTerminal(t, client, nil, 80, 24, command, ""); got != want ||
+				status != 7 {
+				t.Fatalf("command %d: got %d bytes and status %d, want %d and 7", i, len(got),
+					status, len(want))
 			}
 		}
 	}
@@ -130,7 +135,8 @@ func TestPtyShell(t *testing.T) {
 func TestPtyLimit(t *testing.T) {
 	var count atomic.Int32
 	count.Store(maxPtys)
-	if _, _, err := openPty(&count, Account{}); !errors.Is(err, &wire.Error{Code: wire.CodeLimitPtys}) {
+	if _, _, err := openPty(&count, Account{}); !errors.Is(
+		err, &wire.Error{Code: wire.CodeLimitPtys}) {
 		t.Errorf("got %v, want limit_ptys", err)
 	}
 	if count.Load() != maxPtys {
@@ -140,9 +146,11 @@ func TestPtyLimit(t *testing.T) {
 
 func TestApplyModes(t *testing.T) {
 	var m unix.Termios
-	applyModes(&m, string([]byte{53, 0, 0, 0, 1, 3, 0, 0, 0, 8, 1, 0, 0, 0, 255, 36, 0, 0, 0, 1, 36, 0, 0, 0, 0, 72, 0, 0, 0, 1,
+	applyModes(&m, string([]byte{53, 0, 0, 0, 1, 3, 0, 0, 0, 8, 1, 0, 0, 0, 255, 36, 0, 0, 0, 1, 36,
+		0, 0, 0, 0, 72, 0, 0, 0, 1,
 		92, 0, 0, 0, 1, 91, 0, 0, 0, 1, 129, 0, 0, 0x96, 0, 0, 50, 0, 0, 0, 1}))
-	if m.Lflag != unix.ECHO || m.Iflag != 0 || m.Oflag != unix.ONLCR || m.Cflag != unix.CS8|unix.PARENB || m.Cc[unix.VERASE] != 8 || m.Cc[unix.VINTR] != 0 {
+	if m.Lflag != unix.ECHO || m.Iflag != 0 || m.Oflag != unix.ONLCR ||
+		m.Cflag != unix.CS8|unix.PARENB || m.Cc[unix.VERASE] != 8 || m.Cc[unix.VINTR] != 0 {
 		t.Errorf("got %+v", m) // ISIG after the end does not count
 	}
 }

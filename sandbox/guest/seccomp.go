@@ -53,7 +53,8 @@ func blockReserving() error {
 	filter := reservingFilter(abis[runtime.GOARCH])
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// For all threads at once, and later ones inherit it.
-	if _, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); e != 0 {
 		return fmt.Errorf("seccomp: %w", e)
 	}
 	return nil

@@ -79,7 +79,8 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	c := &client{g: g, conn: sconn, ctx: ctx, socket: socket, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
+	c := &client{g: g, conn: sconn, ctx: ctx, socket: socket,
+		slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
 	sconn.Serve(sshconn.Handler{Request: c.serveRequest, Channel: c.serveChannel})
 	cancel()
 	c.closeForwards()
@@ -132,7 +133,8 @@ func (c *client) serveChannel(ch *sshconn.NewChannel) {
 	select {
 	case c.slots <- struct{}{}:
 	default:
-		ch.Refuse(ssh.ResourceShortage, fmt.Sprintf("more than %d channels on one connection", maxChannels))
+		ch.Refuse(ssh.ResourceShortage, fmt.Sprintf("more than %d channels on one connection",
+			maxChannels))
 		return
 	}
 	c.wg.Go(func() {
@@ -187,7 +189,8 @@ func (c *client) serveControl(r *ssh.Request) {
 	case !c.control.Load():
 		answer.Error = wire.Errorf(wire.CodeDenied, "say hello first")
 	case ctl.Do == "user":
-		answer = wire.ControlReply{Version: wire.Version, Software: Software, Error: c.setUser(ctl.User)}
+		answer = wire.ControlReply{Version: wire.Version, Software: Software,
+			Error: c.setUser(ctl.User)}
 	default:
 		answer = c.g.Control(c.ctx, ctl)
 	}
@@ -207,11 +210,13 @@ func (c *client) setUser(spec string) *wire.Error {
 	}
 	a, err := lookupAccount(c.g.etc, spec)
 	if err != nil {
-		return &wire.Error{Code: wire.CodeNotFound, Message: err.Error(), Hint: "name a user of the sandbox's /etc/passwd, or a uid"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: err.Error(),
+			Hint: "name a user of the sandbox's /etc/passwd, or a uid"}
 	}
 	own := c.g.user()
 	if !c.g.switches && (a.UID != own.UID || a.GID != own.GID) {
-		return wire.Errorf(wire.CodeDenied, "user %q: the guest is not root, and runs programs as %s only", spec, own.Name)
+		return wire.Errorf(wire.CodeDenied,
+			"user %q: the guest is not root, and runs programs as %s only", spec, own.Name)
 	}
 	c.account.Store(&a)
 	return nil

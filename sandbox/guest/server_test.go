@@ -167,16 +167,19 @@ func TestManyChannels(t *testing.T) {
 func TestControl(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
-	if r := order(t, client, wire.Control{Do: "health"}); r.Error == nil || r.Error.Code != wire.CodeDenied {
+	if r := order(t, client, wire.Control{Do: "health"}); r.Error == nil ||
+		r.Error.Code != wire.CodeDenied {
 		t.Errorf("before hello: %+v, want denied", r)
 	}
-	if r := order(t, client, wire.Control{Do: "hello"}); r.Version != wire.Version || r.Software != Software || r.Error != nil {
+	if r := order(t, client, wire.Control{Do: "hello"}); r.Version != wire.Version ||
+		r.Software != Software || r.Error != nil {
 		t.Errorf("hello: %+v", r)
 	}
 	if r := order(t, client, wire.Control{Do: "health"}); r.Health != "ok" {
 		t.Errorf("health: %+v, want ok", r)
 	}
-	if r := order(t, client, wire.Control{Do: "dance"}); r.Error == nil || r.Error.Code != wire.CodeUnavailable {
+	if r := order(t, client, wire.Control{Do: "dance"}); r.Error == nil ||
+		r.Error.Code != wire.CodeUnavailable {
 		t.Errorf("unknown order: %+v", r)
 	}
 	if ok, _, err := client.SendRequest(wire.ControlRequest, true, []byte("{")); ok || err != nil {
@@ -226,11 +229,13 @@ func TestHealthOfABrokenSandbox(t *testing.T) {
 	if err := os.Chmod(shell, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.health(t.Context()); !strings.HasPrefix(got, "broken: ") || !strings.Contains(got, shell+" ended") {
+	if got := s.health(t.Context()); !strings.HasPrefix(got, "broken: ") ||
+		!strings.Contains(got, shell+" ended") {
 		t.Errorf("got %q, want broken and which shell", got)
 	}
 	writeFile(t, s.home, "shell", "#!/no/such/interpreter\n")
-	if got := s.health(t.Context()); !strings.HasPrefix(got, "broken: ") || !strings.Contains(got, "no such file") {
+	if got := s.health(t.Context()); !strings.HasPrefix(got, "broken: ") ||
+		!strings.Contains(got, "no such file") {
 		t.Errorf("got %q, want broken and why", got)
 	}
 }
@@ -238,8 +243,10 @@ func TestHealthOfABrokenSandbox(t *testing.T) {
 func TestRescue(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
-	c := openSession(t, client, wire.Attach{Session: "main", Create: true, Party: alice}, wire.Handler{})
-	if got := execute(t, client, "for i in 1 2 3; do setsid sleep 1000 & done; echo started", ""); got.Out != "started\n" {
+	c := openSession(t, client, wire.Attach{Session: "main", Create: true, Party: alice},
+		wire.Handler{})
+	if got := execute(t, client, "for i in 1 2 3; do setsid sleep 1000 & done; echo started",
+		""); got.Out != "started\n" {
 		t.Fatalf("%+v", got)
 	}
 	sess, err := client.NewSession()
@@ -259,7 +266,8 @@ func TestRescue(t *testing.T) {
 	var reply wire.Reply
 	await(t, "the session is dead", func() bool {
 		reply, err = c.Request(t.Context(), wire.Request{Verb: wire.VerbList})
-		return err != nil || len(reply.Sessions) == 1 && reply.Sessions[0].State.Phase == wire.PhaseDead
+		return err != nil || len(reply.Sessions) == 1 &&
+			reply.Sessions[0].State.Phase == wire.PhaseDead
 	})
 	if err != nil || reply.Sessions[0].State.Reason != "rescued" {
 		t.Errorf("session: %+v, %v; want dead, rescued", reply.Sessions, err)
@@ -271,7 +279,8 @@ func TestRescue(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	s := newSandbox(t, func(c *wire.GuestConfig) {
-		c.Entrypoint = []string{"sh", "-c", "trap 'echo bye >bye; exit 0' USR1; echo up >up; while :; do sleep 0.01; done"}
+		c.Entrypoint = []string{"sh", "-c",
+			"trap 'echo bye >bye; exit 0' USR1; echo up >up; while :; do sleep 0.01; done"}
 		c.StopSignal = "SIGUSR1"
 	})
 	s.Begin(t.Context())
@@ -281,10 +290,12 @@ func TestStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sess.Start("trap '' HUP TERM; echo up >ignores; while :; do sleep 1; done"); err != nil {
+	if err := sess.Start(
+		"trap '' HUP TERM; echo up >ignores; while :; do sleep 1; done"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the program ignores the signals", func() bool { return executeOK(t, s, "test -s ignores") })
+	await(t, "the program ignores the signals",
+		func() bool { return executeOK(t, s, "test -s ignores") })
 	began := time.Now()
 	if r := order(t, client, wire.Control{Do: "hello"}); r.Error != nil {
 		t.Fatalf("hello: %+v", r)
@@ -311,7 +322,8 @@ func executeOK(t testing.TB, s *sandbox, command string) bool {
 
 func TestConfigRefused(t *testing.T) {
 	k := newKeys(t)
-	good := wire.GuestConfig{Version: wire.Version, HostKey: k.hostPEM, ClientKey: k.authorized, Socket: "/s"}
+	good := wire.GuestConfig{Version: wire.Version, HostKey: k.hostPEM, ClientKey: k.authorized,
+		Socket: "/s"}
 	for _, tt := range []struct {
 		name   string
 		change func(*wire.GuestConfig)
@@ -356,7 +368,8 @@ func TestConfigRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := readConfig(tt.in, tt.timeout)
-			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			if tt.want == "" && err != nil || tt.want != "" &&
+				(err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {

@@ -23,7 +23,8 @@ import (
 const entrypoint = "entrypoint"
 
 func (g *Guest) newSessions() *session.Set {
-	return session.NewSet(session.Options{Start: g.startTerminal, Shell: g.shell, Prober: proc.Prober{}, Pause: proc.Pause, Name: g.config.Name,
+	return session.NewSet(session.Options{Start: g.startTerminal, Shell: g.shell,
+		Prober: proc.Prober{}, Pause: proc.Pause, Name: g.config.Name,
 		Counters: counters, MaxSessions: g.config.Sessions, Log: g.log})
 }
 
@@ -33,7 +34,8 @@ func (g *Guest) Begin(ctx context.Context) {
 	if len(g.config.Entrypoint) == 0 {
 		return
 	}
-	if err := g.sessions.Begin(ctx, entrypoint, wire.Start{Argv: g.config.Entrypoint, Bare: true}); err != nil {
+	if err := g.sessions.Begin(ctx, entrypoint,
+		wire.Start{Argv: g.config.Entrypoint, Bare: true}); err != nil {
 		g.log.Error("entrypoint", "argv", g.config.Entrypoint, "err", err)
 	}
 }
@@ -64,11 +66,13 @@ func (g *Guest) shell() session.Shell {
 // as parent.
 func (g *Guest) startTerminal(ctx context.Context, start session.Start) (session.Terminal, error) {
 	a := g.user()
-	spec := keeperSpec{Argv: start.Argv, Dir: g.startDir(a, start.Dir), Switch: g.switches, UID: a.UID, GID: a.GID, Groups: a.Groups}
+	spec := keeperSpec{Argv: start.Argv, Dir: g.startDir(a, start.Dir), Switch: g.switches,
+		UID: a.UID, GID: a.GID, Groups: a.Groups}
 	if len(spec.Argv) == 0 {
 		shell := shellOf(a)
 		if shell == "" {
-			return nil, wire.Errorf(wire.CodeUnavailable, "this image has no shell; a session needs a program to run")
+			return nil, wire.Errorf(wire.CodeUnavailable,
+				"this image has no shell; a session needs a program to run")
 		}
 		spec.Argv = []string{shell}
 	}
@@ -107,7 +111,8 @@ func (g *Guest) startTerminal(ctx context.Context, start session.Start) (session
 }
 
 // launch starts the keeper and waits until it has started the process.
-func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, files []session.File) error {
+func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File,
+	files []session.File) error {
 	specR, specW, err := os.Pipe()
 	if err != nil {
 		return err
@@ -146,7 +151,9 @@ func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, 
 		statusR.Close()
 		_ = t.g.children.signal(t.keeper, unix.SIGKILL) // the keeper may have failed and ended
 		if errors.Is(err, io.EOF) && pidsFull() {
-			return &wire.Error{Code: wire.CodeLimitPids, Message: "the sandbox is at its limit of processes", Hint: "rescue ends all of them"}
+			return &wire.Error{Code: wire.CodeLimitPids,
+				Message: "the sandbox is at its limit of processes",
+				Hint:    "rescue ends all of them"}
 		}
 		return fmt.Errorf("session %s: %w", t.session, err)
 	}

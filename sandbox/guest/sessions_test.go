@@ -25,7 +25,8 @@ func openSession(t testing.TB, client *ssh.Client, a wire.Attach, h wire.Handler
 		t.Fatal(err)
 	}
 	go ssh.DiscardRequests(reqs)
-	if ok, err := ch.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem})); !ok || err != nil {
+	if ok, err := ch.SendRequest(wire.RequestSubsystem, true,
+		wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem})); !ok || err != nil {
 		t.Fatalf("subsystem: %v, %v", ok, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,8 +53,11 @@ func ask(t testing.TB, c *wire.Client, r wire.Request) *wire.Result {
 var alice = &wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive, ID: "1"}
 
 func TestSessionRun(t *testing.T) {
-	s := newSandbox(t, func(c *wire.GuestConfig) { c.Env = []string{"IMAGE=yes", "PATH=/usr/bin:/bin:/image"} })
-	c := openSession(t, s.dial(t), wire.Attach{Session: "main", Create: true, Party: alice}, wire.Handler{})
+	s := newSandbox(t, func(c *wire.GuestConfig) {
+		c.Env = []string{"IMAGE=yes", "PATH=/usr/bin:/bin:/image"}
+	})
+	c := openSession(t, s.dial(t), wire.Attach{Session: "main", Create: true, Party: alice},
+		wire.Handler{})
 	for i, tt := range []struct {
 		command, want string
 		status        int
@@ -65,8 +69,10 @@ func TestSessionRun(t *testing.T) {
 		{"stty size", "50 200", 0},
 		{"env | grep -c -e NONCE -e GOMAXPROCS", "0", 1},
 	} {
-		r := ask(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command, Op: strings.Repeat("0", 31) + strconv.Itoa(i)})
-		if r.Ended != wire.Done || r.ExitCode == nil || *r.ExitCode != tt.status || strings.TrimSpace(r.Output) != tt.want {
+		r := ask(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command,
+			Op: strings.Repeat("0", 31) + strconv.Itoa(i)})
+		if r.Ended != wire.Done || r.ExitCode == nil || *r.ExitCode != tt.status ||
+			strings.TrimSpace(r.Output) != tt.want {
 			t.Errorf("%s: got %+v, want %d %q", tt.command, *r, tt.status, tt.want)
 		}
 	}
@@ -77,9 +83,11 @@ func TestSessionRun(t *testing.T) {
 func TestSessionCloseEndsItsTree(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
-	c := openSession(t, client, wire.Attach{Session: "main", Create: true, Party: alice}, wire.Handler{})
+	c := openSession(t, client, wire.Attach{Session: "main", Create: true, Party: alice},
+		wire.Handler{})
 	r := ask(t, c, wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("a", 32),
-		Text: "(setsid sh -c 'trap \"\" HUP TERM; echo $$ >pid; while :; do sleep 1; done' >/dev/null 2>&1 &); while ! [ -s pid ]; do :; done; cat pid"})
+		Text: "(setsid sh -c 'trap \"\" HUP TERM; echo $$ >pid; while :; do sleep 1; done' " +
+			">/dev/null 2>&1 &); while ! [ -s pid ]; do :; done; cat pid"})
 	pid, err := strconv.Atoi(strings.TrimSpace(r.Output))
 	if err != nil {
 		t.Fatalf("%+v: %v", r, err)
@@ -91,11 +99,14 @@ func TestSessionCloseEndsItsTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the daemon is gone", func() bool { return !alive(pid) })
-	await(t, "the terminal is released", func() bool { return s.ptys.Load() == 0 && len(s.other()) == 0 })
+	await(t, "the terminal is released",
+		func() bool { return s.ptys.Load() == 0 && len(s.other()) == 0 })
 }
 
 func TestEntrypoint(t *testing.T) {
-	s := newSandbox(t, func(c *wire.GuestConfig) { c.Entrypoint = []string{"sh", "-c", "echo started in $PWD; exit 3"} })
+	s := newSandbox(t, func(c *wire.GuestConfig) {
+		c.Entrypoint = []string{"sh", "-c", "echo started in $PWD; exit 3"}
+	})
 	s.Begin(t.Context())
 	var state wire.State
 	await(t, "the entrypoint ends", func() bool {
@@ -129,7 +140,9 @@ func terminalOf(t testing.TB, g *Guest, argv ...string) session.Local {
 
 func TestTerminal(t *testing.T) {
 	s := newSandbox(t)
-	term := terminalOf(t, s.Guest, "sh", "-c", "stty -echo -icanon; echo ready; until [ -e go ]; do sleep 0.01; done; stty icanon; read b; echo got $b; exit 4")
+	term := terminalOf(t, s.Guest, "sh", "-c",
+		"stty -echo -icanon; echo ready; until [ -e go ]; do sleep 0.01; done; stty icanon; read "+
+			"b; echo got $b; exit 4")
 	expect(t, term, "ready\r\n")
 	tree, err := term.Tree()
 	if err != nil || len(tree) == 0 || tree[0] != term.TTY().SessionPID {
@@ -215,11 +228,13 @@ func TestTerminalRefusals(t *testing.T) {
 	s := newSandbox(t)
 	start := session.Start{Session: "test"}
 	start.Argv = []string{"no-such-program"}
-	if _, err := s.startTerminal(t.Context(), start); err == nil || !strings.Contains(err.Error(), "no-such-program: not found") {
+	if _, err := s.startTerminal(t.Context(), start); err == nil ||
+		!strings.Contains(err.Error(), "no-such-program: not found") {
 		t.Errorf("got %v, want not found", err)
 	}
 	start.Argv = []string{writeFile(t, s.home, "text", "no program")}
-	if _, err := s.startTerminal(t.Context(), start); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if _, err := s.startTerminal(t.Context(), start); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("got %v, want permission denied", err)
 	}
 	await(t, "nothing is left", func() bool { return s.ptys.Load() == 0 && len(s.other()) == 0 })

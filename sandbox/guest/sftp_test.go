@@ -53,7 +53,8 @@ func packet(kind byte, fields ...any) []byte {
 func TestSFTPHostile(t *testing.T) {
 	s := newSandbox(t)
 	client := s.dial(t)
-	held := openSession(t, s.dial(t), wire.Attach{Session: "main", Create: true, Party: alice}, wire.Handler{})
+	held := openSession(t, s.dial(t), wire.Attach{Session: "main", Create: true, Party: alice},
+		wire.Handler{})
 	if err := os.WriteFile(filepath.Join(s.home, "file"), []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +80,13 @@ func TestSFTPHostile(t *testing.T) {
 		{"path that is no UTF-8", packet(sftpRealpath, uint32(1), "\xff\xfe\x1b[2J\n")},
 		{"symlink loop", packet(sftpOpen, uint32(1), "loop", uint32(1), uint32(0))},
 		{"handles that are none", append(packet(sftpRead, uint32(1), "no", uint64(0), uint32(10)), packet(sftpReaddir, uint32(2), strings.Repeat("h", 100000))...)},
-		{"read of 4 GB at the end of the world", append(packet(sftpOpen, uint32(1), "file", uint32(1), uint32(0)),
-			repeat(50, packet(sftpRead, uint32(2), "0", uint64(1<<64-1), uint32(most)))...)},
+		{"read of 4 GB at the end of the world",
+			append(packet(sftpOpen, uint32(1), "file", uint32(1), uint32(0)),
+				repeat(50, packet(sftpRead, uint32(2), "0", uint64(1<<64-1), uint32(most)))...)},
 		{"read of 4 GB", append(packet(sftpOpen, uint32(1), "/dev/zero", uint32(1), uint32(0)),
 			repeat(50, packet(sftpRead, uint32(2), "0", uint64(0), uint32(most)))...)},
-		{"write past every file", append(packet(sftpOpen, uint32(1), "new", uint32(0x1a), uint32(0)),
+		{"write past every file", append(
+			packet(sftpOpen, uint32(1), "new", uint32(0x1a), uint32(0)),
 			packet(sftpWrite, uint32(2), "0", uint64(1<<63), "x")...)},
 		{"one request-id for all", append(repeat(500, packet(sftpOpendir, uint32(7), ".")), repeat(500, packet(sftpClose, uint32(7), "0"))...)},
 		{"10,000 handles", repeat(10000, packet(sftpOpen, uint32(1), "file", uint32(1), uint32(0)))},
@@ -98,7 +101,8 @@ func TestSFTPHostile(t *testing.T) {
 			defer ch.Close()
 			ended := make(chan struct{})
 			go func() { ssh.DiscardRequests(reqs); close(ended) }()
-			if ok, err := ch.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP})); !ok || err != nil {
+			if ok, err := ch.SendRequest(wire.RequestSubsystem, true,
+				wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP})); !ok || err != nil {
 				t.Fatalf("subsystem: %v, %v", ok, err)
 			}
 			answers := make(chan int64, 1)
@@ -124,10 +128,12 @@ func TestSFTPHostile(t *testing.T) {
 			}
 		})
 	}
-	if r := ask(t, held, wire.Request{Verb: wire.VerbRun, Text: "echo here"}); r.Output != "here\n" {
+	if r := ask(t, held, wire.Request{Verb: wire.VerbRun,
+		Text: "echo here"}); r.Output != "here\n" {
 		t.Errorf("the session afterwards: %+v", r)
 	}
-	if got, err := os.ReadFile(filepath.Join(s.home, "file")); err != nil || string(got) != "content" {
+	if got, err := os.ReadFile(filepath.Join(s.home, "file")); err != nil ||
+		string(got) != "content" {
 		t.Errorf("the file afterwards: %q, %v", got, err)
 	}
 }

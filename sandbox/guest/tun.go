@@ -44,7 +44,8 @@ func setUpTun(tun int) error {
 	if err := unix.IoctlIfreq(tun, unix.TUNSETIFF, r); err != nil {
 		return fmt.Errorf("TUNSETIFF: %w", err)
 	}
-	if err := unix.IoctlSetInt(tun, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4); err != nil {
+	if err := unix.IoctlSetInt(tun, unix.TUNSETOFFLOAD,
+		unix.TUN_F_CSUM|unix.TUN_F_TSO4); err != nil {
 		return fmt.Errorf("TUNSETOFFLOAD: %w", err)
 	}
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -108,7 +109,8 @@ func routeAll(s int) error {
 	}
 	r := rtentry{flags: unix.RTF_UP, device: name}
 	r.dst.Family, r.mask.Family = unix.AF_INET, unix.AF_INET
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCADDRT, uintptr(unsafe.Pointer(&r))); e != 0 {
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCADDRT,
+		uintptr(unsafe.Pointer(&r))); e != 0 {
 		return fmt.Errorf("route: %w", e)
 	}
 	return nil

@@ -53,7 +53,9 @@ func prepareImage(etc string, c wire.GuestConfig) error {
 	}
 	// sudo removes the variables of a network proxy, those of wire.ProxyEnv. Its * matches at most
 	// one _, so NODE_USE_ENV_PROXY is listed by itself.
-	rule := fmt.Sprintf("Defaults env_keep += \"*_proxy *_PROXY NODE_USE_ENV_PROXY\"\n#%d ALL=(ALL:ALL) NOPASSWD: ALL\n", a.UID)
+	rule := fmt.Sprintf(
+		"Defaults env_keep += \"*_proxy *_PROXY NODE_USE_ENV_PROXY\"\n#%d ALL=(ALL:ALL) "+
+			"NOPASSWD: ALL\n", a.UID)
 	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
 }
 
@@ -69,7 +71,8 @@ func makeAccount(etc string, c wire.GuestConfig) error {
 		return nil
 	}
 	name := c.Account
-	if other, err := findEntry(filepath.Join(etc, "passwd"), 7, func(f []string) bool { return f[0] == name }); err != nil {
+	if other, err := findEntry(filepath.Join(etc, "passwd"), 7,
+		func(f []string) bool { return f[0] == name }); err != nil {
 		return err
 	} else if other != nil {
 		name = "user" + uid
@@ -82,10 +85,12 @@ func makeAccount(etc string, c wire.GuestConfig) error {
 		return err
 	}
 	shell := shellOf(Account{})
-	if err := appendLine(filepath.Join(etc, "passwd"), strings.Join([]string{name, "*", uid, gid, "", home, shell}, ":")); err != nil {
+	if err := appendLine(filepath.Join(etc, "passwd"),
+		strings.Join([]string{name, "*", uid, gid, "", home, shell}, ":")); err != nil {
 		return err
 	}
-	group, err := findEntry(filepath.Join(etc, "group"), 3, func(f []string) bool { return f[0] == name || f[2] == gid })
+	group, err := findEntry(filepath.Join(etc, "group"), 3,
+		func(f []string) bool { return f[0] == name || f[2] == gid })
 	if err == nil && group == nil {
 		err = appendLine(filepath.Join(etc, "group"), name+":x:"+gid+":")
 	}

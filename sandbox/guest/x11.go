@@ -38,7 +38,8 @@ const (
 // without which the client would accept no program. It fails if the image has no xauth.
 func (p *program) forwardX11(payload []byte) bool {
 	var req x11Request
-	if err := ssh.Unmarshal(payload, &req); err != nil || !plainWord(req.Protocol) || !plainWord(req.Cookie) || req.Screen > 255 {
+	if err := ssh.Unmarshal(payload, &req); err != nil || !plainWord(req.Protocol) ||
+		!plainWord(req.Cookie) || req.Screen > 255 {
 		return false
 	}
 	xauth := lookPath("xauth", p.environment(""), "/")
@@ -80,13 +81,16 @@ func (p *program) forwardX11(payload []byte) bool {
 }
 
 // displayName is the part of a display's name after the host.
-func displayName(display int, screen uint32) string { return fmt.Sprintf(":%d.%d", display, screen) }
+func displayName(display int, screen uint32) string {
+	return fmt.Sprintf(":%d.%d", display, screen)
+}
 
 // plainWord reports whether s is safe as a word of an xauth command line, by OpenSSH's test.
 func plainWord(s string) bool {
 	for i := range len(s) {
 		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(".:/-_", c) >= 0) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte(".:/-_", c) >= 0) {
 			return false
 		}
 	}
@@ -107,13 +111,16 @@ func (p *program) addCookie(xauth, name string, req x11Request) error {
 	}
 	defer null.Close()
 	// On standard input: all processes in the sandbox can read arguments.
-	_, err = fmt.Fprintf(w, "remove unix%s\nadd unix%s %s %s\n", name, name, req.Protocol, req.Cookie)
+	_, err = fmt.Fprintf(w, "remove unix%s\nadd unix%s %s %s\n", name, name, req.Protocol,
+		req.Cookie)
 	w.Close()
 	if err != nil {
 		return err
 	}
-	proc, err := p.g.children.start(command{path: xauth, argv: []string{"xauth", "-q", "-"}, env: p.environment(""),
-		dir: p.account.Home, files: []uintptr{r.Fd(), null.Fd(), null.Fd()}, account: p.g.credential(p.account)})
+	proc, err := p.g.children.start(command{path: xauth, argv: []string{"xauth", "-q", "-"},
+		env: p.environment(""),
+		dir: p.account.Home, files: []uintptr{r.Fd(), null.Fd(), null.Fd()},
+		account: p.g.credential(p.account)})
 	if err != nil {
 		return err
 	}

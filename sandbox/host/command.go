@@ -39,7 +39,8 @@ type channel struct {
 
 // open opens a session channel and makes one request on it that starts a program. ctx bounds the
 // opening.
-func open(ctx context.Context, conn *connect.Conn, request string, payload []byte) (*channel, error) {
+func open(ctx context.Context, conn *connect.Conn, request string, payload []byte) (*channel,
+	error) {
 	c, err := openType(ctx, conn, wire.ChannelSession, nil)
 	if err != nil {
 		return nil, err
@@ -60,7 +61,8 @@ func openSocket(ctx context.Context, conn *connect.Conn, path string) (*channel,
 	return openType(ctx, conn, wire.ChannelDirectUnix, wire.Marshal(wire.DirectUnix{Path: path}))
 }
 
-func openType(ctx context.Context, conn *connect.Conn, kind string, extra []byte) (*channel, error) {
+func openType(ctx context.Context, conn *connect.Conn, kind string, extra []byte) (*channel,
+	error) {
 	ch, err := conn.Open(ctx, kind, extra)
 	if err != nil {
 		return nil, err

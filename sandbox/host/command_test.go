@@ -37,7 +37,8 @@ func (f *full) Close() error {
 func TestSendBounded(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)
-	c := &channel{Channel: &sshconn.Channel{Channel: &full{closed: make(chan struct{})}}, ended: ended}
+	c := &channel{Channel: &sshconn.Channel{Channel: &full{closed: make(chan struct{})}},
+		ended: ended}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if err := c.send(ctx, []byte("x")); !errors.Is(err, context.DeadlineExceeded) {

@@ -20,7 +20,8 @@ func guestOf(t *testing.T, inst sandbox.Instance) int {
 	t.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range all {
-		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), "host\x00") && strings.Contains(string(text), inst.ID) {
+		if text, err := os.ReadFile(file); err == nil &&
+			strings.Contains(string(text), "host\x00") && strings.Contains(string(text), inst.ID) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			return pid
 		}
@@ -43,8 +44,11 @@ func TestDestroyGoesOn(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Kill(guest, syscall.SIGCONT) }) // may have ended
 	err := b.Destroy(timeout(t), inst)
-	if err == nil || !strings.Contains(err.Error(), p.uri()) || !strings.Contains(err.Error(), "stop the guest") {
-		t.Errorf("Destroy of a stopped guest: got %v, want an error that names the host and the step", err)
+	if err == nil || !strings.Contains(err.Error(), p.uri()) ||
+		!strings.Contains(err.Error(), "stop the guest") {
+		t.Errorf(
+			"Destroy of a stopped guest: got %v, want an error that names the host and the step",
+			err)
 	}
 	if _, err := os.Stat(filepath.Join(p.home, ".cache", folder, inst.ID, "sock")); err != nil {
 		t.Errorf("its directory is gone: %v", err)
@@ -87,7 +91,8 @@ func TestDestroyShutOut(t *testing.T) {
 	dir := t.TempDir()
 	other := keyPair(t, filepath.Join(dir, "other"))
 	changed, refused := inst, inst
-	changed.Host.Keys = []string{strings.TrimSpace(string(ssh.MarshalAuthorizedKey(other.PublicKey())))}
+	changed.Host.Keys = []string{strings.TrimSpace(
+		string(ssh.MarshalAuthorizedKey(other.PublicKey())))}
 	refused.Host.Identity = filepath.Join(dir, "other")
 	for _, tt := range []struct {
 		name string
@@ -99,7 +104,8 @@ func TestDestroyShutOut(t *testing.T) {
 	} {
 		err := b.Destroy(timeout(t), tt.inst)
 		var left *sandbox.LeftError
-		if !errors.As(err, &left) || !strings.Contains(left.Error(), tt.want) || !strings.Contains(left.Error(), p.uri()) || !strings.Contains(left.Hint, inst.ID) {
+		if !errors.As(err, &left) || !strings.Contains(left.Error(), tt.want) ||
+			!strings.Contains(left.Error(), p.uri()) || !strings.Contains(left.Hint, inst.ID) {
 			t.Errorf("%s: got %v, want that it was not cleaned up, and what to do", tt.name, err)
 		}
 	}

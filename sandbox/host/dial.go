@@ -32,7 +32,8 @@ func (e endpoint) dial(ctx context.Context, depth int, asked *asking) (net.Conn,
 	case len(e.jumps) > 0:
 		return e.dialThrough(ctx, depth, asked)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %v", dialTimeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx, dialTimeout, fmt.Errorf("no answer within %v", dialTimeout))
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", e.addr())
 	if err != nil {
@@ -49,7 +50,8 @@ func (e endpoint) dial(ctx context.Context, depth int, asked *asking) (net.Conn,
 
 // dialThrough connects from jump host to jump host. Only the first uses its own configuration of a
 // connection.
-func (e endpoint) dialThrough(ctx context.Context, depth int, asked *asking) (_ net.Conn, err error) {
+func (e endpoint) dialThrough(ctx context.Context, depth int, asked *asking) (_ net.Conn,
+	err error) {
 	var hops []*ssh.Client
 	end := func() {
 		for i := len(hops) - 1; i >= 0; i-- {
@@ -126,7 +128,8 @@ func (e endpoint) dialCommand() (net.Conn, error) {
 }
 
 // peer returns how to log in on conn, and describes the credentials in words.
-func (e endpoint) peer(conn net.Conn, h sandbox.Host, accepted func(ssh.PublicKey)) (sandbox.Peer, string, error) {
+func (e endpoint) peer(conn net.Conn, h sandbox.Host, accepted func(ssh.PublicKey)) (sandbox.Peer,
+	string, error) {
 	known, algorithms, keys, err := e.hostKeys(h.Keys, h.Accept, accepted)
 	if err != nil {
 		return sandbox.Peer{}, "", err
@@ -135,7 +138,8 @@ func (e endpoint) peer(conn net.Conn, h sandbox.Host, accepted func(ssh.PublicKe
 	if err != nil {
 		return sandbox.Peer{}, "", err
 	}
-	return sandbox.Peer{Conn: conn, User: e.user, HostKeys: keys, Auth: auth, Known: known, Algorithms: algorithms}, words, nil
+	return sandbox.Peer{Conn: conn, User: e.user, HostKeys: keys, Auth: auth, Known: known,
+		Algorithms: algorithms}, words, nil
 }
 
 // pipe is a net.Conn of a stream without deadlines: when a deadline passes, it closes the stream.
@@ -151,7 +155,9 @@ type pipe struct {
 
 var errPipeClosed = errors.New("connection closed")
 
-func newPipe(rw io.ReadWriteCloser, end func()) *pipe { return &pipe{ReadWriteCloser: rw, end: end} }
+func newPipe(rw io.ReadWriteCloser, end func()) *pipe {
+	return &pipe{ReadWriteCloser: rw, end: end}
+}
 
 func (p *pipe) Close() error {
 	err := errPipeClosed

@@ -67,7 +67,8 @@ func ParseURI(s string) (URI, error) {
 		raw = "ssh://" + raw
 	}
 	u, err := url.Parse(raw)
-	if at := strings.LastIndexByte(s, '@'); at >= 0 && strings.Contains(strings.TrimPrefix(s[:at], "ssh://"), ":") {
+	if at := strings.LastIndexByte(s, '@'); at >= 0 &&
+		strings.Contains(strings.TrimPrefix(s[:at], "ssh://"), ":") {
 		shown = "…" + s[at:] // keep a mistaken password out of logs
 	}
 	switch {
@@ -81,13 +82,15 @@ func ParseURI(s string) (URI, error) {
 		return bad("a query or fragment is not allowed")
 	case strings.HasPrefix(u.Hostname(), "-") || strings.HasPrefix(u.User.Username(), "-"):
 		return bad("a name must not begin with a hyphen")
-	case strings.ContainsFunc(u.Hostname()+u.User.Username(), func(r rune) bool { return r <= ' ' || r == 0x7f }):
+	case strings.ContainsFunc(u.Hostname()+u.User.Username(),
+		func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return bad("a name must not contain blanks")
 	}
 	if _, set := u.User.Password(); set {
 		return bad("a password in a URI is not allowed")
 	}
-	return URI{User: u.User.Username(), Host: u.Hostname(), Port: u.Port(), Path: strings.Trim(u.Path, "/")}, nil
+	return URI{User: u.User.Username(), Host: u.Hostname(), Port: u.Port(),
+		Path: strings.Trim(u.Path, "/")}, nil
 }
 
 // resolve returns the endpoint of a URI: by OpenSSH itself if it is installed, else by its
@@ -107,7 +110,9 @@ func resolve(ctx context.Context, uri string) (endpoint, error) {
 	if at.Port != "" {
 		args = append(args, "-p", at.Port)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, fmt.Errorf("no answer within %v: check the Match exec lines of your ssh configuration", resolveTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout,
+		fmt.Errorf("no answer within %v: check the Match exec lines of your ssh configuration",
+			resolveTimeout))
 	defer cancel()
 	ask := exec.CommandContext(ctx, "ssh", append(args, "--", at.Host)...)
 	ask.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -124,7 +129,8 @@ func resolve(ctx context.Context, uri string) (endpoint, error) {
 	case ctx.Err() != nil:
 		return endpoint{}, fmt.Errorf("%s: ssh -G: %w", uri, context.Cause(ctx))
 	case errors.As(err, &failed):
-		return endpoint{}, fmt.Errorf("%s: ssh -G: %s", uri, strings.TrimSpace(string(failed.Stderr)))
+		return endpoint{}, fmt.Errorf("%s: ssh -G: %s", uri,
+			strings.TrimSpace(string(failed.Stderr)))
 	case errors.Is(err, exec.ErrNotFound):
 		e.readConfig(at.Host)
 	default:
@@ -161,7 +167,8 @@ func (e *endpoint) readOpenSSH(out string) {
 
 // readConfig reads the user's and the system's configuration files, on a machine without OpenSSH.
 func (e *endpoint) readConfig(host string) {
-	for _, key := range []string{"HostName", "Port", "User", "IdentityFile", "IdentitiesOnly", "IdentityAgent", "ProxyJump", "ProxyCommand",
+	for _, key := range []string{"HostName", "Port", "User", "IdentityFile", "IdentitiesOnly",
+		"IdentityAgent", "ProxyJump", "ProxyCommand",
 		"UserKnownHostsFile", "GlobalKnownHostsFile", "HostKeyAlias", "HostKeyAlgorithms"} {
 		values, err := ssh_config.GetAllStrict(host, key)
 		if err != nil {
@@ -175,7 +182,8 @@ func (e *endpoint) readConfig(host string) {
 		}
 	}
 	if len(e.identities) == 0 {
-		e.identities = []string{home("~/.ssh/id_ed25519"), home("~/.ssh/id_ecdsa"), home("~/.ssh/id_rsa")}
+		e.identities = []string{home("~/.ssh/id_ed25519"), home("~/.ssh/id_ecdsa"),
+			home("~/.ssh/id_rsa")}
 	}
 	if len(e.known) == 0 {
 		e.known = []string{home("~/.ssh/known_hosts"), "/etc/ssh/ssh_known_hosts"}
@@ -214,7 +222,8 @@ func (e *endpoint) set(key, value string) {
 	case "hostkeyalgorithms":
 		e.algorithms = strings.Split(value, ",")
 	case "proxyjump":
-		e.jumps = slices.DeleteFunc(strings.Split(value, ","), func(s string) bool { return s == "" })
+		e.jumps = slices.DeleteFunc(strings.Split(value, ","),
+			func(s string) bool { return s == "" })
 	case "proxycommand":
 		e.proxy = value
 	}
@@ -222,7 +231,8 @@ func (e *endpoint) set(key, value string) {
 
 // expand replaces the tokens of a ProxyCommand (ssh_config(5), TOKENS).
 func (e endpoint) expand(command string) string {
-	return strings.NewReplacer("%%", "%", "%h", e.host, "%p", e.port, "%r", e.user, "%n", e.name, "%u", localUser()).Replace(command)
+	return strings.NewReplacer("%%", "%", "%h", e.host, "%p", e.port, "%r", e.user, "%n", e.name,
+		"%u", localUser()).Replace(command)
 }
 
 func home(path string) string {

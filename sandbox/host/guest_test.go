@@ -53,17 +53,24 @@ func TestGuest(t *testing.T) {
 			c := dialSessions(t, b, inst, TierGuest)
 			client := attach(t, c, "main", wire.Start{})
 			res := run(t, client, "echo hello; (exit 7)")
-			if res.Output != "hello\n" || exitCode(res) != "7" || !slices.Equal(res.Basis, []wire.Basis{wire.BasisProcess, wire.BasisMark}) {
-				t.Errorf("run: got %q, %s, basis %v; want hello, 7, by process and mark", res.Output, exitCode(res), res.Basis)
+			if res.Output != "hello\n" || exitCode(res) != "7" ||
+				!slices.Equal(res.Basis, []wire.Basis{wire.BasisProcess, wire.BasisMark}) {
+				t.Errorf("run: got %q, %s, basis %v; want hello, 7, by process and mark",
+					res.Output, exitCode(res), res.Basis)
 			}
-			if res := do(t, client, wire.Request{Verb: wire.VerbRun, Text: "x=kept; read -p 'name? ' y"}); res.Ended != wire.Waiting || res.Prompt != "name?" && res.Prompt != "name? " {
+			if res := do(t, client, wire.Request{Verb: wire.VerbRun,
+				Text: "x=kept; read -p 'name? ' y"}); res.Ended != wire.Waiting ||
+				res.Prompt != "name?" && res.Prompt != "name? " {
 				t.Errorf("read: got %+v, want waiting", res)
 			}
-			if reply, err := c.Do(timeout(t), wire.Control{Do: "health"}); err != nil || reply.Health != "ok" {
+			if reply, err := c.Do(timeout(t), wire.Control{Do: "health"}); err != nil ||
+				reply.Health != "ok" {
 				t.Errorf("health: got %q, %v", reply.Health, err)
 			}
-			for _, dir := range []string{".cache", ".cache/sandboxd-guest", ".cache/sandboxd-guest/" + inst.ID} {
-				if st, err := os.Stat(filepath.Join(p.home, dir)); err != nil || st.Mode().Perm() != 0o700 {
+			for _, dir := range []string{".cache", ".cache/sandboxd-guest",
+				".cache/sandboxd-guest/" + inst.ID} {
+				if st, err := os.Stat(filepath.Join(p.home, dir)); err != nil ||
+					st.Mode().Perm() != 0o700 {
 					t.Errorf("%s: %v, %v; want mode 0700", dir, st.Mode(), err)
 				}
 			}
@@ -71,18 +78,21 @@ func TestGuest(t *testing.T) {
 
 			c = dialSessions(t, b, inst, TierGuest)
 			client = attach(t, c, "main", wire.Start{})
-			if res := do(t, client, wire.Request{Verb: wire.VerbType, Text: "bob"}); res.Ended != wire.Done {
+			if res := do(t, client, wire.Request{Verb: wire.VerbType,
+				Text: "bob"}); res.Ended != wire.Done {
 				t.Errorf("type: got %+v", res)
 			}
 			if res := run(t, client, `echo "$x $y"`); res.Output != "kept bob\n" {
 				t.Errorf("after a new connection: got %q, want kept bob", res.Output)
 			}
-			do(t, client, wire.Request{Verb: wire.VerbRun, Text: "setsid sleep 1000 & sleep 2000 & disown"})
+			do(t, client, wire.Request{Verb: wire.VerbRun,
+				Text: "setsid sleep 1000 & sleep 2000 & disown"})
 			c.Close()
 			if err := b.Destroy(timeout(t), inst); err != nil {
 				t.Fatalf("Destroy: %v", err)
 			}
-			if left := leftIn(t, p.home); len(left) > 0 && !slices.Equal(left, []string{".bash_history"}) {
+			if left := leftIn(t, p.home); len(left) > 0 &&
+				!slices.Equal(left, []string{".bash_history"}) {
 				t.Errorf("files are left: %v", left)
 			}
 			until(t, "all processes are gone", func() bool { return len(ours(t, p.home)) == 0 })
@@ -129,13 +139,16 @@ func TestHostileStart(t *testing.T) {
 	if _, err := os.Stat("/usr/bin/zsh"); err != nil {
 		needed(t, "zsh")
 	}
-	for _, rc := range []string{"echo noise; echo more >&2\n", "echo noise; exec zsh\n", "cat <<< 'no newline at the end' | tr -d '\\n'\n"} {
+	for _, rc := range []string{"echo noise; echo more >&2\n", "echo noise; exec zsh\n",
+		"cat <<< 'no newline at the end' | tr -d '\\n'\n"} {
 		t.Run(rc, func(t *testing.T) {
 			p := openSSH(t, settings{lines: []string{"AllowStreamLocalForwarding no"}, rc: rc})
 			b := newBackend(t)
 			c := dialSessions(t, b, boot(t, b, p.spec(t)), TierGuest)
 			client := attach(t, c, "prog", wire.Start{Argv: []string{"/bin/cat"}})
-			if res := do(t, client, wire.Request{Verb: wire.VerbType, Text: "echoed"}); res.Ended != wire.Waiting || !strings.Contains(res.Output, "echoed") {
+			if res := do(t, client, wire.Request{Verb: wire.VerbType,
+				Text: "echoed"}); res.Ended != wire.Waiting ||
+				!strings.Contains(res.Output, "echoed") {
 				t.Errorf("got %+v, want cat waiting", res)
 			}
 		})
@@ -173,6 +186,8 @@ func TestBootCancelled(t *testing.T) {
 		} else if !errors.As(err, new(*sandbox.BootError)) {
 			t.Errorf("got error %v, want a BootError", err)
 		}
-		until(t, "nothing is left", func() bool { return len(leftIn(t, p.home)) == 0 && len(ours(t, p.home)) == 0 })
+		until(t, "nothing is left", func() bool {
+			return len(leftIn(t, p.home)) == 0 && len(ours(t, p.home)) == 0
+		})
 	}
 }

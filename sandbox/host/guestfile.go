@@ -55,7 +55,8 @@ func (g Guests) Path(arch string) (string, error) {
 	if g.Itself() {
 		if arch != runtime.GOARCH {
 			return "", fmt.Errorf("no guest binary for %s; sandboxd itself is for %s; "+
-				"build one with make build, and set guest_dir to its directory", arch, runtime.GOARCH)
+				"build one with make build, and set guest_dir to its directory", arch,
+				runtime.GOARCH)
 		}
 		return g.self, nil
 	}

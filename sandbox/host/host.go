@@ -75,10 +75,13 @@ func New(o Options) *Backend {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Guest == nil {
-		o.Guest = func(string) (string, error) { return "", errors.New("no guest binaries are installed") }
+		o.Guest = func(string) (string, error) {
+			return "", errors.New("no guest binaries are installed")
+		}
 	}
 	o.Owner = cmp.Or(o.Owner, "the daemon")
-	return &Backend{guest: o.Guest, log: o.Log, own: o, locals: make(map[string]*local), typed: make(map[accountKey]string)}
+	return &Backend{guest: o.Guest, log: o.Log, own: o, locals: make(map[string]*local),
+		typed: make(map[accountKey]string)}
 }
 
 // Boot logs in to the machine, finds its best tier of sessions, and copies the guest to it if
@@ -89,9 +92,11 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Ins
 	}
 	e, err := resolve(ctx, spec.Host.URI)
 	if err != nil {
-		return inst, &sandbox.BootError{Stage: "validate", Err: err, Hint: "write ssh://[user@]host[:port], or a name of your ssh configuration"}
+		return inst, &sandbox.BootError{Stage: "validate", Err: err,
+			Hint: "write ssh://[user@]host[:port], or a name of your ssh configuration"}
 	}
-	inst = sandbox.Instance{Backend: Name, ID: spec.ID, Ref: "ssh://" + e.String(), Image: "ssh://" + e.String(), Created: time.Now(), User: e.user,
+	inst = sandbox.Instance{Backend: Name, ID: spec.ID, Ref: "ssh://" + e.String(),
+		Image: "ssh://" + e.String(), Created: time.Now(), User: e.user,
 		Runtime: "host", Network: sandbox.NetworkHost, Host: spec.Host}
 	say := func(format string, args ...any) {
 		if spec.Progress != nil {
@@ -109,7 +114,8 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Ins
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 			defer cancel()
 			if err := b.Destroy(clean, inst); err != nil {
-				b.log.Warn("a host that was not added is not cleaned up", "host", inst.Host.URI, "err", err)
+				b.log.Warn("a host that was not added is not cleaned up", "host", inst.Host.URI,
+					"err", err)
 			}
 		}
 		return sandbox.Instance{}, b.bootError(&sandbox.BootError{Stage: "guest", Err: err})
@@ -124,7 +130,8 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Ins
 // checkSpec rejects settings that a host cannot have.
 func checkSpec(spec sandbox.Spec) error {
 	no := func(what string) error {
-		return fmt.Errorf("%s: not available on an existing machine: %w", what, sandbox.ErrUnsupported)
+		return fmt.Errorf("%s: not available on an existing machine: %w", what,
+			sandbox.ErrUnsupported)
 	}
 	h := spec.Host
 	if _, err := wire.ParseLabel("sandbox id", spec.ID); err != nil {
@@ -142,7 +149,8 @@ func checkSpec(spec sandbox.Spec) error {
 	case spec.Limits != sandbox.Limits{}:
 		return no("limits")
 	case spec.User != "":
-		return fmt.Errorf("user %s: set it in the URI, as ssh://%s@host: %w", spec.User, spec.User, sandbox.ErrUnsupported)
+		return fmt.Errorf("user %s: set it in the URI, as ssh://%s@host: %w", spec.User, spec.User,
+			sandbox.ErrUnsupported)
 	case spec.Sudo:
 		return no("sudo")
 	case len(spec.Mounts) > 0:
@@ -182,7 +190,8 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	return peer, err
 }
 
-func (b *Backend) dial(ctx context.Context, inst *sandbox.Instance, asked *asking) (e endpoint, peer sandbox.Peer, with credentials, err error) {
+func (b *Backend) dial(ctx context.Context, inst *sandbox.Instance, asked *asking) (e endpoint,
+	peer sandbox.Peer, with credentials, err error) {
 	if inst.Host.URI == "" {
 		return e, peer, with, sandbox.ErrGone
 	}
@@ -199,7 +208,8 @@ func (b *Backend) dial(ctx context.Context, inst *sandbox.Instance, asked *askin
 }
 
 // peer returns how to log in to e on conn, which it closes on an error.
-func (b *Backend) peer(ctx context.Context, e endpoint, conn net.Conn, inst *sandbox.Instance, asked *asking) (peer sandbox.Peer, with credentials, err error) {
+func (b *Backend) peer(ctx context.Context, e endpoint, conn net.Conn, inst *sandbox.Instance,
+	asked *asking) (peer sandbox.Peer, with credentials, err error) {
 	if b.own.KnownHosts != nil {
 		e.known = b.own.KnownHosts
 	}
@@ -212,7 +222,8 @@ func (b *Backend) peer(ctx context.Context, e endpoint, conn net.Conn, inst *san
 		return peer, with, fmt.Errorf("%s: %w", e, err)
 	}
 	if b.own.Signers != nil {
-		peer.Auth, with.words = []ssh.AuthMethod{ssh.PublicKeys(b.own.Signers...)}, fmt.Sprintf("%d keys", len(b.own.Signers))
+		peer.Auth, with.words = []ssh.AuthMethod{ssh.PublicKeys(b.own.Signers...)},
+			fmt.Sprintf("%d keys", len(b.own.Signers))
 	}
 	if get := asked.of(e); get != nil && inst.Host.PasswordFile == "" {
 		with.add(ctx, e, &peer, get)
@@ -249,7 +260,8 @@ func (c *credentials) add(ctx context.Context, e endpoint, peer *sandbox.Peer, g
 }
 
 // enter logs in to peer, the server of e.
-func enter(ctx context.Context, e endpoint, peer sandbox.Peer, with credentials) (*connect.Conn, error) {
+func enter(ctx context.Context, e endpoint, peer sandbox.Peer, with credentials) (*connect.Conn,
+	error) {
 	conn, err := connect.SSH(ctx, peer)
 	if err != nil && with.failed != nil { // x/crypto tries the other methods, and drops this error
 		if asked := with.failed(); asked != nil {
@@ -257,7 +269,8 @@ func enter(ctx context.Context, e endpoint, peer sandbox.Peer, with credentials)
 		}
 	}
 	if errors.Is(err, connect.ErrLogin) {
-		return nil, &LoginError{User: e.user, Addr: e.addr(), to: e.name, words: with.words, err: err}
+		return nil, &LoginError{User: e.user, Addr: e.addr(), to: e.name, words: with.words,
+			err: err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.name, err)
@@ -290,17 +303,25 @@ func (b *Backend) bootError(err error) error {
 		return err
 	case errors.As(err, &unknown):
 		boot.Stage, boot.Err = "host key", unknown
-		boot.Hint = "compare it with the key on the host (ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), then add --accept " + unknown.Fingerprint
+		boot.Hint =
+			"compare it with the key on the host (ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), " +
+				"then add --accept " + unknown.Fingerprint
 		if unknown.Accepted != "" {
-			boot.Hint = "it differs from --accept " + unknown.Accepted + ": the connection may be intercepted, or the fingerprint belongs to another key of the host"
+			boot.Hint = "it differs from --accept " + unknown.Accepted +
+				": the connection may be intercepted, or the fingerprint belongs to another key " +
+				"of the host"
 		}
 	case errors.As(err, &changed):
 		boot.Stage, boot.Err = "host key", changed
-		boot.Hint = "the connection may be intercepted; if the host was reinstalled, remove the old key with ssh-keygen -R"
+		boot.Hint =
+			"the connection may be intercepted; if the host was reinstalled, remove the old key " +
+				"with ssh-keygen -R"
 	case errors.Is(err, connect.ErrIdentity):
 		boot.Stage = "host key"
 	case errors.Is(err, connect.ErrLogin):
-		boot.Stage, boot.Hint = "login", "use --identity or --password-file, or add your key with ssh-copy-id; on a terminal, sandboxd asks for a password"
+		boot.Stage, boot.Hint = "login",
+			"use --identity or --password-file, or add your key with ssh-copy-id; on a terminal, "+
+				"sandboxd asks for a password"
 	case errors.As(err, new(*fileError)):
 		boot.Stage, boot.Hint = "login", "use a file on the daemon's machine that its user may read"
 	case errors.As(err, new(net.Error)):

@@ -65,7 +65,8 @@ func (f facts) arch() string {
 const probeScript = `printf "\nsandboxd-probe\n"; uname -s; uname -m; id -u; printf "%s\n" "$HOME" "$XDG_RUNTIME_DIR" "$SHELL"; ` +
 	`readlink -f "$SHELL" || echo "$SHELL"; test -r /proc/self/stat && echo proc; test -r /dev/fd/9 9</dev/null && echo fd; printf "\nsandboxd-end\n"`
 
-var errSlow = fmt.Errorf("commands do not start within %v: check the account's start-up files", probeTimeout)
+var errSlow = fmt.Errorf("commands do not start within %v: check the account's start-up files",
+	probeTimeout)
 
 // probe asks a machine for its facts. An error means that it does not run our commands.
 func probe(ctx context.Context, conn *connect.Conn) (facts, error) {
@@ -96,7 +97,8 @@ func parseProbe(text string) (facts, error) {
 	if !whole || len(lines) < 7 {
 		return facts{}, errors.New("the answer of the machine is incomplete")
 	}
-	return facts{system: lines[0], machine: lines[1], uid: lines[2], home: lines[3], runtime: lines[4], shell: lines[5], real: lines[6],
+	return facts{system: lines[0], machine: lines[1], uid: lines[2], home: lines[3],
+		runtime: lines[4], shell: lines[5], real: lines[6],
 		proc: slices.Contains(lines[7:], "proc"), fd: slices.Contains(lines[7:], "fd")}, nil
 }
 
@@ -135,7 +137,8 @@ func (f facts) parents() []string {
 
 // files opens the machine's file transfer.
 func files(ctx context.Context, conn *connect.Conn) (*sftp.Client, func(), error) {
-	c, err := open(ctx, conn, wire.RequestSubsystem, wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP}))
+	c, err := open(ctx, conn, wire.RequestSubsystem,
+		wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP}))
 	if errors.Is(err, errExec) {
 		return nil, nil, errors.New("it has no SFTP")
 	}
@@ -143,7 +146,8 @@ func files(ctx context.Context, conn *connect.Conn) (*sftp.Client, func(), error
 		return nil, nil, fmt.Errorf("SFTP: %w", err)
 	}
 	var client *sftp.Client
-	within, cancel := context.WithTimeoutCause(ctx, probeTimeout, fmt.Errorf("no answer within %v", probeTimeout))
+	within, cancel := context.WithTimeoutCause(ctx, probeTimeout,
+		fmt.Errorf("no answer within %v", probeTimeout))
 	defer cancel()
 	if err = c.within(within, func() (err error) {
 		client, err = sftp.NewClientPipe(c.Channel, c.Channel)
@@ -159,7 +163,8 @@ func files(ctx context.Context, conn *connect.Conn) (*sftp.Client, func(), error
 // install copies the guest to a machine, unless it is there already, and starts it. The error says
 // why there is none. When ctx ends it begins no further step, but waits a moment for the current
 // one: what the machine did later would never be removed.
-func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id string, say func(string, ...any)) (place, error) {
+func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id string,
+	say func(string, ...any)) (place, error) {
 	if f.system != "Linux" || f.arch() == "" {
 		return place{}, fmt.Errorf("no guest for %s on %s", f.system, f.machine)
 	}
@@ -172,7 +177,8 @@ func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id s
 		return place{}, fmt.Errorf("guest binary: %w", err)
 	}
 	sum := sha256.Sum256(body)
-	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout, fmt.Errorf("copying the guest took more than %v", uploadTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout,
+		fmt.Errorf("copying the guest took more than %v", uploadTimeout))
 	defer cancel()
 	step, cancelStep := outlive(ctx, closeTimeout)
 	defer cancelStep()
@@ -220,7 +226,8 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 
 // put makes the directories, private to the account, and copies the guest. When ctx ends it stops
 // before the next step.
-func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []byte, say func(string, ...any)) error {
+func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []byte,
+	say func(string, ...any)) error {
 	if len(p.dir)+len("/sock") > maxSocket {
 		return errors.New("its path is too long for a socket")
 	}
@@ -235,7 +242,8 @@ func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []
 			return err
 		}
 	}
-	if st, err := client.Lstat(p.binary); err == nil && st.Mode().IsRegular() && st.Size() == int64(len(body)) {
+	if st, err := client.Lstat(p.binary); err == nil && st.Mode().IsRegular() &&
+		st.Size() == int64(len(body)) {
 		return nil // it gets that name when it is complete
 	}
 	say("copying the guest (%.1f MB)", float64(len(body))/1e6)
@@ -298,7 +306,8 @@ func ownDir(client *sftp.Client, dir, uid string) error {
 
 // start starts the session server of the sandbox, if there is none, and checks that it answers.
 func (p place) start(ctx context.Context, conn *connect.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("the guest does not answer within %v", startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout,
+		fmt.Errorf("the guest does not answer within %v", startTimeout))
 	defer cancel()
 	err := ask(ctx, conn, p.command(), []byte(`{"do":"hello"}`))
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "permission denied") {
@@ -337,7 +346,8 @@ func ask(ctx context.Context, conn *connect.Conn, command string, order []byte) 
 }
 
 // stream opens a channel to the session server and sends the order that states its purpose.
-func stream(ctx context.Context, conn *connect.Conn, command string, order []byte) (*channel, error) {
+func stream(ctx context.Context, conn *connect.Conn, command string, order []byte) (*channel,
+	error) {
 	c, err := started(ctx, conn, command)
 	if err != nil {
 		return nil, err

@@ -37,7 +37,8 @@ type UnknownKeyError struct {
 
 func (e *UnknownKeyError) Error() string {
 	if e.Accepted != "" {
-		return fmt.Sprintf("the host key of %s differs from the accepted one: it presents %s %s", e.Host, e.Type, e.Fingerprint)
+		return fmt.Sprintf("the host key of %s differs from the accepted one: it presents %s %s",
+			e.Host, e.Type, e.Fingerprint)
 	}
 	return fmt.Sprintf("the host key of %s is not known: %s %s", e.Host, e.Type, e.Fingerprint)
 }
@@ -59,13 +60,16 @@ func (e *ChangedKeyError) Error() string {
 
 // supported are the host key types that this side can verify, in order of preference.
 var supported = []string{
-	ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01, ssh.CertAlgoECDSA521v01, ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
-	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+	ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01,
+	ssh.CertAlgoECDSA521v01, ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 }
 
 // hostKeys returns which host keys e may present: those of known_hosts files, or the pinned ones.
 // It calls accepted with a key that is in no file and has the fingerprint accept.
-func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.PublicKey)) (known func(ssh.PublicKey) error, algorithms []string, keys []ssh.PublicKey, err error) {
+func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.PublicKey)) (
+	known func(ssh.PublicKey) error, algorithms []string, keys []ssh.PublicKey, err error) {
 	for _, line := range pinned {
 		key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
 		if err != nil {
@@ -75,26 +79,31 @@ func (e endpoint) hostKeys(pinned []string, accept string, accepted func(ssh.Pub
 	}
 	if len(keys) > 0 {
 		return func(key ssh.PublicKey) error {
-			if slices.ContainsFunc(keys, func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) }) {
+			if slices.ContainsFunc(keys,
+				func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) }) {
 				return nil
 			}
 			return &ChangedKeyError{Host: e.keyName(), Fingerprint: ssh.FingerprintSHA256(key)}
 		}, algorithmsOf(keys), keys, nil
 	}
-	files := slices.DeleteFunc(slices.Clone(e.known), func(f string) bool { _, err := os.Stat(f); return err != nil })
+	files := slices.DeleteFunc(slices.Clone(e.known),
+		func(f string) bool { _, err := os.Stat(f); return err != nil })
 	db, err := knownhosts.NewDB(files...)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("known_hosts: %w", err)
 	}
 	wanted := supported
 	if len(e.algorithms) > 0 {
-		wanted = slices.DeleteFunc(slices.Clone(e.algorithms), func(a string) bool { return !slices.Contains(supported, a) })
+		wanted = slices.DeleteFunc(slices.Clone(e.algorithms),
+			func(a string) bool { return !slices.Contains(supported, a) })
 	}
 	if have := db.HostKeyAlgorithms(e.keyName()); len(have) > 0 {
-		algorithms = slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return !slices.Contains(have, a) })
+		algorithms = slices.DeleteFunc(slices.Clone(wanted),
+			func(a string) bool { return !slices.Contains(have, a) })
 	}
 	if len(algorithms) == 0 { // an unknown host: its certificate would be from an unknown authority
-		algorithms = slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return strings.Contains(a, "-cert-") })
+		algorithms = slices.DeleteFunc(slices.Clone(wanted),
+			func(a string) bool { return strings.Contains(a, "-cert-") })
 	}
 	for _, k := range db.HostKeys(e.keyName()) {
 		if !k.Cert {
@@ -248,9 +257,11 @@ func readKey(file string) ([]ssh.Signer, error) {
 // expired reports which of the keys have an expired certificate: a server does not report it.
 func expired(keys []ssh.Signer) string {
 	for _, key := range keys {
-		if cert, ok := key.PublicKey().(*ssh.Certificate); ok && cert.ValidBefore != ssh.CertTimeInfinity {
+		if cert, ok := key.PublicKey().(*ssh.Certificate); ok &&
+			cert.ValidBefore != ssh.CertTimeInfinity {
 			if end := time.Unix(int64(cert.ValidBefore), 0); end.Before(time.Now()) { //nolint:gosec // as it is compared
-				return fmt.Sprintf(" (its certificate expired on %s)", end.UTC().Format(time.RFC3339))
+				return fmt.Sprintf(" (its certificate expired on %s)",
+					end.UTC().Format(time.RFC3339))
 			}
 		}
 	}
@@ -313,7 +324,8 @@ func (k agentKey) Sign(_ io.Reader, data []byte) (*ssh.Signature, error) {
 	return k.SignWithAlgorithm(nil, data, "")
 }
 
-func (k agentKey) SignWithAlgorithm(_ io.Reader, data []byte, algorithm string) (*ssh.Signature, error) {
+func (k agentKey) SignWithAlgorithm(_ io.Reader, data []byte, algorithm string) (*ssh.Signature,
+	error) {
 	conn, err := dialAgent(k.socket, signTimeout)
 	if err != nil {
 		return nil, err

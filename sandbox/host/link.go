@@ -46,7 +46,8 @@ type link struct {
 }
 
 func (b *Backend) newLink(inst sandbox.Instance, conn *connect.Conn) *link {
-	l := &link{b: b, inst: inst, first: conn, dialing: make(chan struct{}, 1), full: make(map[*connect.Conn]bool),
+	l := &link{b: b, inst: inst, first: conn, dialing: make(chan struct{}, 1),
+		full:    make(map[*connect.Conn]bool),
 		streams: make(map[io.Closer]bool)}
 	l.life, l.over = context.WithCancel(context.Background())
 	l.serve(conn)
@@ -85,7 +86,8 @@ func (l *link) gone(conn *connect.Conn, why error) {
 			s.Close()
 		}
 	}
-	l.more = slices.DeleteFunc(slices.Clone(l.more), func(c *connect.Conn) bool { return c == conn })
+	l.more = slices.DeleteFunc(slices.Clone(l.more),
+		func(c *connect.Conn) bool { return c == conn })
 	delete(l.full, conn)
 }
 
@@ -141,7 +143,8 @@ func (l *link) lost() error {
 }
 
 // channel opens a channel with open, on a connection with room for it.
-func (l *link) channel(ctx context.Context, open func(*connect.Conn) (*channel, error)) (*channel, error) {
+func (l *link) channel(ctx context.Context, open func(*connect.Conn) (*channel, error)) (*channel,
+	error) {
 	tried := make(map[*connect.Conn]bool)
 	for {
 		l.mu.Lock()
@@ -209,7 +212,8 @@ func (l *link) add(ctx context.Context, tried map[*connect.Conn]bool) (*connect.
 	case ended != nil:
 		return nil, ended
 	case n >= maxConnections:
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s accepts no more channels on %d connections", l.inst.Host.URI, n),
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf(
+			"%s accepts no more channels on %d connections", l.inst.Host.URI, n),
 			Hint: "raise MaxSessions in its sshd_config, or use fewer concurrent sessions"}
 	}
 	inst := l.inst
@@ -244,7 +248,8 @@ func closesSockets(conn *connect.Conn) bool {
 
 // Tier returns the best tier.
 func (g *guestLink) Tier() (string, string) {
-	return TierGuest, "the guest runs on the host, in " + g.place.dir + ": sessions outlive the connection"
+	return TierGuest, "the guest runs on the host, in " + g.place.dir +
+		": sessions outlive the connection"
 }
 
 // Open opens a session stream.
@@ -281,7 +286,9 @@ func (g *guestLink) open(ctx context.Context, order []byte) (*channel, error) {
 		g.closed.Store(refused.Reason != ssh.ConnectionFailed)
 	}
 	for tries := 1; ; tries++ {
-		c, err := g.channel(ctx, func(conn *connect.Conn) (*channel, error) { return stream(ctx, conn, g.place.command(), order) })
+		c, err := g.channel(ctx, func(conn *connect.Conn) (*channel, error) {
+			return stream(ctx, conn, g.place.command(), order)
+		})
 		closed := errors.Is(err, io.EOF) || errors.Is(err, sshconn.ErrEnded)
 		if !closed || ctx.Err() != nil || g.lost() != nil || tries == 3 {
 			return c, err

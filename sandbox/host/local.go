@@ -51,7 +51,8 @@ func (b *Backend) localOf(inst sandbox.Instance, l *link, f facts, tier string) 
 	lo := b.locals[inst.ID]
 	if lo == nil {
 		lo = &local{b: b, inst: inst}
-		lo.set = session.NewSet(session.Options{Start: lo.start, Shell: lo.shell, Log: b.log, Prompt: looks.MatchString})
+		lo.set = session.NewSet(session.Options{Start: lo.start, Shell: lo.shell, Log: b.log,
+			Prompt: looks.MatchString})
 		b.locals[inst.ID] = lo
 	}
 	lo.mu.Lock()
@@ -166,7 +167,8 @@ func (ll *localLink) Order(_ context.Context, order []byte) ([]byte, error) {
 	case "health":
 		answer.Health = "ok"
 	default:
-		answer.Error = wire.Errorf(wire.CodeUnavailable, "%s: not available on a host without the guest (tier %s)", o.Do, ll.tier)
+		answer.Error = wire.Errorf(wire.CodeUnavailable,
+			"%s: not available on a host without the guest (tier %s)", o.Do, ll.tier)
 	}
 	return json.Marshal(answer)
 }

@@ -40,14 +40,17 @@ func (p *peer) knownHosts(t *testing.T, marker string, key ssh.PublicKey) string
 	t.Helper()
 	// Its own file: Destroy needs the earlier ones.
 	file := filepath.Join(t.TempDir(), "known_hosts")
-	put(t, file, strings.TrimSpace(marker+" [127.0.0.1]:"+p.port+" "+string(ssh.MarshalAuthorizedKey(key)))+"\n")
+	put(t, file, strings.TrimSpace(marker+" [127.0.0.1]:"+p.port+" "+
+		string(ssh.MarshalAuthorizedKey(key)))+"\n")
 	return file
 }
 
 // block returns a block of ssh_config for p.
 func (p *peer) block(name, known string, more ...string) []string {
-	return append([]string{"Host " + name, "HostName 127.0.0.1", "Port " + p.port, "User " + p.user, "IdentityFile " + p.identity,
-		"IdentitiesOnly yes", "UserKnownHostsFile " + known, "GlobalKnownHostsFile /dev/null"}, more...)
+	return append([]string{"Host " + name, "HostName 127.0.0.1", "Port " + p.port, "User " + p.user,
+		"IdentityFile " + p.identity,
+		"IdentitiesOnly yes", "UserKnownHostsFile " + known, "GlobalKnownHostsFile /dev/null"},
+		more...)
 }
 
 // echoes checks that a sandbox at uri answers.
@@ -75,12 +78,14 @@ func TestAlias(t *testing.T) {
 func TestMatchExecHangs(t *testing.T) {
 	p := openSSH(t, settings{})
 	known := p.knownHosts(t, "", p.host.PublicKey())
-	sshConfig(t, append([]string{`Match exec "sleep 1000 & echo $! >` + known + `.pid"`}, p.block("box", known)...)...)
+	sshConfig(t, append([]string{`Match exec "sleep 1000 & echo $! >` + known + `.pid"`},
+		p.block("box", known)...)...)
 	e, err := resolve(timeout(t), "box")
 	if err != nil || e.port != p.port {
 		t.Errorf("with a child that goes on: got %+v, %v", e, err)
 	}
-	if pid, err := os.ReadFile(known + ".pid"); err != nil || exec.Command("kill", strings.TrimSpace(string(pid))).Run() != nil {
+	if pid, err := os.ReadFile(known + ".pid"); err != nil ||
+		exec.Command("kill", strings.TrimSpace(string(pid))).Run() != nil {
 		t.Errorf("the child: %v", err)
 	}
 	sshConfig(t, `Match exec "exec sleep 1000"`)
@@ -97,10 +102,14 @@ func TestJump(t *testing.T) {
 	var config []string
 	config = append(config, a.block("first", a.knownHosts(t, "", a.host.PublicKey()))...)
 	config = append(config, b.block("second", b.knownHosts(t, "", b.host.PublicKey()))...)
-	config = append(config, c.block("target", c.knownHosts(t, "", c.host.PublicKey()), "ProxyJump first,second")...)
-	config = append(config, c.block("nested", c.knownHosts(t, "", c.host.PublicKey()), "ProxyJump through")...)
-	config = append(config, b.block("through", b.knownHosts(t, "", b.host.PublicKey()), "ProxyJump first")...)
-	config = append(config, a.block("loop", a.knownHosts(t, "", a.host.PublicKey()), "ProxyJump loop")...)
+	config = append(config, c.block("target", c.knownHosts(t, "", c.host.PublicKey()),
+		"ProxyJump first,second")...)
+	config = append(config, c.block("nested", c.knownHosts(t, "", c.host.PublicKey()),
+		"ProxyJump through")...)
+	config = append(config, b.block("through", b.knownHosts(t, "", b.host.PublicKey()),
+		"ProxyJump first")...)
+	config = append(config, a.block("loop", a.knownHosts(t, "", a.host.PublicKey()),
+		"ProxyJump loop")...)
 	sshConfig(t, config...)
 	be := newBackend(t)
 	echoes(t, be, sandbox.Host{URI: "target"})
@@ -124,21 +133,26 @@ my $sel = IO::Select->new($s, \*STDIN);
 while (1) { for my $h ($sel->can_read) { my $n = sysread($h, my $b, 65536); exit unless $n;
 	my $o = $h == $s ? \*STDOUT : $s; my $at = 0; while ($at < $n) { $at += syswrite($o, $b, $n - $at, $at) } } }
 `)
-	sshConfig(t, p.block("box", p.knownHosts(t, "", p.host.PublicKey()), "ProxyCommand perl "+relay+" %h %p")...)
+	sshConfig(t, p.block("box", p.knownHosts(t, "", p.host.PublicKey()), "ProxyCommand perl "+relay+
+		" %h %p")...)
 	echoes(t, newBackend(t), sandbox.Host{URI: "box"})
 }
 
 // certify signs key for a host or a user.
-func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, principal string) *ssh.Certificate {
+func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32,
+	principal string) *ssh.Certificate {
 	t.Helper()
 	return certifyUntil(t, ca, key, kind, principal, time.Now().Add(time.Hour))
 }
 
-func certifyUntil(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, principal string, end time.Time) *ssh.Certificate {
+func certifyUntil(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, principal string,
+	end time.Time) *ssh.Certificate {
 	t.Helper()
-	cert := &ssh.Certificate{Key: key, CertType: kind, KeyId: "test", ValidPrincipals: []string{principal},
-		ValidAfter: uint64(end.Add(-2 * time.Hour).Unix()), ValidBefore: uint64(end.Unix()), //nolint:gosec // positive
-		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": "", "permit-port-forwarding": ""}}}
+	cert := &ssh.Certificate{Key: key, CertType: kind, KeyId: "test",
+		ValidPrincipals: []string{principal},
+		ValidAfter:      uint64(end.Add(-2 * time.Hour).Unix()), ValidBefore: uint64(end.Unix()), //nolint:gosec // positive
+		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": "",
+			"permit-port-forwarding": ""}}}
 	if err := cert.SignCert(rand.Reader, ca); err != nil {
 		t.Fatal(err)
 	}
@@ -149,14 +163,18 @@ func certifyUntil(t *testing.T, ca ssh.Signer, key ssh.PublicKey, kind uint32, p
 func TestCertificates(t *testing.T) {
 	dir := t.TempDir()
 	ca := keyPair(t, filepath.Join(dir, "ca"))
-	p := openSSH(t, settings{lines: []string{"TrustedUserCAKeys " + filepath.Join(dir, "ca.pub"), "AuthorizedKeysFile none",
+	p := openSSH(t, settings{lines: []string{"TrustedUserCAKeys " + filepath.Join(dir, "ca.pub"),
+		"AuthorizedKeysFile none",
 		"HostCertificate " + filepath.Join(dir, "host-cert.pub")}})
 	user, err := readKey(p.identity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, p.identity+"-cert.pub", string(ssh.MarshalAuthorizedKey(certify(t, ca, user[0].PublicKey(), ssh.UserCert, p.user))))
-	put(t, filepath.Join(dir, "host-cert.pub"), string(ssh.MarshalAuthorizedKey(certify(t, ca, p.host.PublicKey(), ssh.HostCert, "127.0.0.1"))))
+	put(t, p.identity+"-cert.pub", string(
+		ssh.MarshalAuthorizedKey(certify(t, ca, user[0].PublicKey(), ssh.UserCert, p.user))))
+	put(t, filepath.Join(dir, "host-cert.pub"),
+		string(ssh.MarshalAuthorizedKey(
+			certify(t, ca, p.host.PublicKey(), ssh.HostCert, "127.0.0.1"))))
 	restart(t, p)
 	sshConfig(t, p.block("box", p.knownHosts(t, "@cert-authority", ca.PublicKey()))...)
 	b := newBackend(t)
@@ -164,7 +182,9 @@ func TestCertificates(t *testing.T) {
 
 	stranger := keyPair(t, filepath.Join(dir, "stranger"))
 	sshConfig(t, p.block("box", p.knownHosts(t, "@cert-authority", stranger.PublicKey()))...)
-	if _, err := b.Boot(timeout(t), sandbox.Spec{ID: "box", Host: sandbox.Host{URI: "box"}}); !errors.Is(err, connect.ErrIdentity) && stage(err) != "host key" {
+	if _, err := b.Boot(timeout(t), sandbox.Spec{ID: "box",
+		Host: sandbox.Host{URI: "box"}}); !errors.Is(err, connect.ErrIdentity) &&
+		stage(err) != "host key" {
 		t.Errorf("another authority: got %v, want an error of the host key", err)
 	}
 }
@@ -174,7 +194,8 @@ func TestCertificates(t *testing.T) {
 func TestCertificatesExpired(t *testing.T) {
 	dir := t.TempDir()
 	ca := keyPair(t, filepath.Join(dir, "ca"))
-	p := openSSH(t, settings{lines: []string{"TrustedUserCAKeys " + filepath.Join(dir, "ca.pub"), "AuthorizedKeysFile none",
+	p := openSSH(t, settings{lines: []string{"TrustedUserCAKeys " + filepath.Join(dir, "ca.pub"),
+		"AuthorizedKeysFile none",
 		"HostCertificate " + filepath.Join(dir, "host-cert.pub")}})
 	user, err := readKey(p.identity)
 	if err != nil {
@@ -184,19 +205,25 @@ func TestCertificatesExpired(t *testing.T) {
 	b := newBackend(t)
 	past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	use := func(ofUser, ofHost time.Time) {
-		put(t, p.identity+"-cert.pub", string(ssh.MarshalAuthorizedKey(certifyUntil(t, ca, user[0].PublicKey(), ssh.UserCert, p.user, ofUser))))
-		put(t, filepath.Join(dir, "host-cert.pub"), string(ssh.MarshalAuthorizedKey(certifyUntil(t, ca, p.host.PublicKey(), ssh.HostCert, "127.0.0.1", ofHost))))
+		put(t, p.identity+"-cert.pub", string(
+			ssh.MarshalAuthorizedKey(certifyUntil(t, ca, user[0].PublicKey(), ssh.UserCert, p.user,
+				ofUser))))
+		put(t, filepath.Join(dir, "host-cert.pub"),
+			string(ssh.MarshalAuthorizedKey(
+				certifyUntil(t, ca, p.host.PublicKey(), ssh.HostCert, "127.0.0.1", ofHost))))
 		restart(t, p)
 	}
 	use(past, future)
 	for _, h := range []sandbox.Host{{URI: "box"}, {URI: "box", Identity: p.identity}} {
 		_, err := b.Boot(timeout(t), sandbox.Spec{ID: "box", Host: h})
-		if stage(err) != "login" || !strings.Contains(err.Error(), "certificate expired on "+past.UTC().Format("2006-01-02T15")) {
+		if stage(err) != "login" || !strings.Contains(
+			err.Error(), "certificate expired on "+past.UTC().Format("2006-01-02T15")) {
 			t.Errorf("the user's: got %v, want an error of the login that says so", err)
 		}
 	}
 	use(future, past)
-	if _, err := b.Boot(timeout(t), sandbox.Spec{ID: "box", Host: sandbox.Host{URI: "box"}}); stage(err) != "host key" || !strings.Contains(err.Error(), "expired") {
+	if _, err := b.Boot(timeout(t), sandbox.Spec{ID: "box", Host: sandbox.Host{URI: "box"}}); stage(
+		err) != "host key" || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("the host's: got %v, want an error of the host key that says so", err)
 	}
 }
@@ -212,7 +239,8 @@ func restart(t *testing.T, p *peer) {
 		t.Fatal(err)
 	}
 	_, _ = proc.Wait()
-	p.start(t, exec.Command("/usr/sbin/sshd", "-D", "-f", filepath.Join(p.dir, "sshd_config"), "-E", p.log))
+	p.start(t, exec.Command("/usr/sbin/sshd", "-D", "-f", filepath.Join(p.dir, "sshd_config"), "-E",
+		p.log))
 }
 
 func stage(err error) string {
@@ -287,19 +315,23 @@ func TestRefusals(t *testing.T) {
 		{Env: []string{"A=b"}}, {Entrypoint: sandbox.EntrypointOff}, {Trust: sandbox.TrustHost}, {Isolation: "runsc"},
 	} {
 		spec.ID, spec.Host.URI = "box", "ssh://box.invalid"
-		if _, err := b.Boot(t.Context(), spec); !errors.Is(err, sandbox.ErrUnsupported) || stage(err) != "validate" {
+		if _, err := b.Boot(t.Context(), spec); !errors.Is(err, sandbox.ErrUnsupported) ||
+			stage(err) != "validate" {
 			t.Errorf("%+v: got %v, want ErrUnsupported", spec, err)
 		}
 	}
 	for _, id := range []string{"", "../../x", "-o", "UPPER", "a b", strings.Repeat("a", 64)} {
-		if _, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Host: sandbox.Host{URI: "box.invalid"}}); stage(err) != "validate" {
+		if _, err := b.Boot(t.Context(),
+			sandbox.Spec{ID: id, Host: sandbox.Host{URI: "box.invalid"}}); stage(
+			err) != "validate" {
 			t.Errorf("id %q: got %v, want it refused", id, err)
 		}
 	}
 }
 
 func FuzzParseURI(f *testing.F) {
-	for _, s := range []string{"ssh://me@box:22", "me@box", "box", "ssh://[::1]:22", "ssh://-x", "ssh://a@b@c"} {
+	for _, s := range []string{"ssh://me@box:22", "me@box", "box", "ssh://[::1]:22", "ssh://-x",
+		"ssh://a@b@c"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -307,7 +339,8 @@ func FuzzParseURI(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if u.Host == "" || strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User, "-") || strings.ContainsAny(u.Host+u.User+u.Port, " \n\x00") {
+		if u.Host == "" || strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User, "-") ||
+			strings.ContainsAny(u.Host+u.User+u.Port, " \n\x00") {
 			t.Errorf("%q: got %+v", s, u)
 		}
 	})

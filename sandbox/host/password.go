@@ -28,7 +28,8 @@ type asking struct {
 }
 
 func (b *Backend) asking(ctx context.Context, id string) *asking {
-	return &asking{own: b.own.Password, ask: sandbox.AskOf(ctx), b: b, id: id, said: make(map[accountKey]string)}
+	return &asking{own: b.own.Password, ask: sandbox.AskOf(ctx), b: b, id: id,
+		said: make(map[accountKey]string)}
 }
 
 // of returns the source of the password for the account at e, nil if there is none.

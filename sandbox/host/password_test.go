@@ -30,7 +30,8 @@ func asked(t *testing.T, answer string, err error) (context.Context, *[]string) 
 // memory.
 func TestPasswordAsked(t *testing.T) {
 	name, home := account(t, "/bin/bash", "right horse")
-	p := openSSH(t, settings{home: home, lines: []string{"PubkeyAuthentication no", "PasswordAuthentication yes", "KbdInteractiveAuthentication yes"}})
+	p := openSSH(t, settings{home: home, lines: []string{"PubkeyAuthentication no",
+		"PasswordAuthentication yes", "KbdInteractiveAuthentication yes"}})
 	spec := p.spec(t)
 	spec.Host.URI, spec.Host.Identity = "ssh://"+name+"@127.0.0.1:"+p.port, ""
 	failures := func() int {
@@ -38,7 +39,8 @@ func TestPasswordAsked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Count(string(log), "Failed password") + strings.Count(string(log), "Failed keyboard-interactive")
+		return strings.Count(string(log), "Failed password") +
+			strings.Count(string(log), "Failed keyboard-interactive")
 	}
 	b := newBackend(t)
 	ctx, questions := asked(t, "wrong", nil)
@@ -50,7 +52,8 @@ func TestPasswordAsked(t *testing.T) {
 		t.Errorf("a wrong one: asked %d times, tried %d times; want once", len(*questions), n)
 	}
 	ctx, questions = asked(t, "", errors.New("nobody is there"))
-	if _, err := b.Boot(ctx, spec); err == nil || !strings.Contains(err.Error(), "nobody is there") || len(*questions) != 1 {
+	if _, err := b.Boot(ctx, spec); err == nil ||
+		!strings.Contains(err.Error(), "nobody is there") || len(*questions) != 1 {
 		t.Errorf("no answer: asked %d times, got %v", len(*questions), err)
 	}
 	if _, err := b.Boot(timeout(t), spec); stage(err) != "login" {
@@ -89,11 +92,16 @@ func TestJumpPassword(t *testing.T) {
 	}
 	var tried atomic.Int64
 	server := &gliderssh.Server{
-		PasswordHandler:             func(_ gliderssh.Context, said string) bool { tried.Add(1); return said == "right horse" },
+		PasswordHandler: func(_ gliderssh.Context,
+			said string) bool {
+			tried.Add(1)
+			return said == "right horse"
+		},
 		LocalPortForwardingCallback: func(gliderssh.Context, string, uint32) bool { return true },
 		ChannelHandlers:             map[string]gliderssh.ChannelHandler{"direct-tcpip": gliderssh.DirectTCPIPHandler},
 	}
-	first := &peer{user: "ann", identity: "none", host: keyPair(t, filepath.Join(t.TempDir(), "host"))}
+	first := &peer{user: "ann", identity: "none",
+		host: keyPair(t, filepath.Join(t.TempDir(), "host"))}
 	_, first.port, _ = net.SplitHostPort(l.Addr().String())
 	server.AddHostKey(first.host)
 	served := make(chan error, 1)
@@ -106,11 +114,16 @@ func TestJumpPassword(t *testing.T) {
 
 	b := newBackend(t)
 	ctx, questions := asked(t, "wrong", nil)
-	if _, err := b.Boot(ctx, spec); stage(err) != "login" || !strings.Contains(err.Error(), "jump host first") || len(*questions) != 1 || tried.Load() != 1 {
-		t.Errorf("a wrong one: got %v, asked %d times, tried %d times; want an error of the login, once", err, len(*questions), tried.Load())
+	if _, err := b.Boot(ctx, spec); stage(err) != "login" || !strings.Contains(
+		err.Error(), "jump host first") || len(*questions) != 1 || tried.Load() != 1 {
+		t.Errorf(
+			"a wrong one: got %v, asked %d times, tried %d times; want an error of the login, once",
+			err, len(*questions), tried.Load())
 	}
 	if _, err := b.Boot(timeout(t), spec); stage(err) != "login" || tried.Load() != 1 {
-		t.Errorf("no person to ask: got %v, tried %d times; want an error of the login, and the wrong one forgotten", err, tried.Load())
+		t.Errorf(
+			"no person to ask: got %v, tried %d times; want an error of the login, and the wrong "+
+				"one forgotten", err, tried.Load())
 	}
 	ctx, questions = asked(t, "right horse", nil)
 	inst, err := b.Boot(ctx, spec)
@@ -125,7 +138,8 @@ func TestJumpPassword(t *testing.T) {
 	if len(*questions) != 1 || (*questions)[0] != "password of ann@127.0.0.1:"+first.port+": " {
 		t.Errorf("asked %q, want one question that names the jump host's account", *questions)
 	}
-	if res := run(t, attach(t, dialSessions(t, b, inst, TierGuest), "main", wire.Start{}), "echo in"); res.Output != "in\n" {
+	if res := run(t, attach(t, dialSessions(t, b, inst, TierGuest), "main", wire.Start{}),
+		"echo in"); res.Output != "in\n" {
 		t.Errorf("got %q", res.Output)
 	}
 	if _, err := newBackend(t).DialSessions(timeout(t), inst); !errors.Is(err, connect.ErrLogin) {

@@ -80,8 +80,10 @@ type settings struct {
 // openSSH starts the SSH server of this machine, for the account that runs the test.
 func openSSH(t *testing.T, s settings) *peer {
 	t.Helper()
-	server := openssh.Start(t, openssh.Settings{Lines: s.lines, NoSFTP: s.noSFTP, RC: s.rc, Home: s.home, Env: s.env})
-	return &peer{dir: server.Dir, home: server.Home, port: server.Port, user: server.User, host: server.Key, identity: server.Identity,
+	server := openssh.Start(t, openssh.Settings{Lines: s.lines, NoSFTP: s.noSFTP, RC: s.rc,
+		Home: s.home, Env: s.env})
+	return &peer{dir: server.Dir, home: server.Home, port: server.Port, user: server.User,
+		host: server.Key, identity: server.Identity,
 		pid: server.PID, log: server.Log}
 }
 
@@ -123,8 +125,10 @@ func (p *peer) uri() string { return "ssh://" + p.user + "@127.0.0.1:" + p.port 
 
 // spec returns a spec for p, with its key accepted by fingerprint.
 func (p *peer) spec(t *testing.T) sandbox.Spec {
-	return sandbox.Spec{ID: fmt.Sprintf("t%x", time.Now().UnixNano()), Name: "box", Progress: func(line string) { t.Log(line) },
-		Host: sandbox.Host{URI: p.uri(), Identity: p.identity, Accept: ssh.FingerprintSHA256(p.host.PublicKey())}}
+	return sandbox.Spec{ID: fmt.Sprintf("t%x", time.Now().UnixNano()), Name: "box",
+		Progress: func(line string) { t.Log(line) },
+		Host: sandbox.Host{URI: p.uri(), Identity: p.identity,
+			Accept: ssh.FingerprintSHA256(p.host.PublicKey())}}
 }
 
 // newBackend returns a backend with the real guest.
@@ -196,7 +200,8 @@ func attach(t *testing.T, c *connect.Control, session string, start wire.Start) 
 		t.Fatalf("OpenStream: %v", err)
 	}
 	p := party
-	client, err := wire.Open(timeout(t), s, wire.Attach{Session: session, Create: true, Party: &p, Start: &start}, wire.Handler{})
+	client, err := wire.Open(timeout(t), s,
+		wire.Attach{Session: session, Create: true, Party: &p, Start: &start}, wire.Handler{})
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}

@@ -30,7 +30,8 @@ type Reached struct {
 
 // Reach connects to the SSH server at uri, as the user's ssh configuration says. ctx bounds it. It
 // does not log in, except to jump hosts, with password as for Options.Password; it may be nil.
-func Reach(ctx context.Context, uri string, password func(ctx context.Context, user, host string) (string, error)) (*Reached, error) {
+func Reach(ctx context.Context, uri string,
+	password func(ctx context.Context, user, host string) (string, error)) (*Reached, error) {
 	e, err := resolve(ctx, uri)
 	if err != nil {
 		return nil, err
@@ -43,12 +44,15 @@ func Reach(ctx context.Context, uri string, password func(ctx context.Context, u
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.addr(), err)
 	}
-	return &Reached{Conn: conn, Version: version, Host: e.host, Port: e.port, Identities: e.identities, KnownHosts: e.known, e: e}, nil
+	return &Reached{Conn: conn, Version: version, Host: e.host, Port: e.port,
+		Identities: e.identities, KnownHosts: e.known, e: e}, nil
 }
 
 // Sessions is like DialSessions, on an existing connection, which it owns from then on.
-func (b *Backend) Sessions(ctx context.Context, inst sandbox.Instance, r *Reached) (*connect.Control, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout+startTimeout, errors.New("the machine takes too long"))
+func (b *Backend) Sessions(ctx context.Context, inst sandbox.Instance,
+	r *Reached) (*connect.Control, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout+startTimeout,
+		errors.New("the machine takes too long"))
 	defer cancel()
 	asked := b.asking(ctx, inst.ID)
 	peer, with, err := b.peer(ctx, r.e, r.Conn, &inst, asked)
@@ -63,7 +67,8 @@ func (b *Backend) Sessions(ctx context.Context, inst sandbox.Instance, r *Reache
 	return b.control(ctx, inst, conn)
 }
 
-// Login makes a connection to the machine's own SSH server, for commands and files. The caller closes it.
+// Login makes a connection to the machine's own SSH server, for commands and files. The caller
+// closes it.
 func (b *Backend) Login(ctx context.Context, inst sandbox.Instance) (*connect.Conn, error) {
 	return b.login(ctx, &inst)
 }
@@ -97,7 +102,8 @@ var errTried = errors.New("the password was tried")
 // passwords returns the ways to log in with the result of get. It calls get once and tries the
 // password once, even if the server accepts passwords in two ways. failed returns why there was
 // none to try.
-func passwords(ctx context.Context, e endpoint, conn net.Conn, get passwordOf) (methods []ssh.AuthMethod, failed func() error) {
+func passwords(ctx context.Context, e endpoint, conn net.Conn,
+	get passwordOf) (methods []ssh.AuthMethod, failed func() error) {
 	asked := false
 	var why error
 	ask := func() (string, error) {
@@ -127,5 +133,6 @@ func passwords(ctx context.Context, e endpoint, conn net.Conn, get passwordOf) (
 		password, err := ask()
 		return []string{password}, err
 	}
-	return []ssh.AuthMethod{ssh.PasswordCallback(ask), ssh.KeyboardInteractive(questions)}, func() error { return why }
+	return []ssh.AuthMethod{ssh.PasswordCallback(ask), ssh.KeyboardInteractive(questions)},
+		func() error { return why }
 }

@@ -41,7 +41,8 @@ const shellScript = `printf "\nsandboxd-probe\n"; q="unset HISTFILE; echo sandbo
 // makes it differ from the user database. Without an answer it returns the shell of the user
 // database.
 func startupShell(ctx context.Context, conn *connect.Conn, f facts) dialect {
-	ctx, cancel := context.WithTimeoutCause(ctx, shellTime, errors.New("start-up files did not end in time"))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx, shellTime, errors.New("start-up files did not end in time"))
 	defer cancel()
 	c, err := started(ctx, conn, "exec /bin/sh -c "+quote(shellScript))
 	if err != nil {
@@ -192,9 +193,11 @@ func (d dialect) changes(script []byte, key string) []change {
 		}
 		return []change{{read, bashAsks}}
 	case posix:
-		return []change{{"IFS= read -r __sbx_p <" + fd + " || __sbx_p=\n__sbx_d='. " + fd + "'\n", posixAsks}}
+		return []change{{"IFS= read -r __sbx_p <" + fd + " || __sbx_p=\n__sbx_d='. " + fd + "'\n",
+			posixAsks}}
 	case zsh:
-		return []change{{"[[ -s " + fd + " ]] || return 1\n", ""}, {"local t=$(<" + fd + ")\n", strings.ReplaceAll(zshAsks, "@NONCE@", key)},
+		return []change{{"[[ -s " + fd + " ]] || return 1\n", ""},
+			{"local t=$(<" + fd + ")\n", strings.ReplaceAll(zshAsks, "@NONCE@", key)},
 			{"unset ZDOTDIR\n", zshFound}}
 	}
 	return nil
@@ -256,7 +259,8 @@ func (f facts) noMarks(d dialect) string {
 	case !f.fd:
 		return "it has no /dev/fd"
 	case d == "":
-		return "the account's shell is " + cmp.Or(f.shell, "unknown") + "; supported are bash, zsh, dash and busybox"
+		return "the account's shell is " + cmp.Or(f.shell, "unknown") +
+			"; supported are bash, zsh, dash and busybox"
 	}
 	return ""
 }

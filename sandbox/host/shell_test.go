@@ -75,8 +75,10 @@ func TestMarksOfShells(t *testing.T) {
 		{"busybox", busyboxShell(t, "ash"), nil, "echo $0", "ash"},
 		{"busybox as sh", busyboxShell(t, "sh"), nil, "echo $0", "sh"},
 		{"zsh", "/usr/bin/zsh", zshrc, "echo ${ZSH_VERSION:+zsh}${ZDOTDIR-}", "zsh"},
-		{"bash that becomes zsh", "/bin/bash", map[string]string{".bashrc": "echo noise; export X=kept; exec zsh\n", ".bash_profile": ". ~/.bashrc\n",
-			".zshrc": zshrc[".zshrc"]}, "echo $X${ZSH_VERSION:+zsh}${ZDOTDIR-}", "keptzsh"},
+		{"bash that becomes zsh", "/bin/bash",
+			map[string]string{".bashrc": "echo noise; export X=kept; exec zsh\n",
+				".bash_profile": ". ~/.bashrc\n",
+				".zshrc":        zshrc[".zshrc"]}, "echo $X${ZSH_VERSION:+zsh}${ZDOTDIR-}", "keptzsh"},
 		{"dash that becomes bash", "/bin/dash", map[string]string{".profile": "exec bash\n"}, "echo ${BASH_VERSION:+bash}", "bash"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -104,11 +106,15 @@ func TestMarksOfShells(t *testing.T) {
 				if of.exit == "" {
 					continue
 				}
-				if res.Output != of.output || exitCode(res) != of.exit || !slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
-					t.Errorf("run %.40q: got %.80q, %s, basis %v; want %.80q, %s, mark", of.command, res.Output, exitCode(res), res.Basis, of.output, of.exit)
+				if res.Output != of.output || exitCode(res) != of.exit ||
+					!slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
+					t.Errorf("run %.40q: got %.80q, %s, basis %v; want %.80q, %s, mark", of.command,
+						res.Output, exitCode(res), res.Basis, of.output, of.exit)
 				}
 			}
-			if res := do(t, client, wire.Request{Verb: wire.VerbType, Text: "echo typed"}); res.Ended != wire.Done || !strings.Contains(res.Output, "typed") {
+			if res := do(t, client, wire.Request{Verb: wire.VerbType,
+				Text: "echo typed"}); res.Ended != wire.Done ||
+				!strings.Contains(res.Output, "typed") {
 				t.Errorf("type: got %+v, want done", res)
 			}
 			if res := run(t, client, "echo again"); res.Output != "again\n" {
@@ -118,7 +124,8 @@ func TestMarksOfShells(t *testing.T) {
 			if err := b.Destroy(timeout(t), inst); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "no process of the account is left", func() bool { return exec.Command("pgrep", "-u", p.user).Run() != nil })
+			until(t, "no process of the account is left",
+				func() bool { return exec.Command("pgrep", "-u", p.user).Run() != nil })
 			for _, path := range ownedBy(t, p.user, p.home) {
 				if !slices.Contains(before, path) {
 					t.Errorf("left in /tmp: %s", path)
@@ -186,7 +193,8 @@ func TestAnswered(t *testing.T) {
 
 // A write that ends the shell has been sent: the end of its terminal is not an error of the write.
 func TestWriteEndsTheTerminal(t *testing.T) {
-	term := &terminal{writes: make(chan write), done: make(chan struct{}), moved: make(chan struct{})}
+	term := &terminal{writes: make(chan write), done: make(chan struct{}),
+		moved: make(chan struct{})}
 	go func() {
 		<-term.writes
 		close(term.done)

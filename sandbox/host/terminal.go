@@ -74,7 +74,8 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 	if cols <= 0 || rows <= 0 {
 		cols, rows = wire.DefaultCols, wire.DefaultRows
 	}
-	pty := wire.Marshal(wire.PtyReq{Term: start.Term, Cols: uint32(cols), Rows: uint32(rows), Modes: "\x00"})
+	pty := wire.Marshal(wire.PtyReq{Term: start.Term, Cols: uint32(cols), Rows: uint32(rows),
+		Modes: "\x00"})
 	request, payload := wire.RequestShell, []byte(nil)
 	own := len(start.Argv) > 0 && start.Argv[0] != lo.shell().Path // a program, and not the shell
 	switch {
@@ -91,14 +92,17 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 		}
 		request, payload = wire.RequestExec, wire.Marshal(wire.Exec{Command: line})
 	case start.Dir != "":
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "tier " + tier + " cannot set a session's directory", Hint: "use cd in the session"}
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "tier " + tier +
+			" cannot set a session's directory", Hint: "use cd in the session"}
 	}
-	t := &terminal{link: l, done: make(chan struct{}), writes: make(chan write), moved: make(chan struct{}), resized: make(chan struct{}, 1)}
+	t := &terminal{link: l, done: make(chan struct{}), writes: make(chan write),
+		moved: make(chan struct{}), resized: make(chan struct{}, 1)}
 	c, err := l.channel(ctx, func(conn *connect.Conn) (*channel, error) {
 		return t.open(ctx, conn, pty, request, payload)
 	})
 	if lost := l.lost(); err != nil && lost != nil {
-		return nil, wire.Errorf(wire.CodeLost, "terminal on %s: connection lost: %v", lo.inst.Host.URI, lost)
+		return nil, wire.Errorf(wire.CodeLost, "terminal on %s: connection lost: %v",
+			lo.inst.Host.URI, lost)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("terminal on %s: %w", lo.inst.Host.URI, err)
@@ -116,7 +120,8 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 }
 
 // open opens the channel and starts its program. The channel's requests report how that ended.
-func (t *terminal) open(ctx context.Context, conn *connect.Conn, pty []byte, request string, payload []byte) (*channel, error) {
+func (t *terminal) open(ctx context.Context, conn *connect.Conn, pty []byte, request string,
+	payload []byte) (*channel, error) {
 	ch, err := conn.Open(ctx, wire.ChannelSession, nil)
 	if err != nil {
 		return nil, err
@@ -391,7 +396,8 @@ var bootLine = "exec /bin/sh -c " + quote(bootScript)
 var nonce = regexp.MustCompile(`(?:__sbx_k=|7337;[^;]*;)([0-9A-Za-z_-]{16,})`)
 
 // boot types the environment and the script.
-func (t *terminal) boot(ctx context.Context, start session.Start, f facts, script, command *os.File) error {
+func (t *terminal) boot(ctx context.Context, start session.Start, f facts, script,
+	command *os.File) error {
 	d := f.startupShell
 	if d != f.dialect() { // the shell that start-up files left running reads it from the terminal
 		if err := t.send(ctx, []byte(bootLine+"\n")); err != nil {
@@ -411,7 +417,8 @@ func (t *terminal) boot(ctx context.Context, start session.Start, f facts, scrip
 		return err
 	}
 	go func() { <-t.done; t.command.Close() }()
-	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("it did not start within %v", bootTimeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx, bootTimeout, fmt.Errorf("it did not start within %v", bootTimeout))
 	defer cancel()
 	return t.within(ctx, func() error {
 		// The terminal writes a carriage return before each newline.

@@ -31,8 +31,10 @@ const (
 )
 
 // DialSessions connects to the sessions of inst in the best way that the machine allows.
-func (b *Backend) DialSessions(ctx context.Context, inst sandbox.Instance) (*connect.Control, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout+startTimeout, errors.New("the machine takes too long"))
+func (b *Backend) DialSessions(ctx context.Context, inst sandbox.Instance) (*connect.Control,
+	error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout+startTimeout,
+		errors.New("the machine takes too long"))
 	defer cancel()
 	conn, err := b.login(ctx, &inst)
 	if err != nil {
@@ -43,7 +45,8 @@ func (b *Backend) DialSessions(ctx context.Context, inst sandbox.Instance) (*con
 
 // control makes the control connection over an authenticated connection. Its errors name the
 // machine.
-func (b *Backend) control(ctx context.Context, inst sandbox.Instance, conn *connect.Conn) (*connect.Control, error) {
+func (b *Backend) control(ctx context.Context, inst sandbox.Instance,
+	conn *connect.Conn) (*connect.Control, error) {
 	s, err := b.sessions(ctx, inst, conn, func(string, ...any) {})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", inst.Host.URI, err)
@@ -56,7 +59,8 @@ func (b *Backend) control(ctx context.Context, inst sandbox.Instance, conn *conn
 }
 
 // sessions finds the best tier that a machine allows and returns its sessions, which own conn.
-func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *connect.Conn, say func(string, ...any)) (connect.Sessions, error) {
+func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *connect.Conn,
+	say func(string, ...any)) (connect.Sessions, error) {
 	l := b.newLink(inst, conn)
 	fail := func(err error) (connect.Sessions, error) {
 		l.End()
@@ -113,7 +117,8 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 	if err != nil {
 		return fail(err)
 	}
-	return &localLink{link: l, local: lo, tier: tier, why: why + ": sessions are in " + b.own.Owner + " and end with the connection"}, nil
+	return &localLink{link: l, local: lo, tier: tier, why: why + ": sessions are in " +
+		b.own.Owner + " and end with the connection"}, nil
 }
 
 // Destroy ends the sandbox's sessions and removes their files on the machine. It leaves the machine
@@ -130,7 +135,8 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		conn, err := b.login(ctx, &inst)
 		if errors.Is(err, connect.ErrLogin) || errors.Is(err, connect.ErrIdentity) {
 			b.forgetPasswords(inst.ID)
-			return &sandbox.LeftError{Where: inst.Host.URI, Err: reason(err), Hint: "if it had tier guest, remove its files on the host: " + leftover(inst.ID)}
+			return &sandbox.LeftError{Where: inst.Host.URI, Err: reason(err),
+				Hint: "if it had tier guest, remove its files on the host: " + leftover(inst.ID)}
 		}
 		if err != nil {
 			return err
@@ -235,7 +241,8 @@ func (b *Backend) clean(ctx context.Context, inst sandbox.Instance, conn *connec
 
 // orderBySocket gives an order to a session server whose program was removed, through its socket.
 // It is not an error if nothing listens on the socket.
-func orderBySocket(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place, order []byte) error {
+func orderBySocket(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place,
+	order []byte) error {
 	c, err := openSocket(ctx, conn, p.dir+"/sock")
 	var refused *ssh.OpenChannelError
 	switch {
@@ -251,7 +258,8 @@ func orderBySocket(ctx context.Context, conn *connect.Conn, client *sftp.Client,
 // stop ends the session server of a sandbox and its processes, and returns when they are gone.
 func stop(ctx context.Context, conn *connect.Conn, client *sftp.Client, p place) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
-		fmt.Errorf("it did not end within %v: it may be stopped (SIGSTOP), or the machine busy", stopTimeout))
+		fmt.Errorf("it did not end within %v: it may be stopped (SIGSTOP), or the machine busy",
+			stopTimeout))
 	defer cancel()
 	if _, err := client.Lstat(p.dir + "/sock"); errors.Is(err, fs.ErrNotExist) {
 		return nil // it does not run

@@ -21,7 +21,8 @@ import (
 
 // Without the guest, bash still reports its prompt and exit codes.
 func TestMarks(t *testing.T) {
-	p := openSSH(t, settings{noSFTP: true, lines: []string{"MaxSessions 2"}, rc: "echo noise; PS1='rc> '\n"})
+	p := openSSH(t, settings{noSFTP: true, lines: []string{"MaxSessions 2"},
+		rc: "echo noise; PS1='rc> '\n"})
 	b := newBackend(t)
 	c := dialSessions(t, b, boot(t, b, p.spec(t)), TierMarks)
 	if _, why := c.Tier(); !strings.Contains(why, "no SFTP") {
@@ -45,14 +46,19 @@ func TestMarks(t *testing.T) {
 		if tt.exit == "" {
 			continue
 		}
-		if res.Output != tt.output || exitCode(res) != tt.exit || !slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
-			t.Errorf("run %.40q: got %.80q, %s, basis %v; want %q, %s, mark", tt.command, res.Output, exitCode(res), res.Basis, tt.output, tt.exit)
+		if res.Output != tt.output || exitCode(res) != tt.exit ||
+			!slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
+			t.Errorf("run %.40q: got %.80q, %s, basis %v; want %q, %s, mark", tt.command,
+				res.Output, exitCode(res), res.Basis, tt.output, tt.exit)
 		}
 	}
-	if res := do(t, client, wire.Request{Verb: wire.VerbRun, Text: "read -p 'name? ' x"}); res.Ended != wire.Attention || res.Prompt != "name?" && res.Prompt != "name? " {
+	if res := do(t, client, wire.Request{Verb: wire.VerbRun,
+		Text: "read -p 'name? ' x"}); res.Ended != wire.Attention || res.Prompt != "name?" &&
+		res.Prompt != "name? " {
 		t.Errorf("read: got %+v, want attention", res)
 	}
-	if res := do(t, client, wire.Request{Verb: wire.VerbType, Text: "bob"}); res.Ended != wire.Done {
+	if res := do(t, client, wire.Request{Verb: wire.VerbType,
+		Text: "bob"}); res.Ended != wire.Done {
 		t.Errorf("type: got %+v, want done", res)
 	}
 	second := attach(t, c, "second", wire.Start{})
@@ -84,7 +90,8 @@ func TestMarksKeepTheirSecret(t *testing.T) {
 		}
 	}
 	for _, name := range leftIn(t, p.home) {
-		if text, err := os.ReadFile(filepath.Join(p.home, name)); err == nil && strings.Contains(string(text), secret) {
+		if text, err := os.ReadFile(filepath.Join(p.home, name)); err == nil &&
+			strings.Contains(string(text), secret) {
 			t.Errorf("it is in %s", name)
 		}
 	}
@@ -96,7 +103,8 @@ func TestWhyNoGuest(t *testing.T) {
 		return func(t *testing.T) settings {
 			needRoot(t, "mounting")
 			dir := shortDir(t)
-			if text, err := exec.Command("mount", "-t", "tmpfs", "-o", options, "tmpfs", dir).CombinedOutput(); err != nil {
+			if text, err := exec.Command("mount", "-t", "tmpfs", "-o", options, "tmpfs",
+				dir).CombinedOutput(); err != nil {
 				t.Fatalf("mount: %v: %s", err, text)
 			}
 			t.Cleanup(func() {
@@ -129,7 +137,8 @@ func TestWhyNoGuest(t *testing.T) {
 			}
 			spec := p.spec(t)
 			spec.Host.Tier = TierGuest
-			if _, err := b.Boot(timeout(t), spec); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := b.Boot(timeout(t), spec); err == nil ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("tier guest asked for: got %v, want an error that says %q", err, tt.want)
 			}
 		})
@@ -145,13 +154,16 @@ func TestWhyNoGuest(t *testing.T) {
 		if err := b.Destroy(timeout(t), inst); err != nil {
 			t.Fatal(err)
 		}
-		if left := append(leftIn(t, p.home), leftIn(t, elsewhere)...); len(left) > 0 && !slices.Equal(left, []string{".bash_history"}) {
+		if left := append(leftIn(t, p.home), leftIn(t, elsewhere)...); len(left) > 0 &&
+			!slices.Equal(left, []string{".bash_history"}) {
 			t.Errorf("files are left: %v", left)
 		}
 	})
 	t.Run("architecture", func(t *testing.T) {
 		p := openSSH(t, settings{})
-		b := New(Options{Guest: func(arch string) (string, error) { return "", fmt.Errorf("there is no guest for %s", arch) }})
+		b := New(Options{Guest: func(arch string) (string, error) {
+			return "", fmt.Errorf("there is no guest for %s", arch)
+		}})
 		defer b.Close()
 		c := dialSessions(t, b, boot(t, b, p.spec(t)), TierMarks)
 		if _, why := c.Tier(); !strings.Contains(why, "there is no guest for") {
@@ -164,7 +176,10 @@ func TestWhyNoGuest(t *testing.T) {
 func TestForcedCommand(t *testing.T) {
 	dir := t.TempDir()
 	menu := filepath.Join(dir, "menu")
-	put(t, menu, "#!/bin/sh\nwhile printf 'menu? '; read -r x; do case $x in quit) exit 3;; *) echo \"you said $x\";; esac; done\n")
+	put(
+		t, menu,
+		"#!/bin/sh\nwhile printf 'menu? '; read -r x; do case $x in quit) exit 3;; *) echo \"you "+
+			"said $x\";; esac; done\n")
 	if err := os.Chmod(menu, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -175,10 +190,13 @@ func TestForcedCommand(t *testing.T) {
 	c := dialSessions(t, b, boot(t, b, spec), TierScreen)
 	client := attach(t, c, "main", wire.Start{})
 	res := run(t, client, "list")
-	if res.Output != "you said list\n" || res.ExitCode != nil || !slices.Equal(res.Basis, []wire.Basis{wire.BasisScreen}) {
-		t.Errorf("run: got %q, %s, basis %v; want by the screen, without an exit code", res.Output, exitCode(res), res.Basis)
+	if res.Output != "you said list\n" || res.ExitCode != nil ||
+		!slices.Equal(res.Basis, []wire.Basis{wire.BasisScreen}) {
+		t.Errorf("run: got %q, %s, basis %v; want by the screen, without an exit code", res.Output,
+			exitCode(res), res.Basis)
 	}
-	if res := do(t, client, wire.Request{Verb: wire.VerbRun, Text: "quit"}); res.Ended != wire.Dead || exitCode(res) != "3" {
+	if res := do(t, client, wire.Request{Verb: wire.VerbRun,
+		Text: "quit"}); res.Ended != wire.Dead || exitCode(res) != "3" {
 		t.Errorf("quit: got %s, %s, error %v; want dead, 3", res.Ended, exitCode(res), res.Error)
 	}
 }
@@ -244,7 +262,8 @@ func TestRouter(t *testing.T) {
 	} {
 		res := run(t, client, tt.command)
 		if res.Output != tt.output || res.ExitCode != nil {
-			t.Errorf("run %q: got %q, %s; want %q, unknown", tt.command, res.Output, exitCode(res), tt.output)
+			t.Errorf("run %q: got %q, %s; want %q, unknown", tt.command, res.Output, exitCode(res),
+				tt.output)
 		}
 	}
 	// The router itself denies exec, files and other requests.
@@ -283,7 +302,8 @@ func TestLinkBreaks(t *testing.T) {
 	}
 	defer list.Close()
 	reply, err := list.Request(timeout(t), wire.Request{Verb: wire.VerbList})
-	if err != nil || len(reply.Sessions) != 1 || reply.Sessions[0].State.Phase != wire.PhaseDead || reply.Sessions[0].State.Reason != "link" {
+	if err != nil || len(reply.Sessions) != 1 || reply.Sessions[0].State.Phase != wire.PhaseDead ||
+		reply.Sessions[0].State.Reason != "link" {
 		t.Fatalf("list: got %+v, %v; want main dead by its link", reply.Sessions, err)
 	}
 	client = attach(t, c, "main", wire.Start{})
@@ -320,11 +340,15 @@ func TestLinkCutInCommand(t *testing.T) {
 			run(t, client, "cd; x=kept")
 			answered := make(chan error, 1)
 			go func() {
-				_, err := client.Request(timeout(t), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), TimeoutMS: patience.Milliseconds(),
-					Text: "touch started; until [ -e " + p.home + "/go ]; do sleep 0.1; done; echo over >done; y=done"})
+				_, err := client.Request(
+					timeout(t), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
+						TimeoutMS: patience.Milliseconds(),
+						Text: "touch started; until [ -e " + p.home +
+							"/go ]; do sleep 0.1; done; echo over >done; y=done"})
 				answered <- err
 			}()
-			until(t, "the command runs", func() bool { _, err := os.Stat(p.home + "/started"); return err == nil })
+			until(t, "the command runs",
+				func() bool { _, err := os.Stat(p.home + "/started"); return err == nil })
 			cut := time.Now()
 			for _, pid := range children(t, p.pid) {
 				// For a user other than root a child process has the connection.
@@ -336,7 +360,8 @@ func TestLinkCutInCommand(t *testing.T) {
 			}
 			select {
 			case err := <-answered:
-				t.Logf("the caller got the error after %v: %v", time.Since(cut).Round(time.Millisecond), err)
+				t.Logf("the caller got the error after %v: %v",
+					time.Since(cut).Round(time.Millisecond), err)
 				if err == nil {
 					t.Error("the caller got no error")
 				}
@@ -345,18 +370,21 @@ func TestLinkCutInCommand(t *testing.T) {
 			}
 			<-c.Done()
 			if tier != TierGuest {
-				until(t, "the command has ended with its terminal", func() bool { return len(waiting(t, p.home)) == 0 })
+				until(t, "the command has ended with its terminal",
+					func() bool { return len(waiting(t, p.home)) == 0 })
 			}
 			put(t, p.home+"/go", "")
 			c = dialSessions(t, b, inst, tier)
 			client = attach(t, c, "main", wire.Start{})
 			want := ""
 			if tier == TierGuest {
-				until(t, "the command is over", func() bool { _, err := os.Stat(p.home + "/done"); return err == nil })
+				until(t, "the command is over",
+					func() bool { _, err := os.Stat(p.home + "/done"); return err == nil })
 				want = "kept done"
 				until(t, "the shell is at its prompt", func() bool {
 					reply, err := client.Request(timeout(t), wire.Request{Verb: wire.VerbList})
-					return err == nil && len(reply.Sessions) == 1 && reply.Sessions[0].State.Phase == wire.PhasePrompt
+					return err == nil && len(reply.Sessions) == 1 &&
+						reply.Sessions[0].State.Phase == wire.PhasePrompt
 				})
 			}
 			if res := run(t, client, `echo "$x $y"`); strings.TrimSpace(res.Output) != want {
@@ -366,9 +394,11 @@ func TestLinkCutInCommand(t *testing.T) {
 			if err := b.Destroy(timeout(t), inst); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "no process of ours is left", func() bool { return len(ours(t, p.home)) == 0 && len(children(t, p.pid)) == 0 })
+			until(t, "no process of ours is left",
+				func() bool { return len(ours(t, p.home)) == 0 && len(children(t, p.pid)) == 0 })
 			for _, left := range leftIn(t, p.home) {
-				if !slices.Contains([]string{".bashrc", ".bash_history", "started", "go", "done"}, left) {
+				if !slices.Contains([]string{".bashrc", ".bash_history", "started", "go", "done"},
+					left) {
 					t.Errorf("left: %s", left)
 				}
 			}

@@ -32,7 +32,8 @@ type Rules struct {
 
 // System are the directories that no rule allows: at the same path they would hide files that a
 // sandbox's programs need, and most belong to the machine.
-var System = []string{"/.sandboxd", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
+var System = []string{"/.sandboxd", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64",
+	"/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
 	"/var/lib/containerd", "/var/lib/docker", "/var/run"}
 
 // maxPath is the longest path in bytes (PATH_MAX, without its NUL).
@@ -162,14 +163,16 @@ func (r Rules) denied(path string) (why, hint string) {
 		}
 	}
 	if len(r.Roots) == 0 {
-		return "cannot be mounted: no directories are allowed", "set mount_roots in the daemon's configuration"
+		return "cannot be mounted: no directories are allowed",
+			"set mount_roots in the daemon's configuration"
 	}
 	for _, root := range r.Roots {
 		if within(path, resolved(root)) {
 			return "", ""
 		}
 	}
-	return "is outside of " + strings.Join(r.Roots, ", "), "add it to mount_roots in the daemon's configuration, and restart the daemon"
+	return "is outside of " + strings.Join(r.Roots, ", "),
+		"add it to mount_roots in the daemon's configuration, and restart the daemon"
 }
 
 // within reports whether path is dir or below it. Both are clean.

@@ -19,7 +19,8 @@ func machine(t *testing.T) (string, Rules) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"allowed/project", "allowed/sub/deep", "allowed/a, b", "allowed/col:on", "allowed/nl\n", "allowed/bad\xff", "elsewhere/secret",
+	for _, dir := range []string{"allowed/project", "allowed/sub/deep", "allowed/a, b",
+		"allowed/col:on", "allowed/nl\n", "allowed/bad\xff", "elsewhere/secret",
 		"allowed/state/x", "allowed/home/user/p", "allowed-too"} {
 		if err := os.MkdirAll(filepath.Join(base, dir), 0o755); err != nil {
 			t.Fatal(err)
@@ -31,12 +32,14 @@ func machine(t *testing.T) (string, Rules) {
 	if err := syscall.Mkfifo(filepath.Join(base, "allowed/fifo"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for link, to := range map[string]string{"out": base + "/elsewhere", "in": "project", "etc": "/etc", "loop": "loop", "proc": "/proc/self/cwd", "gone": "nowhere"} {
+	for link, to := range map[string]string{"out": base + "/elsewhere", "in": "project",
+		"etc": "/etc", "loop": "loop", "proc": "/proc/self/cwd", "gone": "nowhere"} {
 		if err := os.Symlink(to, filepath.Join(base, "allowed", link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return base, Rules{Roots: []string{base + "/allowed"}, Never: []string{base + "/allowed/state"}, Homes: []string{base + "/allowed/home/user"}}
+	return base, Rules{Roots: []string{base + "/allowed"}, Never: []string{base + "/allowed/state"},
+		Homes: []string{base + "/allowed/home/user"}}
 }
 
 func TestCheck(t *testing.T) {
@@ -116,12 +119,14 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-	for path, why := range map[string]string{"": "has no name", "relative": "is not absolute", "./x": "is not absolute", "~/x": "is not absolute"} {
+	for path, why := range map[string]string{"": "has no name", "relative": "is not absolute",
+		"./x": "is not absolute", "~/x": "is not absolute"} {
 		if _, err := rules.Check(path); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: got error %v, want %q", path, err, why)
 		}
 	}
-	if _, err := (Rules{}).Check(base + "/allowed/project"); err == nil || !strings.Contains(err.Error(), "no directories are allowed") {
+	if _, err := (Rules{}).Check(base + "/allowed/project"); err == nil ||
+		!strings.Contains(err.Error(), "no directories are allowed") {
 		t.Errorf("no roots: got error %v", err)
 	}
 }
@@ -168,7 +173,8 @@ func TestCheckSwapped(t *testing.T) {
 }
 
 func FuzzCheck(f *testing.F) {
-	for _, path := range []string{"/", "/etc/../tmp", "/tmp", "x", "", "/a\x00b", "/proc/self/root", "//tmp///"} {
+	for _, path := range []string{"/", "/etc/../tmp", "/tmp", "x", "", "/a\x00b", "/proc/self/root",
+		"//tmp///"} {
 		f.Add(path)
 	}
 	rules := Rules{Roots: []string{"/tmp"}}

@@ -131,7 +131,8 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.instances[spec.ID] != nil {
-		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: fmt.Errorf("instance %s exists", spec.ID)}
+		return sandbox.Instance{}, &sandbox.BootError{Stage: "create",
+			Err: fmt.Errorf("instance %s exists", spec.ID)}
 	}
 	if err := os.Mkdir(in.home, 0o700); err != nil {
 		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: err}
@@ -160,10 +161,12 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 		network = sandbox.NetworkNone
 	}
 	if network != sandbox.NetworkNone {
-		return nil, &sandbox.BootError{Stage: "validate", Err: fmt.Errorf("network %q: %w", network, sandbox.ErrUnsupported)}
+		return nil, &sandbox.BootError{Stage: "validate",
+			Err: fmt.Errorf("network %q: %w", network, sandbox.ErrUnsupported)}
 	}
 	if len(spec.Options) > 0 {
-		return nil, &sandbox.BootError{Stage: "validate", Err: fmt.Errorf("option %s: %w", spec.Options[0], sandbox.ErrUnsupported)}
+		return nil, &sandbox.BootError{Stage: "validate",
+			Err: fmt.Errorf("option %s: %w", spec.Options[0], sandbox.ErrUnsupported)}
 	}
 	if err := b.stage(ctx, "image"); err != nil {
 		return nil, err
@@ -173,7 +176,8 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 		image = sandbox.DefaultImage
 	}
 	if image == NoImage {
-		return nil, &sandbox.BootError{Stage: "image", Err: fmt.Errorf("%s: %w", image, sandbox.ErrNoImage), Hint: "name another image"}
+		return nil, &sandbox.BootError{Stage: "image",
+			Err: fmt.Errorf("%s: %w", image, sandbox.ErrNoImage), Hint: "name another image"}
 	}
 	if spec.Progress != nil {
 		spec.Progress("starting a sandbox in memory")
@@ -181,8 +185,10 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 	return &instance{
 		freezer: new(freezer),
 		home:    b.tmp + "/" + spec.ID, env: slices.Concat(b.opt.Env, spec.Env), name: spec.Name,
-		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image, Digest: b.digest(image), Created: time.Now(),
-			User: account("").Name, Runtime: "host", Network: network, Notes: []string{"runs in the test's own process"}},
+		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image,
+			Digest: b.digest(image), Created: time.Now(),
+			User: account("").Name, Runtime: "host", Network: network,
+			Notes: []string{"runs in the test's own process"}},
 	}, nil
 }
 
@@ -215,7 +221,8 @@ func account(home string) guest.Account {
 			name = fmt.Sprint(os.Getuid())
 		}
 	}
-	return guest.Account{Name: name, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: home, Shell: "/bin/bash"}
+	return guest.Account{Name: name, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: home,
+		Shell: "/bin/bash"}
 }
 
 // startLocked starts a guest for in, with new keys. b.mu is held.
@@ -232,8 +239,10 @@ func (b *Backend) startLocked(ctx context.Context, in *instance) error {
 		return &sandbox.BootError{Stage: "keys", Err: err}
 	}
 	a := account(in.home)
-	g, err := guest.New(wire.GuestConfig{Version: wire.Version, HostKey: hostPEM, Name: in.name, Env: in.env, Workdir: in.home,
-		ClientKey: string(ssh.MarshalAuthorizedKey(client.PublicKey()))}, guest.Options{Account: &a, Log: b.opt.Log})
+	g, err := guest.New(wire.GuestConfig{Version: wire.Version, HostKey: hostPEM, Name: in.name,
+		Env: in.env, Workdir: in.home,
+		ClientKey: string(ssh.MarshalAuthorizedKey(client.PublicKey()))},
+		guest.Options{Account: &a, Log: b.opt.Log})
 	if err != nil {
 		return &sandbox.BootError{Stage: "guest", Err: err}
 	}
@@ -296,7 +305,8 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 			b.opt.Log.Info("connection", "instance", inst.ID, "err", err)
 		}
 	})
-	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{in.host}, Auth: []ssh.AuthMethod{ssh.PublicKeys(in.client)}}, nil
+	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{in.host},
+		Auth: []ssh.AuthMethod{ssh.PublicKeys(in.client)}}, nil
 }
 
 // Destroy ends a sandbox and removes its home.
@@ -418,9 +428,11 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 	return in.inst, nil
 }
 
-// Pipe returns two connected sockets of this process. Not net.Pipe: both SSH peers write before they read.
+// Pipe returns two connected sockets of this process. Not net.Pipe: both SSH peers write before
+// they read.
 func Pipe() (near, far net.Conn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}

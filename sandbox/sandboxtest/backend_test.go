@@ -17,7 +17,8 @@ func TestBackend(t *testing.T) {
 	Run(t, Suite{
 		Open:    func(t *testing.T) sandbox.Backend { return New(t, Options{}) },
 		NoImage: NoImage,
-		Refused: []sandbox.Network{sandbox.NetworkFiltered, sandbox.NetworkAllowlist, sandbox.NetworkBridge},
+		Refused: []sandbox.Network{sandbox.NetworkFiltered, sandbox.NetworkAllowlist,
+			sandbox.NetworkBridge},
 	})
 }
 

@@ -47,8 +47,10 @@ func (s Suite) testList(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("List: got %d of the instance, want 1", len(found))
 	}
-	if found[0].Ref != inst.Ref || found[0].Backend != inst.Backend || found[0].Network != inst.Network {
-		t.Errorf("List: a new daemon finds another instance than Boot returned (-boot +list):\n%s", cmp.Diff(inst, found[0]))
+	if found[0].Ref != inst.Ref || found[0].Backend != inst.Backend ||
+		found[0].Network != inst.Network {
+		t.Errorf("List: a new daemon finds another instance than Boot returned (-boot +list):\n%s",
+			cmp.Diff(inst, found[0]))
 	}
 	if out, _ := run(t, s.dial(t, b, found[0]), "echo found"); out != "found\n" {
 		t.Errorf("a listed instance: got %q", out)
@@ -81,8 +83,10 @@ func (s Suite) testResolve(t *testing.T) {
 	b := s.Open(t)
 	r := b.(sandbox.Finder)
 	inst := s.boot(t, b)
-	if got, err := r.Resolve(timeout(t), inst.Image); err != nil || got != inst.Digest || got == "" {
-		t.Errorf("Resolve %s: got %q, %v; want the instance's own, %q", inst.Image, got, err, inst.Digest)
+	if got, err := r.Resolve(timeout(t), inst.Image); err != nil || got != inst.Digest ||
+		got == "" {
+		t.Errorf("Resolve %s: got %q, %v; want the instance's own, %q", inst.Image, got, err,
+			inst.Digest)
 	}
 	if got, err := r.Resolve(timeout(t), NoImage); !errors.Is(err, sandbox.ErrNoImage) {
 		t.Errorf("Resolve of a missing image: got %q, %v, want ErrNoImage", got, err)

@@ -24,7 +24,11 @@ func (s Suite) testFork(t *testing.T) {
 	inst := s.boot(t, b)
 	client := s.dial(t, b, inst)
 	pwd, _ := run(t, client, "pwd")
-	if out, code := run(t, client, "mkdir -p /kept && echo data >/kept/file && chmod 4750 /kept/file && ln -s file /kept/link && (sleep 1000 >/dev/null 2>&1 & :)"); code != 0 {
+	if out,
+		code := run(
+		t, client,
+		"mkdir -p /kept && echo data >/kept/file && chmod 4750 /kept/file && ln -s file "+
+			"/kept/link && (sleep 1000 >/dev/null 2>&1 & :)"); code != 0 {
 		t.Fatalf("write files: %s", out)
 	}
 	spec := s.newSpec(t)
@@ -38,9 +42,14 @@ func (s Suite) testFork(t *testing.T) {
 		t.Fatalf("Boot of a fork: %v", err)
 	}
 	forked := s.dial(t, b, fork)
-	if out, code := run(t, forked, "cat /kept/link; ls -ln /kept/file /kept/link | cut -c1-10; ps 2>/dev/null | grep -c '[s]leep 1000'; pwd"); code != 0 ||
+	if out,
+		code := run(
+		t, forked,
+		"cat /kept/link; ls -ln /kept/file /kept/link | cut -c1-10; ps 2>/dev/null | grep -c "+
+			"'[s]leep 1000'; pwd"); code != 0 ||
 		out != "data\n-rwsr-x---\nlrwxrwxrwx\n0\n"+pwd {
-		t.Errorf("fork: got %q, %d; want the files, no process, and the same directory %q", out, code, pwd)
+		t.Errorf("fork: got %q, %d; want the files, no process, and the same directory %q", out,
+			code, pwd)
 	}
 	run(t, forked, "echo other >/kept/file")
 	if out, _ := run(t, client, "cat /kept/file"); out != "data\n" {
@@ -164,8 +173,9 @@ func (s Suite) testBuild(t *testing.T) {
 	defer root.Close()
 	from := s.newSpec(t)
 	var steps []string
-	spec := sandbox.BuildSpec{Owner: "alice", Name: "Dockerfile", Context: root, Isolation: from.Isolation,
-		Network: sandbox.NetworkNone, Progress: func(line string) { steps = append(steps, line) },
+	spec := sandbox.BuildSpec{Owner: "alice", Name: "Dockerfile", Context: root,
+		Isolation: from.Isolation,
+		Network:   sandbox.NetworkNone, Progress: func(line string) { steps = append(steps, line) },
 		Dockerfile: []byte("FROM " + from.Image + "\nCOPY data /data\nRUN echo built >/built\n")}
 	image, err := im.Build(timeout(t), spec)
 	if errors.Is(err, sandbox.ErrUnsupported) {

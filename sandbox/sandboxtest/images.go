@@ -13,7 +13,8 @@ type NoImages struct{}
 var _ sandbox.Imager = NoImages{}
 
 // Snapshot fails.
-func (NoImages) Snapshot(context.Context, sandbox.Instance, string, string, string) (string, error) {
+func (NoImages) Snapshot(context.Context, sandbox.Instance, string, string, string) (string,
+	error) {
 	return "", sandbox.ErrUnsupported
 }
 

@@ -18,13 +18,16 @@ func (s Suite) testMeter(t *testing.T) {
 	inst := s.boot(t, b)
 	const size = 1 << 20
 	client := s.dial(t, b, inst)
-	if out, code := run(t, client, "dd if=/dev/zero of=/big bs=1024 count=1024 2>/dev/null && sync"); code != 0 {
+	if out,
+		code := run(t, client,
+		"dd if=/dev/zero of=/big bs=1024 count=1024 2>/dev/null && sync"); code != 0 {
 		t.Fatalf("write a file: %s", out)
 	}
 	if got, err := m.Disk(timeout(t), inst, sandbox.DiskUsage{}); err != nil || got.Bytes < size {
 		t.Errorf("Disk: got %+v, %v; want at least %d bytes", got, err, size)
 	}
-	if got, err := m.Disk(timeout(t), inst, sandbox.DiskUsage{Bytes: 1}); err != nil || got.Bytes <= 1 {
+	if got, err := m.Disk(timeout(t), inst, sandbox.DiskUsage{Bytes: 1}); err != nil ||
+		got.Bytes <= 1 {
 		t.Errorf("Disk with a limit: got %+v, %v; want more than the limit", got, err)
 	}
 	if got, err := m.Usage(timeout(t), inst); err != nil || got.Memory <= 0 || got.PIDs <= 0 {
@@ -40,7 +43,8 @@ func (s Suite) testMeter(t *testing.T) {
 		if _, err := m.Usage(timeout(t), inst); !errors.Is(err, sandbox.ErrStopped) {
 			t.Errorf("Usage of a stopped one: got %v, want ErrStopped", err)
 		}
-		if got, err := m.Disk(timeout(t), inst, sandbox.DiskUsage{}); err != nil || got.Bytes < size {
+		if got, err := m.Disk(timeout(t), inst, sandbox.DiskUsage{}); err != nil ||
+			got.Bytes < size {
 			t.Errorf("Disk of a stopped one: got %+v, %v; want at least %d bytes", got, err, size)
 		}
 	}

@@ -89,7 +89,9 @@ func Login(t testing.TB, peer sandbox.Peer) *ssh.Client {
 	conn, chans, reqs, err := ssh.NewClientConn(peer.Conn, "sandbox", &ssh.ClientConfig{
 		User: peer.User, Auth: peer.Auth, Timeout: 30 * time.Second,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
-			if slices.ContainsFunc(peer.HostKeys, func(k ssh.PublicKey) bool { return string(k.Marshal()) == string(key.Marshal()) }) {
+			if slices.ContainsFunc(peer.HostKeys, func(k ssh.PublicKey) bool {
+				return string(k.Marshal()) == string(key.Marshal())
+			}) {
 				return nil
 			}
 			return fmt.Errorf("host key %s is not one of the peer's", ssh.FingerprintSHA256(key))
@@ -145,7 +147,8 @@ func (s Suite) testBoot(t *testing.T) {
 		t.Fatalf("Boot: %v", err)
 	}
 	t.Cleanup(func() { _ = b.Destroy(context.WithoutCancel(t.Context()), inst) })
-	if inst.ID != spec.ID || inst.Backend == "" || inst.Ref == "" || inst.Runtime == "" || inst.Network == "" || inst.Created.IsZero() {
+	if inst.ID != spec.ID || inst.Backend == "" || inst.Ref == "" || inst.Runtime == "" ||
+		inst.Network == "" || inst.Created.IsZero() {
 		t.Errorf("Boot: instance lacks required fields: %+v", inst)
 	}
 	for _, line := range progress {
@@ -154,14 +157,16 @@ func (s Suite) testBoot(t *testing.T) {
 		}
 	}
 	client := s.dial(t, b, inst)
-	if out, code := run(t, client, "echo out; echo err >&2; exit 7"); code != 7 || !strings.Contains(out, "out\n") || !strings.Contains(out, "err\n") {
+	if out, code := run(t, client, "echo out; echo err >&2; exit 7"); code != 7 ||
+		!strings.Contains(out, "out\n") || !strings.Contains(out, "err\n") {
 		t.Errorf("exec: got %q, exit status %d; want out and err, 7", out, code)
 	}
 	if _, err := b.Boot(timeout(t), spec); err == nil {
 		t.Error("Boot of an ID that exists: no error")
 	}
 	if out, code := run(t, s.dial(t, b, inst), "echo still"); out != "still\n" || code != 0 {
-		t.Errorf("after a Boot of the same ID: got %q, %d; the first one must not be touched", out, code)
+		t.Errorf("after a Boot of the same ID: got %q, %d; the first one must not be touched", out,
+			code)
 	}
 }
 
@@ -190,8 +195,10 @@ func (s Suite) testDial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, _, err = ssh.NewClientConn(peer.Conn, "sandbox", &ssh.ClientConfig{User: peer.User, Timeout: 30 * time.Second,
-			HostKeyCallback: ssh.FixedHostKey(peer.HostKeys[0]), Auth: []ssh.AuthMethod{ssh.PublicKeys(stranger), ssh.Password("")}})
+		_, _, _, err = ssh.NewClientConn(peer.Conn, "sandbox",
+			&ssh.ClientConfig{User: peer.User, Timeout: 30 * time.Second,
+				HostKeyCallback: ssh.FixedHostKey(peer.HostKeys[0]),
+				Auth:            []ssh.AuthMethod{ssh.PublicKeys(stranger), ssh.Password("")}})
 		if err == nil {
 			t.Error("a stranger's key logged in")
 		}
@@ -262,7 +269,8 @@ func (s Suite) testRefusals(t *testing.T) {
 			refused(t, spec, sandbox.ErrUnsupported)
 		})
 	}
-	for _, option := range []string{"no-such-option=1", "no-such-option", "privileged=true", "volume=/:/host"} {
+	for _, option := range []string{"no-such-option=1", "no-such-option", "privileged=true",
+		"volume=/:/host"} {
 		t.Run("option "+option, func(t *testing.T) {
 			spec := s.newSpec(t)
 			spec.Options = []string{option}

@@ -324,7 +324,8 @@ func TestPrivateBelowTheWindow(t *testing.T) {
 	}
 	setPrivate(t, bob, true)
 	resize(wire.DefaultRows + 10)
-	if err := bob.Input(t.Context(), []byte(`printf '\033[58;1Hse''cret-42\033[2;1H'; echo e''nd`+"\r")); err != nil {
+	if err := bob.Input(t.Context(), []byte(`printf '\033[58;1Hse''cret-42\033[2;1H'; echo e''nd`+
+		"\r")); err != nil {
 		t.Fatal(err)
 	}
 	mine.text(t, "end")

@@ -312,7 +312,8 @@ func TestEvents(t *testing.T) {
 		t.Errorf("events\n%s\nwant\n%s", s, want)
 	}
 	// The log reads as a terminal would, without the line that was typed and without marks.
-	if s := string(w.output); !regexp.MustCompile(`\$ echo hi; \(exit 3\)\r\n(\x1b\[\?2004l)?hi\r\n(\x1b\[\?2004h)?\$ $`).
+	if s := string(w.output); !regexp.MustCompile(
+		`\$ echo hi; \(exit 3\)\r\n(\x1b\[\?2004l)?hi\r\n(\x1b\[\?2004h)?\$ $`).
 		MatchString(s) {
 		t.Errorf("output %q", s)
 	}

@@ -121,7 +121,8 @@ func TestPrivateScreenIsNotShown(t *testing.T) {
 		mine.handler(),
 	)
 	setPrivate(t, bob, true)
-	if err := bob.Input(t.Context(), []byte(`printf '\033[?1049hsecret-''42'; read -rsn1`+"\r")); err != nil {
+	if err := bob.Input(t.Context(), []byte(`printf '\033[?1049hsecret-''42'; read -rsn1`+
+		"\r")); err != nil {
 		t.Fatal(err)
 	}
 	mine.text(t, "secret-42")

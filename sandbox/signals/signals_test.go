@@ -56,12 +56,14 @@ func TestDefaultForChildren(t *testing.T) {
 		{"the process still ignores them", "HUP INT TSTP", "survive", none},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cmd := exec.Command("sh", "-c", `[ -z "$1" ] || trap '' $1; exec "$0"`, os.Args[0], tt.ignore)
+			cmd := exec.Command("sh", "-c", `[ -z "$1" ] || trap '' $1; exec "$0"`, os.Args[0],
+				tt.ignore)
 			cmd.Env = append(os.Environ(), asChild+"="+tt.do)
 			// nohup(1) may have started this test.
 			defer DefaultForChildren()()
 			out, err := cmd.CombinedOutput()
-			mask, perr := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(string(out)), "SigIgn:\t"), 16, 64)
+			mask, perr := strconv.ParseUint(
+				strings.TrimPrefix(strings.TrimSpace(string(out)), "SigIgn:\t"), 16, 64)
 			mask &^= 1<<31 | 1<<32 // 32 and 33 belong to a C library
 			if err != nil || perr != nil || mask != tt.want {
 				t.Errorf("a child ignores %x, %v, %v; want %x", mask, err, perr, tt.want)

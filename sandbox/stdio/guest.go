@@ -82,7 +82,8 @@ func (p Passed) Drains() ([]int, error) {
 	var drains []int
 	for _, fd := range p[1:] {
 		// A new description (proc_pid_fd(5)).
-		drain, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		drain, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd),
+			unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			CloseAll(drains...)
 			return nil, fmt.Errorf("pipe: %w", err)

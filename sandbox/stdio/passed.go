@@ -33,7 +33,8 @@ type passed struct {
 }
 
 func newPassed(of *Programs, channel ssh.Channel, kind Kind) (*passed, error) {
-	p := &passed{Channel: channel, socket: of.socket, released: make(chan struct{}), gone: make(chan struct{})}
+	p := &passed{Channel: channel, socket: of.socket, released: make(chan struct{}),
+		gone: make(chan struct{})}
 	if !p.hold(heldUnpassed) {
 		return nil, errHeld
 	}
@@ -70,7 +71,9 @@ func (p *passed) openTerminal(ptmx *os.File) error {
 	switch {
 	// devpts_new_index in the kernel: the max option of the mount, or kernel.pty.max.
 	case errors.Is(err, unix.ENOSPC):
-		return &wire.Error{Code: wire.CodeLimitPtys, Message: "no terminal is available: programs in the sandbox or elsewhere on the machine use all of them",
+		return &wire.Error{Code: wire.CodeLimitPtys,
+			Message: "no terminal is available: programs in the sandbox or elsewhere on the " +
+				"machine use all of them",
 			Hint: "end the programs that hold terminals; rescue ends all of the sandbox's"}
 	case err != nil:
 		return fmt.Errorf("open a terminal: %w", err)
@@ -164,7 +167,9 @@ func (p *passed) SendRequest(name string, wantReply bool, payload []byte) (bool,
 		}
 	case wire.RequestBreak:
 		if terminal {
-			return control(p.in, func(fd int) error { return unix.IoctlSetInt(fd, unix.TCSBRKP, 0) }) == nil, nil
+			return control(p.in, func(fd int) error {
+				return unix.IoctlSetInt(fd, unix.TCSBRKP, 0)
+			}) == nil, nil
 		}
 	}
 	return p.Channel.SendRequest(name, wantReply, payload)
@@ -179,7 +184,8 @@ func (p *passed) pass(name string, wantReply bool, payload []byte) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	return p.Channel.SendRequest(wire.DescriptorsRequest, wantReply, wire.Marshal(wire.Descriptors{Batch: batch, Request: name, Payload: payload}))
+	return p.Channel.SendRequest(wire.DescriptorsRequest, wantReply,
+		wire.Marshal(wire.Descriptors{Batch: batch, Request: name, Payload: payload}))
 }
 
 func (p *passed) resize(payload []byte) error {
@@ -189,8 +195,9 @@ func (p *passed) resize(payload []byte) error {
 	}
 	cols, rows := wire.ClampSize(w.Cols, w.Rows)
 	return control(p.in, func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows),
-			Xpixel: uint16(min(w.Width, 0xffff)), Ypixel: uint16(min(w.Height, 0xffff))})
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ,
+			&unix.Winsize{Col: uint16(cols), Row: uint16(rows),
+				Xpixel: uint16(min(w.Width, 0xffff)), Ypixel: uint16(min(w.Height, 0xffff))})
 	})
 }
 

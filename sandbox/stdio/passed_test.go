@@ -26,8 +26,10 @@ func (c *channel) Close() error {
 // Output ends when the program has ended, even while a child has its pipes; then come the exit
 // status and the end of the requests.
 func TestEndOfPassed(t *testing.T) {
-	exit := &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
-	signal := &ssh.Request{Type: wire.RequestExitSignal, Payload: wire.Marshal(wire.ExitSignal{Signal: "KILL"})}
+	exit := &ssh.Request{Type: wire.RequestExitStatus,
+		Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
+	signal := &ssh.Request{Type: wire.RequestExitSignal,
+		Payload: wire.Marshal(wire.ExitSignal{Signal: "KILL"})}
 	for name, tt := range map[string]struct {
 		sent []*ssh.Request
 		want int // how many of sent arrive
@@ -72,7 +74,8 @@ func TestEndOfPassed(t *testing.T) {
 					}
 				}
 				for i, r := range []io.Reader{p, p.Stderr()} {
-					if b, err := io.ReadAll(r); string(b) != []string{"hello", ""}[i] || err != nil {
+					if b, err := io.ReadAll(r); string(b) != []string{"hello", ""}[i] ||
+						err != nil {
 						t.Errorf("output %d: got %q, %v", i, b, err)
 					}
 				}

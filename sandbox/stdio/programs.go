@@ -72,7 +72,8 @@ func (p *Programs) offer() {
 	if err != nil {
 		return
 	}
-	ok, answer, err := p.conn.SendRequest(wire.DescriptorsRequest, true, wire.Marshal(wire.Descriptors{Batch: batch}))
+	ok, answer, err := p.conn.SendRequest(wire.DescriptorsRequest, true,
+		wire.Marshal(wire.Descriptors{Batch: batch}))
 	var came wire.Descriptors
 	// Other servers may accept unknown requests.
 	if !ok || err != nil || wire.Unmarshal(answer, &came) != nil {
@@ -93,7 +94,8 @@ func (p *Programs) offer() {
 // runs on another kernel – or if this process holds too many. Errors: the cause of ctx, which
 // bounds the wait for the guest's answer, and a *wire.Error with code limit_ptys if no terminal is
 // available.
-func (p *Programs) Program(ctx context.Context, channel *sshconn.Channel, kind Kind) (*Program, error) {
+func (p *Programs) Program(ctx context.Context, channel *sshconn.Channel, kind Kind) (*Program,
+	error) {
 	plain := &Program{Channel: channel, release: channel.Drain}
 	if p == nil {
 		return plain, nil
@@ -115,7 +117,8 @@ func (p *Programs) Program(ctx context.Context, channel *sshconn.Channel, kind K
 	}
 	requests := make(chan *ssh.Request)
 	go passed.follow(channel.Requests, requests) // ends with the channel
-	return &Program{Channel: &sshconn.Channel{Channel: passed, Requests: requests, Closed: channel.Closed}, release: passed.release}, nil
+	return &Program{Channel: &sshconn.Channel{Channel: passed, Requests: requests,
+		Closed: channel.Closed}, release: passed.release}, nil
 }
 
 // drop closes an unused channel, and returns err.
@@ -163,7 +166,8 @@ func isPtmx(fd int) bool {
 		// First, checks that the kernel answers without the file system.
 		var st unix.Statx_t
 		err := unix.Statx(own, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
-		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != 5 || st.Rdev_minor != 2 {
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != 5 ||
+			st.Rdev_minor != 2 {
 			result <- false
 			return
 		}

@@ -57,7 +57,8 @@ func NewWarySocket(c *net.UnixConn) *Socket {
 }
 
 func newSocket(c *net.UnixConn, room int) *Socket {
-	s := &Socket{UnixConn: c, control: make([]byte, unix.CmsgSpace(4*room)), in: make(map[uint64][]int)}
+	s := &Socket{UnixConn: c, control: make([]byte, unix.CmsgSpace(4*room)),
+		in: make(map[uint64][]int)}
 	s.sent.L = &s.mu
 	return s
 }
@@ -186,7 +187,8 @@ func (s *Socket) keep(control []byte, whole bool) {
 	s.mu.Lock()
 	batch := s.came
 	s.came++
-	keep := err == nil && whole && !s.closed && len(files) <= MaxBatch && len(s.in) < maxUntaken && (!s.wary || batch == 0)
+	keep := err == nil && whole && !s.closed && len(files) <= MaxBatch && len(s.in) < maxUntaken &&
+		(!s.wary || batch == 0)
 	if keep {
 		s.in[batch] = files
 	}

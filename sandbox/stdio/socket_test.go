@@ -24,7 +24,8 @@ func pair(t *testing.T) (near, far *Socket) { return pairWith(t, false) }
 // pairWith returns a connection; far may be wary.
 func pairWith(t *testing.T, wary bool) (near, far *Socket) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,8 @@ func TestBatches(t *testing.T) {
 				return
 			}
 			rest := make([]byte, binary.BigEndian.Uint32(head[9:]))
-			if _, err := io.ReadFull(far, rest); err != nil || !bytes.Equal(rest, large[:len(rest)]) {
+			if _, err := io.ReadFull(far, rest); err != nil ||
+				!bytes.Equal(rest, large[:len(rest)]) {
 				t.Errorf("a message of %d bytes is not what was sent, %v", len(rest), err)
 				return
 			}
@@ -123,14 +125,17 @@ func TestBatches(t *testing.T) {
 			}
 			files := far.Take(binary.BigEndian.Uint64(head[1:]))
 			if len(files) != 3 {
-				t.Errorf("batch %d has %d descriptors", binary.BigEndian.Uint64(head[1:]), len(files))
+				t.Errorf("batch %d has %d descriptors", binary.BigEndian.Uint64(head[1:]),
+					len(files))
 			}
 			for i, fd := range files {
 				var n [8]byte
-				if _, err := unix.Read(fd, n[:]); err != nil || binary.BigEndian.Uint64(n[:]) != uint64(i)+1 {
+				if _, err := unix.Read(fd, n[:]); err != nil ||
+					binary.BigEndian.Uint64(n[:]) != uint64(i)+1 {
 					t.Errorf("descriptor %d says %v, %v", i, n, err)
 				}
-				if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+				if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil ||
+					flags&unix.FD_CLOEXEC == 0 {
 					t.Errorf("descriptor %d is not closed on exec: %v", i, err)
 				}
 			}
@@ -209,7 +214,9 @@ func TestUnwanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	CloseAll(many...)
-	if _, _, err := near.WriteMsgUnix([]byte("y"), unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}), nil); err != nil {
+	if _, _, err := near.WriteMsgUnix([]byte("y"),
+		unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Getuid()),
+			Gid: uint32(os.Getgid())}), nil); err != nil {
 		t.Fatal(err)
 	}
 	var b [2]byte
@@ -285,7 +292,8 @@ func TestManyBatchesAtOnce(t *testing.T) {
 	packet := make([]byte, 28)
 	known := make(map[uint64]bool)
 	for len(known) < 3*maxUnsent {
-		for len(known) < 3*maxUnsent && (len(known)%maxUnsent != 0 || len(known) == 0 || len(passed) > 0) {
+		for len(known) < 3*maxUnsent && (len(known)%maxUnsent != 0 || len(known) == 0 ||
+			len(passed) > 0) {
 			known[<-passed] = true // all batches of one write
 			if len(known)%maxUnsent == 0 {
 				break
@@ -417,7 +425,8 @@ func TestLinger(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer peer.Close()
-		if err := errors.Join(full.SetLinger(60), full.SetWriteDeadline(time.Now().Add(200*time.Millisecond))); err != nil {
+		if err := errors.Join(full.SetLinger(60),
+			full.SetWriteDeadline(time.Now().Add(200*time.Millisecond))); err != nil {
 			t.Fatal(err)
 		}
 		for err == nil {
@@ -428,7 +437,9 @@ func TestLinger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cerr := rc.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
+		if cerr := rc.Control(func(fd uintptr) {
+			own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		}); cerr != nil || err != nil {
 			t.Fatal(cerr, err)
 		}
 		full.Close() // not the last reference

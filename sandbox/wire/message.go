@@ -404,8 +404,9 @@ type GuestConfig struct {
 // GuestMount is a mounted directory. Before anything runs, the guest checks that it is the one that
 // the daemon checked.
 type GuestMount struct {
-	Path   string `json:"path"`             // path in the sandbox
-	Source string `json:"source,omitempty"` // path on the machine, if different; unused by the guest
+	Path string `json:"path"` // path in the sandbox
+	// Path on the machine, if different; unused by the guest.
+	Source string `json:"source,omitempty"`
 	Dev    uint64 `json:"dev"`
 	Ino    uint64 `json:"ino"`
 }

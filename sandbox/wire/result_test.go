@@ -45,7 +45,8 @@ func TestOffsetJSON(t *testing.T) {
 	for _, c := range []struct {
 		o    Offset
 		text string
-	}{{Offset{}, `"now"`}, {Offset{Word: FromStart}, `"start"`}, {At(0), `0`}, {At(1 << 60), `1152921504606846976`}} {
+	}{{Offset{}, `"now"`}, {Offset{Word: FromStart}, `"start"`}, {At(0), `0`},
+		{At(1 << 60), `1152921504606846976`}} {
 		got, err := json.Marshal(c.o)
 		if err != nil || string(got) != c.text {
 			t.Errorf("%v: got %s, %v; want %s", c.o, got, err, c.text)

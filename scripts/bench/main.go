@@ -1,9 +1,10 @@
-// Command bench measures sandboxd beside its peers – Docker's own API and OpenSSH – on the machine at hand, alternating
-// peer and product in one run, and prints medians with the ratio. What counts is the ratio: absolute times differ from
-// machine to machine.
+// Command bench measures sandboxd beside its peers – Docker's own API and OpenSSH – on the machine
+// at hand, alternating peer and product in one run, and prints medians with the ratio. What counts
+// is the ratio: absolute times differ from machine to machine.
 //
-// It needs root, a Docker engine and OpenSSH's sshd, and the binaries that make build makes. Everything it starts is its
-// own: a daemon with a temporary state directory and an sshd on a port of loopback.
+// It needs root, a Docker engine and OpenSSH's sshd, and the binaries that make build makes.
+// Everything it starts is its own: a daemon with a temporary state directory and an sshd on a port
+// of loopback.
 package main
 
 import (
@@ -48,7 +49,8 @@ func summarize(values []float64) sample {
 		return sample{}
 	}
 	slices.Sort(values)
-	return sample{Median: values[len(values)/2], P99: values[(len(values)*99+99)/100-1], Min: values[0], Max: values[len(values)-1], N: len(values)}
+	return sample{Median: values[len(values)/2], P99: values[(len(values)*99+99)/100-1],
+		Min: values[0], Max: values[len(values)-1], N: len(values)}
 }
 
 // benchmark is one measurement; it returns its rows.
@@ -125,7 +127,8 @@ func run(ctx context.Context, pattern, out string) (err error) {
 	if out == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(map[string]any{"machine": b.machine(), "load": busy, "date": time.Now().UTC().Format(time.DateOnly), "rows": rows}, "", "  ")
+	text, err := json.MarshalIndent(map[string]any{"machine": b.machine(), "load": busy,
+		"date": time.Now().UTC().Format(time.DateOnly), "rows": rows}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -147,7 +150,9 @@ func print(rows []row, b *bench) {
 		if !r.Passes {
 			verdict = "MISSED"
 		}
-		fmt.Fprintf(w, "%s (%s)\t%s\t%s–%s\t%s\t%s\t%s\t%s\t%s\n", r.What, r.Unit, number(r.Ours.Median), number(r.Ours.Min), number(r.Ours.Max), peer, spread, ratio, r.Goal, verdict)
+		fmt.Fprintf(w, "%s (%s)\t%s\t%s–%s\t%s\t%s\t%s\t%s\t%s\n", r.What, r.Unit,
+			number(r.Ours.Median), number(r.Ours.Min), number(r.Ours.Max), peer, spread, ratio,
+			r.Goal, verdict)
 	}
 	_ = w.Flush() // to a terminal or a log
 }
@@ -163,17 +168,18 @@ func number(v float64) string {
 }
 
 func (b *bench) machine() string {
-	return fmt.Sprintf("%d cores, %s/%s, %s, docker %s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, kernel(), b.dockerVersion, b.sshVersion)
+	return fmt.Sprintf("%d cores, %s/%s, %s, docker %s, %s", runtime.NumCPU(), runtime.GOOS,
+		runtime.GOARCH, kernel(), b.dockerVersion, b.sshVersion)
 }
 
-// times calls each of fs n times in turn, so that what disturbs the machine disturbs all alike, and returns
-// milliseconds.
+// times calls each of fs n times in turn, so that what disturbs the machine disturbs all alike, and
+// returns milliseconds.
 func times(ctx context.Context, n int, fs ...func() error) ([]sample, error) {
 	return turns{of: 1}.times(ctx, n, fs...)
 }
 
-// inTurns is times with turns of several calls each: for a peer that leaves caches and processor cold
-// for the one that comes next.
+// inTurns is times with turns of several calls each: for a peer that leaves caches and processor
+// cold for the one that comes next.
 func inTurns(ctx context.Context, n, turn int, fs ...func() error) ([]sample, error) {
 	return turns{of: turn}.times(ctx, n, fs...)
 }
@@ -209,8 +215,10 @@ func (t turns) times(ctx context.Context, n int, fs ...func() error) ([]sample, 
 	return samples, nil
 }
 
-// against makes a row with a peer; it passes when the ratio is at most limit, or at least, for rates.
-func against(what, unit string, ours, peer sample, name, goal string, pass func(ratio float64) bool) row {
+// against makes a row with a peer; it passes when the ratio is at most limit, or at least, for
+// rates.
+func against(what, unit string, ours, peer sample, name, goal string,
+	pass func(ratio float64) bool) row {
 	r := row{What: what, Unit: unit, Ours: ours, Peer: &peer, Name: name, Goal: goal}
 	if peer.Median > 0 {
 		r.Ratio = ours.Median / peer.Median

@@ -24,19 +24,22 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	size := float64(info.Size()) / 1e6
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH,
+		agent.Options{State: b.daemon.State})
 	if err != nil {
 		return nil, err
 	}
 	defer lobby.Close()
-	if exit, err := lobby.Exec(ctx, agent.Cmd{Command: "new --if-missing idle"}); err != nil || exit.Code != 0 {
+	if exit, err := lobby.Exec(ctx, agent.Cmd{Command: "new --if-missing idle"}); err != nil ||
+		exit.Code != 0 {
 		return nil, fmt.Errorf("new idle: exit %d, %w", exit.Code, err)
 	}
 	pid, err := b.initPID(ctx, "idle")
 	if err != nil {
 		return nil, err
 	}
-	if err := daemon.Pause(ctx, 3*time.Second); err != nil { // until the boot's garbage is collected
+	// Until the boot's garbage is collected.
+	if err := daemon.Pause(ctx, 3*time.Second); err != nil {
 		return nil, err
 	}
 	private, err := privateMemory(pid)
@@ -45,25 +48,30 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 	}
 	mib := float64(private) / (1 << 20)
 	return []row{
-		{What: "guest binary", Unit: "MB", Ours: summarize([]float64{size}), Goal: "≤ 8", Passes: size <= 8},
-		{What: "guest, idle, private memory", Unit: "MiB", Ours: summarize([]float64{mib}), Goal: "≤ 3", Passes: mib <= 3},
+		{What: "guest binary", Unit: "MB", Ours: summarize([]float64{size}), Goal: "≤ 8",
+			Passes: size <= 8},
+		{What: "guest, idle, private memory", Unit: "MiB", Ours: summarize([]float64{mib}),
+			Goal: "≤ 3", Passes: mib <= 3},
 	}, nil
 }
 
 // initPID is the host's number of a sandbox's PID 1.
 func (b *bench) initPID(ctx context.Context, name string) (int, error) {
 	var out bytes.Buffer
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH,
+		agent.Options{State: b.daemon.State})
 	if err != nil {
 		return 0, err
 	}
 	defer lobby.Close()
-	if _, err := lobby.Exec(ctx, agent.Cmd{Command: "describe --json " + name, Stdout: &out}); err != nil {
+	if _, err := lobby.Exec(ctx, agent.Cmd{Command: "describe --json " + name,
+		Stdout: &out}); err != nil {
 		return 0, err
 	}
 	_, id, _ := strings.Cut(out.String(), `"id":"`)
 	id, _, _ = strings.Cut(id, `"`)
-	list, err := b.docker.ContainerList(ctx, client.ContainerListOptions{Filters: make(client.Filters).Add("label", "sandboxd.id="+id)})
+	list, err := b.docker.ContainerList(ctx,
+		client.ContainerListOptions{Filters: make(client.Filters).Add("label", "sandboxd.id="+id)})
 	if err != nil {
 		return 0, err
 	}
@@ -98,7 +106,9 @@ func privateMemory(pid int) (int64, error) {
 
 // daemonMemory: what connections with a terminal cost the daemon.
 func daemonMemory(ctx context.Context, b *bench) ([]row, error) {
-	const n = 96 // so many that it does not matter when the collector last ran; each is a program in the sandbox, whose processes are limited
+	// So many that it does not matter when the collector last ran; each is a program in the
+	// sandbox, whose processes are limited.
+	const n = 96
 	if err := b.freshDaemon(ctx); err != nil {
 		return nil, err
 	}
@@ -137,10 +147,13 @@ func daemonMemory(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	kib := float64(after-before) / n / (1 << 10)
-	return []row{{What: "daemon, per connection with a terminal", Unit: "KiB", Ours: sample{Median: kib, P99: kib, Min: kib, Max: kib, N: n}, Goal: "≤ 150", Passes: kib <= 150}}, nil
+	return []row{{What: "daemon, per connection with a terminal", Unit: "KiB",
+		Ours: sample{Median: kib, P99: kib, Min: kib, Max: kib, N: n}, Goal: "≤ 150",
+		Passes: kib <= 150}}, nil
 }
 
-// freshDaemon starts the daemon anew: what earlier measurements left in its heap would be taken for that of the next.
+// freshDaemon starts the daemon anew: what earlier measurements left in its heap would be taken for
+// that of the next.
 func (b *bench) freshDaemon(ctx context.Context) (err error) {
 	b.client.Close()
 	if err := b.daemon.Stop(); err != nil {
@@ -149,7 +162,8 @@ func (b *bench) freshDaemon(ctx context.Context) (err error) {
 	if err := b.startDaemon(ctx); err != nil {
 		return err
 	}
-	b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
+	b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH,
+		agent.Options{State: b.daemon.State})
 	return err
 }
 

@@ -18,10 +18,12 @@ import (
 // networkRounds is how often the two take turns.
 const networkRounds = 5
 
-// network: a sandbox with the filtered network and a container on the engine's own bridge, both to one server in a third container.
+// network: a sandbox with the filtered network and a container on the engine's own bridge, both to
+// one server in a third container.
 func network(ctx context.Context, b *bench) (rows []row, err error) {
 	program := filepath.Join(b.dir, "stream")
-	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", program, "./bench/stream")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", program,
+		"./bench/stream")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("stream: %w: %s", err, said)
@@ -52,7 +54,8 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 	}
 	defer lobby.Close()
 	const name = "network"
-	if _, err := lobby.command(ctx, "new --network filtered=tun --allow "+addr+" "+name); err != nil {
+	if _, err := lobby.command(ctx, "new --network filtered=tun --allow "+addr+" "+
+		name); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -73,9 +76,12 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 		what, say, unit, goal string
 		pass                  func(sample) bool
 	}{
-		{"in", "network filtered: one TCP stream into the container", "MiB/s", "≥ 500", func(s sample) bool { return s.Median >= 500 }},
-		{"out", "network filtered: one TCP stream out of it", "MiB/s", "≥ 500", func(s sample) bool { return s.Median >= 500 }},
-		{"connect", "network filtered: connect, and a byte there and back", "ms", "≤ 1", func(s sample) bool { return s.Median <= 1 }},
+		{"in", "network filtered: one TCP stream into the container", "MiB/s", "≥ 500",
+			func(s sample) bool { return s.Median >= 500 }},
+		{"out", "network filtered: one TCP stream out of it", "MiB/s", "≥ 500",
+			func(s sample) bool { return s.Median >= 500 }},
+		{"connect", "network filtered: connect, and a byte there and back", "ms", "≤ 1",
+			func(s sample) bool { return s.Median <= 1 }},
 	} {
 		var values [2][]float64
 		for range networkRounds {
@@ -101,18 +107,24 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 	return rows, nil
 }
 
-// streamContainer runs the program of scripts/bench/stream in a container on the engine's own network.
-func (b *bench) streamContainer(ctx context.Context, program string, args ...string) (id string, remove func(), err error) {
+// streamContainer runs the program of scripts/bench/stream in a container on the engine's own
+// network.
+func (b *bench) streamContainer(ctx context.Context, program string, args ...string) (id string,
+	remove func(), err error) {
 	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: image, Entrypoint: append([]string{"/stream"}, args...), Labels: mark},
+		Config: &container.Config{Image: image, Entrypoint: append([]string{"/stream"}, args...),
+			Labels: mark},
 		HostConfig: &container.HostConfig{NetworkMode: "bridge",
-			Mounts: []mount.Mount{{Type: mount.TypeBind, Source: program, Target: "/stream", ReadOnly: true}}},
+			Mounts: []mount.Mount{{Type: mount.TypeBind, Source: program, Target: "/stream",
+				ReadOnly: true}}},
 	})
 	if err != nil {
 		return "", nil, err
 	}
 	remove = func() {
-		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID, client.ContainerRemoveOptions{Force: true}) // its label tells whose it is
+		// Its label tells whose it is.
+		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID,
+			client.ContainerRemoveOptions{Force: true})
 	}
 	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		remove()

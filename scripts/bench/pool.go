@@ -52,8 +52,8 @@ func (l lobby) poolFull(ctx context.Context) error {
 	}
 }
 
-// claim: a pooled sandbox until its first command is done, against a container of docker's own that runs
-// one.
+// claim: a pooled sandbox until its first command is done, against a container of docker's own that
+// runs one.
 func claim(ctx context.Context, b *bench) (rows []row, err error) {
 	own, err := b.launch(ctx, "pool", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
 	if err != nil {
@@ -94,9 +94,11 @@ func claim(ctx context.Context, b *bench) (rows []row, err error) {
 		}
 	}
 	s, first := summarize(made), summarize(done)
-	r := against("claim: new until the first command is done, from the pool", "ms", first, summarize(peer), "docker run", "≤ 10 ms", always)
+	r := against("claim: new until the first command is done, from the pool", "ms", first,
+		summarize(peer), "docker run", "≤ 10 ms", always)
 	r.Passes = first.Median <= 10
-	return []row{{What: "claim: new, from the pool", Unit: "ms", Ours: s, Goal: "–", Passes: true}, r}, nil
+	return []row{{What: "claim: new, from the pool", Unit: "ms", Ours: s, Goal: "–", Passes: true},
+		r}, nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -111,7 +113,8 @@ func (b *bench) dockerRun(ctx context.Context, words ...string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	wait := b.docker.ContainerWait(ctx, c.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+	wait := b.docker.ContainerWait(ctx, c.ID,
+		client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err = b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err == nil {
 		select {
 		case <-wait.Result:
@@ -162,10 +165,13 @@ func fifty(ctx context.Context, b *bench) ([]row, error) {
 		}
 		ours = append(ours, rate)
 		rate, err = together(func(i int) *exec.Cmd {
-			return exec.CommandContext(ctx, "docker", "run", "-d", "--network", "none", "--label", "sandboxd.bench=1", "--name", fmt.Sprintf("sandboxd-bench-%d", i), image, "sleep", "1000")
+			return exec.CommandContext(ctx, "docker", "run", "-d", "--network", "none", "--label",
+				"sandboxd.bench=1", "--name", fmt.Sprintf("sandboxd-bench-%d", i), image, "sleep",
+				"1000")
 		})
 		for i := range atOnce {
-			_, rmErr := b.docker.ContainerRemove(context.WithoutCancel(ctx), fmt.Sprintf("sandboxd-bench-%d", i), client.ContainerRemoveOptions{Force: true})
+			_, rmErr := b.docker.ContainerRemove(context.WithoutCancel(ctx),
+				fmt.Sprintf("sandboxd-bench-%d", i), client.ContainerRemoveOptions{Force: true})
 			if err == nil {
 				err = rmErr
 			}
@@ -175,5 +181,6 @@ func fifty(ctx context.Context, b *bench) ([]row, error) {
 		}
 		peer = append(peer, rate)
 	}
-	return []row{against(fmt.Sprintf("%d programs at once that each make a sandbox", atOnce), "1/s", summarize(ours), summarize(peer), "docker run -d", "≥ 0.9 ×", atLeast(0.9))}, nil
+	return []row{against(fmt.Sprintf("%d programs at once that each make a sandbox", atOnce), "1/s",
+		summarize(ours), summarize(peer), "docker run -d", "≥ 0.9 ×", atLeast(0.9))}, nil
 }

@@ -25,19 +25,22 @@ const pythonImage = "sandboxd/python:latest"
 
 const plot = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2]); plt.show()"
 
-// pythonCalls: code in a kernel of a sandbox, through the gateway, against a Jupyter server of the same image in a plain container, by a
-// unix socket of this machine.
+// pythonCalls: code in a kernel of a sandbox, through the gateway, against a Jupyter server of the
+// same image in a plain container, by a unix socket of this machine.
 func pythonCalls(ctx context.Context, b *bench) ([]row, error) {
 	l, err := b.lobby(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Close()
-	if _, err := l.command(ctx, "new --image "+pythonImage+" --network none bench-python"); err != nil {
+	if _, err := l.command(ctx, "new --image "+pythonImage+
+		" --network none bench-python"); err != nil {
 		return nil, err
 	}
-	defer func() { _, _ = l.command(context.WithoutCancel(ctx), "rm -f bench-python") }() // it goes with its daemon, too
-	c, err := agent.Dial(ctx, "ssh://bench-python@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
+	// It goes with its daemon, too.
+	defer func() { _, _ = l.command(context.WithoutCancel(ctx), "rm -f bench-python") }()
+	c, err := agent.Dial(ctx, "ssh://bench-python@"+b.daemon.SSH,
+		agent.Options{State: b.daemon.State})
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +101,12 @@ func pythonCalls(ctx context.Context, b *bench) ([]row, error) {
 	}
 	const name = "Jupyter by a unix socket"
 	line := func(what string, s []sample, goal string, most float64) row {
-		return row{What: what, Unit: "ms", Ours: s[0], Peer: &s[1], Name: name, Ratio: s[0].Median / s[1].Median, Goal: goal, Passes: s[0].Median <= most}
+		return row{What: what, Unit: "ms", Ours: s[0], Peer: &s[1], Name: name,
+			Ratio: s[0].Median / s[1].Median, Goal: goal, Passes: s[0].Median <= most}
 	}
 	return []row{
-		{What: "Python: the server of a sandbox is up", Unit: "ms", Ours: summarize([]float64{server}), Goal: "–", Passes: true},
+		{What: "Python: the server of a sandbox is up", Unit: "ms",
+			Ours: summarize([]float64{server}), Goal: "–", Passes: true},
 		line("Python: a new context is ready", ready, "≤ 1200 ms", 1200),
 		line("Python: 1+1 in a warm context", sum, "≤ 8 ms", 8),
 		line("Python: a small plot", shown, "≤ 100 ms", 100),
@@ -120,15 +125,20 @@ func (b *bench) bareJupyter(ctx context.Context) (s *bareServer, err error) {
 		return nil, err
 	}
 	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: pythonImage, Labels: mark, WorkingDir: "/mnt/data", Cmd: []string{"python3", "-m", "jupyter_server", "--allow-root", "--no-browser",
-			"--sock=/jupyter/sock", "--sock-mode=0600", "--ServerApp.token=bench", "--ServerApp.root_dir=/mnt/data"}},
-		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{{Type: mount.TypeBind, Source: dir, Target: "/jupyter"}}},
+		Config: &container.Config{Image: pythonImage, Labels: mark, WorkingDir: "/mnt/data",
+			Cmd: []string{"python3", "-m", "jupyter_server", "--allow-root", "--no-browser",
+				"--sock=/jupyter/sock", "--sock-mode=0600", "--ServerApp.token=bench",
+				"--ServerApp.root_dir=/mnt/data"}},
+		HostConfig: &container.HostConfig{NetworkMode: "none",
+			Mounts: []mount.Mount{{Type: mount.TypeBind, Source: dir, Target: "/jupyter"}}},
 	})
 	if err != nil {
 		return nil, err
 	}
 	s = &bareServer{remove: func() {
-		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID, client.ContainerRemoveOptions{Force: true}) // its label tells whose it is
+		// Its label tells whose it is.
+		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID,
+			client.ContainerRemoveOptions{Force: true})
 	}}
 	defer func() {
 		if err != nil {
@@ -138,7 +148,8 @@ func (b *bench) bareJupyter(ctx context.Context) (s *bareServer, err error) {
 	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		return nil, err
 	}
-	s.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	s.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, "sock"))
 	}}}
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -157,7 +168,8 @@ func (b *bench) bareJupyter(ctx context.Context) (s *bareServer, err error) {
 }
 
 func bareRequest(ctx context.Context, method, path string, body []byte) *http.Request {
-	r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path,
+		bytes.NewReader(body))
 	if err != nil {
 		panic(err) // of constants
 	}
@@ -172,7 +184,8 @@ type bareKernel struct {
 }
 
 func (s *bareServer) kernel(ctx context.Context) (*bareKernel, error) {
-	resp, err := s.http.Do(bareRequest(ctx, http.MethodPost, "/api/kernels", []byte(`{"name":"python3"}`)))
+	resp, err := s.http.Do(bareRequest(ctx, http.MethodPost, "/api/kernels",
+		[]byte(`{"name":"python3"}`)))
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +196,8 @@ func (s *bareServer) kernel(ctx context.Context) (*bareKernel, error) {
 	}
 	k := &bareKernel{}
 	k.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
-		ctx, "http://localhost/api/kernels/"+made.ID+"/channels?token=bench", &websocket.DialOptions{HTTPClient: s.http})
+		ctx, "http://localhost/api/kernels/"+made.ID+"/channels?token=bench",
+		&websocket.DialOptions{HTTPClient: s.http})
 	if err != nil {
 		return nil, err
 	}
@@ -192,15 +206,20 @@ func (s *bareServer) kernel(ctx context.Context) (*bareKernel, error) {
 }
 
 func (k *bareKernel) execute(ctx context.Context, code string) error {
-	return k.ask(ctx, "execute_request", map[string]any{"code": code, "silent": false, "store_history": true, "user_expressions": struct{}{}, "allow_stdin": true}, "execute_reply", true)
+	return k.ask(ctx, "execute_request",
+		map[string]any{"code": code, "silent": false, "store_history": true,
+			"user_expressions": struct{}{}, "allow_stdin": true}, "execute_reply", true)
 }
 
 // ask sends a request and waits for its reply, and for idle.
-func (k *bareKernel) ask(ctx context.Context, kind string, content any, reply string, idle bool) error {
+func (k *bareKernel) ask(ctx context.Context, kind string, content any, reply string,
+	idle bool) error {
 	k.sent++
 	id := fmt.Sprint("bench-", k.sent)
-	text, err := json.Marshal(map[string]any{"header": map[string]string{"msg_id": id, "msg_type": kind, "session": "bench", "username": "", "version": "5.3"},
-		"parent_header": struct{}{}, "metadata": struct{}{}, "content": content, "channel": "shell"})
+	text, err := json.Marshal(map[string]any{"header": map[string]string{"msg_id": id,
+		"msg_type": kind, "session": "bench", "username": "", "version": "5.3"},
+		"parent_header": struct{}{}, "metadata": struct{}{}, "content": content,
+		"channel": "shell"})
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,8 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 		}
 		began = time.Now()
 		c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
-			Config:     &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: mark},
+			Config: &container.Config{Image: image, Cmd: []string{"sleep", "1000"},
+				Labels: mark},
 			HostConfig: &container.HostConfig{NetworkMode: "none"},
 		})
 		if err != nil {
@@ -53,7 +54,8 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 		}
 		_, err = b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{})
 		alone := time.Since(began)
-		if _, rmErr := b.docker.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true}); err == nil {
+		if _, rmErr := b.docker.ContainerRemove(
+			ctx, c.ID, client.ContainerRemoveOptions{Force: true}); err == nil {
 			err = rmErr
 		}
 		if err != nil {
@@ -64,7 +66,8 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 			peer = append(peer, milliseconds(alone))
 		}
 	}
-	return []row{against("boot: create until the first command is done", "ms", summarize(ours), summarize(peer), "docker create+start", "≤ 1.1 ×", atMost(1.1))}, nil
+	return []row{against("boot: create until the first command is done", "ms", summarize(ours),
+		summarize(peer), "docker create+start", "≤ 1.1 ×", atMost(1.1))}, nil
 }
 
 // execTrue: one command on a live connection.
@@ -96,7 +99,9 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	defer func() {
-		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID, client.ContainerRemoveOptions{Force: true}) // its label tells whose it is
+		// Its label tells whose it is.
+		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID,
+			client.ContainerRemoveOptions{Force: true})
 	}()
 	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		return nil, err
@@ -105,14 +110,18 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In turns of ten: docker exec leaves caches and processor cold for whoever comes next, and it would always be us.
-	docker, err := inTurns(ctx, 100, 10, on(gw), func() error { return b.dockerExec(ctx, c.ID, "true") })
+	// In turns of ten: docker exec leaves caches and processor cold for whoever comes next, and it
+	// would always be us.
+	docker, err := inTurns(ctx, 100, 10, on(gw),
+		func() error { return b.dockerExec(ctx, c.ID, "true") })
 	if err != nil {
 		return nil, err
 	}
 	return []row{
-		against("exec true on a live connection", "ms", samples[0], samples[1], "OpenSSH", "≤ 1.0 ×", atMost(1)),
-		against("exec true on a live connection", "ms", docker[0], docker[1], "docker exec", "≤ 0.05 ×", atMost(0.05)),
+		against("exec true on a live connection", "ms", samples[0], samples[1], "OpenSSH",
+			"≤ 1.0 ×", atMost(1)),
+		against("exec true on a live connection", "ms", docker[0], docker[1], "docker exec",
+			"≤ 0.05 ×", atMost(0.05)),
 	}, nil
 }
 
@@ -181,8 +190,10 @@ func echo(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	return []row{
-		against("terminal: key to echo, between programs", "ms", samples[0], samples[1], "OpenSSH", "≤ 1.1 ×", atMost(1.1)),
-		against("terminal: key to echo, between programs", "ms", samples[0], samples[2], "OpenSSH jump host", "–", always),
+		against("terminal: key to echo, between programs", "ms", samples[0], samples[1], "OpenSSH",
+			"≤ 1.1 ×", atMost(1.1)),
+		against("terminal: key to echo, between programs", "ms", samples[0], samples[2],
+			"OpenSSH jump host", "–", always),
 		person,
 	}, nil
 }
@@ -190,7 +201,8 @@ func echo(ctx context.Context, b *bench) ([]row, error) {
 // echoBySSH is what a person at the ssh program has: a key goes through their own terminal, too.
 func (b *bench) echoBySSH(ctx context.Context) (row, error) {
 	open := func(addr, user string) (func() error, func(), error) {
-		cmd := exec.CommandContext(ctx, "ssh", append(append([]string{"-tt"}, b.sshArgs(addr, user)...), "echo ready; exec cat")...)
+		cmd := exec.CommandContext(ctx, "ssh",
+			append(append([]string{"-tt"}, b.sshArgs(addr, user)...), "echo ready; exec cat")...)
 		terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
 		if err != nil {
 			return nil, nil, err
@@ -227,7 +239,8 @@ func (b *bench) echoBySSH(ctx context.Context) (row, error) {
 	if err != nil {
 		return row{}, err
 	}
-	return against("terminal: key to echo, at the ssh program", "ms", samples[0], samples[1], "OpenSSH", "≤ 1.1 ×", atMost(1.1)), nil
+	return against("terminal: key to echo, at the ssh program", "ms", samples[0], samples[1],
+		"OpenSSH", "≤ 1.1 ×", atMost(1.1)), nil
 }
 
 // shellRun: a command in a shared, recorded session until its Result, and until a program asks.
@@ -279,9 +292,12 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 	}
 	asked, verdict := summarize(asks), summarize(verdicts)
 	return []row{
-		{What: `Shell.Run("true") until its Result`, Unit: "ms", Ours: samples[0], Goal: "≤ 3 ms", Passes: samples[0].Median <= 3},
-		{What: "Shell.Run of a program that asks, until waiting", Unit: "ms", Ours: asked, Goal: "–", Passes: true},
-		{What: "a question on the screen, until its caller has waiting", Unit: "ms", Ours: verdict, Goal: "≤ 3 ms", Passes: verdict.P99 <= 3},
+		{What: `Shell.Run("true") until its Result`, Unit: "ms", Ours: samples[0], Goal: "≤ 3 ms",
+			Passes: samples[0].Median <= 3},
+		{What: "Shell.Run of a program that asks, until waiting", Unit: "ms", Ours: asked,
+			Goal: "–", Passes: true},
+		{What: "a question on the screen, until its caller has waiting", Unit: "ms", Ours: verdict,
+			Goal: "≤ 3 ms", Passes: verdict.P99 <= 3},
 	}, nil
 }
 
@@ -289,7 +305,8 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 func freshSSH(ctx context.Context, b *bench) ([]row, error) {
 	on := func(addr, user string) func() error {
 		return func() error {
-			out, err := exec.CommandContext(ctx, "ssh", append(b.sshArgs(addr, user), "true")...).CombinedOutput()
+			out, err := exec.CommandContext(
+				ctx, "ssh", append(b.sshArgs(addr, user), "true")...).CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("ssh: %w: %s", err, out)
 			}
@@ -300,17 +317,20 @@ func freshSSH(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := against("fresh ssh until its command is done", "ms", samples[0], samples[1], "OpenSSH", "≤ 15 ms or ≤ 0.2 ×", atMost(0.2))
+	r := against("fresh ssh until its command is done", "ms", samples[0], samples[1], "OpenSSH",
+		"≤ 15 ms or ≤ 0.2 ×", atMost(0.2))
 	r.Passes = r.Passes || r.Ours.Median <= 15
 	return []row{r}, nil
 }
 
-// bulk: a large stream out of the sandbox by the ssh program, with and without the cipher of our ssh-config block.
+// bulk: a large stream out of the sandbox by the ssh program, with and without the cipher of our
+// ssh-config block.
 func bulk(ctx context.Context, b *bench) ([]row, error) {
 	const size = 512 << 20
 	on := func(addr, user string, options ...string) func() (float64, error) {
 		return func() (float64, error) {
-			cmd := exec.CommandContext(ctx, "ssh", append(b.sshArgs(addr, user, options...), fmt.Sprintf("head -c %d /dev/zero", size))...)
+			cmd := exec.CommandContext(ctx, "ssh", append(b.sshArgs(addr, user, options...),
+				fmt.Sprintf("head -c %d /dev/zero", size))...)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				return 0, err
@@ -345,12 +365,15 @@ func bulk(ctx context.Context, b *bench) ([]row, error) {
 		{"bulk out, ssh's own choice of cipher", nil, "–", always},
 	} {
 		var ours, peer, jumped []float64
-		// One run of a party is often half as fast again as the next, by the processors on which its programs happen to be.
+		// One run of a party is often half as fast again as the next, by the processors on which
+		// its programs happen to be.
 		for range 12 {
 			for _, m := range []struct {
 				values *[]float64
 				f      func() (float64, error)
-			}{{&ours, on(b.daemon.SSH, "bench", c.options...)}, {&peer, on(b.sshdAddr, "root", c.options...)}, {&jumped, on(b.sshdAddr, "root", b.jump(c.options...)...)}} {
+			}{{&ours, on(b.daemon.SSH, "bench", c.options...)},
+				{&peer, on(b.sshdAddr, "root", c.options...)},
+				{&jumped, on(b.sshdAddr, "root", b.jump(c.options...)...)}} {
 				v, err := m.f()
 				if err != nil {
 					return nil, err
@@ -359,7 +382,8 @@ func bulk(ctx context.Context, b *bench) ([]row, error) {
 			}
 		}
 		mine := summarize(ours)
-		rows = append(rows, against(c.what, "MiB/s", mine, summarize(peer), "OpenSSH", c.goal, c.pass),
+		rows = append(rows, against(c.what, "MiB/s", mine, summarize(peer), "OpenSSH", c.goal,
+			c.pass),
 			against(c.what, "MiB/s", mine, summarize(jumped), "OpenSSH jump host", "–", always))
 	}
 	return rows, nil
@@ -385,7 +409,8 @@ func restart(ctx context.Context, b *bench) ([]row, error) {
 		if err := b.startDaemon(ctx); err != nil {
 			return nil, err
 		}
-		if b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH, agent.Options{State: filepath.Join(b.dir, "state")}); err != nil {
+		if b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH,
+			agent.Options{State: filepath.Join(b.dir, "state")}); err != nil {
 			return nil, err
 		}
 		sh, err := b.client.Shell(ctx, "restart")
@@ -403,5 +428,6 @@ func restart(ctx context.Context, b *bench) ([]row, error) {
 		}
 	}
 	s := summarize(values)
-	return []row{{What: "kill -9 of the daemon until its session's next command is done", Unit: "ms", Ours: s, Goal: "≤ 2000", Passes: s.Median <= 2000}}, nil
+	return []row{{What: "kill -9 of the daemon until its session's next command is done",
+		Unit: "ms", Ours: s, Goal: "≤ 2000", Passes: s.Median <= 2000}}, nil
 }

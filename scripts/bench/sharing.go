@@ -30,7 +30,8 @@ import (
 const sharedSession = "shared"
 
 // shared makes a benchmark of one that works in the shared session.
-func shared(f func(context.Context, *bench, *agent.Shell) ([]row, error)) func(context.Context, *bench) ([]row, error) {
+func shared(f func(context.Context, *bench, *agent.Shell) ([]row, error)) func(context.Context,
+	*bench) ([]row, error) {
 	return func(ctx context.Context, b *bench) ([]row, error) {
 		sh, err := b.client.Shell(ctx, sharedSession)
 		if err != nil {
@@ -64,14 +65,17 @@ func join(c *ssh.Client) (*ssh.Session, io.Reader, error) {
 	return s, out, nil
 }
 
-// readUntil reads until all of the texts have come, in whatever pieces; there are no blanks in them, which may come as movements. If they do not it ends by closing c.
+// readUntil reads until all of the texts have come, in whatever pieces; there are no blanks in
+// them, which may come as movements. If they do not it ends by closing c.
 func readUntil(c io.Closer, out io.Reader, texts ...string) error {
 	defer time.AfterFunc(20*time.Second, func() { c.Close() }).Stop()
 	var all []byte
 	for buf := make([]byte, 64<<10); ; {
 		n, err := out.Read(buf)
 		all = append(all, buf[:n]...)
-		if !slices.ContainsFunc(texts, func(t string) bool { return !bytes.Contains(all, []byte(t)) }) {
+		if !slices.ContainsFunc(texts, func(t string) bool {
+			return !bytes.Contains(all, []byte(t))
+		}) {
 			return nil
 		}
 		if err != nil {
@@ -82,7 +86,10 @@ func readUntil(c io.Closer, out io.Reader, texts ...string) error {
 
 // joinTime: on a live connection, from asking for the terminal to its first whole frame.
 func joinTime(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
-	if _, err := sh.Run(ctx, `clear; for i in $(seq 40); do echo "line-$i-of-what-was-there-before"; done; echo the"-last-"line`); err != nil {
+	if _,
+		err := sh.Run(
+		ctx,
+		`clear; for i in $(seq 40); do echo "line-$i-of-what-was-there-before"; done; echo the"-last-"line`); err != nil {
 		return nil, err
 	}
 	c, err := b.connect(b.daemon.SSH, "bench~"+sharedSession)
@@ -101,14 +108,17 @@ func joinTime(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []row{{What: "join on a live connection, until the first whole frame", Unit: "ms", Ours: samples[0], Goal: "≤ 20 ms", Passes: samples[0].Median <= 20}}, nil
+	return []row{{What: "join on a live connection, until the first whole frame", Unit: "ms",
+		Ours: samples[0], Goal: "≤ 20 ms", Passes: samples[0].Median <= 20}}, nil
 }
 
-// personEcho: a person's key to the screen at the ssh program, drawn by our renderer, and at OpenSSH's server. Once at the pace of
-// somebody who types fast, which is what a person sees, and once each key as soon as the one before is there: what is drawn
-// at most thirty times a second shows.
+// personEcho: a person's key to the screen at the ssh program, drawn by our renderer, and at
+// OpenSSH's server. Once at the pace of somebody who types fast, which is what a person sees, and
+// once each key as soon as the one before is there: what is drawn at most thirty times a second
+// shows.
 func personEcho(ctx context.Context, b *bench) ([]row, error) {
-	ours, end, err := b.personKeys(ctx, b.daemon.SSH, "bench~typed", nil, "", "watching", "\x1dt", "cat\r")
+	ours, end, err := b.personKeys(ctx, b.daemon.SSH, "bench~typed", nil, "", "watching", "\x1dt",
+		"cat\r")
 	if err != nil {
 		return nil, err
 	}
@@ -133,14 +143,19 @@ func personEcho(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	return []row{
-		against("a person's key to the screen of a shared session, 20 keys a second", "ms", paced[0], paced[1], "OpenSSH", "≤ 1.1 ×", atMost(1.1)),
-		against("a person's key to the screen of a shared session, 20 keys a second", "ms", paced[0], paced[2], "OpenSSH jump host", "–", always),
-		against("a person's key to the screen of a shared session, without a pause", "ms", fast[0], fast[1], "OpenSSH", "–", always),
+		against("a person's key to the screen of a shared session, 20 keys a second", "ms",
+			paced[0], paced[1], "OpenSSH", "≤ 1.1 ×", atMost(1.1)),
+		against("a person's key to the screen of a shared session, 20 keys a second", "ms",
+			paced[0], paced[2], "OpenSSH jump host", "–", always),
+		against("a person's key to the screen of a shared session, without a pause", "ms", fast[0],
+			fast[1], "OpenSSH", "–", always),
 	}, nil
 }
 
-// personKeys starts the ssh program on a terminal, waits for a text, presses keys, and returns what types a key and sees it echoed.
-func (b *bench) personKeys(ctx context.Context, addr, user string, options []string, command, first string, keys ...string) (func() error, func(), error) {
+// personKeys starts the ssh program on a terminal, waits for a text, presses keys, and returns what
+// types a key and sees it echoed.
+func (b *bench) personKeys(ctx context.Context, addr, user string, options []string, command,
+	first string, keys ...string) (func() error, func(), error) {
 	args := append([]string{"-tt"}, b.sshArgs(addr, user, options...)...)
 	if command != "" {
 		args = append(args, command)
@@ -162,7 +177,8 @@ func (b *bench) personKeys(ctx context.Context, addr, user string, options []str
 		for !bytes.HasSuffix(all, []byte(text)) {
 			c, err := in.ReadByte()
 			if err != nil {
-				return fmt.Errorf("%s: waiting for %q after %q: %w", user, text, all[max(0, len(all)-200):], err)
+				return fmt.Errorf("%s: waiting for %q after %q: %w", user, text,
+					all[max(0, len(all)-200):], err)
 			}
 			all = append(all, c)
 		}
@@ -187,7 +203,8 @@ func (b *bench) personKeys(ctx context.Context, addr, user string, options []str
 		return nil, nil, err
 	}
 	return func() error {
-		// No sequence that the renderer writes has this character, and nothing else on the screen: each one read is a key's.
+		// No sequence that the renderer writes has this character, and nothing else on the screen:
+		// each one read is a key's.
 		if _, err := terminal.WriteString("%"); err != nil {
 			return err
 		}
@@ -237,22 +254,26 @@ func watchedFlood(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error)
 	began, bytesBefore, repaintsBefore := time.Now(), bytesRead.Load(), repaints.Load()
 	err = daemon.Pause(ctx, long)
 	took := time.Since(began).Seconds()
-	rate, frames := float64(bytesRead.Load()-bytesBefore)/1024/took, float64(repaints.Load()-repaintsBefore)/took
+	rate, frames := float64(bytesRead.Load()-bytesBefore)/1024/took,
+		float64(repaints.Load()-repaintsBefore)/took
 	if err := errors.Join(err, <-flooded); err != nil {
 		return nil, err
 	}
 	return []row{
-		{What: "a watcher of yes, repaints a second", Unit: "1/s", Ours: summarize([]float64{frames}), Goal: "≤ 30", Passes: frames <= 30.5},
-		{What: "a watcher of yes, what reaches them", Unit: "KiB/s", Ours: summarize([]float64{rate}), Goal: "–", Passes: true},
+		{What: "a watcher of yes, repaints a second", Unit: "1/s",
+			Ours: summarize([]float64{frames}), Goal: "≤ 30", Passes: frames <= 30.5},
+		{What: "a watcher of yes, what reaches them", Unit: "KiB/s",
+			Ours: summarize([]float64{rate}), Goal: "–", Passes: true},
 	}, nil
 }
 
 // watchersAtOnce is how many watch in the rows of throughput.
 const watchersAtOnce = 20
 
-// watchedBulk: how fast an agent reads what its session prints, alone, beside watchers that read, and beside some that have
-// stopped reading. They take turns. That the watchers come and go is not what is measured: twenty logins, and the ends of twenty connections that
-// have not been read from, keep the daemon busy for longer than a short output takes.
+// watchedBulk: how fast an agent reads what its session prints, alone, beside watchers that read,
+// and beside some that have stopped reading. They take turns. That the watchers come and go is not
+// what is measured: twenty logins, and the ends of twenty connections that have not been read from,
+// keep the daemon busy for longer than a short output takes.
 func watchedBulk(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
 	const (
 		rounds, size = 7, 32 << 20
@@ -285,23 +306,29 @@ func watchedBulk(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) 
 	}
 	peer := summarize(alone)
 	return []row{
-		against(fmt.Sprintf("an agent's bulk output, beside %d watchers that read", watchersAtOnce), "MiB/s", summarize(read), peer, "nobody watches", "≥ 0.95 ×", atLeast(0.95)),
-		against(fmt.Sprintf("an agent's bulk output, beside %d watchers that are stuck", watchersAtOnce), "MiB/s", summarize(stuck), peer, "nobody watches", "≥ 0.95 ×", atLeast(0.95)),
+		against(fmt.Sprintf("an agent's bulk output, beside %d watchers that read", watchersAtOnce),
+			"MiB/s", summarize(read), peer, "nobody watches", "≥ 0.95 ×", atLeast(0.95)),
+		against(fmt.Sprintf("an agent's bulk output, beside %d watchers that are stuck",
+			watchersAtOnce), "MiB/s", summarize(stuck), peer, "nobody watches", "≥ 0.95 ×",
+			atLeast(0.95)),
 	}, nil
 }
 
 // throughput is that of a session's output to its agent, in MiB/s from the first byte on.
 func throughput(ctx context.Context, sh *agent.Shell, size int) (float64, error) {
 	m := &meter{}
-	res, err := sh.Do(ctx, agent.Call{Command: fmt.Sprintf("yes %s | head -c %d", strings.Repeat("0123456789", 8), size), Stdout: m})
+	res, err := sh.Do(ctx, agent.Call{Command: fmt.Sprintf("yes %s | head -c %d",
+		strings.Repeat("0123456789", 8), size), Stdout: m})
 	if err != nil {
 		return 0, err
 	}
 	if res.Ended != agent.EndedDone || m.bytes == 0 {
 		return 0, fmt.Errorf("the output ended %s after %d bytes", res.Ended, m.bytes)
 	}
-	if printed := int(res.To - res.From); m.bytes < printed { // a reader who is too slow for a session goes on further behind
-		fmt.Fprintf(os.Stderr, "  %d of %d bytes came: the agent lagged; notes %q\n", m.bytes, printed, res.Notes)
+	// A reader who is too slow for a session goes on further behind.
+	if printed := int(res.To - res.From); m.bytes < printed {
+		fmt.Fprintf(os.Stderr, "  %d of %d bytes came: the agent lagged; notes %q\n", m.bytes,
+			printed, res.Notes)
 	}
 	return float64(m.bytes) / (1 << 20) / m.last.Sub(m.first).Seconds(), nil
 }
@@ -321,9 +348,11 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// watchers has n people watch the shared session, each on a connection of their own. They read and drop what they get, or have
-// stopped reading when watchers returns: nothing more fits between them and the daemon. leave ends them.
-func (b *bench) watchers(ctx context.Context, sh *agent.Shell, n int, stuck bool) (leave func(), err error) {
+// watchers has n people watch the shared session, each on a connection of their own. They read and
+// drop what they get, or have stopped reading when watchers returns: nothing more fits between them
+// and the daemon. leave ends them.
+func (b *bench) watchers(ctx context.Context, sh *agent.Shell, n int, stuck bool) (leave func(),
+	err error) {
 	var gates []*gate
 	var reading sync.WaitGroup
 	leave = func() {
@@ -374,15 +403,16 @@ func (b *bench) watchers(ctx context.Context, sh *agent.Shell, n int, stuck bool
 			return leave, nil
 		}
 		before = now
-		if err := daemon.Pause(ctx, time.Second); err != nil { // lines of a flood go out once a second
+		// Lines of a flood go out once a second.
+		if err := daemon.Pause(ctx, time.Second); err != nil {
 			return leave, err
 		}
 	}
 	return leave, errors.New("a watcher who reads nothing is sent more and more")
 }
 
-// unsent tells how much the other side has not taken yet of what was sent on the TCP connections of a server's port, by the other side's
-// port. Connections with nothing are left out.
+// unsent tells how much the other side has not taken yet of what was sent on the TCP connections of
+// a server's port, by the other side's port. Connections with nothing are left out.
 func unsent(port string) (map[string]string, error) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -400,20 +430,24 @@ func unsent(port string) (map[string]string, error) {
 		}
 		_, hex, _ := strings.Cut(f[2], ":")
 		queued, _, _ := strings.Cut(f[4], ":")
-		if other, err := strconv.ParseUint(hex, 16, 16); err == nil && strings.Trim(queued, "0") != "" {
+		if other, err := strconv.ParseUint(hex, 16, 16); err == nil &&
+			strings.Trim(queued, "0") != "" {
 			found[strconv.FormatUint(other, 10)] = queued
 		}
 	}
 	return found, nil
 }
 
-// watcher joins one person by a connection of their own. With little room it takes few bytes that are not read.
+// watcher joins one person by a connection of their own. With little room it takes few bytes that
+// are not read.
 func (b *bench) watcher(ctx context.Context, little bool) (*gate, io.Reader, error) {
 	d := net.Dialer{Timeout: 10 * time.Second}
 	if little {
 		d.Control = func(_, _ string, c syscall.RawConn) error {
 			var set error
-			err := c.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+			err := c.Control(func(fd uintptr) {
+				set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096)
+			})
 			return errors.Join(err, set)
 		}
 	}
@@ -422,7 +456,8 @@ func (b *bench) watcher(ctx context.Context, little bool) (*gate, io.Reader, err
 		return nil, nil, err
 	}
 	g := &gate{Conn: conn, closed: make(chan struct{})}
-	c, channels, requests, err := ssh.NewClientConn(g, b.daemon.SSH, daemon.ClientConfig("bench~"+sharedSession, b.signer))
+	c, channels, requests, err := ssh.NewClientConn(g, b.daemon.SSH,
+		daemon.ClientConfig("bench~"+sharedSession, b.signer))
 	if err != nil {
 		g.Close()
 		return nil, nil, err
@@ -438,7 +473,8 @@ func (b *bench) watcher(ctx context.Context, little bool) (*gate, io.Reader, err
 	return g, out, nil
 }
 
-// gate is a connection that, once shut, takes nothing more from its socket, as that of a stopped program.
+// gate is a connection that, once shut, takes nothing more from its socket, as that of a stopped
+// program.
 type gate struct {
 	net.Conn
 	shut   atomic.Bool
@@ -447,7 +483,8 @@ type gate struct {
 }
 
 func (g *gate) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p) // one that is under way when the gate is shut still gets what it waits for
+	// One that is under way when the gate is shut still gets what it waits for.
+	n, err := g.Conn.Read(p)
 	if g.shut.Load() {
 		<-g.closed
 		return 0, net.ErrClosed
@@ -461,8 +498,9 @@ func (g *gate) Close() error {
 	return g.Conn.Close()
 }
 
-// watcherMemory: what people who watch cost the daemon beside their connections, which they share here: those have a row of their own. Their
-// screen is all but empty. There are so many that the two megabytes do not matter which the daemon does not collect until there are more.
+// watcherMemory: what people who watch cost the daemon beside their connections, which they share
+// here: those have a row of their own. Their screen is all but empty. There are so many that the
+// two megabytes do not matter which the daemon does not collect until there are more.
 func watcherMemory(ctx context.Context, b *bench) ([]row, error) {
 	const connections, each = 14, 30
 	if err := b.freshDaemon(ctx); err != nil {
@@ -523,5 +561,6 @@ func watcherMemory(ctx context.Context, b *bench) ([]row, error) {
 	}
 	kib := float64(after-before) / (connections * each) / (1 << 10)
 	return []row{{What: "daemon, per watcher of an empty screen", Unit: "KiB",
-		Ours: sample{Median: kib, P99: kib, Min: kib, Max: kib, N: connections * each}, Goal: "≤ 40", Passes: kib <= 40}}, nil
+		Ours: sample{Median: kib, P99: kib, Min: kib, Max: kib, N: connections * each},
+		Goal: "≤ 40", Passes: kib <= 40}}, nil
 }

@@ -32,7 +32,8 @@ func (b *bench) door(at *daemon.Daemon) (*door, error) {
 }
 
 // ask has a request answered; an answer that is an error is one.
-func (d *door) ask(ctx context.Context, method, path string, body []byte, header ...string) ([]byte, error) {
+func (d *door) ask(ctx context.Context, method, path string, body []byte, header ...string) ([]byte,
+	error) {
 	r, err := http.NewRequestWithContext(ctx, method, d.url+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -54,7 +55,8 @@ func (d *door) ask(ctx context.Context, method, path string, body []byte, header
 	return said, err
 }
 
-// e2bDoor: what the SDKs of E2B ask for, without what they themselves take, against docker's own API.
+// e2bDoor: what the SDKs of E2B ask for, without what they themselves take, against docker's own
+// API.
 func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
 	own, err := b.launch(ctx, "e2b", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
 	if err != nil {
@@ -76,7 +78,8 @@ func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
 			return nil, err
 		}
 		began := time.Now()
-		text, err := d.ask(ctx, http.MethodPost, "/e2b/v2/sandboxes", []byte(`{"templateID":"base","timeout":300}`))
+		text, err := d.ask(ctx, http.MethodPost, "/e2b/v2/sandboxes",
+			[]byte(`{"templateID":"base","timeout":300}`))
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +101,8 @@ func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
 			created, peer = append(created, milliseconds(took)), append(peer, milliseconds(alone))
 		}
 	}
-	r := against("E2B: create, from the pool", "ms", summarize(created), summarize(peer), "docker run", "≤ 30 ms", always)
+	r := against("E2B: create, from the pool", "ms", summarize(created), summarize(peer),
+		"docker run", "≤ 30 ms", always)
 	r.Passes = r.Ours.Median <= 30
 	more, err := b.e2bInside(ctx, d)
 	return append([]row{r}, more...), err
@@ -106,7 +110,8 @@ func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
 
 // e2bInside: a command, and a small file written and read.
 func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
-	text, err := d.ask(ctx, http.MethodPost, "/e2b/v2/sandboxes", []byte(`{"templateID":"base","timeout":300}`))
+	text, err := d.ask(ctx, http.MethodPost, "/e2b/v2/sandboxes",
+		[]byte(`{"templateID":"base","timeout":300}`))
 	if err != nil {
 		return nil, err
 	}
@@ -118,14 +123,19 @@ func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
 		return nil, err
 	}
 	inside := func(method, path, kind string, body []byte) ([]byte, error) {
-		return d.ask(ctx, method, "/e2b"+path, body, "E2b-Sandbox-Id", box.ID, "X-Access-Token", box.Access, "Connect-Protocol-Version", "1", "Content-Type", kind)
+		return d.ask(ctx, method, "/e2b"+path, body, "E2b-Sandbox-Id", box.ID, "X-Access-Token",
+			box.Access, "Connect-Protocol-Version", "1", "Content-Type", kind)
 	}
-	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: mark}})
+	c, err := b.docker.ContainerCreate(ctx,
+		client.ContainerCreateOptions{Config: &container.Config{Image: image,
+			Cmd: []string{"sleep", "1000"}, Labels: mark}})
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID, client.ContainerRemoveOptions{Force: true}) // its label tells whose it is
+		// Its label tells whose it is.
+		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID,
+			client.ContainerRemoveOptions{Force: true})
 	}()
 	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		return nil, err
@@ -133,7 +143,8 @@ func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
 	message := []byte(`{"process":{"cmd":"/bin/bash","args":["-l","-c","true"]},"stdin":false}`)
 	message = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	command, err := inTurns(ctx, 100, 10, func() error {
-		said, err := inside(http.MethodPost, "/process.Process/Start", "application/connect+json", message)
+		said, err := inside(http.MethodPost, "/process.Process/Start", "application/connect+json",
+			message)
 		if err == nil && !bytes.Contains(said, []byte(`"exited":true`)) {
 			err = fmt.Errorf("true ended otherwise: %q", said)
 		}
@@ -148,7 +159,8 @@ func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
 		return nil, err
 	}
 	file, err := inTurns(ctx, 100, 10, func() error {
-		if _, err := inside(http.MethodPost, "/files?path=/tmp/f", "application/octet-stream", kib); err != nil {
+		if _, err := inside(http.MethodPost, "/files?path=/tmp/f", "application/octet-stream",
+			kib); err != nil {
 			return err
 		}
 		got, err := inside(http.MethodGet, "/files?path=/tmp/f", "application/json", nil)
@@ -157,10 +169,13 @@ func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
 		}
 		return err
 	}, func() error {
-		if _, err := b.docker.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/tmp", Content: bytes.NewReader(archive)}); err != nil {
+		if _, err := b.docker.CopyToContainer(
+			ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/tmp",
+				Content: bytes.NewReader(archive)}); err != nil {
 			return err
 		}
-		got, err := b.docker.CopyFromContainer(ctx, c.ID, client.CopyFromContainerOptions{SourcePath: "/tmp/f"})
+		got, err := b.docker.CopyFromContainer(
+			ctx, c.ID, client.CopyFromContainerOptions{SourcePath: "/tmp/f"})
 		if err != nil {
 			return err
 		}
@@ -171,9 +186,11 @@ func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := against("E2B: a command, bash -l -c true", "ms", command[0], command[1], "docker exec", "≤ 10 ms", always)
+	run := against("E2B: a command, bash -l -c true", "ms", command[0], command[1], "docker exec",
+		"≤ 10 ms", always)
 	run.Passes = run.Ours.Median <= 10
-	return []row{run, against("E2B: 1 KiB written and read", "ms", file[0], file[1], "docker cp", "≤ 1 ×", atMost(1))}, nil
+	return []row{run, against("E2B: 1 KiB written and read", "ms", file[0], file[1], "docker cp",
+		"≤ 1 ×", atMost(1))}, nil
 }
 
 // dockerExec is a command in a container, as docker exec runs it.
@@ -201,7 +218,8 @@ func tarOf(name string, content []byte) ([]byte, error) {
 	return out.Bytes(), errors.Join(err, w.Close())
 }
 
-// agentRun: Python by one call, with a sandbox of its own that stood ready, against a container that docker makes for it.
+// agentRun: Python by one call, with a sandbox of its own that stood ready, against a container
+// that docker makes for it.
 func agentRun(ctx context.Context, b *bench) ([]row, error) {
 	d, err := b.door(b.daemon)
 	if err != nil {
@@ -226,14 +244,17 @@ func agentRun(ctx context.Context, b *bench) ([]row, error) {
 			ours, peer = append(ours, milliseconds(took)), append(peer, milliseconds(alone))
 		}
 	}
-	r := against("AgentRun: print(1) by POST /v1/run/", "ms", summarize(ours), summarize(peer), "docker run", "≤ 50 ms", always)
+	r := against("AgentRun: print(1) by POST /v1/run/", "ms", summarize(ours), summarize(peer),
+		"docker run", "≤ 50 ms", always)
 	r.Passes = r.Ours.Median <= 50
 	return []row{r}, nil
 }
 
-// pageRows: what a person at the page waits for, by the Go benchmark of the page, which has a browser.
+// pageRows: what a person at the page waits for, by the Go benchmark of the page, which has a
+// browser.
 func pageRows(ctx context.Context, _ *bench) ([]row, error) {
-	cmd := exec.CommandContext(ctx, "scripts/go", "test", "-run", "^$", "-bench", "^BenchmarkPage$", "-benchtime", "60x", "./gateway/httpd")
+	cmd := exec.CommandContext(ctx, "scripts/go", "test", "-run", "^$", "-bench", "^BenchmarkPage$",
+		"-benchtime", "60x", "./gateway/httpd")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
@@ -242,7 +263,8 @@ func pageRows(ctx context.Context, _ *bench) ([]row, error) {
 	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
 		words := strings.Fields(s.Text())
 		for i := 1; i < len(words); i++ {
-			if v, err := strconv.ParseFloat(words[i-1], 64); err == nil && strings.HasSuffix(words[i], "-ms") {
+			if v, err := strconv.ParseFloat(words[i-1], 64); err == nil &&
+				strings.HasSuffix(words[i], "-ms") {
 				got[words[i]] = v
 			}
 		}
@@ -252,7 +274,8 @@ func pageRows(ctx context.Context, _ *bench) ([]row, error) {
 	}
 	one := func(what, name, goal string, limit float64) row {
 		v := got[name]
-		return row{What: what, Unit: "ms", Ours: sample{Median: v, Min: v, Max: v, N: 60}, Goal: goal, Passes: v <= limit}
+		return row{What: what, Unit: "ms", Ours: sample{Median: v, Min: v, Max: v, N: 60},
+			Goal: goal, Passes: v <= limit}
 	}
 	return []row{
 		one("page: first paint", "first-ms", "≤ 1000 ms", 1000),

@@ -38,14 +38,17 @@ type Daemon struct {
 	cmd     *exec.Cmd
 }
 
-// Start runs program, as make build makes it, until End or Kill, also when ctx ends before. It returns when the daemon answers.
+// Start runs program, as make build makes it, until End or Kill, also when ctx ends before. It
+// returns when the daemon answers.
 func Start(ctx context.Context, program string, o Options) (*Daemon, error) {
 	var args []string
 	if o.Config != "" {
 		args = []string{"--config", o.Config}
 	}
-	args = append(args, "serve", "--json", "--state", o.State, "--ssh", "127.0.0.1:0", "--http", "127.0.0.1:0")
-	d := &Daemon{program: program, cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...)}
+	args = append(args, "serve", "--json", "--state", o.State, "--ssh", "127.0.0.1:0", "--http",
+		"127.0.0.1:0")
+	d := &Daemon{program: program, cmd: exec.CommandContext(context.WithoutCancel(ctx), program,
+		args...)}
 	d.cmd.Env = append(os.Environ(), o.Env...)
 	log, err := os.OpenFile(o.Log, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
@@ -75,15 +78,18 @@ func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
 func (d *Daemon) End(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
-	for _, words := range [][]string{{"rm", "--force", "--all"}, {"down", "--all"}} { // those that have a name, and then those of the pool
+	// Those that have a name, and then those of the pool.
+	for _, words := range [][]string{{"rm", "--force", "--all"}, {"down", "--all"}} {
 		if out, err := d.Line(ctx, words...).CombinedOutput(); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, out))
+			failed = errors.Join(failed,
+				fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, out))
 		}
 	}
 	return errors.Join(failed, d.Stop())
 }
 
-// Stop ends the daemon and leaves its sandboxes to the next one. A daemon that has ended is no error.
+// Stop ends the daemon and leaves its sandboxes to the next one. A daemon that has ended is no
+// error.
 func (d *Daemon) Stop() error { return d.signal(syscall.SIGINT) }
 
 // Kill ends the daemon in the middle of what it does.
@@ -118,7 +124,8 @@ func Connect(addr, user string, key ssh.Signer) (*ssh.Client, error) {
 
 // ClientConfig is how Connect logs in.
 func ClientConfig(user string, key ssh.Signer) *ssh.ClientConfig {
-	return &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: acceptOwn, Timeout: 10 * time.Second}
+	return &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)},
+		HostKeyCallback: acceptOwn, Timeout: 10 * time.Second}
 }
 
 // acceptOwn accepts the key of a server that the script started itself a moment ago.

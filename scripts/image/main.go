@@ -29,7 +29,8 @@ func main() {
 	seconds := flag.Int64("time", 0, "time of the files and of the image, in seconds since 1970")
 	flag.Parse()
 	if *root == "" || *version == "" || flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: image -root DIR -version VERSION [-arch ARCH] [-time SECONDS] FILE")
+		fmt.Fprintln(
+			os.Stderr, "usage: image -root DIR -version VERSION [-arch ARCH] [-time SECONDS] FILE")
 		os.Exit(2)
 	}
 	if err := pack(*root, *arch, *version, time.Unix(*seconds, 0).UTC(), flag.Arg(0)); err != nil {
@@ -89,12 +90,13 @@ func rootFS(image v1.Image) v1.RootFS {
 	return config.RootFS
 }
 
-// archive returns the files of root as a tar archive: in order of their names, of root, with one time.
-// /tmp is added, because the daemon needs it.
+// archive returns the files of root as a tar archive: in order of their names, of root, with one
+// time. /tmp is added, because the daemon needs it.
 func archive(root fs.FS, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777, ModTime: at})
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777,
+		ModTime: at})
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +117,8 @@ func archive(root fs.FS, at time.Time) ([]byte, error) {
 		case info.Mode().IsRegular():
 			header.Typeflag, header.Size = tar.TypeReg, info.Size()
 		default:
-			return fmt.Errorf("%s: %s: only files and directories are packed", path, info.Mode().Type())
+			return fmt.Errorf("%s: %s: only files and directories are packed", path,
+				info.Mode().Type())
 		}
 		if err := w.WriteHeader(header); err != nil {
 			return err

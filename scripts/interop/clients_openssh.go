@@ -22,10 +22,12 @@ type client struct {
 
 // openssh is what OpenSSH's programs must be able to do.
 var openssh = []client{
-	{"ssh: command", "streams apart, byte for byte both ways; exit codes 0, 7, 127, 255; a signal", sshCommand},
+	{"ssh: command", "streams apart, byte for byte both ways; exit codes 0, 7, 127, 255; a signal",
+		sshCommand},
 	{"ssh -tt: terminal", "exact bytes and exit code", sshTerminal},
 	{"ssh -T: shell", "commands on standard input", func(l *lab) error {
-		return l.run("echo one\ncat <<E\ntwo\nE\nexit 3\n", l.ssh("-T", "demo@sbx")...).want(outcome{stdout: "one\ntwo\n", exit: 3})
+		return l.run("echo one\ncat <<E\ntwo\nE\nexit 3\n", l.ssh("-T", "demo@sbx")...).want(
+			outcome{stdout: "one\ntwo\n", exit: 3})
 	}},
 	{"ssh -L", "TCP and unix socket", sshLocal},
 	{"ssh -R", "TCP and unix socket", sshRemote},
@@ -34,29 +36,36 @@ var openssh = []client{
 	{"ssh -A", "an agent with one key", sshAgent},
 	{"ssh -X", "`xset q` in the container on an Xvfb here", sshX11},
 	{"ssh: ControlMaster", "exit codes, a forward added later, end", sshMaster},
-	{"ssh -J", "through the sandbox to an SSH server in it; to a closed port: rejected with the reason", sshJump},
+	{"ssh -J",
+		"through the sandbox to an SSH server in it; to a closed port: rejected with the reason",
+		sshJump},
 	{"ssh: RekeyLimit 1M", "32 MiB each way", sshRekey},
-	{"ssh: sleep in the background", "`sleep 60 & echo hi` returns when the command ends", func(l *lab) error {
-		began := time.Now()
-		if err := l.run("", l.ssh("demo@sbx", "sleep 60 & echo hi")...).want(outcome{stdout: "hi\n"}); err != nil {
-			return err
-		}
-		if took := time.Since(began); took > 30*time.Second {
-			return fmt.Errorf("it took %s", took)
-		}
-		return nil
-	}},
+	{"ssh: sleep in the background", "`sleep 60 & echo hi` returns when the command ends",
+		func(l *lab) error {
+			began := time.Now()
+			if err := l.run("", l.ssh("demo@sbx", "sleep 60 & echo hi")...).want(
+				outcome{stdout: "hi\n"}); err != nil {
+				return err
+			}
+			if took := time.Since(began); took > 30*time.Second {
+				return fmt.Errorf("it took %s", took)
+			}
+			return nil
+		}},
 	{"scp", "by sftp, and `-O` by its own protocol; files and a folder", scp},
 	{"sftp", "a batch: put, get, ls, rename, chmod, mkdir, rm", sftp},
 	{"sshfs", "", sshfs},
 	{"rsync", "a folder there and back, and again with nothing to send", rsync},
 	{"git clone and push", "", git},
-	{"docker -H ssh://", "docker's client at both ends; a fake engine in the sandbox answers ping and version", dockerSSH},
+	{"docker -H ssh://",
+		"docker's client at both ends; a fake engine in the sandbox answers ping and version",
+		dockerSSH},
 }
 
 func sshCommand(l *lab) error {
 	for _, code := range []int{0, 7, 127, 255} {
-		err := l.run("in", l.ssh("demo@sbx", fmt.Sprintf("cat; printf err >&2; exit %d", code))...).want(outcome{stdout: "in", stderr: "err", exit: code})
+		err := l.run("in", l.ssh("demo@sbx", fmt.Sprintf("cat; printf err >&2; exit %d",
+			code))...).want(outcome{stdout: "in", stderr: "err", exit: code})
 		if err != nil {
 			return err
 		}
@@ -65,18 +74,21 @@ func sshCommand(l *lab) error {
 		return fmt.Errorf("killed: %w", err)
 	}
 	data := string(l.bytes)
-	return l.run(data, l.ssh("demo@sbx", "tee /dev/stderr")...).want(outcome{stdout: data, stderr: data})
+	return l.run(data, l.ssh("demo@sbx", "tee /dev/stderr")...).want(
+		outcome{stdout: data, stderr: data})
 }
 
 func sshTerminal(l *lab) error {
-	if err := l.run("", l.ssh("-tt", "demo@sbx", `test -t 0 -a -t 1 -a -t 2 && printf 'a\nb\n'; exit 9`)...).want(outcome{stdout: "a\r\nb\r\n", exit: 9}); err != nil {
+	if err := l.run("", l.ssh("-tt", "demo@sbx",
+		`test -t 0 -a -t 1 -a -t 2 && printf 'a\nb\n'; exit 9`)...).want(
+		outcome{stdout: "a\r\nb\r\n", exit: 9}); err != nil {
 		return err
 	}
 	return l.run("", l.ssh("-tt", "demo@sbx", `exit 130`)...).want(outcome{exit: 130})
 }
 
-// serveThere starts a web server in the sandbox that gives out the file up, on TCP port l.web of its loopback and on a unix
-// socket.
+// serveThere starts a web server in the sandbox that gives out the file up, on TCP port l.web of
+// its loopback and on a unix socket.
 func (l *lab) serveThere() error {
 	if out, err := l.sh("cat /tmp/web/ready 2>/dev/null; true"); err != nil || out == "yes\n" {
 		return err
@@ -96,10 +108,14 @@ t = http.server.ThreadingHTTPServer(("127.0.0.1", PORT), Quiet)
 open("/tmp/web/ready", "w").write("yes\n")
 t.serve_forever()
 `
-	if err := l.run(string(l.bytes), l.ssh("demo@sbx", "mkdir -p /tmp/web && cat >/tmp/web/up")...).want(outcome{}); err != nil {
+	if err := l.run(string(l.bytes), l.ssh(
+		"demo@sbx", "mkdir -p /tmp/web && cat >/tmp/web/up")...).want(outcome{}); err != nil {
 		return err
 	}
-	if err := l.run(strings.ReplaceAll(server, "PORT", l.web), l.ssh("demo@sbx", "cat >/tmp/web.py && (setsid python3 /tmp/web.py </dev/null >/dev/null 2>&1 &)")...).want(outcome{}); err != nil {
+	if err := l.run(strings.ReplaceAll(server, "PORT", l.web),
+		l.ssh(
+			"demo@sbx",
+			"cat >/tmp/web.py && (setsid python3 /tmp/web.py </dev/null >/dev/null 2>&1 &)")...).want(outcome{}); err != nil {
 		return err
 	}
 	return eventually(l.ctx, func() error {
@@ -115,7 +131,8 @@ t.serve_forever()
 func (l *lab) fetch(args ...string) error {
 	os.Remove(l.file("fetched"))
 	if err := eventually(l.ctx, func() error {
-		return l.must(append([]string{"curl", "-sS", "--max-time", "60", "-o", l.file("fetched")}, args...)...)
+		return l.must(append([]string{"curl", "-sS", "--max-time", "60", "-o", l.file("fetched")},
+			args...)...)
 	}); err != nil {
 		return err
 	}
@@ -130,7 +147,8 @@ func sshLocal(l *lab) error {
 	if err != nil {
 		return err
 	}
-	stop, err := l.background(l.ssh("-N", "-o", "ExitOnForwardFailure=yes", "-L", port+":127.0.0.1:"+l.web, "-L", l.file("l.sock")+":/tmp/web/sock", "demo@sbx")...)
+	stop, err := l.background(l.ssh("-N", "-o", "ExitOnForwardFailure=yes", "-L",
+		port+":127.0.0.1:"+l.web, "-L", l.file("l.sock")+":/tmp/web/sock", "demo@sbx")...)
 	if err != nil {
 		return err
 	}
@@ -145,11 +163,14 @@ func sshRemote(l *lab) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: http.FileServer(http.Dir(l.dir)), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: http.FileServer(http.Dir(l.dir)),
+		ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(here) }() // until Close
 	defer server.Close()
-	o := l.run("", l.ssh("-o", "ExitOnForwardFailure=yes", "-R", l.back+":"+here.Addr().String(), "-R", "/tmp/r.sock:"+here.Addr().String(), "demo@sbx",
-		"rm -f tcp unix; curl -sS -o tcp http://127.0.0.1:"+l.back+"/up && curl -sS -o unix --unix-socket /tmp/r.sock http://unix/up")...)
+	o := l.run("", l.ssh("-o", "ExitOnForwardFailure=yes", "-R", l.back+":"+here.Addr().String(),
+		"-R", "/tmp/r.sock:"+here.Addr().String(), "demo@sbx",
+		"rm -f tcp unix; curl -sS -o tcp http://127.0.0.1:"+l.back+
+			"/up && curl -sS -o unix --unix-socket /tmp/r.sock http://unix/up")...)
 	return all(
 		func() error { return o.want(outcome{}) },
 		func() error { return l.arrived("tcp") },
@@ -205,19 +226,24 @@ func sshAgent(l *lab) error {
 	here := l.runWith(env, "", "ssh-add", "-L")
 	return all(
 		func() error {
-			return l.runWith(env, "", l.ssh("-A", "demo@sbx", "ssh-add -L")...).want(outcome{stdout: here.stdout})
+			return l.runWith(env, "", l.ssh("-A", "demo@sbx", "ssh-add -L")...).want(
+				outcome{stdout: here.stdout})
 		},
 		func() error { // and without -A there is none
-			return l.runWith(env, "", l.ssh("-a", "demo@sbx", `echo "$SSH_AUTH_SOCK"`)...).want(outcome{stdout: "\n"})
+			return l.runWith(env, "", l.ssh("-a", "demo@sbx", `echo "$SSH_AUTH_SOCK"`)...).want(
+				outcome{stdout: "\n"})
 		})
 }
 
-// install installs packages in the sandbox, once. On a host they have to be there: scripts/setup installs them.
+// install installs packages in the sandbox, once. On a host they have to be there: scripts/setup
+// installs them.
 func (l *lab) install(packages string) error {
 	if l.behind == host {
 		return l.must(append([]string{"dpkg", "-s"}, strings.Fields(packages)...)...)
 	}
-	_, err := l.sh("dpkg -s " + packages + " >/dev/null 2>&1 || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends " +
+	_, err := l.sh("dpkg -s " + packages +
+		" >/dev/null 2>&1 || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get " +
+		"install -y -qq --no-install-recommends " +
 		packages + "; } >/tmp/apt.log 2>&1 || { tail -n 5 /tmp/apt.log >&2; exit 1; }")
 	return err
 }
@@ -228,7 +254,8 @@ func sshX11(l *lab) error {
 	}
 	// The server writes the number of the display that it found free.
 	auth := l.file("Xauthority")
-	if err := l.must("xauth", "-f", auth, "add", ":0", "MIT-MAGIC-COOKIE-1", strings.Repeat("5a", 16)); err != nil {
+	if err := l.must("xauth", "-f", auth, "add", ":0", "MIT-MAGIC-COOKIE-1",
+		strings.Repeat("5a", 16)); err != nil {
 		return err
 	}
 	number, theirs, err := os.Pipe()
@@ -249,7 +276,8 @@ func sshX11(l *lab) error {
 		return fmt.Errorf("start Xvfb: %w", err)
 	}
 	name := fmt.Sprintf(":%d", display)
-	if err := l.must("xauth", "-f", auth, "add", name, "MIT-MAGIC-COOKIE-1", strings.Repeat("5a", 16)); err != nil {
+	if err := l.must("xauth", "-f", auth, "add", name, "MIT-MAGIC-COOKIE-1",
+		strings.Repeat("5a", 16)); err != nil {
 		return err
 	}
 	env := []string{"DISPLAY=" + name, "XAUTHORITY=" + auth}
@@ -258,7 +286,8 @@ func sshX11(l *lab) error {
 		if err := o.want(outcome{stdout: o.stdout, stderr: o.stderr}); err != nil {
 			return err
 		}
-		if !strings.Contains(o.stdout, "Keyboard Control:") || !strings.Contains(o.stdout, "Screen Saver:") {
+		if !strings.Contains(o.stdout, "Keyboard Control:") ||
+			!strings.Contains(o.stdout, "Screen Saver:") {
 			return fmt.Errorf("%s: xset says %s", flag, brief(o.stdout))
 		}
 	}
@@ -282,19 +311,25 @@ func sshMaster(l *lab) error {
 		return l.ssh(append([]string{"-S", sock, "-o", "ProxyCommand=false"}, args...)...)
 	}
 	for code := range 3 {
-		if err := l.run("x", over("demo@sbx", fmt.Sprintf("cat; exit %d", code))...).want(outcome{stdout: "x", exit: code}); err != nil {
+		if err := l.run("x", over("demo@sbx", fmt.Sprintf("cat; exit %d", code))...).want(
+			outcome{stdout: "x", exit: code}); err != nil {
 			return err
 		}
 	}
 	return all(
-		func() error { return l.must(over("-O", "forward", "-L", port+":127.0.0.1:"+l.web, "demo@sbx")...) },
+		func() error {
+			return l.must(over("-O", "forward", "-L", port+":127.0.0.1:"+l.web, "demo@sbx")...)
+		},
 		func() error { return l.fetch("http://127.0.0.1:" + port + "/up") },
-		func() error { return l.must(over("-O", "cancel", "-L", port+":127.0.0.1:"+l.web, "demo@sbx")...) },
+		func() error {
+			return l.must(over("-O", "cancel", "-L", port+":127.0.0.1:"+l.web, "demo@sbx")...)
+		},
 		func() error { return l.must(over("-O", "exit", "demo@sbx")...) })
 }
 
 func sshJump(l *lab) error {
-	o := l.run("", l.ssh("-o", "LogLevel=INFO", "-W", "127.0.0.1:9", "demo@sbx")...) // which is what -J runs
+	// Which is what -J runs.
+	o := l.run("", l.ssh("-o", "LogLevel=INFO", "-W", "127.0.0.1:9", "demo@sbx")...)
 	if o.exit != 255 || !strings.Contains(strings.ToLower(o.stderr), "connection refused") {
 		return fmt.Errorf("to nobody: exit %d, %s", o.exit, brief(o.stderr))
 	}
@@ -305,13 +340,20 @@ func sshJump(l *lab) error {
 	if err != nil {
 		return err
 	}
-	// "; true" keeps the shell: sshd takes a parent with PID 1 for a sign that it is a daemon already, and stays.
-	if err := l.run(string(pub), l.ssh("demo@sbx", "mkdir -p -m 700 ~/.ssh && cat >~/.ssh/authorized_keys && mkdir -p /run/sshd && chmod 755 /run/sshd && "+
-		"/usr/sbin/sshd -p "+l.jump+" -o ListenAddress=127.0.0.1 -E /tmp/sshd.log; true")...).want(outcome{}); err != nil {
+	// "; true" keeps the shell: sshd takes a parent with PID 1 for a sign that it is a daemon
+	// already, and stays.
+	if err := l.run(string(pub), l.ssh("demo@sbx",
+		"mkdir -p -m 700 ~/.ssh && cat >~/.ssh/authorized_keys && mkdir -p /run/sshd && chmod "+
+			"755 /run/sshd && "+
+			"/usr/sbin/sshd -p "+l.jump+
+			" -o ListenAddress=127.0.0.1 -E /tmp/sshd.log; true")...).want(
+		outcome{}); err != nil {
 		return err
 	}
-	return l.run("in", "ssh", "-F", l.config, "-J", "demo@sbx", "-i", l.at.Identity, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-		"-o", "LogLevel=ERROR", "-p", l.jump, "root@127.0.0.1", "cat; exit 4").want(outcome{stdout: "in", exit: 4})
+	return l.run("in", "ssh", "-F", l.config, "-J", "demo@sbx", "-i", l.at.Identity, "-o",
+		"StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+		"-o", "LogLevel=ERROR", "-p", l.jump, "root@127.0.0.1", "cat; exit 4").want(
+		outcome{stdout: "in", exit: 4})
 }
 
 func sshRekey(l *lab) error {
@@ -323,7 +365,8 @@ func sshRekey(l *lab) error {
 		return err
 	}
 	if n < 16 {
-		return fmt.Errorf("keys were exchanged %d times, which is hardly each MiB of %d", n, 2*len(data)>>20)
+		return fmt.Errorf("keys were exchanged %d times, which is hardly each MiB of %d", n,
+			2*len(data)>>20)
 	}
 	return nil
 }
@@ -339,13 +382,18 @@ func scp(l *lab) error {
 			func() error { return l.same(name) },
 			func() error { return os.MkdirAll(l.file("tree/a b"), 0o755) },
 			func() error { return os.WriteFile(l.file("tree/a b/c"), l.bytes, 0o600) },
-			func() error { return l.must(append(to, "-r", l.file("tree"), "demo@sbx:"+name+".d")...) },
-			func() error { return l.must(append(to, "-r", "demo@sbx:"+name+".d", l.file(name+".d"))...) },
+			func() error {
+				return l.must(append(to, "-r", l.file("tree"), "demo@sbx:"+name+".d")...)
+			},
+			func() error {
+				return l.must(append(to, "-r", "demo@sbx:"+name+".d", l.file(name+".d"))...)
+			},
 			func() error { return l.same(name + ".d/a b/c") },
 			func() error {
 				o := l.run("", append(to, "demo@sbx:none", l.file("none"))...)
 				if o.exit != 1 || !strings.Contains(o.stderr, "No such file") {
-					return fmt.Errorf("a file that is not there: exit %d, %s", o.exit, brief(o.stderr))
+					return fmt.Errorf("a file that is not there: exit %d, %s", o.exit,
+						brief(o.stderr))
 				}
 				return nil
 			})
@@ -357,7 +405,8 @@ func scp(l *lab) error {
 }
 
 func sftp(l *lab) error {
-	batch := fmt.Sprintf("mkdir d\nput %s d/x\nrename d/x d/y\nchmod 600 d/y\nls -l d\nget d/y %s\nrm d/y\nrmdir d\n", l.up, l.file("sftp"))
+	batch := fmt.Sprintf(
+		"mkdir d\nput %s d/x\nrename d/x d/y\nchmod 600 d/y\nls -l d\nget d/y %s\nrm d/y\nrmdir d\n", l.up, l.file("sftp"))
 	o := l.run(batch, "sftp", "-F", l.config, "-b", "-", "demo@sbx")
 	if err := o.want(outcome{stdout: o.stdout}); err != nil {
 		return err
@@ -406,12 +455,14 @@ func rsync(l *lab) error {
 		func() error { return l.must(append(sync, "demo@sbx:rsync/", l.file("rsync.back"))...) },
 		func() error { return l.must("diff", "-r", from, l.file("rsync.back")) },
 		func() error {
-			return l.run("", append(sync, "-i", "--checksum", from+"/", "demo@sbx:rsync")...).want(outcome{})
+			return l.run("", append(sync, "-i", "--checksum", from+"/", "demo@sbx:rsync")...).want(
+				outcome{})
 		})
 }
 
 func git(l *lab) error {
-	env := []string{"GIT_SSH_COMMAND=ssh -F " + l.config, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
+	env := []string{"GIT_SSH_COMMAND=ssh -F " + l.config, "GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b",
 		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b"}
 	run := func(args ...string) func() error {
 		return func() error {
@@ -423,7 +474,9 @@ func git(l *lab) error {
 		func() error { _, err := l.sh("git init -q --bare -b main repo"); return err },
 		run("clone", "-q", "demo@sbx:repo", "one"),
 		func() error { return os.WriteFile(l.file("one/x"), l.bytes, 0o644) },
-		run("-C", "one", "checkout", "-q", "-b", "main"), run("-C", "one", "add", "x"), run("-C", "one", "commit", "-q", "-m", "x"), run("-C", "one", "push", "-q", "origin", "main"),
+		run("-C", "one", "checkout", "-q", "-b", "main"), run("-C", "one", "add", "x"),
+		run("-C", "one", "commit", "-q", "-m", "x"),
+		run("-C", "one", "push", "-q", "origin", "main"),
 		run("clone", "-q", "ssh://demo@sbx/root/repo", "two"),
 		func() error { return l.same("two/x") })
 }
@@ -454,23 +507,27 @@ class Unix(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 Unix("/var/run/docker.sock", Handler).serve_forever()
 `
 	if l.behind == container { // a host has it already
-		if err := l.must("scp", "-F", l.config, "-q", path, "demo@sbx:/usr/local/bin/docker"); err != nil {
+		if err := l.must("scp", "-F", l.config, "-q", path,
+			"demo@sbx:/usr/local/bin/docker"); err != nil {
 			return err
 		}
 	}
-	if err := l.run(engine, l.ssh("demo@sbx", "cat >/tmp/engine.py && (setsid python3 /tmp/engine.py </dev/null >/dev/null 2>&1 &)")...).want(outcome{}); err != nil {
+	if err := l.run(engine, l.ssh("demo@sbx",
+		"cat >/tmp/engine.py && (setsid python3 /tmp/engine.py </dev/null >/dev/null 2>&1 &)")...).want(outcome{}); err != nil {
 		return err
 	}
 	// docker knows only the user's own configuration of ssh.
 	if err := os.MkdirAll(l.file("bin"), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(l.file("bin/ssh"), []byte("#!/bin/sh\nexec /usr/bin/ssh -F "+l.config+" \"$@\"\n"), 0o700); err != nil {
+	if err := os.WriteFile(l.file("bin/ssh"),
+		[]byte("#!/bin/sh\nexec /usr/bin/ssh -F "+l.config+" \"$@\"\n"), 0o700); err != nil {
 		return err
 	}
 	env := []string{"PATH=" + l.file("bin") + ":" + os.Getenv("PATH")}
 	return eventually(l.ctx, func() error {
-		o := l.runWith(env, "", "docker", "-H", "ssh://demo@sbx", "version", "--format", "{{.Server.Version}}")
+		o := l.runWith(env, "", "docker", "-H", "ssh://demo@sbx", "version", "--format",
+			"{{.Server.Version}}")
 		return o.want(outcome{stdout: "stand-in\n"})
 	})
 }

@@ -17,10 +17,13 @@ var others = []client{
 	{"curl scp://", "up and down", func(l *lab) error { return curl(l, "scp") }},
 	{"lftp", "a file, and a folder mirrored there and back", lftp},
 	{"dbclient", "command, exit code, `-L`", dbclient},
-	{"paramiko", "streams, exit codes with and without a terminal, sftp, direct-tcpip, a forward back, keepalive", func(l *lab) error { return l.python(paramikoScript) }},
+	{"paramiko",
+		"streams, exit codes with and without a terminal, sftp, direct-tcpip, a forward back, " +
+			"keepalive", func(l *lab) error { return l.python(paramikoScript) }},
 	{"asyncssh", "the same, and 20 commands at once on one connection; " +
 		"on a host 8, because OpenSSH rejects more than 10 (`MaxSessions`), " +
-		"and no signal, which it does not pass on for root", func(l *lab) error { return l.python(asyncsshScript) }},
+		"and no signal, which it does not pass on for root",
+		func(l *lab) error { return l.python(asyncsshScript) }},
 	{"ansible", "ping, shell, copy, fetch; with and without pipelining", ansible},
 }
 
@@ -45,7 +48,8 @@ func plink(l *lab) error {
 	}
 	cmd := append([]string{"plink"}, args...)
 	data := string(l.bytes)
-	if err := l.run(data, append(cmd, "demo@127.0.0.1", "tee /dev/stderr; exit 7")...).want(outcome{stdout: data, stderr: data, exit: 7}); err != nil {
+	if err := l.run(data, append(cmd, "demo@127.0.0.1", "tee /dev/stderr; exit 7")...).want(
+		outcome{stdout: data, stderr: data, exit: 7}); err != nil {
 		return err
 	}
 	o := l.run("", append(cmd, "-t", "demo@127.0.0.1", `test -t 0 && printf 'a\n'; exit 9`)...)
@@ -64,7 +68,8 @@ func (l *lab) forwards(cmd []string) error {
 	if err != nil {
 		return err
 	}
-	stop, err := l.background(append(cmd, "-N", "-L", port+":127.0.0.1:"+l.web, "demo@127.0.0.1")...)
+	stop, err := l.background(append(cmd, "-N", "-L", port+":127.0.0.1:"+l.web,
+		"demo@127.0.0.1")...)
 	if err != nil {
 		return err
 	}
@@ -101,7 +106,8 @@ func psftp(l *lab) error {
 	return all(
 		func() error { return os.WriteFile(batch, []byte(text), 0o600) },
 		func() error {
-			return l.must(append(append([]string{"psftp"}, args...), "-b", batch, "demo@127.0.0.1")...)
+			return l.must(append(append([]string{"psftp"}, args...), "-b", batch,
+				"demo@127.0.0.1")...)
 		},
 		func() error { return l.same("psftp") },
 		func() error { return l.arrived("p/y") })
@@ -113,10 +119,12 @@ func curl(l *lab, scheme string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(os.MkdirAll(l.file(".ssh"), 0o700), os.WriteFile(l.file(".ssh/known_hosts"), known, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(l.file(".ssh"), 0o700),
+		os.WriteFile(l.file(".ssh/known_hosts"), known, 0o600)); err != nil {
 		return err
 	}
-	cmd := []string{"curl", "-sS", "--user", "demo:", "--key", l.at.Identity, "--pubkey", l.at.Identity + ".pub"}
+	cmd := []string{"curl", "-sS", "--user", "demo:", "--key", l.at.Identity, "--pubkey",
+		l.at.Identity + ".pub"}
 	url := scheme + "://127.0.0.1:" + l.port + "/root/curl." + scheme
 	return all(
 		func() error { return l.must(append(cmd, "-T", l.up, url)...) },
@@ -126,7 +134,8 @@ func curl(l *lab, scheme string) error {
 }
 
 func lftp(l *lab) error {
-	connect := "set net:max-retries 1; set sftp:connect-program 'ssh -a -x -F " + l.config + "'; open sftp://demo:@sbx; "
+	connect := "set net:max-retries 1; set sftp:connect-program 'ssh -a -x -F " + l.config +
+		"'; open sftp://demo:@sbx; "
 	run := func(commands string) func() error {
 		return func() error { return l.must("lftp", "-c", connect+commands) }
 	}
@@ -172,22 +181,27 @@ func (l *lab) python(script string) error {
 	if l.behind == host {
 		atOnce = "8" // its own server refuses an eleventh (MaxSessions)
 	}
-	o := l.run("", debianPython, "-W", "ignore", "-c", script, l.port, l.at.Identity, l.at.KnownHosts, l.up, l.web, atOnce)
+	o := l.run("", debianPython, "-W", "ignore", "-c", script, l.port, l.at.Identity,
+		l.at.KnownHosts, l.up, l.web, atOnce)
 	return o.want(outcome{stdout: "ok\n"})
 }
 
 func ansible(l *lab) error {
 	inventory := l.file("inventory")
-	text := fmt.Sprintf("sbx ansible_user=demo ansible_python_interpreter=/usr/bin/python3 ansible_ssh_common_args='-F %s'\n", l.config)
+	text := fmt.Sprintf(
+		"sbx ansible_user=demo ansible_python_interpreter=/usr/bin/python3 "+
+			"ansible_ssh_common_args='-F %s'\n", l.config)
 	if err := os.WriteFile(inventory, []byte(text), 0o600); err != nil {
 		return err
 	}
 	for _, pipelining := range []string{"False", "True"} {
-		env := []string{"ANSIBLE_PIPELINING=" + pipelining, "ANSIBLE_NOCOLOR=1", "ANSIBLE_DEPRECATION_WARNINGS=0", "ANSIBLE_HOME=" + l.file("ansible"),
+		env := []string{"ANSIBLE_PIPELINING=" + pipelining, "ANSIBLE_NOCOLOR=1",
+			"ANSIBLE_DEPRECATION_WARNINGS=0", "ANSIBLE_HOME=" + l.file("ansible"),
 			"ANSIBLE_LOCAL_TEMP=" + l.file("ansible/tmp"), "PATH=/usr/bin:/bin"}
 		module := func(want string, args ...string) func() error {
 			return func() error {
-				o := l.runWith(env, "", append([]string{"ansible", "-i", inventory, "all", "-m"}, args...)...)
+				o := l.runWith(env, "", append([]string{"ansible", "-i", inventory, "all", "-m"},
+					args...)...)
 				if err := o.want(outcome{stdout: o.stdout, stderr: o.stderr}); err != nil {
 					return err
 				}
@@ -202,7 +216,8 @@ func ansible(l *lab) error {
 			module("rc=0 >>\none two", "shell", "-a", "echo one two"),
 			module("CHANGED", "copy", "-a", "src="+l.up+" dest=/root/ansible"+pipelining),
 			func() error { return l.arrived("ansible" + pipelining) },
-			module("CHANGED", "fetch", "-a", "flat=yes src=/root/ansible"+pipelining+" dest="+l.file("ansible"+pipelining)),
+			module("CHANGED", "fetch", "-a", "flat=yes src=/root/ansible"+pipelining+" dest="+
+				l.file("ansible"+pipelining)),
 			func() error { return l.same("ansible" + pipelining) }); err != nil {
 			return fmt.Errorf("pipelining %s: %w", pipelining, err)
 		}

@@ -23,8 +23,11 @@ var dropbearTests = []dropbearTest{
 	{"test_roundtrip", ""},
 	{"test_read_pty", ""},
 	{"test_bg_sleep", "limit 8 s instead of 2: the machine may be busy"},
-	{"test_idle", "`-I 3` instead of `-I 1`: dbclient counts whole seconds from before the login, so some connections end before the command prints, on any server"},
-	{"test_netcat", "the suite's server listens on the host's loopback; its xfail for remote servers is removed"},
+	{"test_idle",
+		"`-I 3` instead of `-I 1`: dbclient counts whole seconds from before the login, so some " +
+			"connections end before the command prints, on any server"},
+	{"test_netcat",
+		"the suite's server listens on the host's loopback; its xfail for remote servers is removed"},
 	{"test_tcpflushout", "as above"},
 }
 
@@ -34,7 +37,8 @@ var dropbearEdits = map[string][]edit{"test_channels.py": {
 	{"\"-I\", \"1\"", "\"-I\", \"3\"", ""},
 	{"\tif opt.remote:\n\t\tpytest.xfail(\"don't know netcat address for remote\")\n", "", ""},
 	{"\tif opt.remote:\n\t\tpytest.xfail(\"don't know address for remote\")\n", "", ""},
-	// The listener's start and the client's end have a tenth of a second each, which is too little through two servers.
+	// The listener's start and the client's end have a tenth of a second each, which is too little
+	// through two servers.
 	{"\"sleep 0.1; echo -n done\"", "\"sleep 3; echo -n done\"", ""},
 	{"\t\t# time to let the listener start\n\t\ttime.sleep(0.1)", "\t\ttime.sleep(2)", ""},
 	{"\t\ttime.sleep(0.1)\n\t\tassert r.poll() == 0", "\t\tassert r.wait(10) == 0", ""},
@@ -42,7 +46,8 @@ var dropbearEdits = map[string][]edit{"test_channels.py": {
 
 // dropbear runs the suite against the lab.
 func dropbear(ctx context.Context, r *report) error {
-	wanted := slices.DeleteFunc(slices.Clone(dropbearTests), func(d dropbearTest) bool { return !r.wants("dropbear", d.name) })
+	wanted := slices.DeleteFunc(slices.Clone(dropbearTests),
+		func(d dropbearTest) bool { return !r.wants("dropbear", d.name) })
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -51,7 +56,9 @@ func dropbear(ctx context.Context, r *report) error {
 	}
 	var list []client
 	for _, d := range wanted {
-		list = append(list, client{d.name, d.note, func(l *lab) error { return l.dropbear(d.name) }})
+		list = append(list, client{d.name, d.note, func(l *lab) error {
+			return l.dropbear(d.name)
+		}})
 	}
 	return inLab(ctx, r, "dropbear", list)
 }
@@ -69,16 +76,20 @@ func (l *lab) dropbear(test string) error {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, limit)
 	defer cancel()
-	c := exec.CommandContext(ctx, debianPython, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--remote", "127.0.0.1", "--port", l.port, "--user", "demo",
+	c := exec.CommandContext(ctx, debianPython, "-m", "pytest", "-q", "--no-header", "-p",
+		"no:cacheprovider", "--remote", "127.0.0.1", "--port", l.port, "--user", "demo",
 		"--dbclient", "dbclient -i "+key, "test_channels.py", "-k", test)
 	c.Dir = dir
-	c.Env = slices.DeleteFunc(l.command(ctx, "true").Env, func(v string) bool { return strings.HasPrefix(v, "SSH_AUTH_SOCK=") }) // it would say that none answers
+	// It would say that none answers.
+	c.Env = slices.DeleteFunc(l.command(ctx, "true").Env,
+		func(v string) bool { return strings.HasPrefix(v, "SSH_AUTH_SOCK=") })
 	c.WaitDelay = time.Second
 	out, err := c.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, tail(string(out), 40))
 	}
-	if want := test == "test_signal"; strings.Contains(string(out), "xfailed") != want || strings.Contains(string(out), "skipped") {
+	if want := test == "test_signal"; strings.Contains(string(out), "xfailed") != want ||
+		strings.Contains(string(out), "skipped") {
 		return fmt.Errorf("not all of it ran\n%s", tail(string(out), 10))
 	}
 	return nil

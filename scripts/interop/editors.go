@@ -16,24 +16,37 @@ import (
 
 // traces are what editors send, replayed with the programs that they send it with.
 var traces = []client{
-	{"VS Code: connect", "`ssh -v -T -D port sandbox bash`, a script on standard input that starts a server, its port read from the output, then SOCKS " +
-		"to 127.0.0.1 where the shell runs", vscodeConnect},
-	{"VS Code: second window", "the same with the first still open, and the server of the first found again", vscodeSecond},
-	{"VS Code: local server", "one connection: direct-tcpip to a unix socket and to TCP by `-L`, as with `useExecServer`", vscodeLocal},
-	{"Zed: connect", "a master connection, `uname`, an upload by sftp into a folder, `gunzip` and `mv`, then a proxy that speaks a binary protocol on " +
-		"standard input and output", zed},
-	{"Zed: terminal", "`ssh -t` in a terminal through the master, with exact exit codes", zedTerminal},
-	{"JetBrains: connect", "one connection of a library: a command for each question, upload by sftp, chmod, a backend, direct-tcpip to it, exact exit codes " +
-		"with and without a terminal", func(l *lab) error { return l.python(jetbrainsScript) }},
-	{"JetBrains: Gateway by ssh", "`ssh -T` for each step, a pipe kept open that ends the backend", jetbrainsSSH},
+	{"VS Code: connect",
+		"`ssh -v -T -D port sandbox bash`, a script on standard input that starts a server, its " +
+			"port read from the output, then SOCKS " +
+			"to 127.0.0.1 where the shell runs", vscodeConnect},
+	{"VS Code: second window",
+		"the same with the first still open, and the server of the first found again",
+		vscodeSecond},
+	{"VS Code: local server",
+		"one connection: direct-tcpip to a unix socket and to TCP by `-L`, as with `useExecServer`",
+		vscodeLocal},
+	{"Zed: connect",
+		"a master connection, `uname`, an upload by sftp into a folder, `gunzip` and `mv`, then " +
+			"a proxy that speaks a binary protocol on " +
+			"standard input and output", zed},
+	{"Zed: terminal", "`ssh -t` in a terminal through the master, with exact exit codes",
+		zedTerminal},
+	{"JetBrains: connect",
+		"one connection of a library: a command for each question, upload by sftp, chmod, a " +
+			"backend, direct-tcpip to it, exact exit codes " +
+			"with and without a terminal", func(l *lab) error { return l.python(jetbrainsScript) }},
+	{"JetBrains: Gateway by ssh", "`ssh -T` for each step, a pipe kept open that ends the backend",
+		jetbrainsSSH},
 }
 
 func editors(ctx context.Context, r *report) error {
 	return inLab(ctx, r, "editors", traces)
 }
 
-// vscodeScript is the shape of the script that Remote - SSH sends to bash: it must not read ahead of the shell, it prints
-// marks with an id around its answers, and what it starts stays when it has ended.
+// vscodeScript is the shape of the script that Remote - SSH sends to bash: it must not read ahead
+// of the shell, it prints marks with an id around its answers, and what it starts stays when it has
+// ended.
 const vscodeScript = `
 set -f
 echo "ID: running"
@@ -89,7 +102,8 @@ func (l *lab) vscodeOpen() (*vscodeWindow, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, limit)
-	c := l.command(ctx, l.ssh("-v", "-T", "-D", socks, "-o", "ConnectTimeout=15", "demo@sbx", "bash")...)
+	c := l.command(ctx, l.ssh("-v", "-T", "-D", socks, "-o", "ConnectTimeout=15", "demo@sbx",
+		"bash")...)
 	in, err := c.StdinPipe()
 	if err != nil {
 		cancel()
@@ -113,7 +127,8 @@ func (l *lab) vscodeOpen() (*vscodeWindow, error) {
 		rest, readErr := io.ReadAll(out)
 		_ = c.Wait() // read from its state
 		if code := c.ProcessState.ExitCode(); code != 42 || len(rest) > 0 {
-			err = errors.Join(err, fmt.Errorf("the shell ends with %d, want 42, after %q", code, rest))
+			err = errors.Join(err, fmt.Errorf("the shell ends with %d, want 42, after %q", code,
+				rest))
 		}
 		return errors.Join(err, readErr)
 	}
@@ -128,7 +143,8 @@ func (l *lab) vscodeOpen() (*vscodeWindow, error) {
 		}
 	}
 	if took := time.Since(began); took > 15*time.Second {
-		return nil, errors.Join(fmt.Errorf("it took %s; VS Code gives up after 15 s", took), w.close())
+		return nil, errors.Join(fmt.Errorf("it took %s; VS Code gives up after 15 s", took),
+			w.close())
 	}
 	value := func(name string) string {
 		_, after, _ := strings.Cut(strings.Join(lines, "\n"), name+"==")
@@ -136,7 +152,8 @@ func (l *lab) vscodeOpen() (*vscodeWindow, error) {
 		return v
 	}
 	w.port, w.found = value("listeningOn"), value("found")
-	if len(lines) == 0 || lines[0] != "ID: running" || w.port == "" || value("osReleaseId") != "debian" {
+	if len(lines) == 0 || lines[0] != "ID: running" || w.port == "" ||
+		value("osReleaseId") != "debian" {
 		return nil, errors.Join(fmt.Errorf("the script says %q", lines), w.close())
 	}
 	return w, nil
@@ -144,7 +161,8 @@ func (l *lab) vscodeOpen() (*vscodeWindow, error) {
 
 // echo sends data to the server by SOCKS 5 and wants it back.
 func (w *vscodeWindow) echo(l *lab) error {
-	c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(l.ctx, "tcp", "127.0.0.1:"+w.socks)
+	c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(
+		l.ctx, "tcp", "127.0.0.1:"+w.socks)
 	if err != nil {
 		return err
 	}
@@ -156,7 +174,8 @@ func (w *vscodeWindow) echo(l *lab) error {
 	if _, err := fmt.Sscan(w.port, &port); err != nil {
 		return err
 	}
-	if _, err := c.Write([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, byte(port >> 8), byte(port)}); err != nil {
+	if _, err := c.Write([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, byte(port >> 8),
+		byte(port)}); err != nil {
 		return err
 	}
 	var answer [12]byte
@@ -195,9 +214,11 @@ func vscodeSecond(l *lab) error {
 		return errors.Join(err, first.close())
 	}
 	if second.found != "1" || second.port != first.port {
-		err = fmt.Errorf("the second window finds %q on port %s, the first has %s", second.found, second.port, first.port)
+		err = fmt.Errorf("the second window finds %q on port %s, the first has %s", second.found,
+			second.port, first.port)
 	}
-	return errors.Join(err, second.echo(l), first.echo(l), first.close(), second.echo(l), second.close())
+	return errors.Join(err, second.echo(l), first.echo(l), first.close(), second.echo(l),
+		second.close())
 }
 
 func vscodeLocal(l *lab) error {
@@ -211,7 +232,8 @@ func vscodeLocal(l *lab) error {
 	// The shell and both forwards on one connection; standard input ends it.
 	ctx, cancel := context.WithTimeout(l.ctx, limit)
 	defer cancel()
-	c := l.command(ctx, l.ssh("-T", "-o", "ExitOnForwardFailure=yes", "-L", port+":127.0.0.1:"+l.web, "-L", l.file("code.sock")+":/tmp/web/sock", "demo@sbx", "sh")...)
+	c := l.command(ctx, l.ssh("-T", "-o", "ExitOnForwardFailure=yes", "-L",
+		port+":127.0.0.1:"+l.web, "-L", l.file("code.sock")+":/tmp/web/sock", "demo@sbx", "sh")...)
 	in, err := c.StdinPipe()
 	if err != nil {
 		return err
@@ -231,22 +253,25 @@ func vscodeLocal(l *lab) error {
 	return errors.Join(err, writeErr)
 }
 
-// zedMaster opens the connection that the rest goes over, as Zed does: no command, and a word on standard output when it is
-// there.
+// zedMaster opens the connection that the rest goes over, as Zed does: no command, and a word on
+// standard output when it is there.
 func (l *lab) zedMaster() (over func(args ...string) []string, end func(), err error) {
 	sock := l.file("zed.sock")
-	stop, err := l.background(l.ssh("-N", "-o", "ControlPersist=no", "-o", "ControlMaster=yes", "-o", "ControlPath="+sock, "demo@sbx")...)
+	stop, err := l.background(l.ssh("-N", "-o", "ControlPersist=no", "-o", "ControlMaster=yes",
+		"-o", "ControlPath="+sock, "demo@sbx")...)
 	if err != nil {
 		return nil, nil, err
 	}
 	over = func(args ...string) []string {
-		return l.ssh(append([]string{"-o", "ControlMaster=no", "-o", "ControlPath=" + sock}, args...)...)
+		return l.ssh(append([]string{"-o", "ControlMaster=no", "-o", "ControlPath=" + sock},
+			args...)...)
 	}
 	err = eventually(l.ctx, func() error { return l.must(over("-O", "check", "demo@sbx")...) })
 	return over, stop, err
 }
 
-// zedServer echoes messages that begin with their length, four bytes little-endian, as Zed's remote server reads them.
+// zedServer echoes messages that begin with their length, four bytes little-endian, as Zed's remote
+// server reads them.
 const zedServer = `#!/usr/bin/env python3
 import struct, sys
 while True:
@@ -266,22 +291,30 @@ func zed(l *lab) error {
 	defer end()
 	packed := l.file("server.gz")
 	o := l.run(zedServer, "gzip", "-c")
-	if err := errors.Join(o.want(outcome{stdout: o.stdout}), os.WriteFile(packed, []byte(o.stdout), 0o600)); err != nil {
+	if err := errors.Join(o.want(outcome{stdout: o.stdout}),
+		os.WriteFile(packed, []byte(o.stdout), 0o600)); err != nil {
 		return err
 	}
 	sock := l.file("zed.sock")
-	message := "\x03\x00\x00\x00a\x00b" + "\x00\x00\x50\x00" + strings.Repeat("\xff\x00\r\n", 0x500000/4)
+	message := "\x03\x00\x00\x00a\x00b" + "\x00\x00\x50\x00" +
+		strings.Repeat("\xff\x00\r\n", 0x500000/4)
 	return all(
 		func() error {
-			return l.run("", over("demo@sbx", "sh -c 'uname -s; uname -m'")...).want(outcome{stdout: "Linux\nx86_64\n"})
+			return l.run("", over("demo@sbx", "sh -c 'uname -s; uname -m'")...).want(
+				outcome{stdout: "Linux\nx86_64\n"})
 		},
-		func() error { return l.run("", over("demo@sbx", "mkdir", "-p", ".zed_server")...).want(outcome{}) },
 		func() error {
-			o := l.run("put "+packed+" .zed_server/server.gz\n", "sftp", "-F", l.config, "-o", "ControlMaster=no", "-o", "ControlPath="+sock, "-b", "-", "demo@sbx")
+			return l.run("", over("demo@sbx", "mkdir", "-p", ".zed_server")...).want(outcome{})
+		},
+		func() error {
+			o := l.run("put "+packed+" .zed_server/server.gz\n", "sftp", "-F", l.config, "-o",
+				"ControlMaster=no", "-o", "ControlPath="+sock, "-b", "-", "demo@sbx")
 			return o.want(outcome{stdout: o.stdout})
 		},
 		func() error {
-			return l.run("", over("demo@sbx", "sh -c 'gunzip -f .zed_server/server.gz && chmod 700 .zed_server/server && mv .zed_server/server .zed_server/run'")...).want(outcome{})
+			return l.run("", over("demo@sbx",
+				"sh -c 'gunzip -f .zed_server/server.gz && chmod 700 .zed_server/server && mv "+
+					".zed_server/server .zed_server/run'")...).want(outcome{})
 		},
 		func() error {
 			return l.run(message, over("-T", "demo@sbx", "env RUST_LOG=info .zed_server/run")...).
@@ -297,9 +330,11 @@ func zedTerminal(l *lab) error {
 	defer end()
 	for _, code := range []int{0, 1, 42, 255} {
 		// In a terminal of its own, as the editor's: ssh takes the modes from there.
-		line := shellLine(over("-t", "demo@sbx", fmt.Sprintf("cd /tmp && exec env TERM=xterm-256color sh -c 'pwd; exit %d'", code)))
+		line := shellLine(over("-t", "demo@sbx",
+			fmt.Sprintf("cd /tmp && exec env TERM=xterm-256color sh -c 'pwd; exit %d'", code)))
 		o := l.inTerminal(line)
-		// The master writes into a terminal that its client may have given back already, and then CR comes twice.
+		// The master writes into a terminal that its client may have given back already, and then
+		// CR comes twice.
 		o.stdout = strings.ReplaceAll(o.stdout, "\r", "")
 		if err := o.want(outcome{stdout: "/tmp\n", exit: code}); err != nil {
 			return err
@@ -310,7 +345,8 @@ func zedTerminal(l *lab) error {
 
 // inTerminal runs a command line in a terminal of its own in which nobody types.
 func (l *lab) inTerminal(line string) outcome {
-	nobody, keyboard, err := os.Pipe() // open until the end: script types an end of its input into the terminal
+	// Open until the end: script types an end of its input into the terminal.
+	nobody, keyboard, err := os.Pipe()
 	if err != nil {
 		return outcome{err: err}
 	}
@@ -343,13 +379,15 @@ var jetbrainsScript string
 func jetbrainsSSH(l *lab) error {
 	step := func(want outcome, stdin string, command ...string) func() error {
 		return func() error {
-			return l.run(stdin, l.ssh(append([]string{"-T", "demo@sbx"}, command...)...)...).want(want)
+			return l.run(stdin, l.ssh(append([]string{"-T", "demo@sbx"}, command...)...)...).want(
+				want)
 		}
 	}
 	return all(
 		step(outcome{stdout: "Linux x86_64\n"}, "", "uname", "-sm"),
 		step(outcome{stdout: "/root\n"}, "", "printenv", "HOME"),
-		step(outcome{}, string(l.bytes), "mkdir -p .cache/JetBrains && cat >.cache/JetBrains/backend.tar.gz"),
+		step(outcome{}, string(l.bytes),
+			"mkdir -p .cache/JetBrains && cat >.cache/JetBrains/backend.tar.gz"),
 		func() error { return l.arrived(".cache/JetBrains/backend.tar.gz") },
 		// The backend lives as long as its standard input.
 		step(outcome{stdout: "Join link: tcp://127.0.0.1\nended\n", exit: 17}, "anything\n",

@@ -17,7 +17,8 @@ import (
 	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
-// lab is a daemon with a sandbox "demo", in a container or on a host, what clients need to reach it, and files to send there.
+// lab is a daemon with a sandbox "demo", in a container or on a host, what clients need to reach
+// it, and files to send there.
 type lab struct {
 	ctx    context.Context //nolint:containedctx // of the run; every program that is started ends with it
 	behind string          // container or host
@@ -28,12 +29,14 @@ type lab struct {
 	up     string // a file of random bytes
 	bytes  []byte // what it holds
 
-	web, back, jump string // ports in the sandbox: of its web server, of forwards back, of an SSH server
+	// Ports in the sandbox: of its web server, of forwards back, of an SSH server.
+	web, back, jump string
 
 	cleanup []func() // last first
 }
 
-// size of the file that most clients copy: several windows of a channel, and no multiple of anything.
+// size of the file that most clients copy: several windows of a channel, and no multiple of
+// anything.
 const size = 5<<20 + 17
 
 // The labs are made when the first check needs one, by what is behind, and end with the run.
@@ -76,7 +79,8 @@ func (l *lab) start() error {
 		return err
 	}
 	state := l.file("state")
-	l.at, err = daemon.Start(l.ctx, binary, daemon.Options{State: state, Log: l.file("daemon.log"), Env: []string{"HOME=" + l.dir, "SSH_AUTH_SOCK="}})
+	l.at, err = daemon.Start(l.ctx, binary, daemon.Options{State: state, Log: l.file("daemon.log"),
+		Env: []string{"HOME=" + l.dir, "SSH_AUTH_SOCK="}})
 	if err != nil {
 		return err
 	}
@@ -117,7 +121,8 @@ func (l *lab) start() error {
 	}
 	l.config, l.up, l.bytes = l.file("config"), l.file("up"), make([]byte, size)
 	_, _ = rand.Read(l.bytes) // never fails
-	return errors.Join(os.WriteFile(l.config, []byte(block+"\tBatchMode yes\n\tLogLevel ERROR\n"), 0o600), os.WriteFile(l.up, l.bytes, 0o640))
+	return errors.Join(os.WriteFile(l.config, []byte(block+"\tBatchMode yes\n\tLogLevel ERROR\n"),
+		0o600), os.WriteFile(l.up, l.bytes, 0o640))
 }
 
 func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }
@@ -135,7 +140,8 @@ func (o outcome) want(w outcome) error {
 	case o.err != nil:
 		return fmt.Errorf("%w\n%s", o.err, tail(o.stderr, 10))
 	case o.exit != w.exit:
-		return fmt.Errorf("exit %d, want %d\n%s\n%s", o.exit, w.exit, tail(o.stdout, 10), tail(o.stderr, 10))
+		return fmt.Errorf("exit %d, want %d\n%s\n%s", o.exit, w.exit, tail(o.stdout, 10),
+			tail(o.stderr, 10))
 	case o.stdout != w.stdout:
 		return fmt.Errorf("stdout: %s, want %s", brief(o.stdout), brief(w.stdout))
 	case o.stderr != w.stderr:
@@ -222,7 +228,9 @@ func (l *lab) background(argv ...string) (stop func(), err error) {
 }
 
 // ssh is OpenSSH's client with the configuration that sandboxd writes.
-func (l *lab) ssh(args ...string) []string { return append([]string{"ssh", "-F", l.config}, args...) }
+func (l *lab) ssh(args ...string) []string {
+	return append([]string{"ssh", "-F", l.config}, args...)
+}
 
 // sh runs a command in the sandbox and returns what it prints.
 func (l *lab) sh(command string) (string, error) {

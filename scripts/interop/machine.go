@@ -18,8 +18,8 @@ const (
 	host      = "host"
 )
 
-// machine is a host for a sandbox: OpenSSH's server as Debian configures it, on the loopback, with keys of its own and a home
-// of its own in the place of the account's.
+// machine is a host for a sandbox: OpenSSH's server as Debian configures it, on the loopback, with
+// keys of its own and a home of its own in the place of the account's.
 type machine struct {
 	URI      string // ssh://…, for sandboxd add
 	Identity string // file of the key that may log in
@@ -28,7 +28,8 @@ type machine struct {
 	cmd *exec.Cmd
 }
 
-// As Debian has it, without PAM: that would keep records of logins on the machine. MaxSessions is sshd's default.
+// As Debian has it, without PAM: that would keep records of logins on the machine. MaxSessions is
+// sshd's default.
 const machineConfig = `Port %s
 ListenAddress 127.0.0.1
 HostKey /mnt/host
@@ -45,26 +46,32 @@ AcceptEnv LANG LC_*
 Subsystem sftp /usr/lib/openssh/sftp-server
 `
 
-// startMachine starts one below dir, which it has for its /mnt. A private one also has processes, /tmp and /run of its own, and all that was started there
-// ends with it; else a client and what it starts there see the same files and processes.
+// startMachine starts one below dir, which it has for its /mnt. A private one also has processes,
+// /tmp and /run of its own, and all that was started there ends with it; else a client and what it
+// starts there see the same files and processes.
 func startMachine(ctx context.Context, dir string, private bool) (_ *machine, err error) {
 	if os.Geteuid() != 0 {
-		return nil, errNotHere{"needs root, to put a home of the machine's own in the place of the account's"}
+		return nil,
+			errNotHere{"needs root, to put a home of the machine's own in the place of the " +
+				"account's"}
 	}
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	home := filepath.Join(dir, "home")
-	if err := errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(dir, "sshd_config"), fmt.Appendf(nil, machineConfig, port), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(dir, "sshd_config"),
+		fmt.Appendf(nil, machineConfig, port), 0o600)); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"id", "host"} {
-		if out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+			filepath.Join(dir, name)).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("ssh-keygen: %w: %s", err, out)
 		}
 	}
-	out, err := exec.CommandContext(ctx, "ssh-keygen", "-l", "-f", filepath.Join(dir, "host.pub")).Output()
+	out, err := exec.CommandContext(ctx, "ssh-keygen", "-l", "-f",
+		filepath.Join(dir, "host.pub")).Output()
 	fields := strings.Fields(string(out))
 	if err != nil || len(fields) < 2 {
 		return nil, fmt.Errorf("ssh-keygen -l: %w: %s", err, out)
@@ -76,8 +83,10 @@ func startMachine(ctx context.Context, dir string, private bool) (_ *machine, er
 		argv = append(argv, "--pid", "--fork", "--kill-child", "--mount-proc")
 		setup += `mount -t tmpfs -o mode=1777 tmpfs /tmp && mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/sshd && `
 	}
-	argv = append(argv, "sh", "-c", setup+`exec /usr/sbin/sshd -D -f /mnt/sshd_config -E /mnt/log`, dir)
-	m := &machine{URI: "ssh://root@127.0.0.1:" + port, Identity: filepath.Join(dir, "id"), Accept: fields[1]}
+	argv = append(argv, "sh", "-c", setup+`exec /usr/sbin/sshd -D -f /mnt/sshd_config -E /mnt/log`,
+		dir)
+	m := &machine{URI: "ssh://root@127.0.0.1:" + port, Identity: filepath.Join(dir, "id"),
+		Accept: fields[1]}
 	m.cmd = exec.CommandContext(context.WithoutCancel(ctx), argv[0], argv[1:]...)
 	m.cmd.Dir = "/"
 	errs, err := os.Create(log + ".start")
@@ -108,6 +117,7 @@ func startMachine(ctx context.Context, dir string, private bool) (_ *machine, er
 
 // end stops it. Processes of a machine that is not private stay.
 func (m *machine) end() {
-	_ = m.cmd.Process.Kill() // unshare heeds no other signal while a machine of its own processes runs
-	_ = m.cmd.Wait()         // by the signal
+	// Unshare heeds no other signal while a machine of its own processes runs.
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait() // by the signal
 }

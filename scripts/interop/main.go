@@ -1,6 +1,7 @@
-// Interop proves the gateway as an SSH server: OpenSSH's own regression suite, the real programs that people use as clients,
-// what editors send, and attacks on the login. It prints what passed and ends with 1 if anything failed that passed
-// before, as the file ratchet says, or if anything fails at all.
+// Interop proves the gateway as an SSH server: OpenSSH's own regression suite, the real programs
+// that people use as clients, what editors send, and attacks on the login. It prints what passed
+// and ends with 1 if anything failed that passed before, as the file ratchet says, or if anything
+// fails at all.
 //
 //	make -C scripts interop                   everything, with a container and with a host behind
 //	bin/interop -only clients/                some of it, once that has built it
@@ -30,13 +31,18 @@ var groups = []struct {
 	{"openssh", "OpenSSH's regression suite",
 		"The gateway and its relay, without a container: the scripts compare files and connect to " +
 			"ports\nof the machine. *container*: the guest's SSH server; *host*: OpenSSH's.",
-		false, regress, func() []string { return names(applies, func(s script) string { return s.name }) }},
+		false, regress, func() []string {
+			return names(applies, func(s script) string { return s.name })
+		}},
 	{"dropbear", "Dropbear's remote tests",
 		"Debian's dbclient with the tests of Debian's source package of Dropbear.",
-		false, dropbear, func() []string { return names(dropbearTests, func(d dropbearTest) string { return d.name }) }},
+		false, dropbear, func() []string {
+			return names(dropbearTests, func(d dropbearTest) string { return d.name })
+		}},
 	{"clients", "Clients", "Programs of Debian 12 against a daemon.", false, clients,
 		func() []string {
-			return names(slices.Concat(openssh, others, edges), func(c client) string { return c.name })
+			return names(slices.Concat(openssh, others, edges),
+				func(c client) string { return c.name })
 		}},
 	{"editors", "Editors", "What editors send, replayed against the same daemon.", false, editors,
 		func() []string { return names(traces, func(c client) string { return c.name }) }},
@@ -68,7 +74,8 @@ func main() {
 }
 
 func run(ctx context.Context) (bool, error) {
-	docs := flag.Bool("docs", false, "put the results of what runs into "+page+" and what passed into "+ratchet)
+	docs := flag.Bool("docs", false, "put the results of what runs into "+page+
+		" and what passed into "+ratchet)
 	only := flag.String("only", "", "run only what matches, as group/name, or host/group/name")
 	behind := flag.String("behind", "both", "what is behind the gateway: container, host or both")
 	flag.Parse()
@@ -127,10 +134,12 @@ func (r *report) play(ctx context.Context) error {
 // versions says what the run was made with.
 func versions(ctx context.Context) string {
 	first := func(name string, args ...string) string {
-		out, _ := exec.CommandContext(ctx, name, args...).CombinedOutput() // an unknown version is an empty one
+		// An unknown version is an empty one.
+		out, _ := exec.CommandContext(ctx, name, args...).CombinedOutput()
 		line, _, _ := strings.Cut(string(out), "\n")
 		return strings.TrimSpace(line)
 	}
-	all := []string{first("ssh", "-V"), "Linux " + first("uname", "-r"), "docker " + first("docker", "version", "--format", "{{.Server.Version}}")}
+	all := []string{first("ssh", "-V"), "Linux " + first("uname", "-r"),
+		"docker " + first("docker", "version", "--format", "{{.Server.Version}}")}
 	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), ", ")
 }

@@ -10,7 +10,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quick are checks that need no more than what scripts/setup test installs, and less than a minute with both behind.
+// quick are checks that need no more than what scripts/setup test installs, and less than a minute
+// with both behind.
 const quick = `clients/(ssh: command|ssh -tt: terminal|ssh -T: shell|ssh: ControlMaster|sftp|dbclient|paramiko|half-close)$`
 
 // A part of make -C scripts interop with each test run: nothing that passed may fail.

@@ -22,7 +22,8 @@ const suite = "/usr/lib/openssh/regress"
 // regressLimit is the longest that one script may take; rekey takes two minutes.
 const regressLimit = 5 * time.Minute
 
-// edit is a change to a script without which it would test what only sshd has. why stands in the table.
+// edit is a change to a script without which it would test what only sshd has. why stands in the
+// table.
 type edit struct {
 	old, new string // old must be there: an edit that no longer fits is an error
 	why      string
@@ -35,17 +36,21 @@ type script struct {
 	with  map[string][]edit // more, by what is behind
 }
 
-// puttyUser names the sandbox in PuTTY's session, which would else be that of the machine's own user.
+// puttyUser names the sandbox in PuTTY's session, which would else be that of the machine's own
+// user.
 var puttyUser = edit{`if test "x$REGRESS_INTEROP_PUTTY"`, `echo "UserName=$USER" >>$OBJ/.putty/sessions/localhost_proxy
 if test "x$REGRESS_INTEROP_PUTTY"`, "the session names the sandbox"}
 
 // applies are the scripts that a server must pass which is not sshd itself.
 var applies = []script{
 	{name: "connect"},
-	{name: "proxy-connect", edits: []edit{{`${USER}:style@`, `${USER}@`, "no login styles"}}, with: map[string][]edit{
-		container: {{`!= "UNKNOWN 65535 UNKNOWN 65535"`, `!= "127.0.0.1 0 127.0.0.1 22"`, "`SSH_CONNECTION` in a sandbox does not show the client's address"}},
-		host: {{`"$SSH_CONNECTION" != "UNKNOWN 65535 UNKNOWN 65535"`, `"${SSH_CONNECTION#127.0.0.1 * 127.0.0.1 }" = "$SSH_CONNECTION"`,
-			"`SSH_CONNECTION` on a host has the gateway's address, not the client's"}}}},
+	{name: "proxy-connect", edits: []edit{{`${USER}:style@`, `${USER}@`, "no login styles"}},
+		with: map[string][]edit{
+			container: {{`!= "UNKNOWN 65535 UNKNOWN 65535"`, `!= "127.0.0.1 0 127.0.0.1 22"`,
+				"`SSH_CONNECTION` in a sandbox does not show the client's address"}},
+			host: {{`"$SSH_CONNECTION" != "UNKNOWN 65535 UNKNOWN 65535"`,
+				`"${SSH_CONNECTION#127.0.0.1 * 127.0.0.1 }" = "$SSH_CONNECTION"`,
+				"`SSH_CONNECTION` on a host has the gateway's address, not the client's"}}}},
 	{name: "connect-privsep"},
 	{name: "connect-uri"},
 	{name: "proto-version"},
@@ -54,26 +59,33 @@ var applies = []script{
 	{name: "exit-status-signal"},
 	{name: "transfer"},
 	{name: "rekey", edits: []edit{
-		{"for s in 16 1k 128k 256k; do\n\tverbose \"server rekeylimit", "for s in ; do\n\tverbose \"server rekeylimit", "the server's rekey limit is not configurable"},
-		{"for s in 5 10; do\n\tverbose \"server rekeylimit", "for s in ; do\n\tverbose \"server rekeylimit", ""},
+		{"for s in 16 1k 128k 256k; do\n\tverbose \"server rekeylimit",
+			"for s in ; do\n\tverbose \"server rekeylimit",
+			"the server's rekey limit is not configurable"},
+		{"for s in 5 10; do\n\tverbose \"server rekeylimit",
+			"for s in ; do\n\tverbose \"server rekeylimit", ""},
 		{"for size in 16 1k 1K 1m 1M 1g 1G 4G 8G", "for size in ", ""}}},
 	{name: "stderr-data"},
 	{name: "stderr-after-eof"},
 	{name: "broken-pipe"},
 	{name: "try-ciphers"},
 	{name: "yes-head"},
-	{name: "login-timeout", edits: []edit{{"telnet 127.0.0.1", "$NC 127.0.0.1", "the suite's netcat in place of telnet"}}},
+	{name: "login-timeout", edits: []edit{{"telnet 127.0.0.1", "$NC 127.0.0.1",
+		"the suite's netcat in place of telnet"}}},
 	{name: "agent", edits: []edit{
 		{"estragon", "regress", "a certificate's first principal is the login name"}}},
 	{name: "keyscan"},
 	{name: "key-options", edits: []edit{
-		{`if [ "$r" != "bar" ]; then` + "\n\tfail \"key option environment", `if false; then` + "\n\tfail \"key option environment", "no `environment=`"},
+		{`if [ "$r" != "bar" ]; then` + "\n\tfail \"key option environment",
+			`if false; then` + "\n\tfail \"key option environment", "no `environment=`"},
 		{"echo 'PermitUserEnvironment yes' >> $OBJ/sshd_proxy", "", ""}}},
 	{name: "scp3"},
-	{name: "sftp-uri", edits: []edit{{` -oForceCommand="internal-sftp -d /"`, "", "no ForceCommand: the paths are absolute anyway"}}},
+	{name: "sftp-uri", edits: []edit{{` -oForceCommand="internal-sftp -d /"`, "",
+		"no ForceCommand: the paths are absolute anyway"}}},
 	{name: "dynamic-forward"},
 	{name: "forwarding"},
-	{name: "multiplex", edits: []edit{{"_XXX_TEST", "LC_TEST", "accepted variables: `LANG LC_* TERM COLORTERM GIT_PROTOCOL`"}}},
+	{name: "multiplex", edits: []edit{{"_XXX_TEST", "LC_TEST",
+		"accepted variables: `LANG LC_* TERM COLORTERM GIT_PROTOCOL`"}}},
 	{name: "brokenkeys"},
 	{name: "percent", edits: []edit{
 		{"USER=`id -u -n`", "", ""},
@@ -96,16 +108,23 @@ var applies = []script{
 
 // doesNotApply are the others, with the reason.
 var doesNotApply = []struct{ why, scripts string }{
-	{"reaches no server: it tests the client, the agent or ssh-keygen alone", "agent-getpeereid agent-ptrace agent-subprocess agent-timeout " +
-		"agent-pkcs11 cfginclude keygen-change keygen-comment keygen-convert keygen-knownhosts keygen-moduli keygen-sshfp krl scp scp-uri sftp sftp-badcmds " +
-		"sftp-batch sftp-cmds sftp-glob sftp-perm sshcfgparse sshsig"},
-	{"tests the language of sshd_config, which sandboxd does not have", "addrmatch cfgmatch cfgmatchlisten cfgparse servcfginclude"},
-	{"tests a setting of sshd_config (AcceptEnv, Banner, AllowUsers, ExposeAuthInfo, ChannelTimeout, UnusedConnectionTimeout, " +
-		"AuthenticationMethods, PubkeyAcceptedAlgorithms, AllowTcpForwarding, ForceCommand, ChrootDirectory); what a client may do is said in " +
+	{"reaches no server: it tests the client, the agent or ssh-keygen alone",
+		"agent-getpeereid agent-ptrace agent-subprocess agent-timeout " +
+			"agent-pkcs11 cfginclude keygen-change keygen-comment keygen-convert keygen-knownhosts " +
+			"keygen-moduli keygen-sshfp krl scp scp-uri sftp sftp-badcmds " +
+			"sftp-batch sftp-cmds sftp-glob sftp-perm sshcfgparse sshsig"},
+	{"tests the language of sshd_config, which sandboxd does not have",
+		"addrmatch cfgmatch cfgmatchlisten cfgparse servcfginclude"},
+	{"tests a setting of sshd_config (AcceptEnv, Banner, AllowUsers, ExposeAuthInfo, " +
+		"ChannelTimeout, UnusedConnectionTimeout, " +
+		"AuthenticationMethods, PubkeyAcceptedAlgorithms, AllowTcpForwarding, ForceCommand, " +
+		"ChrootDirectory); what a client may do is said in " +
 		"its line of authorized_keys",
-		"envpass banner allow-deny-users authinfo channel-timeout connection-timeout multipubkey limit-keytype forward-control forcecommand sftp-chroot"},
+		"envpass banner allow-deny-users authinfo channel-timeout connection-timeout multipubkey " +
+			"limit-keytype forward-control forcecommand sftp-chroot"},
 	{"compares the output of ExposeAuthInfo, with host certificates", "agent-restrict"},
-	{"tests AuthorizedPrincipalsFile, AuthorizedKeysCommand, TrustedUserCAKeys or RevokedKeys; authorities are in authorized_keys",
+	{"tests AuthorizedPrincipalsFile, AuthorizedKeysCommand, TrustedUserCAKeys or RevokedKeys; " +
+		"authorities are in authorized_keys",
 		"cert-userkey keys-command principals-command"},
 	{"tests unsupported host keys: certificates, in an agent, rotated by `hostkeys-00@openssh.com`",
 		"cert-hostkey hostkey-agent hostkey-rotate"},
@@ -113,7 +132,8 @@ var doesNotApply = []struct{ why, scripts string }{
 	{"tests an unsupported key exchange: group exchange", "dhgex"},
 	{"tests sshd's own process: restart by SIGHUP, running itself again", "reconfigure reexec"},
 	{"needs a domain with DNSSEC", "sshfp-connect"},
-	{"needs SHA-1 signatures (`ssh-rsa`), which are rejected: Debian 12's conch has no others for RSA", "conch-ciphers"},
+	{"needs SHA-1 signatures (`ssh-rsa`), which are rejected: Debian 12's conch has no others " +
+		"for RSA", "conch-ciphers"},
 }
 
 // regress runs the suite, script after script: they share ports.
@@ -133,7 +153,8 @@ func regress(ctx context.Context, r *report) error {
 	if out, err := exec.CommandContext(ctx, "cp", "-a", suite, obj).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy of the suite: %w: %s", err, out)
 	}
-	if out, err := exec.CommandContext(ctx, "scripts/go", "test", "-C", "scripts", "-c", "-o", filepath.Join(dir, "sshd"), "./interop/sshd").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "scripts/go", "test", "-C", "scripts", "-c", "-o",
+		filepath.Join(dir, "sshd"), "./interop/sshd").CombinedOutput(); err != nil {
 		return fmt.Errorf("build of the stand-in for sshd: %w: %s", err, out)
 	}
 	if err := wrappers(ctx, dir); err != nil {
@@ -154,7 +175,8 @@ func regress(ctx context.Context, r *report) error {
 		}
 		began := time.Now()
 		err := s.run(ctx, dir, obj, r.behind, env)
-		r.add(result{behind: r.behind, group: "openssh", name: s.name, err: err, took: time.Since(began), note: s.note()})
+		r.add(result{behind: r.behind, group: "openssh", name: s.name, err: err,
+			took: time.Since(began), note: s.note()})
 	}
 	return nil
 }
@@ -172,8 +194,8 @@ func (s script) note() string {
 //go:embed ssh-wrapper
 var sshWrapper string
 
-// wrappers makes the programs that the suite finds in place of the machine's: an ssh that states the gateway's algorithms,
-// and a whoami, for root is no name of a sandbox.
+// wrappers makes the programs that the suite finds in place of the machine's: an ssh that states
+// the gateway's algorithms, and a whoami, for root is no name of a sandbox.
 func wrappers(ctx context.Context, dir string) error {
 	for _, kind := range []string{"kex", "cipher", "mac"} {
 		out, err := exec.CommandContext(ctx, filepath.Join(dir, "sshd"), "-Q", kind).Output()
@@ -189,7 +211,8 @@ func wrappers(ctx context.Context, dir string) error {
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "ssh"), []byte(sshWrapper), 0o700),
-		os.WriteFile(filepath.Join(dir, "path", "whoami"), []byte("#!/bin/sh\necho regress\n"), 0o700))
+		os.WriteFile(filepath.Join(dir, "path", "whoami"), []byte("#!/bin/sh\necho regress\n"),
+			0o700))
 }
 
 var failure = regexp.MustCompile(`(?m)^(FAIL|FATAL): .*$`)
@@ -224,10 +247,13 @@ func (s script) run(ctx context.Context, dir, obj, behind string, env []string) 
 	if err != nil {
 		return err
 	}
-	c.Env = append(slices.Clone(env), "PATH="+filepath.Join(dir, "path")+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME="+dir, "TMPDIR="+dir, "USER=regress", "LOGNAME="+me.Username, "LC_ALL=C", "TEST_SHELL=sh", "BUILDDIR="+obj,
+	c.Env = append(slices.Clone(env), "PATH="+filepath.Join(dir, "path")+
+		":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME="+dir, "TMPDIR="+dir, "USER=regress", "LOGNAME="+me.Username, "LC_ALL=C",
+		"TEST_SHELL=sh", "BUILDDIR="+obj,
 		"TEST_SSH_SSH="+filepath.Join(dir, "ssh"), "TEST_SSH_SSHD="+filepath.Join(dir, "sshd"),
-		"TEST_SSH_SFTPSERVER=/usr/lib/openssh/sftp-server", "TEST_SSH_PLINK=plink", "TEST_SSH_PUTTYGEN=puttygen",
+		"TEST_SSH_SFTPSERVER=/usr/lib/openssh/sftp-server", "TEST_SSH_PLINK=plink",
+		"TEST_SSH_PUTTYGEN=puttygen",
 		"TEST_SSH_UNSAFE_PERMISSIONS=1")
 	log := filepath.Join(dir, s.name+".log")
 	out, err := os.Create(log) // a file: what stays in the background must not hold us up
@@ -248,7 +274,8 @@ func (s script) run(ctx context.Context, dir, obj, behind string, env []string) 
 		return readErr
 	case err != nil:
 		whys, _ := os.ReadFile(failures) // there if it got as far as that
-		return fmt.Errorf("%w\n%s\n%s", err, strings.Join(failure.FindAllString(string(whys), 20), "\n"), tail(string(said), 5))
+		return fmt.Errorf("%w\n%s\n%s", err,
+			strings.Join(failure.FindAllString(string(whys), 20), "\n"), tail(string(said), 5))
 	case skipped.Match(said):
 		return fmt.Errorf("it skips itself: %s", skipped.Find(said))
 	}

@@ -53,11 +53,14 @@ func (r result) verdict() string {
 
 // never are the checks that cannot apply to what is behind, on no machine.
 var never = []struct{ behind, group, name, why string }{
-	{container, "dropbear", "test_netcat", "the test's server listens on the machine's loopback, not on the container's"},
-	{container, "dropbear", "test_tcpflushout", "as above; `ssh -L`, `-R` and `dbclient -L` are among the clients"},
+	{container, "dropbear", "test_netcat",
+		"the test's server listens on the machine's loopback, not on the container's"},
+	{container, "dropbear", "test_tcpflushout",
+		"as above; `ssh -L`, `-R` and `dbclient -L` are among the clients"},
 }
 
-// errNotHere says that a machine lacks what a check needs, through no fault of the packages that scripts/setup installs.
+// errNotHere says that a machine lacks what a check needs, through no fault of the packages that
+// scripts/setup installs.
 type errNotHere struct{ what string }
 
 func (e errNotHere) Error() string { return e.what }
@@ -129,7 +132,8 @@ func (r *report) check(group, name, note string, f func() error) {
 	}
 	began := time.Now()
 	err := f()
-	r.add(result{behind: r.behind, group: group, name: name, note: note, err: err, took: time.Since(began)})
+	r.add(result{behind: r.behind, group: group, name: name, note: note, err: err,
+		took: time.Since(began)})
 }
 
 // printable shortens a text and leaves out what a terminal would act on.
@@ -146,8 +150,8 @@ func printable(s string) string {
 	return s
 }
 
-// judge compares the results with the ratchet: broken are the checks that passed once and did not now, failed those that
-// never passed.
+// judge compares the results with the ratchet: broken are the checks that passed once and did not
+// now, failed those that never passed.
 func (r *report) judge() (broken, failed []string, err error) {
 	once, err := readRatchet()
 	if err != nil {
@@ -181,7 +185,8 @@ func readRatchet() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return strings.FieldsFunc(string(b), func(r rune) bool { return r == '\n' }), nil // names have blanks
+	// Names have blanks.
+	return strings.FieldsFunc(string(b), func(r rune) bool { return r == '\n' }), nil
 }
 
 // tighten adds what passed now to the ratchet. Nothing is ever taken out by a program.
@@ -215,7 +220,8 @@ func (r *report) document(with string) error {
 	if !found || !found2 {
 		return fmt.Errorf("%s: no %s and %s", page, tableBegins, tableEnds)
 	}
-	cells := make(map[string]string) // verdicts by key; those of an earlier run stay where a check was not asked for now
+	// Verdicts by key; those of an earlier run stay where a check was not asked for now.
+	cells := make(map[string]string)
 	notes := make(map[string]string) // by group/name
 	for _, g := range groups {
 		_, section, _ := strings.Cut(string(rest), "\n### "+g.title+"\n")
@@ -240,19 +246,24 @@ func (r *report) document(with string) error {
 	w := bufio.NewWriter(&out)
 	fmt.Fprintf(w, "%s%s\n\n%s\n", before, tableBegins, said)
 	for _, g := range groups {
-		fmt.Fprintf(w, "\n### %s\n\n%s\n\n| check | container | host | |\n| --- | --- | --- | --- |\n", g.title, g.about)
+		fmt.Fprintf(
+			w, "\n### %s\n\n%s\n\n| check | container | host | |\n| --- | --- | --- | --- |\n",
+			g.title, g.about)
 		for _, name := range g.names() {
 			one, two := cells[key(container, g.name, name)], cells[key(host, g.name, name)]
 			if one != "" || two != "" {
-				fmt.Fprintf(w, "| %s | %s | %s | %s |\n", name, orDash(one), orDash(two), notes[key(container, g.name, name)])
+				fmt.Fprintf(w, "| %s | %s | %s | %s |\n", name, orDash(one), orDash(two),
+					notes[key(container, g.name, name)])
 			}
 		}
 	}
-	fmt.Fprintf(w, "\n### Checks that do not apply\n\n| check | behind | why |\n| --- | --- | --- |\n")
+	fmt.Fprintf(
+		w, "\n### Checks that do not apply\n\n| check | behind | why |\n| --- | --- | --- |\n")
 	for _, n := range never {
 		fmt.Fprintf(w, "| %s: %s | %s | %s |\n", n.group, n.name, n.behind, cell(n.why))
 	}
-	fmt.Fprintf(w, "\n### Scripts of OpenSSH's suite that do not apply\n\n| scripts | why |\n| --- | --- |\n")
+	fmt.Fprintf(w,
+		"\n### Scripts of OpenSSH's suite that do not apply\n\n| scripts | why |\n| --- | --- |\n")
 	for _, d := range doesNotApply {
 		fmt.Fprintf(w, "| %s | %s |\n", strings.Join(strings.Fields(d.scripts), ", "), cell(d.why))
 	}
@@ -274,7 +285,8 @@ func (r *report) lastRun(old, with string) string {
 		took = fmt.Sprintf("%s with a container, %s with a host",
 			r.took[container].Round(time.Second), r.took[host].Round(time.Second))
 	}
-	return fmt.Sprintf("| last run | with | a whole run takes |\n| --- | --- | --- |\n| %s | %s | %s |",
+	return fmt.Sprintf(
+		"| last run | with | a whole run takes |\n| --- | --- | --- |\n| %s | %s | %s |",
 		time.Now().UTC().Format(time.DateOnly), cell(with), orDash(took))
 }
 

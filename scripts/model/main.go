@@ -1,4 +1,5 @@
-// Command model is a language model that answers by a script, for scripts that try what asks models; see package modeltest.
+// Command model is a language model that answers by a script, for scripts that try what asks
+// models; see package modeltest.
 package main
 
 import (

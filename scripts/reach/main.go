@@ -2,9 +2,10 @@
 // real sandboxes, and prints the table of docs/how-to/network.md: allowed, blocked (reported) or
 // blocked (silent).
 //
-// It needs root, a Docker engine with the image sandboxd/base, git, Debian's and nobody else's packages, and the binaries that make build
-// makes. Everything it starts is its own: a daemon with a temporary state directory, an interface with an address, and the listeners there.
-// Nothing that is tried leaves the machine.
+// It needs root, a Docker engine with the image sandboxd/base, git, Debian's and nobody else's
+// packages, and the binaries that make build makes. Everything it starts is its own: a daemon with
+// a temporary state directory, an interface with an address, and the listeners there. Nothing that
+// is tried leaves the machine.
 package main
 
 import (
@@ -35,14 +36,20 @@ var programs = []program{
 	{"curl (http)", "curl -sSf -m 20 http://" + name + ":8080/hello"},
 	{"curl (https)", "curl -ksSf -m 20 https://" + name + ":8443/hello"},
 	{"git over https", "GIT_SSL_NO_VERIFY=1 git ls-remote https://" + name + ":8443/git/reach.git"},
-	{"pip", "pip download -q --retries 0 --timeout 20 --no-deps --no-cache-dir -d /tmp/pip -i http://" + name + ":8080/simple/ --trusted-host " + name + " reachpkg"},
+	{"pip",
+		"pip download -q --retries 0 --timeout 20 --no-deps --no-cache-dir -d /tmp/pip -i http://" +
+			name + ":8080/simple/ --trusted-host " + name + " reachpkg"},
 	{"npm", "npm view reachpkg version --fetch-retries 0 --registry http://" + name + ":8080/npm/"},
-	{"node, `fetch`", `node -e 'fetch("http://` + name + `:8080/hello").then(r => process.exit(r.ok ? 0 : 1), () => process.exit(1))'`},
+	{"node, `fetch`", `node -e 'fetch("http://` + name +
+		`:8080/hello").then(r => process.exit(r.ok ? 0 : 1), () => process.exit(1))'`},
 	{"Java", "java /opt/Reach.java http://" + name + ":8080/hello"},
 	{"static Go", "/opt/reach http://" + name + ":8080/hello"},
-	{"psql", "psql 'host=" + name + " user=x dbname=x sslmode=disable connect_timeout=20' -tAc 'select 1'"},
+	{"psql", "psql 'host=" + name +
+		" user=x dbname=x sslmode=disable connect_timeout=20' -tAc 'select 1'"},
 	{"dig", "dig +short +tries=1 +time=5 " + name + " | grep -x '[0-9.]*'"},
-	{"ssh", "ssh -p 2222 -o ConnectTimeout=20 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes x@" + name + " true"},
+	{"ssh",
+		"ssh -p 2222 -o ConnectTimeout=20 -o StrictHostKeyChecking=no -o " +
+			"UserKnownHostsFile=/dev/null -o BatchMode=yes x@" + name + " true"},
 	{"UDP", `python3 -c 'import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); s.connect(("` + name + `", 9000)); s.send(b"x"); s.recv(1)'`},
 }
@@ -56,7 +63,8 @@ type mode struct {
 var modes = []mode{
 	{"`filtered`, open", []string{"--network", "filtered=tun", "--allow", "ADDR"}},
 	{"`filtered`, closed", []string{"--network", "filtered=tun"}},
-	{"`allowlist`, listed", []string{"--network", "allowlist=tun", "--allow", "ADDR", "--allow", name}},
+	{"`allowlist`, listed", []string{"--network", "allowlist=tun", "--allow", "ADDR", "--allow",
+		name}},
 	{"`allowlist`, not listed", []string{"--network", "allowlist=tun", "--allow", "other.test"}},
 	{"proxy, open", []string{"--network", "filtered=proxy", "--allow", "ADDR"}},
 	{"proxy, closed", []string{"--network", "filtered=proxy"}},
@@ -65,12 +73,14 @@ var modes = []mode{
 
 // tools is what the programs need besides the image.
 const tools = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install " +
-	"nodejs npm default-jdk-headless postgresql-client dnsutils openssh-client git curl python3-pip >/dev/null && chmod 755 /opt/reach"
+	"nodejs npm default-jdk-headless postgresql-client dnsutils openssh-client git curl " +
+	"python3-pip >/dev/null && chmod 755 /opt/reach"
 
 func main() {
 	log.SetFlags(0)
 	bin := flag.String("bin", "bin/sandboxd", "the binary")
-	update := flag.String("update", "", "file in which the table stands between two marks, and is put")
+	update := flag.String(
+		"update", "", "file in which the table stands between two marks, and is put")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -106,7 +116,8 @@ func run(ctx context.Context, bin string) (table string, err error) {
 		return "", err
 	}
 	defer func() { // a snapshot stays until somebody removes it
-		if out, rerr := exec.CommandContext(context.WithoutCancel(ctx), "docker", "rmi", image).CombinedOutput(); rerr != nil {
+		if out, rerr := exec.CommandContext(context.WithoutCancel(ctx), "docker", "rmi",
+			image).CombinedOutput(); rerr != nil {
 			err = errors.Join(err, fmt.Errorf("docker rmi: %w: %s", rerr, out))
 		}
 	}()
@@ -157,7 +168,8 @@ func merged(rows []string) string {
 // try runs a program in a sandbox and says in a word how it fared.
 func (d *daemon) try(ctx context.Context, box, command string, target *target) (string, error) {
 	before := target.hits.Load()
-	out, failed := d.sandboxd(ctx, "run", "--json", "--timeout", "90s", "-n", box, "--", "sh", "-c", command)
+	out, failed := d.sandboxd(ctx, "run", "--json", "--timeout", "90s", "-n", box, "--", "sh", "-c",
+		command)
 	var r struct {
 		Ended    string `json:"ended"`
 		ExitCode *int   `json:"exit_code"`
@@ -198,7 +210,9 @@ func put(path, table string) error {
 	if !ok || !ended {
 		return fmt.Errorf("%s has no marks for the table", path)
 	}
-	return os.WriteFile(path, bytes.Join([][]byte{head, []byte(begins), []byte(table), []byte(ends), tail}, nil), 0o644) // #nosec G306 -- a document
+	// #nosec G306 -- a document.
+	return os.WriteFile(path, bytes.Join(
+		[][]byte{head, []byte(begins), []byte(table), []byte(ends), tail}, nil), 0o644)
 }
 
 // daemon is a daemon of our own.
@@ -214,11 +228,13 @@ func startDaemon(ctx context.Context, bin, dir, hosts string) (*daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{bin: bin, env: append(os.Environ(), "SANDBOXD_STATE="+filepath.Join(dir, "state"), "SANDBOXD_SSH=127.0.0.1:0")}
+	d := &daemon{bin: bin, env: append(os.Environ(), "SANDBOXD_STATE="+filepath.Join(dir, "state"),
+		"SANDBOXD_SSH=127.0.0.1:0")}
 	if err := os.Mkdir(filepath.Join(dir, "state"), 0o700); err != nil {
 		return nil, err
 	}
-	d.cmd = exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", `mount --bind "$1" /etc/hosts && exec "$2" serve --json`, "sh", hosts, bin)
+	d.cmd = exec.CommandContext(ctx, "unshare", "-m", "sh", "-c",
+		`mount --bind "$1" /etc/hosts && exec "$2" serve --json`, "sh", hosts, bin)
 	d.cmd.Env = d.env
 	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) }
 	var said bytes.Buffer
@@ -231,7 +247,8 @@ func startDaemon(ctx context.Context, bin, dir, hosts string) (*daemon, error) {
 		return nil, err
 	}
 	if err := json.NewDecoder(out).Decode(new(map[string]any)); err != nil { // it listens
-		return nil, errors.Join(fmt.Errorf("the daemon ended: %w", err), d.cmd.Wait(), errors.New(said.String()))
+		return nil, errors.Join(fmt.Errorf("the daemon ended: %w", err), d.cmd.Wait(),
+			errors.New(said.String()))
 	}
 	return d, nil
 }
@@ -249,14 +266,16 @@ func (d *daemon) sandboxd(ctx context.Context, args ...string) ([]byte, error) {
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil {
-		return out.Bytes(), fmt.Errorf("sandboxd %s: %w\n%s%s", strings.Join(args, " "), err, out.Bytes(), said.Bytes())
+		return out.Bytes(), fmt.Errorf("sandboxd %s: %w\n%s%s", strings.Join(args, " "), err,
+			out.Bytes(), said.Bytes())
 	}
 	return out.Bytes(), nil
 }
 
 // prepare makes an image with the programs in it, as a person would: in a sandbox.
 func (d *daemon) prepare(ctx context.Context, dir string) (image string, err error) {
-	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", filepath.Join(dir, "reach"), "./reach/static")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o",
+		filepath.Join(dir, "reach"), "./reach/static")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
@@ -275,7 +294,8 @@ func (d *daemon) prepare(ctx context.Context, dir string) (image string, err err
 		return "", err
 	}
 	// The command that a person would paste, with tar at its end.
-	send := exec.CommandContext(ctx, "sh", "-c", `tar -C "$1" -c reach Reach.java | `+box.SSH+` tar -C /opt --no-same-owner -x`, "sh", dir)
+	send := exec.CommandContext(ctx, "sh", "-c", `tar -C "$1" -c reach Reach.java | `+box.SSH+
+		` tar -C /opt --no-same-owner -x`, "sh", dir)
 	if out, err := send.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", box.SSH, err, out)
 	}
@@ -289,7 +309,8 @@ func (d *daemon) prepare(ctx context.Context, dir string) (image string, err err
 	var made struct {
 		Image string `json:"image"`
 	}
-	return made.Image, errors.Join(json.Unmarshal(out, &made), func() error { _, err := d.sandboxd(ctx, "rm", "--force", "tools"); return err }())
+	return made.Image, errors.Join(json.Unmarshal(out, &made),
+		func() error { _, err := d.sandboxd(ctx, "rm", "--force", "tools"); return err }())
 }
 
 const java = `import java.net.*;

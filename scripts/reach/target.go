@@ -21,7 +21,8 @@ import (
 	"github.com/gliderlabs/ssh"
 )
 
-// target is what the programs try to reach: an interface of our own, with everything behind it that they ask for.
+// target is what the programs try to reach: an interface of our own, with everything behind it that
+// they ask for.
 type target struct {
 	address string
 	hosts   string       // a hosts file in which name is there
@@ -37,22 +38,28 @@ func (t *target) close() {
 
 func listen(ctx context.Context, dir string) (_ *target, err error) {
 	pid := os.Getpid()
-	t := &target{address: fmt.Sprintf("10.232.%d.%d", pid/64%256, pid%64*4+1), hosts: filepath.Join(dir, "hosts")}
+	t := &target{address: fmt.Sprintf("10.232.%d.%d", pid/64%256, pid%64*4+1),
+		hosts: filepath.Join(dir, "hosts")}
 	defer func() {
 		if err != nil {
 			t.close()
 		}
 	}()
-	if err := os.WriteFile(t.hosts, []byte("127.0.0.1 localhost\n"+t.address+" "+name+" other.test\n"), 0o644); err != nil { // #nosec G306 -- as /etc/hosts
+	// #nosec G306 -- as /etc/hosts.
+	if err := os.WriteFile(t.hosts, []byte("127.0.0.1 localhost\n"+t.address+" "+name+
+		" other.test\n"), 0o644); err != nil {
 		return nil, err
 	}
 	link := fmt.Sprint("reach", pid%100000)
-	for i, args := range [][]string{{"link", "add", link, "type", "bridge"}, {"addr", "add", t.address + "/30", "dev", link}, {"link", "set", link, "up"}} {
+	for i, args := range [][]string{{"link", "add", link, "type", "bridge"},
+		{"addr", "add", t.address + "/30", "dev", link}, {"link", "set", link, "up"}} {
 		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
 		}
 		if i == 0 {
-			t.closers = append(t.closers, func() { _ = exec.CommandContext(context.WithoutCancel(ctx), "ip", "link", "del", link).Run() })
+			t.closers = append(t.closers, func() {
+				_ = exec.CommandContext(context.WithoutCancel(ctx), "ip", "link", "del", link).Run()
+			})
 		}
 	}
 	web, err := t.web(ctx, dir)
@@ -64,7 +71,8 @@ func listen(ctx context.Context, dir string) (_ *target, err error) {
 		port  int
 		serve func(net.Listener)
 	}{
-		{8080, func(l net.Listener) { _ = http.Serve(l, web) }}, // #nosec G114 -- for as long as this runs
+		// #nosec G114 -- for as long as this runs.
+		{8080, func(l net.Listener) { _ = http.Serve(l, web) }},
 		{8443, func(l net.Listener) {
 			s := httptest.NewUnstartedServer(web)
 			s.Listener.Close()
@@ -124,7 +132,8 @@ func (c *counter) Accept() (net.Conn, error) {
 // web serves a page, a repository, and a package for pip and npm each.
 func (t *target) web(ctx context.Context, dir string) (http.Handler, error) {
 	repo := filepath.Join(dir, "git", "reach.git")
-	if out, err := exec.CommandContext(ctx, "git", "init", "-q", "--bare", repo).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "git", "init", "-q", "--bare",
+		repo).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("git: %w: %s", err, out)
 	}
 	libexec, err := exec.CommandContext(ctx, "git", "--exec-path").Output()
@@ -143,12 +152,18 @@ func (t *target) web(ctx context.Context, dir string) (http.Handler, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/hello", text("text/plain", "hello\n"))
-	mux.Handle("/git/", &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(libexec)), "git-http-backend"), Root: "/git",
-		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Dir(repo), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}})
-	mux.Handle("/simple/reachpkg/", text("text/html", `<!DOCTYPE html><a href="/reachpkg-1.0-py3-none-any.whl">reachpkg-1.0-py3-none-any.whl</a>`))
-	mux.HandleFunc("/reachpkg-1.0-py3-none-any.whl", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wheel) })
-	mux.Handle("/npm/reachpkg", text("application/json", `{"name":"reachpkg","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"reachpkg","version":"1.0.0","dist":{"tarball":"http://`+
-		name+`:8080/none.tgz"}}}}`))
+	mux.Handle("/git/", &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(libexec)),
+		"git-http-backend"), Root: "/git",
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Dir(repo), "GIT_HTTP_EXPORT_ALL=1",
+			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}})
+	mux.Handle("/simple/reachpkg/", text(
+		"text/html",
+		`<!DOCTYPE html><a href="/reachpkg-1.0-py3-none-any.whl">reachpkg-1.0-py3-none-any.whl</a>`))
+	mux.HandleFunc("/reachpkg-1.0-py3-none-any.whl",
+		func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wheel) })
+	mux.Handle("/npm/reachpkg", text("application/json",
+		`{"name":"reachpkg","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"reachpkg","version":"1.0.0","dist":{"tarball":"http://`+
+			name+`:8080/none.tgz"}}}}`))
 	return mux, nil
 }
 
@@ -157,8 +172,11 @@ func wheel() ([]byte, error) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
 	const info = "reachpkg-1.0.dist-info/"
-	for _, f := range [][2]string{{info + "METADATA", "Metadata-Version: 2.1\nName: reachpkg\nVersion: 1.0\n"},
-		{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: reach\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}, {info + "RECORD", ""}} {
+	for _, f := range [][2]string{{info + "METADATA",
+		"Metadata-Version: 2.1\nName: reachpkg\nVersion: 1.0\n"},
+		{info + "WHEEL",
+			"Wheel-Version: 1.0\nGenerator: reach\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{info + "RECORD", ""}} {
 		w, err := z.Create(f[0])
 		if err != nil {
 			return nil, err
@@ -171,7 +189,8 @@ func wheel() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// servePostgres speaks as much of PostgreSQL's protocol 3.0 (Frontend/Backend Protocol, section 55.7) as one query needs.
+// servePostgres speaks as much of PostgreSQL's protocol 3.0 (Frontend/Backend Protocol, section
+// 55.7) as one query needs.
 func servePostgres(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -187,7 +206,8 @@ func servePostgres(l net.Listener) {
 
 func postgres(conn net.Conn) error {
 	message := func(kind byte, body string) []byte {
-		return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...) // #nosec G115 -- of a few bytes
+		// #nosec G115 -- of a few bytes.
+		return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
 	}
 	skip := func() error {
 		var size [4]byte
@@ -219,7 +239,9 @@ func postgres(conn net.Conn) error {
 		if kind[0] != 'Q' {
 			continue
 		}
-		answer := message('T', "\x00\x01one\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x19\xff\xff\xff\xff\xff\xff\x00\x00")
+		answer := message(
+			'T',
+			"\x00\x01one\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x19\xff\xff\xff\xff\xff\xff\x00\x00")
 		answer = append(answer, message('D', "\x00\x01\x00\x00\x00\x011")...)
 		answer = append(append(answer, message('C', "SELECT 1\x00")...), ready...)
 		if _, err := conn.Write(answer); err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// goal is within how many milliseconds of the question its caller is to have waiting, 99 times of 100.
+// goal is within how many milliseconds of the question its caller is to have waiting, 99 times of
+// 100.
 const goal = 3
 
 // asked is what became of one program's questions.
@@ -38,7 +39,8 @@ type askResults struct {
 	Seconds  float64  `json:"duration"` //
 }
 
-// asks plays all programs in turns, so that what disturbs the machine disturbs all, until each has its share of the questions.
+// asks plays all programs in turns, so that what disturbs the machine disturbs all, until each has
+// its share of the questions.
 func asks(ctx context.Context, w *world, o options) (any, error) {
 	want, err := regexp.Compile(o.only)
 	if err != nil {
@@ -122,7 +124,8 @@ func (r *askResults) print() {
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "PROGRAM\tASKED\tWAITING\tATTENTION\tMEDIAN\tP95\tP99\tMAX ms\tWRONG\t")
 	line := func(name string, waiting, attention int, s sample, wrong int) {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t\n", name, s.N, waiting, attention, s.Median, s.P95, s.P99, s.Max, wrong)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t\n", name, s.N, waiting,
+			attention, s.Median, s.P95, s.P99, s.Max, wrong)
 	}
 	for _, p := range r.Programs {
 		line(p.Program, len(p.waited), len(p.noticed), p.Sample, len(p.Wrong))
@@ -135,7 +138,9 @@ func (r *askResults) print() {
 	if !r.Reached {
 		verdict = "MISSED"
 	}
-	fmt.Printf("\n%d questions in %.0f s; goal: waiting within %.0f ms of the question 99 times of 100: %s\n", r.Waits.N+r.Late.N+r.Listens.N, r.Seconds, r.GoalMS, verdict)
+	fmt.Printf(
+		"\n%d questions in %.0f s; goal: waiting within %.0f ms of the question 99 times of 100: "+
+			"%s\n", r.Waits.N+r.Late.N+r.Listens.N, r.Seconds, r.GoalMS, verdict)
 }
 
 // share is a program's share of the questions, in fifths of an ordinary one's.
@@ -178,7 +183,8 @@ func (a *asker) visit(ctx context.Context, p program) error {
 	return nil
 }
 
-// play makes one call. A question is timed as its caller sees it: from its bytes, on the shell's own stream, to the Result.
+// play makes one call. A question is timed as its caller sees it: from its bytes, on the shell's
+// own stream, to the Result.
 func (a *asker) play(ctx context.Context, s step, k int) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -199,7 +205,9 @@ func (a *asker) play(ctx context.Context, s step, k int) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", what, err)
-	case question == "" && !s.silent && res.Ended != agent.EndedDone, (question != "" || s.silent) && res.Ended != agent.EndedWaiting && res.Ended != agent.EndedAttention:
+	case question == "" && !s.silent && res.Ended != agent.EndedDone,
+		(question != "" || s.silent) && res.Ended != agent.EndedWaiting &&
+			res.Ended != agent.EndedAttention:
 		return fmt.Errorf("%s: ended %s: %s", what, res.Ended, said(res))
 	case !strings.Contains(res.Output, fill(s.has, a.n, k)):
 		return fmt.Errorf("%s: its output lacks %q: %s", what, fill(s.has, a.n, k), said(res))
@@ -238,7 +246,8 @@ func (a *asker) recover(ctx context.Context, w *world) error {
 
 // said is what matters of a Result.
 func said(res agent.Result) string {
-	s := fmt.Sprintf("phase %s, want %q, prompt %q, listens %t, attention %s, basis %v", res.Phase, res.Want, res.Prompt, res.Listens, res.Attention, res.Basis)
+	s := fmt.Sprintf("phase %s, want %q, prompt %q, listens %t, attention %s, basis %v", res.Phase,
+		res.Want, res.Prompt, res.Listens, res.Attention, res.Basis)
 	if res.Foreground != nil {
 		s += fmt.Sprintf(", %q", res.Foreground.Argv)
 	}

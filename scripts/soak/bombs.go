@@ -17,7 +17,8 @@ import (
 	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
-// bomber is the sandbox that is attacked from within. It has the limits that every sandbox has unless asked otherwise.
+// bomber is the sandbox that is attacked from within. It has the limits that every sandbox has
+// unless asked otherwise.
 const bomber = "bomber"
 
 // bomb is a way to use up what a sandbox has, or its neighbours.
@@ -39,7 +40,8 @@ import os
 for i in range(10**9):
     os.makedirs(f"/root/many/{i >> 10}", exist_ok=True)
     open(f"/root/many/{i >> 10}/{i}", "w").close()`)},
-	{"disk, a file of a petabyte without content", `truncate -s 1P /root/sparse; fallocate -l 1T /root/allocated; sleep 1000`},
+	{"disk, a file of a petabyte without content",
+		`truncate -s 1P /root/sparse; fallocate -l 1T /root/allocated; sleep 1000`},
 	{"descriptors and sockets", python(`
 import os, socket, time
 while os.fork() or True:
@@ -67,7 +69,8 @@ while True:
     try:
         if os.fork() == 0: os._exit(0)
     except OSError: time.sleep(0.1)`)},
-	{"the log of PID 1", `while :; do yes >/proc/1/fd/1 || yes >/dev/console || yes >/dev/pts/0 || sleep 0.1; done`},
+	{"the log of PID 1",
+		`while :; do yes >/proc/1/fd/1 || yes >/dev/console || yes >/dev/pts/0 || sleep 0.1; done`},
 	{"UDP to everywhere that is closed", python(`
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -127,16 +130,22 @@ func explode(ctx context.Context, w *world, o options) (any, error) {
 		fmt.Fprintf(os.Stderr, "%s: %.1f ms, %s\n", row.What, row.Peer.Median, row.Reported)
 	}
 	fmt.Printf("%.0f s each; the neighbour runs true again and again\n\n", o.bomb.Seconds())
-	fmt.Println("| bomb | neighbour, median | p99 | machine: memory | processes | terminals | descriptors | container log | daemon | cleared after | told as |")
+	fmt.Println(
+		"| bomb | neighbour, median | p99 | machine: memory | processes | terminals | " +
+			"descriptors | container log | daemon | cleared after | told as |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, r := range rows {
-		fmt.Printf("| %s | %.1f ms | %.1f ms | %+d MiB | %+d | %+d | %+d | %d KiB | %.0f %% | %.0f ms | %s |\n",
-			r.What, r.Peer.Median, r.Peer.P99, r.Memory, r.PIDs, r.PTYs, r.Files, r.Log, r.Daemon, r.Cleared, r.Reported)
+		fmt.Printf(
+			"| %s | %.1f ms | %.1f ms | %+d MiB | %+d | %+d | %+d | %d KiB | %.0f %% | %.0f ms | "+
+				"%s |\n",
+			r.What, r.Peer.Median, r.Peer.P99, r.Memory, r.PIDs, r.PTYs, r.Files, r.Log, r.Daemon,
+			r.Cleared, r.Reported)
 	}
 	return rows, nil
 }
 
-func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.Duration) (row bombRow, err error) {
+func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb,
+	d time.Duration) (row bombRow, err error) {
 	row.What = b.name
 	if _, err := w.command(ctx, "new", bomber); err != nil {
 		return row, err
@@ -190,7 +199,8 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 	}
 	row.Daemon = (after - cpu) / time.Since(began).Seconds() * 100
 	row.Peer = summarize(took)
-	row.Memory, row.PIDs, row.PTYs, row.Files = (before.available-worst.available)>>20, worst.pids-before.pids, worst.ptys-before.ptys, worst.files-before.files
+	row.Memory, row.PIDs, row.PTYs, row.Files = (before.available-worst.available)>>20,
+		worst.pids-before.pids, worst.ptys-before.ptys, worst.files-before.files
 	if row.Reported, row.Log, err = w.reported(ctx); err != nil {
 		return row, err
 	}
@@ -214,12 +224,14 @@ func (w *world) command(ctx context.Context, args ...string) ([]byte, error) {
 	c.Stderr = &said
 	out, err := c.Output()
 	if err != nil {
-		err = fmt.Errorf("sandboxd %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+		err = fmt.Errorf("sandboxd %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(said.String()))
 	}
 	return out, err
 }
 
-// reported is what describe says of the bomber's limits, and how long the log of its container is, in KiB.
+// reported is what describe says of the bomber's limits, and how long the log of its container is,
+// in KiB.
 func (w *world) reported(ctx context.Context) (string, int64, error) {
 	out, err := w.command(ctx, "describe", "--json", bomber)
 	if err != nil {
@@ -241,11 +253,13 @@ func (w *world) reported(ctx context.Context) (string, int64, error) {
 			told = append(told, name)
 		}
 	}
-	text, err := exec.CommandContext(ctx, "docker", "ps", "-aq", "--no-trunc", "--filter", "label=sandboxd.id="+d.ID).Output()
+	text, err := exec.CommandContext(ctx, "docker", "ps", "-aq", "--no-trunc", "--filter",
+		"label=sandboxd.id="+d.ID).Output()
 	if err != nil {
 		return "", 0, fmt.Errorf("docker ps: %w", err)
 	}
-	logs, err := filepath.Glob("/var/lib/docker/containers/" + strings.TrimSpace(string(text)) + "/*-json.log*")
+	logs, err := filepath.Glob("/var/lib/docker/containers/" + strings.TrimSpace(string(text)) +
+		"/*-json.log*")
 	if err != nil {
 		return "", 0, err
 	}

@@ -50,12 +50,14 @@ var quantities = []quantity{
 	{"daemon, MB", func(l look) float64 { return l.Memory }, 16},
 	{"goroutines", func(l look) float64 { return l.Goroutines }, 10},
 	{"descriptors", func(l look) float64 { return l.Descriptors }, 5},
-	{"terminals", func(l look) float64 { return l.PTYs }, 8}, // others on the machine have some, too
+	// Others on the machine have some, too.
+	{"terminals", func(l look) float64 { return l.PTYs }, 8},
 	{"containers", func(l look) float64 { return l.Containers }, 0},
 	{"guest, MB", func(l look) float64 { return l.Guest }, 8},
 }
 
-// churn makes, uses, forks, freezes, kills and removes sandboxes, and looks again and again at what that leaves behind.
+// churn makes, uses, forks, freezes, kills and removes sandboxes, and looks again and again at what
+// that leaves behind.
 func churn(ctx context.Context, w *world, o options) (any, error) {
 	guest, err := w.guestPID(ctx)
 	if err != nil {
@@ -79,16 +81,21 @@ func churn(ctx context.Context, w *world, o options) (any, error) {
 		}
 		l.Minutes, l.Cycles = time.Since(began).Minutes(), cycles
 		looks = append(looks, l)
-		fmt.Printf("%5.1f min, %4d cycles: daemon %.1f MB, %.0f goroutines, %.0f descriptors; %.0f terminals, %.0f containers; guest %.1f MB\n",
-			l.Minutes, l.Cycles, l.Memory, l.Goroutines, l.Descriptors, l.PTYs, l.Containers, l.Guest)
+		fmt.Printf(
+			"%5.1f min, %4d cycles: daemon %.1f MB, %.0f goroutines, %.0f descriptors; %.0f "+
+				"terminals, %.0f containers; guest %.1f MB\n",
+			l.Minutes, l.Cycles, l.Memory, l.Goroutines, l.Descriptors, l.PTYs, l.Containers,
+			l.Guest)
 	}
 	looks = looks[churnWarm:]
 	first, last := looks[0], looks[len(looks)-1]
 	fmt.Printf("\n%-12s %9s %9s %12s\n", "", "first", "last", "an hour")
 	for _, q := range quantities {
-		fmt.Printf("%-12s %9.1f %9.1f %+12.2f\n", q.name, q.of(first), q.of(last), slope(looks, q.of))
+		fmt.Printf("%-12s %9.1f %9.1f %+12.2f\n", q.name, q.of(first), q.of(last),
+			slope(looks, q.of))
 		if q.of(last)-q.of(first) > q.grows {
-			err = errors.Join(err, fmt.Errorf("%s grew from %.1f to %.1f", q.name, q.of(first), q.of(last)))
+			err = errors.Join(err, fmt.Errorf("%s grew from %.1f to %.1f", q.name, q.of(first),
+				q.of(last)))
 		}
 	}
 	return looks, err
@@ -108,9 +115,11 @@ func slope(looks []look, of func(look) float64) float64 {
 	return 0
 }
 
-// churnOnce works for a while and removes all that it made. It returns how many sandboxes came and went.
+// churnOnce works for a while and removes all that it made. It returns how many sandboxes came and
+// went.
 func (w *world) churnOnce(ctx context.Context, n int) (cycles int, err error) {
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH,
+		agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
 	if err != nil {
 		return 0, err
 	}
@@ -162,7 +171,8 @@ func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k in
 		}
 		err := command(ctx, lobby, line)
 		// A call that is under way when it is killed returns that.
-		for tries := 0; err != nil && i > 0 && i-1 < len(lines) && lines[i-1] == "" && tries < 50; tries++ {
+		for tries := 0; err != nil && i > 0 && i-1 < len(lines) && lines[i-1] == "" &&
+			tries < 50; tries++ {
 			if err := daemon.Pause(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
@@ -190,7 +200,8 @@ func (w *world) killContainer(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if out, err := exec.CommandContext(ctx, "docker", "kill", container).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "docker", "kill",
+		container).CombinedOutput(); err != nil {
 		return fmt.Errorf("docker kill: %w: %s", err, out)
 	}
 	return nil
@@ -224,7 +235,8 @@ func (w *world) look(ctx context.Context, guest int) (l look, err error) {
 	if err != nil {
 		return l, err
 	}
-	out, err := exec.CommandContext(ctx, "docker", "ps", "-aq", "--filter", "label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
+	out, err := exec.CommandContext(ctx, "docker", "ps", "-aq", "--filter",
+		"label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
 	l.Containers = float64(len(strings.Fields(string(out))))
 	return l, err
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// procFacts is what /proc says of a process group of the sandbox, thread by thread: in which system call each is, and of what
-// descriptors. pid is the group's leader as the sandbox numbers it. It is read on this machine: to ask the sandbox takes longer than
-// many a wrong verdict lasts.
+// procFacts is what /proc says of a process group of the sandbox, thread by thread: in which system
+// call each is, and of what descriptors. pid is the group's leader as the sandbox numbers it. It is
+// read on this machine: to ask the sandbox takes longer than many a wrong verdict lasts.
 func procFacts(guest, pid int) string {
 	namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", guest))
 	if err != nil {
@@ -30,11 +30,14 @@ func procFacts(guest, pid int) string {
 		if inner(status, "NSpgid:") != strconv.Itoa(pid) {
 			continue
 		}
-		fmt.Fprintf(&out, "process %s: %q, stat %s\n", inner(status, "NSpid:"), read(dir+"/cmdline"), read(dir+"/stat"))
+		fmt.Fprintf(&out, "process %s: %q, stat %s\n", inner(status, "NSpid:"),
+			read(dir+"/cmdline"), read(dir+"/stat"))
 		threads, _ := filepath.Glob(dir + "/task/*") // the pattern is well formed
 		for _, t := range threads {
-			fmt.Fprintf(&out, "  thread %s %s: syscall %s, wchan %s, schedstat %s, switches %s\n", inner(read(t+"/status"), "NSpid:"), read(t+"/comm"), read(t+"/syscall"),
-				read(t+"/wchan"), read(t+"/schedstat"), inner(read(t+"/status"), "voluntary_ctxt_switches:"))
+			fmt.Fprintf(&out, "  thread %s %s: syscall %s, wchan %s, schedstat %s, switches %s\n",
+				inner(read(t+"/status"), "NSpid:"), read(t+"/comm"), read(t+"/syscall"),
+				read(t+"/wchan"), read(t+"/schedstat"),
+				inner(read(t+"/status"), "voluntary_ctxt_switches:"))
 		}
 		files, _ := filepath.Glob(dir + "/fd/*")
 		for _, f := range files {
@@ -44,7 +47,8 @@ func procFacts(guest, pid int) string {
 			}
 			fmt.Fprintf(&out, "  %s -> %s", filepath.Base(f), to)
 			for line := range strings.Lines(read(filepath.Join(dir, "fdinfo", filepath.Base(f)))) {
-				if strings.HasPrefix(line, "tfd:") || strings.HasPrefix(line, "tty-index:") || strings.HasPrefix(line, "it_value:") {
+				if strings.HasPrefix(line, "tfd:") || strings.HasPrefix(line, "tty-index:") ||
+					strings.HasPrefix(line, "it_value:") {
 					out.WriteString("; " + strings.TrimSpace(line))
 				}
 			}

@@ -25,14 +25,16 @@ const filesGrowth = 50
 
 // transfer is a file that went through the daemon.
 type transfer struct {
-	Door   string  `json:"door"`
-	Way    string  `json:"way"`
-	Rate   float64 `json:"mib_per_s"`
-	Growth float64 `json:"daemon_mib"` // its most resident memory while it went, beyond what it had before
+	Door string  `json:"door"`
+	Way  string  `json:"way"`
+	Rate float64 `json:"mib_per_s"`
+	// Its most resident memory while it went, beyond what it had before.
+	Growth float64 `json:"daemon_mib"`
 	Whole  bool    `json:"checksum_equal"`
 }
 
-// moveFiles sends a large file in and out by each door for files, and looks at what the daemon keeps of it in memory.
+// moveFiles sends a large file in and out by each door for files, and looks at what the daemon
+// keeps of it in memory.
 func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 	local, back := filepath.Join(w.dir, "up"), filepath.Join(w.dir, "down")
 	sum, err := writeRandom(local, int64(o.mib)<<20)
@@ -44,7 +46,9 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 		return nil, err
 	}
 	var rows []transfer
-	fmt.Printf("| %d MiB | MiB/s | daemon's memory, MiB more | checksum |\n| --- | --- | --- | --- |\n", o.mib)
+	fmt.Printf(
+		"| %d MiB | MiB/s | daemon's memory, MiB more | checksum |\n| --- | --- | --- | --- |\n",
+		o.mib)
 	for _, step := range []struct {
 		door, way string
 		move      func() error
@@ -76,13 +80,18 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 		if err != nil {
 			return rows, err
 		}
-		row := transfer{step.door, step.way, float64(o.mib) / took.Seconds(), peak - before, got == sum}
+		row := transfer{step.door, step.way, float64(o.mib) / took.Seconds(), peak - before,
+			got == sum}
 		rows = append(rows, row)
-		fmt.Printf("| %s %s | %.0f | %.0f | %s |\n", row.Door, row.Way, row.Rate, row.Growth, map[bool]string{true: "equal", false: "**other**"}[row.Whole])
+		fmt.Printf("| %s %s | %.0f | %.0f | %s |\n", row.Door, row.Way, row.Rate, row.Growth,
+			map[bool]string{true: "equal", false: "**other**"}[row.Whole])
 	}
 	for _, row := range rows {
 		if !row.Whole || row.Growth >= filesGrowth {
-			return rows, fmt.Errorf("%s %s: checksum equal: %v; the daemon's memory grew by %.0f MiB, less than %d are wanted", row.Door, row.Way, row.Whole, row.Growth, filesGrowth)
+			return rows,
+				fmt.Errorf(
+					"%s %s: checksum equal: %v; the daemon's memory grew by %.0f MiB, less than "+
+						"%d are wanted", row.Door, row.Way, row.Whole, row.Growth, filesGrowth)
 		}
 	}
 	return rows, nil
@@ -122,8 +131,10 @@ func (w *world) sftp(ctx context.Context, line string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "sftp", "-q", "-b", "-", "-F", "none", "-P", port, "-i", w.daemon.Identity, "-o", "IdentitiesOnly=yes",
-		"-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR", box+"@"+host)
+	cmd := exec.CommandContext(ctx, "sftp", "-q", "-b", "-", "-F", "none", "-P", port, "-i",
+		w.daemon.Identity, "-o", "IdentitiesOnly=yes",
+		"-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o",
+		"LogLevel=ERROR", box+"@"+host)
 	cmd.Stdin = strings.NewReader(line + "\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -146,9 +157,11 @@ func (w *world) memory(name string) (float64, error) {
 	return 0, fmt.Errorf("the kernel does not tell %s", name)
 }
 
-// resetPeak has the kernel count the daemon's most memory from now on (proc(5), clear_refs), and returns what it has now.
+// resetPeak has the kernel count the daemon's most memory from now on (proc(5), clear_refs), and
+// returns what it has now.
 func (w *world) resetPeak() (float64, error) {
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", w.daemon.Pid()), []byte("5"), 0); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", w.daemon.Pid()), []byte("5"),
+		0); err != nil {
 		return 0, err
 	}
 	return w.memory("VmRSS")
@@ -162,7 +175,8 @@ func (w *world) httpDoor(ctx context.Context) (*httpDoor, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.daemon.HTTP+"/e2b/sandboxes/"+box+"/connect", strings.NewReader("{}"))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.daemon.HTTP+"/e2b/sandboxes/"+box+
+		"/connect", strings.NewReader("{}"))
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,8 @@ func idle(ctx context.Context, w *world, o options) (any, error) {
 	}
 	each := func(command string) error {
 		for _, sh := range shells {
-			if _, err := sh.Do(ctx, agent.Call{Command: command, Timeout: time.Second}); err != nil {
+			if _, err := sh.Do(ctx, agent.Call{Command: command,
+				Timeout: time.Second}); err != nil {
 				return fmt.Errorf("%s: %w", command, err)
 			}
 		}
@@ -151,16 +152,19 @@ func measureIdle(ctx context.Context, guest, served int, d time.Duration) (idleR
 		return idleRow{}, err
 	}
 	took := time.Since(began).Seconds()
-	return idleRow{Guest: (after[0] - before[0]) / took * 100, Daemon: (after[1] - before[1]) / took * 100, Seconds: took}, nil
+	return idleRow{Guest: (after[0] - before[0]) / took * 100,
+		Daemon: (after[1] - before[1]) / took * 100, Seconds: took}, nil
 }
 
-// processorTime is what a process has used, in seconds (proc_pid_stat(5): utime and stime, in hundredths).
+// processorTime is what a process has used, in seconds (proc_pid_stat(5): utime and stime, in
+// hundredths).
 func processorTime(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), ") ") // the name before may have blanks, and our two have no parenthesis
+	// The name before may have blanks, and our two have no parenthesis.
+	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)

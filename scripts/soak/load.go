@@ -22,11 +22,12 @@ type loadResults struct {
 	Minutes  float64        `json:"minutes"`
 	Sessions int            `json:"sessions"`
 	Commands map[string]int `json:"commands"` // how often each came to its end
-	Failed   map[string]int `json:"failed"`   // of those, with another exit status than 0 where that is wanted
-	States   map[string]int `json:"states"`   // told, by what they were
-	Wrong    []sighting     `json:"wrong"`    // waiting, where nobody asks
-	Notices  []sighting     `json:"notices"`  // attention likely, and opaque
-	Odd      []string       `json:"odd"`      // calls that ended as they should not
+	// Of those, with another exit status than 0 where that is wanted.
+	Failed  map[string]int `json:"failed"`
+	States  map[string]int `json:"states"`  // told, by what they were
+	Wrong   []sighting     `json:"wrong"`   // waiting, where nobody asks
+	Notices []sighting     `json:"notices"` // attention likely, and opaque
+	Odd     []string       `json:"odd"`     // calls that ended as they should not
 }
 
 // worker plays one lane of jobs in a session of its own.
@@ -57,7 +58,8 @@ func mixedLoad(ctx context.Context, w *world, o options) (any, error) {
 	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer time.AfterFunc(time.Duration(o.minutes*float64(time.Minute)), cancel).Stop()
-	r := &loadResults{Commands: make(map[string]int), Failed: make(map[string]int), Wrong: []sighting{}, Notices: []sighting{}, Odd: []string{}}
+	r := &loadResults{Commands: make(map[string]int), Failed: make(map[string]int),
+		Wrong: []sighting{}, Notices: []sighting{}, Odd: []string{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	var lost error
@@ -67,7 +69,8 @@ func mixedLoad(ctx context.Context, w *world, o options) (any, error) {
 		}
 	})
 	for i, jobs := range lanes() {
-		one := &worker{w: w, watch: watch, session: fmt.Sprintf("lane-%d", i), jobs: jobs, mu: &mu, out: r}
+		one := &worker{w: w, watch: watch, session: fmt.Sprintf("lane-%d", i), jobs: jobs, mu: &mu,
+			out: r}
 		r.Sessions++
 		all.Go(func() { one.run(bounded) })
 	}
@@ -84,7 +87,8 @@ func mixedLoad(ctx context.Context, w *world, o options) (any, error) {
 	}
 	r.Minutes = time.Since(began).Minutes()
 	watch.mu.Lock()
-	r.States, r.Wrong, r.Notices = watch.states, append(r.Wrong, watch.wrong...), append(r.Notices, watch.notices...)
+	r.States, r.Wrong, r.Notices = watch.states, append(r.Wrong, watch.wrong...),
+		append(r.Notices, watch.notices...)
 	watch.mu.Unlock()
 	r.print()
 	if len(r.Wrong) > 0 {
@@ -116,7 +120,8 @@ func (k *worker) run(ctx context.Context) {
 	}
 }
 
-// jobTime bounds a job that has no time of its own: on a busy machine an installation may take long.
+// jobTime bounds a job that has no time of its own: on a busy machine an installation may take
+// long.
 const jobTime = 10 * time.Minute
 
 // play runs one job to its end.
@@ -133,7 +138,8 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 		last := res
 		res, err = sh.Wait(bounded, agent.PhasePrompt, agent.PhaseWaiting, agent.PhaseDead)
 		cancel()
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the session's own word for it came too late
+		// The session's own word for it came too late.
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			res, err = last, nil
 		}
 	}
@@ -160,7 +166,8 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 	k.out.Commands[j.name]++
 	if j.most == 0 && !j.fails && res.ExitCode != nil && *res.ExitCode != 0 {
 		if k.out.Failed[j.name]++; k.out.Failed[j.name] == 1 {
-			fmt.Fprintf(os.Stderr, "%s: exit %d: %s\n", j, *res.ExitCode, res.Output[max(0, len(res.Output)-300):])
+			fmt.Fprintf(os.Stderr, "%s: exit %d: %s\n", j, *res.ExitCode,
+				res.Output[max(0, len(res.Output)-300):])
 		}
 	}
 	return nil
@@ -178,21 +185,22 @@ func (k *worker) odd(ctx context.Context, what string, err error) {
 	k.out.Odd = append(k.out.Odd, line)
 }
 
-// agentsAtWork plays the cases in which agent programs answer and think, again and again. They are at rest in between: that is
-// attention, and never waiting.
+// agentsAtWork plays the cases in which agent programs answer and think, again and again. They are
+// at rest in between: that is attention, and never waiting.
 func agentsAtWork(ctx context.Context, w *world, mu *sync.Mutex, r *loadResults) {
 	cases := slices.DeleteFunc(programs.Cases(), func(c conformance.Case) bool {
 		return !strings.HasSuffix(c.Name, "-answering") && !strings.HasSuffix(c.Name, "-thinking")
 	})
 	for ctx.Err() == nil {
-		_, err := conformance.All(ctx, cases, conformance.Options{Client: w.client, Slow: 5, Report: func(out conformance.Outcome) {
-			mu.Lock()
-			defer mu.Unlock()
-			r.Commands[out.Case]++
-			if !out.Pass && ctx.Err() == nil {
-				r.Odd = append(r.Odd, out.Case+": "+out.Reason)
-			}
-		}})
+		_, err := conformance.All(ctx, cases,
+			conformance.Options{Client: w.client, Slow: 5, Report: func(out conformance.Outcome) {
+				mu.Lock()
+				defer mu.Unlock()
+				r.Commands[out.Case]++
+				if !out.Pass && ctx.Err() == nil {
+					r.Odd = append(r.Odd, out.Case+": "+out.Reason)
+				}
+			}})
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
 			mu.Lock()
 			r.Odd = append(r.Odd, "agent programs: "+err.Error())
@@ -210,7 +218,8 @@ func (r *loadResults) print() {
 	for _, n := range r.States {
 		told += n
 	}
-	fmt.Printf("%.1f minutes, %d sessions, %d commands of %d kinds, %d states told\n\n", r.Minutes, r.Sessions, commands, len(r.Commands), told)
+	fmt.Printf("%.1f minutes, %d sessions, %d commands of %d kinds, %d states told\n\n", r.Minutes,
+		r.Sessions, commands, len(r.Commands), told)
 	list := func(title string, counts map[string]int) {
 		fmt.Printf("%s: ", title)
 		var parts []string

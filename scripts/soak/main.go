@@ -1,4 +1,5 @@
-// Command soak shows at length what tests show once: that a session which says waiting is right, and soon.
+// Command soak shows at length what tests show once: that a session which says waiting is right,
+// and soon.
 //
 //	soak asks   at least 1,000 questions of many programs, each answered: what the caller was told, and how late
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
@@ -8,8 +9,8 @@
 //	soak files  a file of 1 GiB in and out, by HTTP and by OpenSSH's sftp: the same bytes, and the daemon's memory meanwhile
 //	soak churn  sandboxes made, used, forked, frozen, killed and removed: what of it the daemon and the machine keep
 //
-// It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox are its own. The sandbox has
-// the network of the engine, and installs in it what it runs.
+// It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox
+// are its own. The sandbox has the network of the engine, and installs in it what it runs.
 package main
 
 import (
@@ -50,7 +51,8 @@ func main() {
 	flag.IntVar(&o.asks, "n", 1000, "asks: how many questions at least")
 	flag.StringVar(&o.only, "run", ".", "asks: which programs, as a regular expression")
 	flag.Float64Var(&o.minutes, "minutes", 10, "load, churn: how long")
-	flag.BoolVar(&o.agents, "agents", false, "load: agent programs from npm at work, too (installs 1 GB)")
+	flag.BoolVar(&o.agents, "agents", false,
+		"load: agent programs from npm at work, too (installs 1 GB)")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "idle: how long each way to be idle is measured")
 	flag.DurationVar(&o.bomb, "bomb", 10*time.Second, "bombs: how long each goes on")
 	flag.IntVar(&o.sandboxes, "sandboxes", 200, "many: how many")
@@ -61,7 +63,9 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "many": many, "files": moveFiles, "churn": churn}
+	modes := map[string]func(context.Context, *world, options) (
+		any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "many": many,
+		"files": moveFiles, "churn": churn}
 	mode := modes[flag.Arg(0)]
 	if mode == nil || flag.NArg() != 1 {
 		flag.Usage()
@@ -82,7 +86,8 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, mode func(context.Context, *world, options) (any, error), o options) (err error) {
+func run(ctx context.Context, mode func(context.Context, *world, options) (any, error),
+	o options) (err error) {
 	w, err := start(ctx, o.config)
 	if err != nil {
 		return err
@@ -96,7 +101,9 @@ func run(ctx context.Context, mode func(context.Context, *world, options) (any, 
 	busy := before + " → " + daemon.Load()
 	fmt.Printf("\nload average over a minute, before → after: %s\n", busy)
 	if o.json != "" {
-		text, marshaled := json.MarshalIndent(map[string]any{"date": time.Now().UTC().Format(time.DateOnly), "load": busy, "results": results}, "", "  ")
+		text, marshaled := json.MarshalIndent(
+			map[string]any{"date": time.Now().UTC().Format(time.DateOnly), "load": busy,
+				"results": results}, "", "  ")
 		if marshaled == nil {
 			marshaled = os.WriteFile(o.json, append(text, '\n'), 0o644)
 		}
@@ -120,5 +127,6 @@ func summarize(values []float64) sample {
 	}
 	values = slices.Sorted(slices.Values(values))
 	at := func(percent int) float64 { return values[(len(values)*percent+99)/100-1] }
-	return sample{N: len(values), Median: values[len(values)/2], P95: at(95), P99: at(99), Max: values[len(values)-1]}
+	return sample{N: len(values), Median: values[len(values)/2], P95: at(95), P99: at(99),
+		Max: values[len(values)-1]}
 }

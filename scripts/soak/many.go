@@ -46,8 +46,10 @@ type manyRow struct {
 
 // manyCost is what stays when nobody does anything.
 type manyCost struct {
-	Daemon      float64 `json:"daemon_kib"`      // for each sandbox, beyond what the daemon had without
-	Guest       float64 `json:"guest_mib"`       // of each: its part of what its first process has in memory
+	// For each sandbox, beyond what the daemon had without.
+	Daemon float64 `json:"daemon_kib"`
+	// Of each: its part of what its first process has in memory.
+	Guest       float64 `json:"guest_mib"`
 	Shim        float64 `json:"shim_mib"`        // likewise, of the engine's process for it
 	Goroutines  float64 `json:"goroutines"`      // of the daemon, for each
 	Descriptors float64 `json:"descriptors"`     // likewise
@@ -56,7 +58,8 @@ type manyCost struct {
 	All         float64 `json:"machine_percent"` // of all processes
 }
 
-// many makes so many sandboxes at once, looks at what they cost while nobody uses them, kills the daemon, and waits until all can be used.
+// many makes so many sandboxes at once, looks at what they cost while nobody uses them, kills the
+// daemon, and waits until all can be used.
 func many(ctx context.Context, w *world, o options) (any, error) {
 	var rows []manyRow
 	for _, network := range []string{"none", "filtered"} {
@@ -79,29 +82,38 @@ func many(ctx context.Context, w *world, o options) (any, error) {
 		fmt.Println()
 	}
 	span := func(s sample) string { return fmt.Sprintf("%.1f (95 %%: %.1f)", s.Median, s.P95) }
-	line(fmt.Sprintf("made, by %d at once, a second", callers), func(r manyRow) string { return fmt.Sprintf("%.1f", r.BootRate) })
+	line(fmt.Sprintf("made, by %d at once, a second", callers),
+		func(r manyRow) string { return fmt.Sprintf("%.1f", r.BootRate) })
 	line("one boot meanwhile, ms", func(r manyRow) string { return span(r.Boot) })
 	for _, c := range []struct {
 		what string
 		of   func(manyRow) manyCost
-	}{{"idle", func(r manyRow) manyCost { return r.Idle }}, {"with a session each", func(r manyRow) manyCost { return r.Sessions }}} {
-		line(c.what+": memory of the daemon for each, KiB", func(r manyRow) string { return fmt.Sprintf("%.0f", c.of(r).Daemon) })
-		line(c.what+": memory of each one's guest, of the engine's process for it, MiB", func(r manyRow) string {
-			return fmt.Sprintf("%.1f, %.1f", c.of(r).Guest, c.of(r).Shim)
-		})
+	}{{"idle", func(r manyRow) manyCost { return r.Idle }},
+		{"with a session each", func(r manyRow) manyCost { return r.Sessions }}} {
+		line(c.what+": memory of the daemon for each, KiB",
+			func(r manyRow) string { return fmt.Sprintf("%.0f", c.of(r).Daemon) })
+		line(c.what+": memory of each one's guest, of the engine's process for it, MiB",
+			func(r manyRow) string {
+				return fmt.Sprintf("%.1f, %.1f", c.of(r).Guest, c.of(r).Shim)
+			})
 		line(c.what+": goroutines, descriptors of the daemon for each", func(r manyRow) string {
 			return fmt.Sprintf("%.1f, %.1f", c.of(r).Goroutines, c.of(r).Descriptors)
 		})
-		line(c.what+": processor of daemon, all guests, machine, % of a core", func(r manyRow) string {
-			return fmt.Sprintf("%.1f, %.1f, %.0f", c.of(r).Processor, c.of(r).Guests, c.of(r).All)
-		})
+		line(c.what+": processor of daemon, all guests, machine, % of a core",
+			func(r manyRow) string {
+				return fmt.Sprintf("%.1f, %.1f, %.0f", c.of(r).Processor, c.of(r).Guests,
+					c.of(r).All)
+			})
 	}
 	line("`ls --json`, ms", func(r manyRow) string { return span(r.List) })
 	line("`describe --json` of one, ms", func(r manyRow) string { return span(r.Describe) })
 	line("`Run(\"true\")` in one, ms", func(r manyRow) string { return span(r.Run) })
-	line("`kill -9` of the daemon until the next one listens, ms", func(r manyRow) string { return fmt.Sprintf("%.0f", r.Listens) })
-	line("until a command is done in each, ms", func(r manyRow) string { return fmt.Sprintf("%.0f", r.Usable) })
-	line("until one is done in each one's session, ms", func(r manyRow) string { return fmt.Sprintf("%.0f", r.Runs) })
+	line("`kill -9` of the daemon until the next one listens, ms",
+		func(r manyRow) string { return fmt.Sprintf("%.0f", r.Listens) })
+	line("until a command is done in each, ms",
+		func(r manyRow) string { return fmt.Sprintf("%.0f", r.Usable) })
+	line("until one is done in each one's session, ms",
+		func(r manyRow) string { return fmt.Sprintf("%.0f", r.Runs) })
 	line("`rm` of all, s", func(r manyRow) string { return fmt.Sprintf("%.0f", r.Removal) })
 	return rows, nil
 }
@@ -131,7 +143,10 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 	if r.Idle, err = w.cost(ctx, without, count); err != nil {
 		return r, err
 	}
-	runTrue := func(lobby *agent.Client, name string) error { return command(ctx, lobby, "run -n "+name+" -- true") }
+	runTrue := func(lobby *agent.Client,
+		name string) error {
+		return command(ctx, lobby, "run -n "+name+" -- true")
+	}
 	if _, err := w.each(ctx, names, runTrue); err != nil {
 		return r, err
 	}
@@ -141,7 +156,8 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 	for _, program := range []struct {
 		into *sample
 		args []string
-	}{{&r.List, []string{"ls", "--json"}}, {&r.Describe, []string{"describe", "--json", names[0]}}} {
+	}{{&r.List, []string{"ls", "--json"}},
+		{&r.Describe, []string{"describe", "--json", names[0]}}} {
 		if *program.into, err = timed(20, func() error {
 			_, err := w.cli(ctx, program.args...)
 			return err
@@ -162,7 +178,9 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		return r, err
 	}
 	r.Listens = since()
-	if _, err := w.each(ctx, names, func(lobby *agent.Client, name string) error { return command(ctx, lobby, "exec "+name+" true") }); err != nil {
+	if _, err := w.each(ctx, names, func(lobby *agent.Client, name string) error {
+		return command(ctx, lobby, "exec "+name+" true")
+	}); err != nil {
 		return r, err
 	}
 	r.Usable = since()
@@ -172,13 +190,17 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 	r.Runs = since()
 
 	began = time.Now()
-	_, err = w.each(ctx, names, func(lobby *agent.Client, name string) error { return command(ctx, lobby, "rm "+name) })
+	_, err = w.each(ctx, names, func(lobby *agent.Client, name string) error {
+		return command(ctx, lobby, "rm "+name)
+	})
 	r.Removal = time.Since(began).Seconds()
 	return r, err
 }
 
-// each calls do for every name, by several callers at once with a connection each, and returns how long each call took, in milliseconds.
-func (w *world) each(ctx context.Context, names []string, do func(lobby *agent.Client, name string) error) ([]float64, error) {
+// each calls do for every name, by several callers at once with a connection each, and returns how
+// long each call took, in milliseconds.
+func (w *world) each(ctx context.Context, names []string,
+	do func(lobby *agent.Client, name string) error) ([]float64, error) {
 	next := make(chan string, len(names))
 	for _, name := range names {
 		next <- name
@@ -190,7 +212,8 @@ func (w *world) each(ctx context.Context, names []string, do func(lobby *agent.C
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
+			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH,
+				agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
 			if err == nil {
 				defer lobby.Close()
 				for name := range next {
@@ -229,7 +252,8 @@ func timed(n int, f func() error) (sample, error) {
 }
 
 func (w *world) runSample(ctx context.Context, name string) (sample, error) {
-	client, err := agent.Dial(ctx, "ssh://"+name+"@"+w.daemon.SSH, agent.Options{State: w.daemon.State})
+	client, err := agent.Dial(ctx, "ssh://"+name+"@"+w.daemon.SSH,
+		agent.Options{State: w.daemon.State})
 	if err != nil {
 		return sample{}, err
 	}
@@ -265,7 +289,8 @@ type footprint struct {
 
 func (w *world) footprint(ctx context.Context) (f footprint, err error) {
 	l, err := w.look(ctx, w.daemon.Pid())
-	return footprint{daemon: l.Memory * 1e6, goroutines: l.Goroutines, descriptors: l.Descriptors}, err
+	return footprint{daemon: l.Memory * 1e6, goroutines: l.Goroutines, descriptors: l.Descriptors},
+		err
 }
 
 // cost lets things come to rest and measures.
@@ -312,8 +337,10 @@ func (w *world) cost(ctx context.Context, without footprint, count int) (c manyC
 	n := float64(count)
 	return manyCost{
 		Daemon: (with.daemon - without.daemon) / 1024 / n, Guest: guest, Shim: shim,
-		Goroutines: (with.goroutines - without.goroutines) / n, Descriptors: (with.descriptors - without.descriptors) / n,
-		Processor: (ownThen - own) / took * 100, Guests: (inGuestsThen - inGuests) / took * 100, All: (allThen - all) / took * 100,
+		Goroutines:  (with.goroutines - without.goroutines) / n,
+		Descriptors: (with.descriptors - without.descriptors) / n,
+		Processor:   (ownThen - own) / took * 100, Guests: (inGuestsThen - inGuests) / took * 100,
+		All: (allThen - all) / took * 100,
 	}, err
 }
 
@@ -323,11 +350,14 @@ func (w *world) guests(ctx context.Context) (pids []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := exec.CommandContext(ctx, "docker", "ps", "-q", "--filter", "label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
+	out, err := exec.CommandContext(ctx, "docker", "ps", "-q", "--filter",
+		"label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
 	if err != nil {
 		return nil, fmt.Errorf("docker ps: %w", err)
 	}
-	out, err = exec.CommandContext(ctx, "docker", append([]string{"inspect", "--format", "{{.State.Pid}}"}, strings.Fields(string(out))...)...).Output()
+	out, err = exec.CommandContext(ctx, "docker",
+		append([]string{"inspect", "--format", "{{.State.Pid}}"},
+			strings.Fields(string(out))...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("docker inspect: %w", err)
 	}
@@ -341,8 +371,8 @@ func (w *world) guests(ctx context.Context) (pids []int, err error) {
 	return pids, nil
 }
 
-// memoryOf is what the first processes of sandboxes and the engine's processes above them have in memory on average, in MiB: of what they share
-// with others their part.
+// memoryOf is what the first processes of sandboxes and the engine's processes above them have in
+// memory on average, in MiB: of what they share with others their part.
 func memoryOf(guests []int) (guest, shim float64, err error) {
 	for _, pid := range guests {
 		above, err := procNumber(fmt.Sprintf("/proc/%d/status", pid), "PPid:")

@@ -16,8 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
-// watcher notes every state of every session of the sandbox. It waits on each for what must not be, so that the session looks
-// at its processes all the time, as it does for any caller who waits.
+// watcher notes every state of every session of the sandbox. It waits on each for what must not be,
+// so that the session looks at its processes all the time, as it does for any caller who waits.
 type watcher struct {
 	conn  *ssh.Client
 	guest int // this machine's number of the sandbox's PID 1
@@ -48,7 +48,8 @@ func newWatcher(ctx context.Context, w *world) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watcher{conn: conn, guest: guest, states: make(map[string]int), commands: make(map[string]string), seen: make(map[string]bool)}, nil
+	return &watcher{conn: conn, guest: guest, states: make(map[string]int),
+		commands: make(map[string]string), seen: make(map[string]bool)}, nil
 }
 
 // runs notes what a session is given to do.
@@ -98,11 +99,12 @@ func (v *watcher) session(ctx context.Context, name string) {
 		v.mu.Unlock()
 	}()
 	states := make(chan wire.State, 4096)
-	stream, err := v.open(ctx, wire.Attach{Session: name, Quiet: true}, wire.Handler{Event: func(e wire.Event) {
-		if e.Kind == wire.EventState && e.State != nil {
-			states <- *e.State
-		}
-	}})
+	stream, err := v.open(ctx, wire.Attach{Session: name, Quiet: true},
+		wire.Handler{Event: func(e wire.Event) {
+			if e.Kind == wire.EventState && e.State != nil {
+				states <- *e.State
+			}
+		}})
 	if err != nil {
 		if ctx.Err() == nil {
 			fmt.Fprintf(os.Stderr, "watching %s: %v\n", name, err)
@@ -115,7 +117,8 @@ func (v *watcher) session(ctx context.Context, name string) {
 	waiting.Go(func() { // keeps the session looking; ends with the stream
 		for stream.Err() == nil && ctx.Err() == nil {
 			// No session of the load gets to its second prompt.
-			_, _ = stream.Request(ctx, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseContinuation}, TimeoutMS: 10_000})
+			_, _ = stream.Request(ctx, wire.Request{Verb: wire.VerbWait,
+				For: []wire.Phase{wire.PhaseContinuation}, TimeoutMS: 10_000})
 		}
 	})
 	for {
@@ -159,7 +162,8 @@ func (v *watcher) note(session string, st wire.State) {
 	if err != nil {
 		text = fmt.Append(nil, err)
 	}
-	fmt.Printf("WRONG %s session %s, which runs %q, said: %s\n%s\n", s.Time.Format(time.TimeOnly), session, s.Command, text, strings.TrimRight(s.Facts, "\n"))
+	fmt.Printf("WRONG %s session %s, which runs %q, said: %s\n%s\n", s.Time.Format(time.TimeOnly),
+		session, s.Command, text, strings.TrimRight(s.Facts, "\n"))
 	v.mu.Lock()
 	v.wrong = append(v.wrong, s)
 	v.mu.Unlock()
@@ -175,7 +179,8 @@ func (v *watcher) open(ctx context.Context, a wire.Attach, h wire.Handler) (*wir
 	go func() {                  // the same
 		_, _ = io.Copy(io.Discard, ch.Stderr())
 	}()
-	ok, err := ch.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem}))
+	ok, err := ch.SendRequest(wire.RequestSubsystem, true,
+		wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem}))
 	if err == nil && !ok {
 		err = fmt.Errorf("subsystem %s is refused", wire.SessionSubsystem)
 	}

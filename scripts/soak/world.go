@@ -51,7 +51,8 @@ func start(ctx context.Context, config string) (w *world, err error) {
 	if err != nil {
 		return w, fmt.Errorf("new %s: %w: %s", box, err, out)
 	}
-	w.client, err = agent.Dial(ctx, "ssh://"+box+"@"+w.daemon.SSH, agent.Options{State: w.daemon.State})
+	w.client, err = agent.Dial(ctx, "ssh://"+box+"@"+w.daemon.SSH,
+		agent.Options{State: w.daemon.State})
 	return w, err
 }
 
@@ -60,7 +61,8 @@ func (w *world) startDaemon(ctx context.Context) (err error) {
 	if err := os.WriteFile(config, []byte(w.config), 0o600); err != nil {
 		return err
 	}
-	w.daemon, err = daemon.Start(ctx, "bin/sandboxd", daemon.Options{State: filepath.Join(w.dir, "state"), Log: w.log(), Config: config})
+	w.daemon, err = daemon.Start(ctx, "bin/sandboxd",
+		daemon.Options{State: filepath.Join(w.dir, "state"), Log: w.log(), Config: config})
 	return err
 }
 
@@ -122,7 +124,8 @@ func (w *world) guestPID(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	out, err := exec.CommandContext(ctx, "docker", "inspect", "--format", "{{.State.Pid}}", id).Output()
+	out, err := exec.CommandContext(ctx, "docker", "inspect", "--format", "{{.State.Pid}}",
+		id).Output()
 	if err != nil {
 		return 0, fmt.Errorf("docker inspect: %w", err)
 	}
@@ -144,4 +147,6 @@ func (w *world) container(ctx context.Context, name string) (string, error) {
 
 // connect returns an SSH connection of its own to the sandbox, for what the agent library does not
 // show: events.
-func (w *world) connect() (*ssh.Client, error) { return daemon.Connect(w.daemon.SSH, box, w.signer) }
+func (w *world) connect() (*ssh.Client, error) {
+	return daemon.Connect(w.daemon.SSH, box, w.signer)
+}

@@ -46,7 +46,8 @@ type Options struct {
 // Defaults returns AgentRun's defaults, as of its version 0.2.5, and ours for options that it
 // lacks.
 func Defaults() Options {
-	return Options{DependenciesWhitelist: []string{"*"}, CPUQuota: 50_000, MemoryLimit: 100 << 20, MemswapLimit: 512 << 20, Timeout: 20 * time.Second,
+	return Options{DependenciesWhitelist: []string{"*"}, CPUQuota: 50_000, MemoryLimit: 100 << 20,
+		MemswapLimit: 512 << 20, Timeout: 20 * time.Second,
 		InstallFrom: []string{"pypi.org:443", "files.pythonhosted.org:443"}, Warm: 4, Parallel: 8}
 }
 
@@ -66,8 +67,9 @@ type Status string
 
 // The statuses of a call.
 const (
-	OK        Status = "ok"         // the code exited with 0
-	Failed    Status = "error"      // it exited with another status, or a package could not be installed
+	OK Status = "ok" // the code exited with 0
+	// It exited with another status, or a package could not be installed.
+	Failed    Status = "error"
 	TimedOut  Status = "timed_out"  // it was killed at its timeout
 	OOMKilled Status = "oom_killed" // a process was killed at the memory limit
 	Refused   Status = "refused"    // it did not run: a package is not allowed
@@ -106,7 +108,8 @@ type making struct {
 func (o *Options) Check() error {
 	switch {
 	case o.MemswapLimit < o.MemoryLimit:
-		return fmt.Errorf("memswap_limit: %s is less than memory_limit, %s; it includes memory", sandbox.FormatSize(o.MemswapLimit), sandbox.FormatSize(o.MemoryLimit))
+		return fmt.Errorf("memswap_limit: %s is less than memory_limit, %s; it includes memory",
+			sandbox.FormatSize(o.MemswapLimit), sandbox.FormatSize(o.MemoryLimit))
 	case o.CPUQuota < 1000:
 		return fmt.Errorf("cpu_quota: %d µs is less than the minimum of 1000", o.CPUQuota)
 	case o.Timeout < time.Second || o.Timeout > maxTimeout:
@@ -137,7 +140,8 @@ func New(o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Runner{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), turns: newTurns(o.Parallel, maxWaiting), files: store,
+	return &Runner{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		turns: newTurns(o.Parallel, maxWaiting), files: store,
 		images: make(map[string]string), making: make(map[string]*making)}, nil
 }
 
@@ -150,13 +154,15 @@ func (r *Runner) Run(ctx context.Context) error {
 }
 
 func (o *Options) limits() sandbox.Limits {
-	return sandbox.Limits{Memory: o.MemoryLimit, Swap: o.MemswapLimit - o.MemoryLimit, CPUs: float64(o.CPUQuota) / period, Shm: min(o.MemoryLimit, sandbox.DefaultLimits.Shm)}
+	return sandbox.Limits{Memory: o.MemoryLimit, Swap: o.MemswapLimit - o.MemoryLimit,
+		CPUs: float64(o.CPUQuota) / period, Shm: min(o.MemoryLimit, sandbox.DefaultLimits.Shm)}
 }
 
 // spec returns the specification of a call's sandbox. If the daemon is killed, the next one removes
 // the sandbox after it was idle for a while.
 func (r *Runner) spec(image string) lifecycle.NewSpec {
-	return lifecycle.NewSpec{Image: image, Network: r.o.Network, Limits: r.o.limits(), Entrypoint: sandbox.EntrypointOff, TTL: forgotten, DeleteAfter: removeAfter}
+	return lifecycle.NewSpec{Image: image, Network: r.o.Network, Limits: r.o.limits(),
+		Entrypoint: sandbox.EntrypointOff, TTL: forgotten, DeleteAfter: removeAfter}
 }
 
 // Call runs code for p. Failures of the code are part of the Result. An error means that the call
@@ -263,8 +269,10 @@ func (c *call) remove(done func()) {
 		defer done()
 		ctx, cancel := context.WithTimeout(context.Background(), removal)
 		defer cancel()
-		if _, err := c.r.o.Hub.Remove(ctx, c.p, name); err != nil && !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, lifecycle.ErrClosed) {
-			c.r.log.Warn("sandbox of a call not removed; its ttl will stop it", "sandbox", name, "err", err)
+		if _, err := c.r.o.Hub.Remove(ctx, c.p, name); err != nil &&
+			!errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, lifecycle.ErrClosed) {
+			c.r.log.Warn("sandbox of a call not removed; its ttl will stop it", "sandbox", name,
+				"err", err)
 		}
 	})
 }
@@ -272,6 +280,7 @@ func (c *call) remove(done func()) {
 // allowed reports whether a package may be installed. names are its possible names.
 func (o *Options) allowed(names ...string) bool {
 	return slices.ContainsFunc(o.DependenciesWhitelist, func(allowed string) bool {
-		return allowed == "*" || slices.ContainsFunc(names, func(name string) bool { return sameName(allowed, name) })
+		return allowed == "*" || slices.ContainsFunc(
+			names, func(name string) bool { return sameName(allowed, name) })
 	})
 }

@@ -44,7 +44,8 @@ func TestAllowed(t *testing.T) {
 	for _, c := range []struct {
 		names []string
 		want  bool
-	}{{[]string{"sklearn", "scikit-learn"}, true}, {[]string{"PIL", "pillow"}, true}, {[]string{"numpy"}, false}, {[]string{"pil-low"}, false}} {
+	}{{[]string{"sklearn", "scikit-learn"}, true}, {[]string{"PIL", "pillow"}, true},
+		{[]string{"numpy"}, false}, {[]string{"pil-low"}, false}} {
 		if got := o.allowed(c.names...); got != c.want {
 			t.Errorf("%v: %v", c.names, got)
 		}
@@ -52,7 +53,8 @@ func TestAllowed(t *testing.T) {
 	if (&Options{}).allowed("six") {
 		t.Error("an empty list allows something")
 	}
-	for _, name := range []string{"", "-r", "a b", "x;y", "--index-url=x", "a\n", "git+https://x", "../x", strings.Repeat("x", 101), "x-"} {
+	for _, name := range []string{"", "-r", "a b", "x;y", "--index-url=x", "a\n", "git+https://x",
+		"../x", strings.Repeat("x", 101), "x-"} {
 		if IsPackage(name) {
 			t.Errorf("%q is taken for a package", name)
 		}
@@ -88,7 +90,8 @@ func TestOutput(t *testing.T) {
 		for at := 0; at < len(text); at += piece {
 			o.Write([]byte(text[at:min(len(text), at+piece)]))
 		}
-		if got := o.String(); got != "abcd\n[output truncated: 100 bytes dropped]\nwxyz" || !o.cut() {
+		if got := o.String(); got != "abcd\n[output truncated: 100 bytes dropped]\nwxyz" ||
+			!o.cut() {
 			t.Errorf("pieces of %d: %q", piece, got)
 		}
 	}
@@ -126,7 +129,8 @@ func TestFiles(t *testing.T) {
 		if err := f.root.WriteFile(filepath.Join(id, "0"), []byte(id), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.keep(&kept{id: id, owner: "alice", names: []string{"../x"}, size: size, until: now.Add(keepFiles)}, nil)
+		f.keep(&kept{id: id, owner: "alice", names: []string{"../x"}, size: size,
+			until: now.Add(keepFiles)}, nil)
 	}
 	has := func(owner, id, name string) bool {
 		file, err := f.open(owner, id, name)
@@ -136,7 +140,8 @@ func TestFiles(t *testing.T) {
 		return err == nil
 	}
 	add("one", 1)
-	if !has("alice", "one", "../x") || has("bob", "one", "../x") || has("alice", "one", "0") || has("alice", "one", "x") || has("alice", ".", "one/0") || has("alice", "two", "../x") {
+	if !has("alice", "one", "../x") || has("bob", "one", "../x") || has("alice", "one", "0") ||
+		has("alice", "one", "x") || has("alice", ".", "one/0") || has("alice", "two", "../x") {
 		t.Error("the file is not had by its name, or by another")
 	}
 	add("two", maxKept)
@@ -162,13 +167,15 @@ func TestFilesOfOthersStay(t *testing.T) {
 	until := time.Now().Add(time.Hour)
 	f.keep(&kept{id: "b0", owner: "bob", names: []string{"x"}, size: 1 << 20, until: until}, nil)
 	for i := range 12 {
-		f.keep(&kept{id: "a" + strconv.Itoa(i), owner: "alice", names: []string{"x"}, size: maxCallBytes, until: until}, nil)
+		f.keep(&kept{id: "a" + strconv.Itoa(i), owner: "alice", names: []string{"x"},
+			size: maxCallBytes, until: until}, nil)
 	}
 	var left []string
 	for _, k := range f.kept {
 		left = append(left, k.id)
 	}
-	if got, want := strings.Join(left, " "), "b0 a5 a6 a7 a8 a9 a10 a11"; got != want || f.size > maxKept {
+	if got, want := strings.Join(left, " "), "b0 a5 a6 a7 a8 a9 a10 a11"; got != want ||
+		f.size > maxKept {
 		t.Errorf("%s are left, with %d bytes; want %s", got, f.size, want)
 	}
 }

@@ -26,7 +26,8 @@ const (
 	workDir = "/code" // as in AgentRun
 	script  = "main.py"
 
-	lingering  = 50 * time.Millisecond // for output under way when the code has ended; processes that hold it open longer are killed
+	// For output under way when the code has ended; processes that hold it open longer are killed.
+	lingering  = 50 * time.Millisecond
 	killWithin = 5 * time.Second
 	maxAnswer  = 64 << 10
 	exitKilled = 128 + 9
@@ -61,9 +62,11 @@ func (b *conn) close() {
 // ask runs a command of the daemon and returns its output.
 func (b *conn) ask(ctx context.Context, command, input string) (string, error) {
 	out := &output{head: maxAnswer}
-	err := connect.Run(ctx, b.client, connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out})
+	err := connect.Run(ctx, b.client, connect.Command{Line: command,
+		Stdin: strings.NewReader(input), Stdout: out})
 	if _, ok := errors.AsType[*connect.ExitError](err); ok {
-		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "image cannot run Python: " + err.Error(),
+		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "image cannot run Python: " +
+			err.Error(),
 			Hint: "set agentrun.image to an image with python3 and pip"}
 	}
 	if err != nil {
@@ -106,14 +109,18 @@ func (b *conn) python(ctx context.Context, code string) (Result, error) {
 	input, env := code, "PYTHONUNBUFFERED=1 PYTHONUTF8=1"
 	place := fmt.Sprintf("head -c %d >%s", len(code), script)
 	if strings.Contains(code, "matplotlib") {
-		place += fmt.Sprintf(" && mkdir -p /tmp/.plots && head -c %d >/tmp/.plots/sandboxd_plots.py", len(plots))
+		place += fmt.Sprintf(
+			" && mkdir -p /tmp/.plots && head -c %d >/tmp/.plots/sandboxd_plots.py", len(plots))
 		input += plots
 		env += " MPLBACKEND=module://sandboxd_plots MPLCONFIGDIR=/tmp/.plots PYTHONPATH=/tmp/.plots"
 	}
-	command := fmt.Sprintf("mkdir -p %[1]s && cd %[1]s && %[2]s || { echo none >&2; exit 1; }\n%[3]s python3 %[4]s </dev/null 2>&1\n"+
-		`s=$?; for f in * .[!.]*; do case $f in %[4]s|'*'|'.[!.]*'|__pycache__) ;; *) echo files >&2; break;; esac; done; echo end >&2; exit $s`, workDir, place, env, script)
+	command := fmt.Sprintf(
+		"mkdir -p %[1]s && cd %[1]s && %[2]s || { echo none >&2; exit 1; }\n%[3]s python3 %[4]s "+
+			"</dev/null 2>&1\n"+
+			`s=$?; for f in * .[!.]*; do case $f in %[4]s|'*'|'.[!.]*'|__pycache__) ;; *) echo files >&2; break;; esac; done; echo end >&2; exit $s`, workDir, place, env, script)
 	out, said := &output{head: headBytes, tail: tailBytes}, &marks{end: make(chan struct{})}
-	running, err := connect.Start(ctx, b.client, connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out, Stderr: said})
+	running, err := connect.Start(ctx, b.client,
+		connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out, Stderr: said})
 	if err != nil {
 		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
 	}
@@ -127,7 +134,8 @@ func (b *conn) python(ctx context.Context, code string) (Result, error) {
 	case <-said.end:
 		select {
 		case err = <-ended:
-		case <-time.After(lingering): // background processes hold the output open: they end with the call
+		case <-time.After(lingering):
+			// background processes hold the output open: they end with the call
 			err = b.kill(ctx, ended)
 		}
 	case <-timer.C:
@@ -135,7 +143,8 @@ func (b *conn) python(ctx context.Context, code string) (Result, error) {
 		err = b.kill(ctx, ended)
 	}
 	if ctx.Err() != nil {
-		return Result{}, attach.CutOff(context.Cause(ctx), b.r.o.Hub.Public(context.Cause(ctx))) // the code has begun
+		// The code has begun.
+		return Result{}, attach.CutOff(context.Cause(ctx), b.r.o.Hub.Public(context.Cause(ctx)))
 	}
 	result := Result{Status: OK, Output: out.String(), Truncated: out.cut()}
 	exit, known := errors.AsType[*connect.ExitError](err)
@@ -256,5 +265,6 @@ func (o *output) String() string {
 	if n := o.leftOutLocked(); n > 0 {
 		text = fmt.Appendf(bytes.Clone(text), "\n[output truncated: %d bytes dropped]\n", n)
 	}
-	return strings.ToValidUTF8(string(append(text, o.last[max(0, len(o.last)-o.tail):]...)), "\uFFFD")
+	return strings.ToValidUTF8(string(append(text, o.last[max(0, len(o.last)-o.tail):]...)),
+		"\uFFFD")
 }

@@ -212,7 +212,8 @@ func (k *kept) copy(c *connect.Files, root *os.Root, name string, size int64) (i
 		return size, errUnread
 	}
 	defer from.Close()
-	to, err := root.OpenFile(filepath.Join(k.id, strconv.Itoa(len(k.names))), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	to, err := root.OpenFile(filepath.Join(k.id, strconv.Itoa(len(k.names))),
+		os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return size, errUnread
 	}

@@ -41,25 +41,37 @@ func (r *Runner) Routes(mux *http.ServeMux, api huma.API) {
 	answer := func(t reflect.Type) map[string]*huma.Response {
 		return map[string]*huma.Response{"200": {Description: "OK", Content: body(t)}}
 	}
-	api.OpenAPI().AddOperation(&huma.Operation{Method: http.MethodPost, Path: "/v1/run/", OperationID: "run-code", Summary: "Run Python", Tags: []string{"run"},
-		Description: "Runs code in a new sandbox, which is removed afterwards. Imported packages are installed if they are allowed. Compatible with AgentRun: " +
+	api.OpenAPI().AddOperation(&huma.Operation{Method: http.MethodPost, Path: "/v1/run/",
+		OperationID: "run-code", Summary: "Run Python", Tags: []string{"run"},
+		Description: "Runs code in a new sandbox, which is removed afterwards. Imported packages " +
+			"are installed if they are allowed. Compatible with AgentRun: " +
 			"if the code fails, the status is still 200.",
-		RequestBody: &huma.RequestBody{Required: true, Content: body(reflect.TypeFor[Code]())}, Responses: answer(reflect.TypeFor[Result]())})
-	api.OpenAPI().AddOperation(&huma.Operation{Method: http.MethodGet, Path: "/v1/health/", OperationID: "run-health", Summary: "Check that code can run", Tags: []string{"run"},
-		Description: "Runs a line of Python as a call does. Returns 503 if that fails.", Responses: answer(reflect.TypeFor[Health]())})
+		RequestBody: &huma.RequestBody{Required: true, Content: body(reflect.TypeFor[Code]())},
+		Responses:   answer(reflect.TypeFor[Result]())})
+	api.OpenAPI().AddOperation(&huma.Operation{Method: http.MethodGet, Path: "/v1/health/",
+		OperationID: "run-health", Summary: "Check that code can run", Tags: []string{"run"},
+		Description: "Runs a line of Python as a call does. Returns 503 if that fails.",
+		Responses:   answer(reflect.TypeFor[Health]())})
 	parameter := func(name string) *huma.Param {
-		return &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: "string"}}
+		return &huma.Param{Name: name, In: "path", Required: true,
+			Schema: &huma.Schema{Type: "string"}}
 	}
-	api.OpenAPI().AddOperation(&huma.Operation{Method: http.MethodGet, Path: "/v1/run/{id}/artifacts/{file}", OperationID: "run-artifact", Summary: "Get an artifact", Tags: []string{"run"},
-		Description: "A file that a call created, for the principal who made the call, for an hour. Supports Range. The URL is in the call's result.", Parameters: []*huma.Param{parameter("id"), parameter("file")},
-		Responses: map[string]*huma.Response{"200": {Description: "OK", Content: map[string]*huma.MediaType{"application/octet-stream": {}}}}})
+	api.OpenAPI().AddOperation(&huma.Operation{Method: http.MethodGet,
+		Path: "/v1/run/{id}/artifacts/{file}", OperationID: "run-artifact",
+		Summary: "Get an artifact", Tags: []string{"run"},
+		Description: "A file that a call created, for the principal who made the call, for an " +
+			"hour. Supports Range. The URL is in the call's result.",
+		Parameters: []*huma.Param{parameter("id"), parameter("file")},
+		Responses: map[string]*huma.Response{"200": {Description: "OK",
+			Content: map[string]*huma.MediaType{"application/octet-stream": {}}}}})
 }
 
 func (r *Runner) serveRun(w http.ResponseWriter, req *http.Request) {
 	var body Code
 	err := rest.Decode(w, req, &body)
 	if err == nil && body.Code == nil {
-		err = &wire.Error{Code: wire.CodeUsage, Message: "body: code is missing", Hint: `send {"code": "print(1)"}`}
+		err = &wire.Error{Code: wire.CodeUsage, Message: "body: code is missing",
+			Hint: `send {"code": "print(1)"}`}
 	}
 	if err != nil {
 		rest.Fail(w, req, r.o.Hub, err)
@@ -94,14 +106,16 @@ func (r *Runner) serveArtifact(w http.ResponseWriter, req *http.Request) {
 	name := req.PathValue("name")
 	f, err := r.files.open(rest.Principal(req.Context()).Name, req.PathValue("id"), name)
 	if err != nil {
-		rest.Fail(w, req, r.o.Hub, wire.Errorf(wire.CodeNotFound, "no such artifact; artifacts are kept for an hour"))
+		rest.Fail(w, req, r.o.Hub, wire.Errorf(wire.CodeNotFound,
+			"no such artifact; artifacts are kept for an hour"))
 		return
 	}
 	defer f.Close()
 	h := w.Header()
 	h.Set("Content-Type", mediaType(name))
 	// The file is not trusted: the browser must save it, not show it.
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(name)}))
+	h.Set("Content-Disposition", mime.FormatMediaType(
+		"attachment", map[string]string{"filename": path.Base(name)}))
 	http.ServeContent(w, req, "", time.Time{}, f)
 }
 

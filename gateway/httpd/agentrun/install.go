@@ -29,23 +29,31 @@ const (
 )
 
 // packageOf maps module names to package names where they differ.
-var packageOf = map[string]string{"attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless", "dateutil": "python-dateutil", "docx": "python-docx",
-	"dotenv": "python-dotenv", "Crypto": "pycryptodome", "fitz": "pymupdf", "git": "gitpython", "jwt": "pyjwt", "PIL": "pillow", "pptx": "python-pptx",
+var packageOf = map[string]string{"attr": "attrs", "bs4": "beautifulsoup4",
+	"cv2": "opencv-python-headless", "dateutil": "python-dateutil", "docx": "python-docx",
+	"dotenv": "python-dotenv", "Crypto": "pycryptodome", "fitz": "pymupdf", "git": "gitpython",
+	"jwt": "pyjwt", "PIL": "pillow", "pptx": "python-pptx",
 	"serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 
 // plain are common modules of the standard library. Code that imports only these needs no check by
 // Python.
-var plain = strings.Fields("__future__ abc array ast asyncio base64 bisect calendar cmath collections concurrent contextlib copy csv dataclasses datetime " +
-	"decimal difflib enum fractions functools glob hashlib heapq html io itertools json logging math operator os pathlib pickle platform pprint queue random re " +
-	"secrets shutil signal socket sqlite3 statistics string struct subprocess sys tempfile textwrap threading time timeit traceback types typing unicodedata " +
-	"urllib uuid xml zipfile zlib")
+var plain = strings.Fields(
+	"__future__ abc array ast asyncio base64 bisect calendar cmath collections concurrent " +
+		"contextlib copy csv dataclasses datetime " +
+		"decimal difflib enum fractions functools glob hashlib heapq html io itertools json " +
+		"logging " +
+		"math operator os pathlib pickle platform pprint queue random re " +
+		"secrets shutil signal socket sqlite3 statistics string struct subprocess sys tempfile " +
+		"textwrap threading time timeit traceback types typing unicodedata " +
+		"urllib uuid xml zipfile zlib")
 
 var (
 	importing = regexp.MustCompile(`\bimport\b`)
-	simple    = regexp.MustCompile(`^\s*(?:import\s+([\w.]+(?:\s*,\s*[\w.]+)*)|from\s+([\w.]+)\s+import\s+[\w\s,*]+)\s*(?:#.*)?$`)
-	names     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
-	packages  = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`) // PEP 508
-	notFound  = regexp.MustCompile(`No matching distribution found for ([A-Za-z0-9._-]+)`)
+	simple    = regexp.MustCompile(
+		`^\s*(?:import\s+([\w.]+(?:\s*,\s*[\w.]+)*)|from\s+([\w.]+)\s+import\s+[\w\s,*]+)\s*(?:#.*)?$`)
+	names    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
+	packages = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`) // PEP 508
+	notFound = regexp.MustCompile(`No matching distribution found for ([A-Za-z0-9._-]+)`)
 )
 
 // IsPackage reports whether name is a valid package name.
@@ -95,14 +103,16 @@ func (b *conn) missing(ctx context.Context, code string) ([]string, error) {
 		}
 	}
 	if len(all) > maxImports {
-		return nil, wire.Errorf(wire.CodeUsage, "too many missing modules: the code imports %d, the limit is %d", len(all), maxImports)
+		return nil, wire.Errorf(wire.CodeUsage,
+			"too many missing modules: the code imports %d, the limit is %d", len(all), maxImports)
 	}
 	return all, nil
 }
 
 // install returns an image with packages for the modules. If that fails because of the code, it
 // returns a Result.
-func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []string) (image string, no *Result, err error) {
+func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []string) (image string,
+	no *Result, err error) {
 	set := make(map[string]string) // module, by package
 	for _, m := range modules {
 		name := m
@@ -110,7 +120,8 @@ func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []str
 			name = known
 		}
 		if !r.o.allowed(m, name) {
-			return "", &Result{Output: "Dependency: " + m + " is not in the whitelist.", Status: Refused}, nil
+			return "", &Result{Output: "Dependency: " + m + " is not in the whitelist.",
+				Status: Refused}, nil
 		}
 		set[name] = m
 	}
@@ -131,26 +142,32 @@ func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []str
 		if _, said, ok := strings.Cut(why, ": exit code "); ok { // pip's output
 			why = strings.ReplaceAll(said[strings.IndexByte(said, ':')+1:], "; ", "\n")
 		}
-		return "", &Result{Output: "Failed to install dependency " + which + "\n" + strings.TrimSpace(why) + "\n", Status: Failed}, nil
+		return "", &Result{Output: "Failed to install dependency " + which + "\n" +
+			strings.TrimSpace(why) + "\n", Status: Failed}, nil
 	}
 	return image, nil, err
 }
 
 // prepare builds the image with these packages for p, or finds an existing one.
-func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []string) (string, error) {
+func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []string) (string,
+	error) {
 	done, err := r.alone(ctx, p.Name+"\x00"+strings.Join(wanted, "\x00"))
 	if err != nil {
 		return "", err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeoutCause(ctx, min(installAtMost, time.Duration(len(wanted))*installWithin),
-		wire.Errorf(wire.CodeUnavailable, "installation of %s timed out", strings.Join(wanted, ", ")))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx, min(installAtMost, time.Duration(len(wanted))*installWithin),
+		wire.Errorf(wire.CodeUnavailable, "installation of %s timed out",
+			strings.Join(wanted, ", ")))
 	defer cancel()
 	// The limits of code do not apply: pip needs more memory than many programs. Its network is
 	// limited to InstallFrom.
-	spec := lifecycle.NewSpec{Image: r.o.Image, Network: sandbox.NetworkAllowlist, Allow: r.o.InstallFrom, Entrypoint: sandbox.EntrypointOff,
+	spec := lifecycle.NewSpec{Image: r.o.Image, Network: sandbox.NetworkAllowlist,
+		Allow: r.o.InstallFrom, Entrypoint: sandbox.EntrypointOff,
 		TTL: installAtMost, DeleteAfter: removeAfter,
-		Setup: []string{"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-cache-dir --no-input --disable-pip-version-check " +
+		Setup: []string{"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip " +
+			"install --quiet --no-cache-dir --no-input --disable-pip-version-check " +
 			"--prefer-binary --retries 2 --timeout 30 " + strings.Join(wanted, " ")}}
 	image, err := r.o.Hub.Prepare(ctx, p, spec, nil)
 	if err != nil && ctx.Err() != nil {

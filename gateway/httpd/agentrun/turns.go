@@ -41,7 +41,9 @@ func (t *turns) take(ctx context.Context, who string) (done func(), err error) {
 	}
 	if own >= t.waiting {
 		t.mu.Unlock()
-		return nil, &wire.Error{Code: wire.CodeLimitQuota, Message: fmt.Sprintf("too many waiting calls: %d of %s", own, who), Hint: "try again later, or raise agentrun.parallel"}
+		return nil, &wire.Error{Code: wire.CodeLimitQuota,
+			Message: fmt.Sprintf("too many waiting calls: %d of %s", own, who),
+			Hint:    "try again later, or raise agentrun.parallel"}
 	}
 	me := &turn{who: who, may: make(chan struct{})}
 	t.queue = append(t.queue, me)

@@ -61,7 +61,8 @@ func TestTurnsEnd(t *testing.T) {
 		}
 		synctest.Wait()
 		e := new(wire.Error)
-		if _, err := all.take(t.Context(), "alice"); !errors.As(err, &e) || e.Code != wire.CodeLimitQuota {
+		if _, err := all.take(t.Context(), "alice"); !errors.As(err, &e) ||
+			e.Code != wire.CodeLimitQuota {
 			t.Errorf("one more: %v", err)
 		}
 		cancel()

@@ -25,7 +25,8 @@ const (
 	sandboxHeader = "E2b-Sandbox-Id"
 	portHeader    = "E2b-Sandbox-Port"
 	accessHeader  = "X-Access-Token"
-	trafficHeader = "E2b-Traffic-Access-Token" // carries the same token; SDKs send only this one for contexts of the code interpreter
+	// Carries the same token; SDKs send only this one for contexts of the code interpreter.
+	trafficHeader = "E2b-Traffic-Access-Token"
 )
 
 // access decides who may use a sandbox.
@@ -44,7 +45,8 @@ func (ac *access) Access(id, by string) string {
 }
 
 // envdPaths are the paths of requests to a sandbox. Other paths manage sandboxes.
-var envdPaths = append([]string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/", "/metrics", "/envs", "/init"}, interpreterPaths...)
+var envdPaths = append([]string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/",
+	"/metrics", "/envs", "/init"}, interpreterPaths...)
 
 // interpreterPaths are the paths of the code interpreter.
 var interpreterPaths = []string{"/execute", "/contexts"}
@@ -79,7 +81,8 @@ func (ac *access) Admit(r *http.Request) (t token.Token, live context.Context, e
 		shown = r.Header.Get(trafficHeader)
 	}
 	if shown == "" {
-		return t, nil, &apiError{http.StatusUnauthorized, "access token required in " + accessHeader + "; Sandbox.create and Sandbox.connect return it"}
+		return t, nil, &apiError{http.StatusUnauthorized, "access token required in " +
+			accessHeader + "; Sandbox.create and Sandbox.connect return it"}
 	}
 	by, _, _ := strings.Cut(strings.TrimPrefix(shown, accessPrefix), "_")
 	t, live, denied := ac.tokens.ByID(by)
@@ -111,7 +114,8 @@ func notFound(name string) error {
 
 // mine returns p's own sandbox called name. Shared sandboxes are not found: this API is for
 // owners.
-func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (lifecycle.Info, error) {
+func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (lifecycle.Info,
+	error) {
 	info, err := ac.hub.Get(ctx, p, name)
 	if err == nil && info.Owner != p.Name {
 		err = wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
@@ -131,7 +135,8 @@ func (ps *places) target(r *http.Request) (*visit, error) {
 		return nil, err
 	}
 	if info.State != lifecycle.Running {
-		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; resume it with Sandbox.connect"}
+		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name +
+			" was not found: it is " + string(info.State) + "; resume it with Sandbox.connect"}
 	}
 	pl := ps.place(info)
 	if pl == nil {
@@ -147,7 +152,8 @@ func (ps *places) target(r *http.Request) (*visit, error) {
 // mayWork denies principals that are read-only: an access token allows more.
 func mayWork(p gateway.Principal) error {
 	if p.Rights == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: "this token is read-only", Hint: "create one without --watch"}
+		return &wire.Error{Code: wire.CodeDenied, Message: "this token is read-only",
+			Hint: "create one without --watch"}
 	}
 	return nil
 }

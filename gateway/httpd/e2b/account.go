@@ -38,9 +38,11 @@ func (lk *link) as(name string) (account, error) {
 	})
 	switch {
 	case err != nil || found.name == "" || found.home == "":
-		return account{}, &apiError{401, "invalid username: " + strconv.QuoteToASCII(cutText(name, 64)) + " is not an account of this sandbox"}
+		return account{}, &apiError{401, "invalid username: " +
+			strconv.QuoteToASCII(cutText(name, 64)) + " is not an account of this sandbox"}
 	case lk.account.uid != 0:
-		return account{}, &apiError{401, "invalid username: this sandbox runs as " + lk.account.name + ", which cannot act as " + strconv.QuoteToASCII(cutText(name, 64))}
+		return account{}, &apiError{401, "invalid username: this sandbox runs as " +
+			lk.account.name + ", which cannot act as " + strconv.QuoteToASCII(cutText(name, 64))}
 	}
 	return found, nil
 }

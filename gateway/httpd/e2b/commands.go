@@ -67,7 +67,8 @@ func noProcess(sel selector) error {
 
 // startProcess starts a command and streams its output until it ends. The command keeps running
 // when the client disconnects. The deadline of the call kills it, with or without a client.
-func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequest, say *sender[said]) error {
+func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequest,
+	say *sender[said]) error {
 	if req.PTY != nil {
 		return pa.terminals.startTerminal(ctx, v, req, say)
 	}
@@ -83,7 +84,8 @@ func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequ
 }
 
 // connectProcess streams the output of a process from now on.
-func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected, say *sender[said]) error {
+func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected,
+	say *sender[said]) error {
 	if isTerminal(req.Process) {
 		return pa.terminals.connectTerminal(ctx, v, req.Process, say)
 	}
@@ -142,7 +144,8 @@ func (pa *processAPI) update(ctx context.Context, v *visit, req *updateRequest) 
 		}
 		return nil, invalid("process %d has no terminal", req.Process.PID)
 	}
-	return &empty{}, pa.terminals.resize(ctx, v, req.Process, int(req.PTY.Size.Cols), int(req.PTY.Size.Rows))
+	return &empty{}, pa.terminals.resize(ctx, v, req.Process, int(req.PTY.Size.Cols),
+		int(req.PTY.Size.Rows))
 }
 
 type inputRequest struct {
@@ -177,7 +180,8 @@ type inputEvent struct {
 	Keepalive *empty `json:"keepalive"`
 }
 
-func (pa *processAPI) streamInput(ctx context.Context, v *visit, in *connect.ClientStream[inputEvent]) error {
+func (pa *processAPI) streamInput(ctx context.Context, v *visit,
+	in *connect.ClientStream[inputEvent]) error {
 	leave, err := v.stream()
 	if err != nil {
 		return err
@@ -209,7 +213,8 @@ type signalRequest struct {
 	Signal string `json:"signal"`
 }
 
-func (pa *processAPI) sendSignal(ctx context.Context, v *visit, req *signalRequest) (*empty, error) {
+func (pa *processAPI) sendSignal(ctx context.Context, v *visit, req *signalRequest) (*empty,
+	error) {
 	name, ok := map[string]string{"SIGNAL_SIGKILL": "KILL", "SIGNAL_SIGTERM": "TERM"}[req.Signal]
 	if !ok {
 		return nil, invalid("signal must be SIGNAL_SIGKILL or SIGNAL_SIGTERM")
@@ -242,7 +247,8 @@ func (pa *processAPI) closeStdin(ctx context.Context, v *visit, req *selected) (
 		return nil, context.Cause(ctx)
 	}
 	if err := p.ch.CloseWrite(); err != nil {
-		return nil, &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("the input of process %d is closed", p.pid)}
+		return nil, &wire.Error{Code: wire.CodeNotFound,
+			Message: fmt.Sprintf("the input of process %d is closed", p.pid)}
 	}
 	return &empty{}, nil
 }

@@ -94,14 +94,15 @@ type newSandbox struct {
 
 // made describes a sandbox to the caller who created it or connects to it.
 type made struct {
-	ID          string  `json:"sandboxID"`
-	Template    string  `json:"templateID"`
-	Alias       string  `json:"alias"`
-	Client      string  `json:"clientID"`
-	EnvdVersion string  `json:"envdVersion"`
-	Access      string  `json:"envdAccessToken,omitempty"` // empty for read-only callers
-	Traffic     *string `json:"trafficAccessToken"`        // the same token; some requests to the code interpreter send only this one
-	Domain      string  `json:"domain"`
+	ID          string `json:"sandboxID"`
+	Template    string `json:"templateID"`
+	Alias       string `json:"alias"`
+	Client      string `json:"clientID"`
+	EnvdVersion string `json:"envdVersion"`
+	Access      string `json:"envdAccessToken,omitempty"` // empty for read-only callers
+	// The same token; some requests to the code interpreter send only this one.
+	Traffic *string `json:"trafficAccessToken"`
+	Domain  string  `json:"domain"`
 }
 
 // listed is a sandbox in a list.
@@ -127,7 +128,8 @@ const clientID = "sandboxd"
 
 func (cp *controlPlane) madeOf(r *http.Request, i lifecycle.Info) made {
 	template := cmp.Or(i.Labels[templateLabel], i.ShortImage())
-	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Domain: portsDomain}
+	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID,
+		EnvdVersion: envdVersion, Domain: portsDomain}
 	if mayWork(rest.Principal(r.Context())) == nil {
 		m.Access = cp.access.Access(i.ID, rest.Caller(r.Context()).ID)
 		m.Traffic = &m.Access
@@ -139,9 +141,13 @@ func (cp *controlPlane) madeOf(r *http.Request, i lifecycle.Info) made {
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (cp *controlPlane) listedOf(r *http.Request, i lifecycle.Info) listed {
-	l := listed{made: cp.madeOf(r, i), Started: i.Created.UTC(), End: never, CPUs: int(max(1, i.Limits.CPUs)), MemoryMB: i.Limits.Memory >> 20, DiskMB: i.Limits.Disk >> 20,
-		State: "running", Metadata: maps.Clone(i.Labels)}
-	maps.DeleteFunc(l.Metadata, func(key, _ string) bool { return strings.HasPrefix(key, ownLabels) })
+	l := listed{made: cp.madeOf(r, i), Started: i.Created.UTC(), End: never,
+		CPUs: int(max(1, i.Limits.CPUs)), MemoryMB: i.Limits.Memory >> 20,
+		DiskMB: i.Limits.Disk >> 20,
+		State:  "running", Metadata: maps.Clone(i.Labels)}
+	maps.DeleteFunc(l.Metadata, func(key, _ string) bool {
+		return strings.HasPrefix(key, ownLabels)
+	})
 	if l.Metadata == nil {
 		l.Metadata = map[string]string{}
 	}
@@ -200,9 +206,13 @@ func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
 		if !slices.Contains(known, defaultTemplate) {
 			known = append([]string{defaultTemplate}, known...)
 		}
-		return none, &apiError{http.StatusNotFound, fmt.Sprintf("template %.64q not found; available: %s (add images to the key e2b.templates as NAME=IMAGE)", ask.Template, strings.Join(known, ", "))}
+		return none, &apiError{http.StatusNotFound,
+			fmt.Sprintf(
+				"template %.64q not found; available: %s (add images to the key e2b.templates as "+
+					"NAME=IMAGE)", ask.Template, strings.Join(known, ", "))}
 	}
-	for name, value := range map[string]jsontext.Value{"autoResume": ask.AutoResume, "mcp": ask.MCP, "iam": ask.IAM, "volumeMounts": ask.Volumes} {
+	for name, value := range map[string]jsontext.Value{"autoResume": ask.AutoResume, "mcp": ask.MCP,
+		"iam": ask.IAM, "volumeMounts": ask.Volumes} {
 		switch string(value) {
 		case "", "null", "[]", "{}", `{"enabled":false}`:
 		default:
@@ -216,7 +226,8 @@ func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
 	if err != nil {
 		return none, err
 	}
-	spec := lifecycle.NewSpec{Image: image, End: end, Labels: map[string]string{templateLabel: ask.Template}}
+	spec := lifecycle.NewSpec{Image: image, End: end,
+		Labels: map[string]string{templateLabel: ask.Template}}
 	for key, value := range ask.Metadata {
 		if strings.HasPrefix(key, ownLabels) {
 			return none, invalid("metadata: keys that begin with %s are reserved", ownLabels)
@@ -229,12 +240,16 @@ func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
 	switch allow, deny := ask.Network.AllowOut, ask.Network.DenyOut; {
 	case ask.Internet != nil && !*ask.Internet && len(allow) == 0:
 		spec.Network = sandbox.NetworkNone
-	case len(allow) > 0 && (slices.Contains(deny, "0.0.0.0/0") || ask.Internet != nil && !*ask.Internet):
+	case len(allow) > 0 && (slices.Contains(deny, "0.0.0.0/0") || ask.Internet != nil &&
+		!*ask.Internet):
 		spec.Network, spec.Allow = sandbox.NetworkAllowlist, allow
 	case len(deny) == 1 && deny[0] == "0.0.0.0/0":
 		spec.Network = sandbox.NetworkNone
 	case len(allow) > 0 || len(deny) > 0:
-		return none, invalid("network: allowOut requires denyOut 0.0.0.0/0; other denyOut values are not supported")
+		return none,
+			invalid(
+				"network: allowOut requires denyOut 0.0.0.0/0; other denyOut values are not " +
+					"supported")
 	case ask.Internet != nil:
 		spec.Network = sandbox.NetworkFiltered
 	}
@@ -246,9 +261,11 @@ func endAfter(seconds *int64, pause bool) (lifecycle.End, error) {
 	d := defaultTimeout
 	if seconds != nil {
 		if *seconds < 0 || *seconds > int64(maxTimeout/time.Second) {
-			return lifecycle.End{}, invalid("timeout: %d is not between 0 and %d seconds", *seconds, int64(maxTimeout/time.Second))
+			return lifecycle.End{}, invalid("timeout: %d is not between 0 and %d seconds", *seconds,
+				int64(maxTimeout/time.Second))
 		}
-		d = max(time.Duration(*seconds)*time.Second, 10*time.Millisecond) // 0 means now, which the hub would reject
+		// 0 means now, which the hub would reject.
+		d = max(time.Duration(*seconds)*time.Second, 10*time.Millisecond)
 	}
 	return lifecycle.End{At: time.Now().Add(d).Truncate(time.Millisecond), Pause: pause}, nil
 }
@@ -291,7 +308,8 @@ func (cp *controlPlane) kill(w http.ResponseWriter, r *http.Request) error {
 // lasting is a request that sets the remaining lifetime of a sandbox.
 type lasting struct {
 	Timeout *int64 `json:"timeout"`
-	Memory  *bool  `json:"memory"` // connect: resume a paused sandbox, or restart it. pause: keep its memory
+	// connect: resume a paused sandbox, or restart it. pause: keep its memory
+	Memory *bool `json:"memory"`
 }
 
 func (cp *controlPlane) setTimeout(w http.ResponseWriter, r *http.Request) error {
@@ -373,7 +391,8 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if info.State != lifecycle.Running {
-		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is already " + string(info.State)}
+		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is already " +
+			string(info.State)}
 	}
 	act := cp.hub.Pause
 	if ask.Memory != nil && !*ask.Memory {
@@ -383,7 +402,8 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if info.End != nil {
-		if _, err := cp.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name, lifecycle.End{Pause: info.End.Pause}); err != nil {
+		if _, err := cp.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name,
+			lifecycle.End{Pause: info.End.Pause}); err != nil {
 			return err
 		}
 	}
@@ -417,7 +437,9 @@ func (cp *controlPlane) metrics(w http.ResponseWriter, r *http.Request) error {
 	all := []metric{}
 	if d.Used != nil {
 		now := time.Now().UTC()
-		m := metric{Time: now, Unix: now.Unix(), CPUs: int(max(1, info.Limits.CPUs)), Mem: d.Used.Memory, MemAll: info.Limits.Memory, Disk: d.Used.Disk, DiskAll: info.Limits.Disk}
+		m := metric{Time: now, Unix: now.Unix(), CPUs: int(max(1, info.Limits.CPUs)),
+			Mem: d.Used.Memory, MemAll: info.Limits.Memory, Disk: d.Used.Disk,
+			DiskAll: info.Limits.Disk}
 		if ran := now.Sub(info.Since).Milliseconds(); ran > 0 && info.Limits.CPUs > 0 {
 			m.CPUPct = 100 * float64(d.Used.CPUms) / float64(ran) / info.Limits.CPUs
 		}

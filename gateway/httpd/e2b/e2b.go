@@ -55,10 +55,13 @@ func New(o Options) (*Server, error) {
 	if o.Hub == nil || o.Tokens == nil || o.Kernels == nil || len(o.Secret) < 32 {
 		return nil, errors.New("e2b: Hub, Tokens, Kernels and a Secret of 32 bytes are required")
 	}
-	s := &Server{hub: o.Hub, access: &access{hub: o.Hub, tokens: o.Tokens, secret: o.Secret}, problems: &problems{o.Hub}}
+	s := &Server{hub: o.Hub, access: &access{hub: o.Hub, tokens: o.Tokens, secret: o.Secret},
+		problems: &problems{o.Hub}}
 	s.places = newPlaces(o.Hub, s.access, s.problems)
-	s.control = &controlPlane{hub: o.Hub, access: s.access, problems: s.problems, templates: maps.Clone(o.Templates)}
-	s.interpreter = &interpreter{hub: o.Hub, kernels: o.Kernels, problems: s.problems, places: s.places}
+	s.control = &controlPlane{hub: o.Hub, access: s.access, problems: s.problems,
+		templates: maps.Clone(o.Templates)}
+	s.interpreter = &interpreter{hub: o.Hub, kernels: o.Kernels, problems: s.problems,
+		places: s.places}
 	return s, nil
 }
 
@@ -70,7 +73,8 @@ func (s *Server) Handler() http.Handler {
 	s.envd(mux)
 	s.interpreter.routes(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.problems.fail(w, r, &apiError{http.StatusNotImplemented, r.Method + " " + strings.TrimPrefix(r.URL.Path, Prefix) + " is not supported"})
+		s.problems.fail(w, r, &apiError{http.StatusNotImplemented,
+			r.Method + " " + strings.TrimPrefix(r.URL.Path, Prefix) + " is not supported"})
 	})
 	return http.StripPrefix(Prefix, mux)
 }

@@ -45,13 +45,15 @@ var rpcErrors = connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader(
 
 // fail answers with err. A client that has disconnected gets nothing.
 func (pr *problems) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
+	if errors.Is(r.Context().Err(), context.Canceled) &&
+		errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
 	e := pr.apiErrorOf(err)
 	// Except for 502: the SDKs recognize an ended sandbox by the status, as from a proxy in front
 	// of envd. The SDK for JavaScript shows the text of no other answer to a call.
-	call := strings.Contains(r.URL.Path, "/process.Process/") || strings.Contains(r.URL.Path, "/filesystem.Filesystem/")
+	call := strings.Contains(r.URL.Path, "/process.Process/") ||
+		strings.Contains(r.URL.Path, "/filesystem.Filesystem/")
 	if call && e.Code != http.StatusBadGateway && rpcErrors.IsSupported(r) {
 		_ = rpcErrors.Write(w, r, connect.NewError(codeOf(e.Code), e)) // the client may be gone
 		return
@@ -69,14 +71,16 @@ func (pr *problems) rpcError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, new(*connect.Error)), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, new(*connect.Error)), errors.Is(err, context.Canceled),
+		errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, fs.ErrNotExist):
 		return connect.NewError(connect.CodeNotFound, errors.New("no such file or directory"))
 	case errors.Is(err, fs.ErrPermission):
 		return connect.NewError(connect.CodePermissionDenied, errors.New("permission denied"))
 	}
-	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) || errors.Is(err, token.ErrUnbacked) {
+	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) ||
+		errors.Is(err, token.ErrUnbacked) {
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	}
 	if e, ok := errors.AsType[*apiError](err); ok {
@@ -92,7 +96,8 @@ func (pr *problems) rpcError(err error) error {
 	case wire.CodeKeyboardHeld, wire.CodeNotPrompt:
 		code = connect.CodeFailedPrecondition
 	case wire.CodeLost:
-		if code = connect.CodeUnavailable; e.Reason != "" { // it may have run, and clients repeat after unavailable
+		// It may have run, and clients repeat after unavailable.
+		if code = connect.CodeUnavailable; e.Reason != "" {
 			code = connect.CodeAborted
 		}
 	case wire.CodeUnavailable:
@@ -114,7 +119,8 @@ func codeOf(status int) connect.Code {
 		return connect.CodeNotFound
 	case http.StatusConflict:
 		return connect.CodeAlreadyExists
-	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge, http.StatusInsufficientStorage:
+	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge,
+		http.StatusInsufficientStorage:
 		return connect.CodeResourceExhausted
 	case http.StatusNotImplemented:
 		return connect.CodeUnimplemented

@@ -30,7 +30,8 @@ type execution struct {
 // execute runs code and streams what it does, a JSON object on each line. Calls of one context
 // wait for each other. When the client disconnects, as the SDKs do at their timeout, its code is
 // interrupted.
-func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
+	in *kernels.Lease) error {
 	var ask execution
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
@@ -40,7 +41,8 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	for key, value := range ask.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
-			return &apiError{http.StatusNotFound, fmt.Sprintf("env_vars: %.64q is not a valid variable", key)}
+			return &apiError{http.StatusNotFound,
+				fmt.Sprintf("env_vars: %.64q is not a valid variable", key)}
 		}
 	}
 	leave, err := v.stream()
@@ -77,7 +79,8 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	record := ip.hub.Relay.Recorder(v.who, v.name)
 	t.begin()
-	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Passing: true, Output: t.output})
+	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true,
+		Passing: true, Output: t.output})
 	nb.ready = time.Now()
 	if res.Ended != agent.EndedDone || res.Fresh || res.Restart {
 		nb.ready = time.Time{} // the next kernel must change to its directory again
@@ -86,13 +89,15 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	if !res.OK {
 		exit = 1
 	}
-	record(gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
+	record(gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit,
+		Bytes: t.bytes})
 	t.end(res, err)
 	return nil
 }
 
 // withEnv sets variables of the kernel until undo is called.
-func withEnv(ctx context.Context, c *python.Context, env map[string]string) (undo func(), err error) {
+func withEnv(ctx context.Context, c *python.Context, env map[string]string) (undo func(),
+	err error) {
 	run := func(ctx context.Context, code string) (python.Result, error) {
 		ctx, cancel := context.WithTimeout(ctx, prepareTime)
 		defer cancel()
@@ -103,7 +108,8 @@ func withEnv(ctx context.Context, c *python.Context, env map[string]string) (und
 	case err != nil:
 		return nil, err
 	case !res.OK:
-		return nil, wire.Errorf(wire.CodeUnavailable, "env_vars: context %s: %s", c.Name(), cmp.Or(res.Why, string(res.Ended)))
+		return nil, wire.Errorf(wire.CodeUnavailable, "env_vars: context %s: %s", c.Name(),
+			cmp.Or(res.Why, string(res.Ended)))
 	}
 	// Undo also after a disconnect. A kernel that died has no variables left.
 	return func() { _, _ = run(context.WithoutCancel(ctx), cell(unsetEnv, map[string]any{})) }, nil
@@ -133,8 +139,10 @@ type (
 
 // formats maps MIME types to the SDKs' names. Other types are returned as extra.
 var formats = map[string]string{
-	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg",
-	"application/pdf": "pdf", "text/latex": "latex", "application/javascript": "javascript", "application/json": "json",
+	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg",
+	"image/png": "png", "image/jpeg": "jpeg",
+	"application/pdf": "pdf", "text/latex": "latex", "application/javascript": "javascript",
+	"application/json": "json",
 }
 
 // shown converts a result for the SDKs.
@@ -152,7 +160,8 @@ func shown(o python.Output) map[string]any {
 		}
 	}
 	// E2B shows a string itself, not Python's literal.
-	if text, ok := line["text"].(string); ok && len(text) > 1 && text[0] == '\'' && text[len(text)-1] == '\'' {
+	if text, ok := line["text"].(string); ok && len(text) > 1 && text[0] == '\'' &&
+		text[len(text)-1] == '\'' {
 		line["text"] = text[1 : len(text)-1]
 	}
 	line["extra"] = extra
@@ -191,7 +200,8 @@ func (t *outputWriter) line(v any) {
 	lines := json.NewEncoder(&text)
 	lines.SetEscapeHTML(false)
 	err := lines.Encode(v)
-	for late := time.Now().Add(slack + time.Duration(text.Len()/slowest)*time.Second); err == nil && text.Len() > 0; {
+	for late := time.Now().Add(slack + time.Duration(text.Len()/slowest)*time.Second); err == nil &&
+		text.Len() > 0; {
 		if _, err = t.w.Write(text.Next(pieces)); err == nil && time.Now().After(late) {
 			err = errSlow
 		}
@@ -220,9 +230,12 @@ func (t *outputWriter) output(o python.Output) {
 
 // end writes how the execution ended.
 func (t *outputWriter) end(res python.Result, err error) {
-	note := func(text string) { t.line(printed{"stderr", "sandboxd: " + text + "\n", time.Now().UnixNano()}) }
+	note := func(text string) {
+		t.line(printed{"stderr", "sandboxd: " + text + "\n", time.Now().UnixNano()})
+	}
 	if res.Dropped > 0 {
-		note(fmt.Sprintf("%d outputs dropped: larger than 32 MiB, or no memory left for large ones", res.Dropped))
+		note(fmt.Sprintf("%d outputs dropped: larger than 32 MiB, or no memory left for large ones",
+			res.Dropped))
 	}
 	if res.Fresh {
 		note("the code ran in a new kernel: the state of earlier calls is lost")
@@ -231,9 +244,11 @@ func (t *outputWriter) end(res python.Result, err error) {
 	case err != nil:
 		t.line(raised{"error", "ExecutionInterrupted", "the call ended before its code did", ""})
 	case res.Ended == agent.EndedDead:
-		t.line(raised{"error", "KernelDied", res.Why + ": the state of earlier calls is lost, and the next call gets a new kernel", ""})
+		t.line(raised{"error", "KernelDied", res.Why +
+			": the state of earlier calls is lost, and the next call gets a new kernel", ""})
 	case res.Ended == agent.EndedDeadline:
-		t.line(raised{"error", "ExecutionTimeout", fmt.Sprintf("the code ran for %v and was interrupted", maxRun), ""})
+		t.line(raised{"error", "ExecutionTimeout",
+			fmt.Sprintf("the code ran for %v and was interrupted", maxRun), ""})
 	}
 	if res.Count > 0 {
 		t.line(counted{"number_of_executions", res.Count})

@@ -69,7 +69,8 @@ func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
 	defer f.Close()
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(p)}))
+	h.Set("Content-Disposition", mime.FormatMediaType(
+		"attachment", map[string]string{"filename": path.Base(p)}))
 	h.Set("Last-Modified", info.ModTime().UTC().Format(http.TimeFormat))
 	limit := info.Size()
 	if limit > 0 { // files of /proc have no size
@@ -89,7 +90,8 @@ func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
 // faster.
 const filesAtOnce = 16
 
-var filesOptions = []sftp.ClientOption{sftp.UseConcurrentWrites(true), sftp.MaxConcurrentRequestsPerFile(filesAtOnce)}
+var filesOptions = []sftp.ClientOption{sftp.UseConcurrentWrites(true),
+	sftp.MaxConcurrentRequestsPerFile(filesAtOnce)}
 
 var errFull = errors.New("the file grew during the download")
 
@@ -120,7 +122,8 @@ func (fa *fileAPI) upload(w http.ResponseWriter, r *http.Request) {
 
 func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, error) {
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
-		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Encoding: compressed uploads are not supported"}
+		return nil, &apiError{http.StatusUnsupportedMediaType,
+			"Content-Encoding: compressed uploads are not supported"}
 	}
 	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Metadata-") {
@@ -148,7 +151,8 @@ func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, e
 	case err == nil && kind == "multipart/form-data" && params["boundary"] != "":
 		r.Body = io.NopCloser(body)
 	default:
-		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Type must be multipart/form-data or application/octet-stream"}
+		return nil, &apiError{http.StatusUnsupportedMediaType,
+			"Content-Type must be multipart/form-data or application/octet-stream"}
 	}
 	parts, err := r.MultipartReader()
 	if err != nil {
@@ -269,7 +273,8 @@ func (b *arriving) Read(p []byte) (int, error) {
 }
 
 func tooLarge(limit int64) error {
-	return &apiError{http.StatusInsufficientStorage, fmt.Sprintf("upload larger than the sandbox's disk limit (%d bytes)", limit)}
+	return &apiError{http.StatusInsufficientStorage,
+		fmt.Sprintf("upload larger than the sandbox's disk limit (%d bytes)", limit)}
 }
 
 // arrival converts an error from reading a body.
@@ -293,13 +298,15 @@ func fileError(err error) error {
 	case errors.Is(err, connect.ErrEntries):
 		return &apiError{http.StatusTooManyRequests, cutText(text, 500)}
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost):
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the sandbox's file server does not answer"}
+		return &wire.Error{Code: wire.CodeUnavailable,
+			Message: "the sandbox's file server does not answer"}
 	case errors.Is(err, fs.ErrNotExist):
 		return &apiError{http.StatusNotFound, cutText(text, 500)}
 	case errors.Is(err, fs.ErrPermission):
 		return &apiError{http.StatusForbidden, cutText(text, 500)}
 	case strings.Contains(text, "no space left"), strings.Contains(text, "quota exceeded"):
-		return &apiError{http.StatusInsufficientStorage, "not enough disk space: " + cutText(text, 500)}
+		return &apiError{http.StatusInsufficientStorage, "not enough disk space: " +
+			cutText(text, 500)}
 	case errors.As(err, new(*sftp.StatusError)):
 		return invalid("%s", cutText(text, 500))
 	}

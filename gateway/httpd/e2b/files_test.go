@@ -31,7 +31,8 @@ func TestDownloadAtOnce(t *testing.T) {
 		synctest.Wait()
 		_ = files.Close()
 		synctest.Wait()
-		if most := filesAtOnce + 1; asked < 2 || asked > most { // the client requests one piece before that
+		// The client requests one piece before that.
+		if most := filesAtOnce + 1; asked < 2 || asked > most {
 			t.Errorf("%d pieces are asked for at once, want several, and at most %d", asked, most)
 		}
 	})
@@ -57,7 +58,8 @@ func serveEndless(rw io.ReadWriter) (reads int) {
 		case open:
 			answer = append(append([]byte{handle}, rest[:4]...), 0, 0, 0, 1, 'h')
 		case fstat, stat:
-			answer = append(append([]byte{attrs}, rest[:4]...), 0, 0, 0, 5) // size and permissions follow
+			// Size and permissions follow.
+			answer = append(append([]byte{attrs}, rest[:4]...), 0, 0, 0, 5)
 			answer = binary.BigEndian.AppendUint64(answer, 1<<40)
 			answer = binary.BigEndian.AppendUint32(answer, 0o100644)
 		case read:
@@ -66,7 +68,8 @@ func serveEndless(rw io.ReadWriter) (reads int) {
 		default:
 			continue
 		}
-		if _, err := rw.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...)); err != nil {
+		if _, err := rw.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))),
+			answer...)); err != nil {
 			return reads
 		}
 	}

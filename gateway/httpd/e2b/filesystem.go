@@ -53,7 +53,8 @@ type entryAnswer struct {
 }
 
 // on resolves a request's path and account, and calls f with them and the connection.
-func (v *visit) on(ctx context.Context, p string, f func(lk *link, a account, p string) error) error {
+func (v *visit) on(ctx context.Context, p string,
+	f func(lk *link, a account, p string) error) error {
 	lk, a, err := v.asUser(ctx)
 	if err != nil {
 		return err
@@ -77,7 +78,9 @@ func (lk *link) entry(p string, n names) (entry, error) {
 }
 
 func (lk *link) entryOf(p string, info fs.FileInfo, n names) entry {
-	e := entry{Name: path.Base(p), Type: typeOf(info), Path: p, Size: info.Size(), Mode: uint32(info.Mode().Perm()), Permissions: info.Mode().String(), Modified: info.ModTime().UTC()}
+	e := entry{Name: path.Base(p), Type: typeOf(info), Path: p, Size: info.Size(),
+		Mode: uint32(info.Mode().Perm()), Permissions: info.Mode().String(),
+		Modified: info.ModTime().UTC()}
 	if st, ok := info.Sys().(*sftp.FileStat); ok {
 		e.Owner, e.Group = nameOf(n.users, st.UID), nameOf(n.groups, st.GID)
 	}
@@ -224,24 +227,28 @@ func listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, erro
 			return invalid("path %q is not a directory", p)
 		}
 		n := lk.names()
-		return lk.walk(ctx, p, int(min(cmp.Or(req.Depth, 1), maxDepth)), func(p string, info fs.FileInfo) error {
-			if len(res.Entries) == maxEntries {
-				return &apiError{http.StatusTooManyRequests, "directory has too many entries"}
-			}
-			res.Entries = append(res.Entries, lk.entryOf(p, info, n))
-			return nil
-		})
+		return lk.walk(ctx, p, int(min(cmp.Or(req.Depth, 1), maxDepth)),
+			func(p string, info fs.FileInfo) error {
+				if len(res.Entries) == maxEntries {
+					return &apiError{http.StatusTooManyRequests, "directory has too many entries"}
+				}
+				res.Entries = append(res.Entries, lk.entryOf(p, info, n))
+				return nil
+			})
 	})
 	return &res, err
 }
 
 // walk calls f for each entry of a directory, and for a directory before its content.
-func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string, info fs.FileInfo) error) error {
+func (lk *link) walk(ctx context.Context, dir string, depth int,
+	f func(p string, info fs.FileInfo) error) error {
 	infos, err := lk.files.ReadDirContext(ctx, dir)
 	if err != nil {
 		return at(dir, err)
 	}
-	slices.SortFunc(infos, func(a, b os.FileInfo) int { return strings.Compare(a.Name(), b.Name()) })
+	slices.SortFunc(infos, func(a, b os.FileInfo) int {
+		return strings.Compare(a.Name(), b.Name())
+	})
 	for _, info := range infos {
 		if strings.Contains(info.Name(), "/") || info.Name() == ".." || info.Name() == "." {
 			continue // not a valid file name
@@ -251,7 +258,8 @@ func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string
 			return err
 		}
 		if info.IsDir() && depth > 1 {
-			if err := lk.walk(ctx, p, depth-1, f); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+			if err := lk.walk(ctx, p, depth-1, f); err != nil && !errors.Is(err, fs.ErrNotExist) &&
+				!errors.Is(err, fs.ErrPermission) {
 				return err
 			}
 		}
@@ -294,7 +302,8 @@ func (lk *link) removeAll(ctx context.Context, p string, depth int) error {
 		if strings.Contains(info.Name(), "/") || info.Name() == ".." || info.Name() == "." {
 			continue // not a valid file name
 		}
-		if err := lk.removeAll(ctx, path.Join(p, info.Name()), depth-1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := lk.removeAll(ctx, path.Join(p, info.Name()), depth-1); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

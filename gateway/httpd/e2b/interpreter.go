@@ -28,10 +28,11 @@ import (
 const defaultContext = "e2b"
 
 const (
-	maxNotebooks = 32             // contexts of a sandbox
-	maxRun       = 24 * time.Hour // of code; the SDKs disconnect at their timeout, which interrupts it sooner
-	prepareTime  = 30 * time.Second
-	sureFor      = 10 * time.Second // how long after a call its kernel is assumed to be alive
+	maxNotebooks = 32 // contexts of a sandbox
+	// Of code; the SDKs disconnect at their timeout, which interrupts it sooner.
+	maxRun      = 24 * time.Hour
+	prepareTime = 30 * time.Second
+	sureFor     = 10 * time.Second // how long after a call its kernel is assumed to be alive
 )
 
 // interpreter is the code interpreter of sandboxes.
@@ -44,24 +45,27 @@ type interpreter struct {
 
 // routes adds run_code and the calls for contexts.
 func (ip *interpreter) routes(mux *http.ServeMux) {
-	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, *visit, *kernels.Lease) error{
+	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, *visit,
+		*kernels.Lease) error{
 		"POST /execute":               ip.execute,
 		"GET /contexts":               ip.listContexts,
 		"POST /contexts":              ip.createContext,
 		"DELETE /contexts/{id}":       ip.removeContext,
 		"POST /contexts/{id}/restart": ip.restartContext,
 	} {
-		mux.Handle(pattern, ip.places.inside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			v := visitOf(r.Context())
-			lease, err := ip.kernels.Lease(r.Context(), v.who, lifecycle.Info{ID: v.id, Name: v.name})
-			if err == nil {
-				defer lease.Release()
-				err = f(w, r, v, lease)
-			}
-			if err != nil {
-				ip.problems.fail(w, r, ip.pythonError(r, err))
-			}
-		})))
+		mux.Handle(pattern, ip.places.inside(
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				v := visitOf(r.Context())
+				lease, err := ip.kernels.Lease(r.Context(), v.who,
+					lifecycle.Info{ID: v.id, Name: v.name})
+				if err == nil {
+					defer lease.Release()
+					err = f(w, r, v, lease)
+				}
+				if err != nil {
+					ip.problems.fail(w, r, ip.pythonError(r, err))
+				}
+			})))
 	}
 }
 
@@ -76,7 +80,8 @@ func (ip *interpreter) pythonError(r *http.Request, err error) error {
 	if e.Hint != "" {
 		text += " (" + e.Hint + ")"
 	}
-	if e.Code == wire.CodeUnavailable || e.Code == wire.CodeUsage && rest.Status(err) == http.StatusBadRequest {
+	if e.Code == wire.CodeUnavailable || e.Code == wire.CodeUsage &&
+		rest.Status(err) == http.StatusBadRequest {
 		return &apiError{http.StatusNotFound, text}
 	}
 	return err
@@ -98,7 +103,8 @@ func (pl *place) notebook(name string) *notebook {
 	nb := pl.notebooks[name]
 	if nb == nil {
 		if len(pl.notebooks) >= 2*maxNotebooks { // a sandbox may return other names at each call
-			maps.DeleteFunc(pl.notebooks, func(_ string, nb *notebook) bool { return len(nb.turn) == 0 })
+			maps.DeleteFunc(pl.notebooks,
+				func(_ string, nb *notebook) bool { return len(nb.turn) == 0 })
 		}
 		nb = &notebook{turn: make(chan struct{}, 1)}
 		pl.notebooks[name] = nb
@@ -150,11 +156,15 @@ func onlyPython(language *string) error {
 	if language == nil || *language == "" || *language == "python" {
 		return nil
 	}
-	return &apiError{http.StatusNotFound, fmt.Sprintf("language %.32q is not supported: run_code runs python; use commands.run for others", *language)}
+	return &apiError{http.StatusNotFound,
+		fmt.Sprintf(
+			"language %.32q is not supported: run_code runs python; use commands.run for others",
+			*language)}
 }
 
 // kernelOf returns the kernel of a context, in its directory. The caller holds the turn.
-func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb *notebook, dir string) (*python.Context, error) {
+func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb *notebook,
+	dir string) (*python.Context, error) {
 	c, err := in.Context(ctx, name)
 	if err != nil || time.Since(nb.ready) < sureFor {
 		return c, err
@@ -167,18 +177,20 @@ func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb
 	var said strings.Builder
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
-	res, err := c.Execute(ctx, python.Call{Code: cell(prepare, map[string]any{"where": dir}), Silent: true, NoInput: true, Output: func(o python.Output) {
-		if o.Type == python.Stdout && said.Len() < 4096 {
-			said.WriteString(o.Chars)
-		}
-	}})
+	res, err := c.Execute(ctx, python.Call{Code: cell(prepare, map[string]any{"where": dir}),
+		Silent: true, NoInput: true, Output: func(o python.Output) {
+			if o.Type == python.Stdout && said.Len() < 4096 {
+				said.WriteString(o.Chars)
+			}
+		}})
 	switch {
 	case err != nil:
 		return nil, err
 	case res.Error != nil:
 		return nil, &apiError{http.StatusNotFound, "cwd: " + cutText(res.Error.Value, 300)}
 	case !res.OK:
-		return nil, wire.Errorf(wire.CodeUnavailable, "context %s: its kernel is %s", name, res.Ended)
+		return nil, wire.Errorf(wire.CodeUnavailable, "context %s: its kernel is %s", name,
+			res.Ended)
 	}
 	v.mu.Lock()
 	nb.cwd = said.String()
@@ -231,7 +243,8 @@ type codeContext struct {
 	Dir      string `json:"cwd"`
 }
 
-func (ip *interpreter) createContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) createContext(w http.ResponseWriter, r *http.Request, v *visit,
+	in *kernels.Lease) error {
 	var ask newContext
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
@@ -244,7 +257,8 @@ func (ip *interpreter) createContext(w http.ResponseWriter, r *http.Request, v *
 		return err
 	}
 	if len(all) >= maxNotebooks {
-		return &apiError{http.StatusTooManyRequests, fmt.Sprintf("limit of %d contexts in this sandbox reached", len(all))}
+		return &apiError{http.StatusTooManyRequests,
+			fmt.Sprintf("limit of %d contexts in this sandbox reached", len(all))}
 	}
 	dir := "~"
 	if ask.Dir != nil && *ask.Dir != "" {
@@ -277,7 +291,8 @@ func (pl *place) forget(name string) {
 	delete(pl.notebooks, name)
 }
 
-func (ip *interpreter) listContexts(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) listContexts(w http.ResponseWriter, r *http.Request, v *visit,
+	in *kernels.Lease) error {
 	all, err := in.List(r.Context())
 	if err != nil {
 		return err
@@ -314,7 +329,8 @@ func (v *visit) cwdOf(ctx context.Context, in *kernels.Lease, i python.Info) str
 	return nb.cwd
 }
 
-func (ip *interpreter) removeContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) removeContext(w http.ResponseWriter, r *http.Request, v *visit,
+	in *kernels.Lease) error {
 	c, _, err := v.context(r, in)
 	if err == nil {
 		err = c.Close(r.Context())
@@ -328,7 +344,8 @@ func (ip *interpreter) removeContext(w http.ResponseWriter, r *http.Request, v *
 }
 
 // restartContext restarts a context's kernel, which ends running code.
-func (ip *interpreter) restartContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) restartContext(w http.ResponseWriter, r *http.Request, v *visit,
+	in *kernels.Lease) error {
 	c, nb, err := v.context(r, in)
 	if err == nil {
 		err = c.Restart(r.Context())

@@ -39,7 +39,9 @@ func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	all = slices.DeleteFunc(all, func(i lifecycle.Info) bool { return i.Owner != p.Name || !q.matches(i) })
+	all = slices.DeleteFunc(all, func(i lifecycle.Info) bool {
+		return i.Owner != p.Name || !q.matches(i)
+	})
 	slices.SortFunc(all, func(a, b lifecycle.Info) int {
 		if q.oldest {
 			a, b = b, a
@@ -53,7 +55,8 @@ func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		if len(page) == q.limit {
-			w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(page[len(page)-1].position())))
+			w.Header().Set("X-Next-Token",
+				base64.RawURLEncoding.EncodeToString([]byte(page[len(page)-1].position())))
 			break
 		}
 		one := cp.listedOf(r, i)
@@ -82,7 +85,8 @@ func (q query) matches(i lifecycle.Info) bool {
 	case lifecycle.Paused, lifecycle.Stopped:
 		state = "paused"
 	}
-	if !here || q.template != "" && q.template != template || !slices.Contains(q.states, state) || i.Created.Before(q.after) {
+	if !here || q.template != "" && q.template != template || !slices.Contains(q.states, state) ||
+		i.Created.Before(q.after) {
 		return false
 	}
 	for key, value := range q.metadata {
@@ -94,7 +98,8 @@ func (q query) matches(i lifecycle.Info) bool {
 }
 
 func queryOf(v url.Values) (query, error) {
-	q := query{states: []string{"running", "paused"}, limit: maxPage, template: v.Get("template"), metadata: make(map[string]string)}
+	q := query{states: []string{"running", "paused"}, limit: maxPage, template: v.Get("template"),
+		metadata: make(map[string]string)}
 	// The value is a query itself, so keys and values are escaped twice.
 	pairs, err := url.ParseQuery(v.Get("metadata"))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 const portsDomain = "not-served-here.set-e2b-sandbox-url.invalid"
 
 // misplacedPaths are the paths of SDKs whose address lacks Prefix.
-var misplacedPaths = append([]string{"/sandboxes", "/v2/sandboxes", "/v3/templates", "/snapshots", "/volumes", "/execute", "/contexts"}, envdPaths[1:4]...)
+var misplacedPaths = append([]string{"/sandboxes", "/v2/sandboxes", "/v3/templates", "/snapshots",
+	"/volumes", "/execute", "/contexts"}, envdPaths[1:4]...)
 
 // Misplaced reports whether a request comes from an SDK whose address lacks Prefix or has an extra
 // slash. The SDKs can parse only E2B's error format.
@@ -35,10 +36,13 @@ func NoPlace(r *http.Request) (token.Token, context.Context, error) {
 	if r.URL.Query().Has("signature") {
 		return token.Token{}, nil, errSigned
 	}
-	return token.Token{}, nil, &apiError{http.StatusNotFound, "E2B's routes are below " + Prefix + ": E2B_API_URL and E2B_SANDBOX_URL must end with it, without a slash"}
+	return token.Token{}, nil, &apiError{http.StatusNotFound, "E2B's routes are below " + Prefix +
+		": E2B_API_URL and E2B_SANDBOX_URL must end with it, without a slash"}
 }
 
-var errSigned error = &apiError{http.StatusNotImplemented, "signed URLs are not supported: with E2B_SANDBOX_URL they do not name the sandbox; use files.read and files.write"}
+var errSigned error = &apiError{http.StatusNotImplemented,
+	"signed URLs are not supported: with E2B_SANDBOX_URL they do not name the sandbox; use " +
+		"files.read and files.write"}
 
 // below reports whether path is p or below it.
 func below(path, p string) bool {

@@ -22,7 +22,8 @@ func TestOpenWithoutAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // not net.Pipe: both SSH peers write before they read
+	// Not net.Pipe: both SSH peers write before they read.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,8 @@ func TestOpenWithoutAnswer(t *testing.T) {
 		}
 		served <- err
 	}()
-	client, err := ssh.Dial("tcp", l.Addr().String(), &ssh.ClientConfig{User: "x", HostKeyCallback: ssh.FixedHostKey(signer.PublicKey())})
+	client, err := ssh.Dial("tcp", l.Addr().String(),
+		&ssh.ClientConfig{User: "x", HostKeyCallback: ssh.FixedHostKey(signer.PublicKey())})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,11 +49,13 @@ type link struct {
 	done   chan struct{} // closed when the connection has ended
 
 	preparing chan struct{} // semaphore; its holder sets prepared
-	prepared  *link         // guarded by preparing; this link with the fields below, nil until needed
+	// Guarded by preparing; this link with the fields below, nil until needed.
+	prepared *link
 
-	files     *connect.Files
-	filesGone chan struct{} // closed when files has ended, as it does when its server does not answer
-	account   account       // that commands run as
+	files *connect.Files
+	// Closed when files has ended, as it does when its server does not answer.
+	filesGone chan struct{}
+	account   account // that commands run as
 }
 
 // maxVisits limits concurrent requests to one sandbox. They wait while it does not answer.
@@ -61,7 +63,8 @@ const maxVisits = 1024
 
 // enter counts a request until leave is called.
 func (pl *place) enter() (leave func(), err error) {
-	return pl.count(&pl.visits, maxVisits, "limit of %d concurrent requests to this sandbox reached")
+	return pl.count(&pl.visits, maxVisits,
+		"limit of %d concurrent requests to this sandbox reached")
 }
 
 // maxStreams limits the concurrent streams of one sandbox.
@@ -102,7 +105,8 @@ func (pl *place) unused() bool {
 }
 
 func (pl *place) unusedLocked() bool {
-	return pl.visits == 0 && pl.commands == 0 && len(pl.watchers) == 0 && time.Since(pl.left) > idlePlace
+	return pl.visits == 0 && pl.commands == 0 && len(pl.watchers) == 0 &&
+		time.Since(pl.left) > idlePlace
 }
 
 // rest closes an unused connection and abandoned watchers. It reports whether the place is unused.
@@ -279,16 +283,19 @@ func unreachable(name string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s does not answer: %.200s", name, err)}
+	return &wire.Error{Code: wire.CodeUnavailable,
+		Message: fmt.Sprintf("sandbox %s does not answer: %.200s", name, err)}
 }
 
 // whoami asks the shell of the account for its user, group and home.
 func (lk *link) whoami(ctx context.Context) (account, error) {
-	text, err := connect.Output(ctx, lk.client, `printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
+	text, err := connect.Output(ctx, lk.client,
+		`printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
 	out := string(text)
 	lines := strings.Split(out, "\n")
 	if err != nil || len(lines) < 5 {
-		return account{}, fmt.Errorf("its shell does not report its user: %w", errors.Join(err, errors.New(strings.TrimSpace(out))))
+		return account{}, fmt.Errorf("its shell does not report its user: %w",
+			errors.Join(err, errors.New(strings.TrimSpace(out))))
 	}
 	a := account{home: lines[0], name: lines[4], own: true}
 	if _, err := fmt.Sscan(lines[2]+" "+lines[3], &a.uid, &a.gid); err != nil {

@@ -27,7 +27,8 @@ type places struct {
 }
 
 func newPlaces(hub *gateway.Hub, a *access, pr *problems) *places {
-	return &places{hub: hub, access: a, problems: pr, all: make(map[string]*place), ended: make(chan struct{})}
+	return &places{hub: hub, access: a, problems: pr, all: make(map[string]*place),
+		ended: make(chan struct{})}
 }
 
 // placesEvery is the interval of tidy.
@@ -85,7 +86,9 @@ func (ps *places) place(i lifecycle.Info) *place {
 	}
 	pl := ps.all[i.ID]
 	if pl == nil {
-		pl = &place{places: ps, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), looks: rate.NewLimiter(watchedRate, maxWatched), processes: make(map[uint32]*process), watchers: make(map[string]*watcher), notebooks: make(map[string]*notebook)}
+		pl = &place{places: ps, id: i.ID, name: i.Name, opening: make(chan struct{}, 1),
+			looks: rate.NewLimiter(watchedRate, maxWatched), processes: make(map[uint32]*process),
+			watchers: make(map[string]*watcher), notebooks: make(map[string]*notebook)}
 		ps.all[i.ID] = pl
 	}
 	pl.mu.Lock()

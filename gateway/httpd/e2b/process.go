@@ -158,13 +158,15 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 func (c processConfig) line(a account, word string) (string, error) {
 	var b strings.Builder
 	if !a.own {
-		for key, value := range map[string]string{"HOME": a.home, "USER": a.name, "LOGNAME": a.name} {
+		for key, value := range map[string]string{"HOME": a.home, "USER": a.name,
+			"LOGNAME": a.name} {
 			fmt.Fprintf(&b, "export %s=%s; ", key, quote(value))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		if !isName(key) || strings.ContainsRune(c.Env[key], 0) {
-			return "", invalid("envs: %.64q is not a variable name, or its value contains a NUL byte", key)
+			return "",
+				invalid("envs: %.64q is not a variable name, or its value contains a NUL byte", key)
 		}
 		fmt.Fprintf(&b, "export %s=%s; ", key, quote(c.Env[key]))
 	}
@@ -204,7 +206,8 @@ func (c processConfig) line(a account, word string) (string, error) {
 // isName reports whether s is a valid name of a shell variable.
 func isName(s string) bool {
 	for i, c := range s {
-		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
+		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') &&
+			(i == 0 || c < '0' || c > '9') {
 			return false
 		}
 	}
@@ -212,7 +215,8 @@ func isName(s string) bool {
 }
 
 // begin starts a command whose output goes to l.
-func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin bool) (p *process, l *listener, err error) {
+func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin bool) (p *process,
+	l *listener, err error) {
 	if c.Cmd == "" {
 		return nil, nil, invalid("command: empty")
 	}
@@ -245,7 +249,8 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err == nil && !stdin {
 		_ = ch.CloseWrite() // fails if the command has already ended
 	}
-	p = &process{tag: tag, config: c, ch: ch, typing: make(chan struct{}, 1), listeners: make(map[*listener]bool)}
+	p = &process{tag: tag, config: c, ch: ch, typing: make(chan struct{}, 1),
+		listeners: make(map[*listener]bool)}
 	var before []byte
 	if err == nil {
 		p.pid, before, err = greet(ch, word)
@@ -284,7 +289,8 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 }
 
 // shellCommand returns the shell command for c and the connection to run it on.
-func (v *visit) shellCommand(ctx context.Context, c processConfig, word string) (lk *link, line string, err error) {
+func (v *visit) shellCommand(ctx context.Context, c processConfig, word string) (lk *link,
+	line string, err error) {
 	if lk, err = v.connection(ctx); err != nil {
 		return nil, "", err
 	}
@@ -298,7 +304,10 @@ func (v *visit) shellCommand(ctx context.Context, c processConfig, word string) 
 		return nil, "", err
 	}
 	if len(line) > maxLine {
-		return nil, "", invalid("command: longer than %d bytes with its variables; write it to a file and run that", maxLine)
+		return nil, "",
+			invalid(
+				"command: longer than %d bytes with its variables; write it to a file and run that",
+				maxLine)
 	}
 	return lk, line, nil
 }
@@ -311,7 +320,9 @@ func (v *visit) list(p *process) error {
 	case v.ended:
 		return attach.CutOff(lifecycle.ErrClosed, v.places.hub.Public(lifecycle.ErrClosed))
 	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
-		return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its shell reported process %d, which is invalid or in use", v.name, p.pid))
+		return wire.LostError(wire.LostGuest,
+			fmt.Sprintf("sandbox %s: its shell reported process %d, which is invalid or in use",
+				v.name, p.pid))
 	}
 	v.processes[p.pid] = p
 	return nil
@@ -347,7 +358,8 @@ var errNoCommand = errors.New("it does not start commands")
 
 // startError returns why a command did not start; its channel is closed. Unless the sandbox refused
 // the command or reported how its shell ended, the command may have run.
-func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c processConfig, err error) error {
+func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c processConfig,
+	err error) error {
 	if errors.Is(err, errNoDir) {
 		go ssh.DiscardRequests(requests) // ends with the channel
 		return invalid("cwd %q does not exist", cutText(*c.Cwd, 200))
@@ -363,9 +375,11 @@ func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c proce
 		}
 	}
 	if !ended {
-		return wire.LostError(wire.LostGuest, "the connection to the sandbox ended during the start of the command")
+		return wire.LostError(wire.LostGuest,
+			"the connection to the sandbox ended during the start of the command")
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not start: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace(
+		"the command did not start: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
 }
 
 // follow sends p's output and end to listeners, and removes p.
@@ -373,9 +387,14 @@ func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Pri
 	record := v.places.hub.Relay.Recorder(who, v.name)
 	var outputs sync.WaitGroup
 	var stdout, stderr int64
-	outputs.Go(func() { stdout = p.pump(p.ch, func(b []byte) *dataEvent { return &dataEvent{Stdout: b} }) })
-	outputs.Go(func() { stderr = p.pump(p.ch.Stderr(), func(b []byte) *dataEvent { return &dataEvent{Stderr: b} }) })
-	end := endEvent{Code: -1, Status: "lost", Error: "the connection to the sandbox ended before the command did"}
+	outputs.Go(func() {
+		stdout = p.pump(p.ch, func(b []byte) *dataEvent { return &dataEvent{Stdout: b} })
+	})
+	outputs.Go(func() {
+		stderr = p.pump(p.ch.Stderr(), func(b []byte) *dataEvent { return &dataEvent{Stderr: b} })
+	})
+	end := endEvent{Code: -1, Status: "lost",
+		Error: "the connection to the sandbox ended before the command did"}
 	for r := range requests { // until the channel is closed
 		switch r.Type {
 		case wire.RequestExitStatus:
@@ -405,7 +424,8 @@ func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Pri
 	v.mu.Unlock()
 	p.tell(&said{event{End: &end}})
 	p.ch.Close()
-	record(gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
+	record(gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...),
+		" "), Exit: end.Code, Bytes: stdout + stderr})
 }
 
 func exited(code int) endEvent {
@@ -417,7 +437,8 @@ func exited(code int) endEvent {
 }
 
 func signaled(name string) endEvent {
-	text := "signal: " + map[string]string{"KILL": "killed", "TERM": "terminated", "INT": "interrupt", "HUP": "hangup"}[name]
+	text := "signal: " + map[string]string{"KILL": "killed", "TERM": "terminated",
+		"INT": "interrupt", "HUP": "hangup"}[name]
 	if text == "signal: " {
 		text += cutText(name, 16)
 	}
@@ -447,7 +468,8 @@ func (p *process) write(ctx context.Context, data []byte) error {
 	select {
 	case err := <-sent:
 		if err != nil {
-			return &apiError{http.StatusNotFound, fmt.Sprintf("the input of process %d is closed", p.pid)}
+			return &apiError{http.StatusNotFound,
+				fmt.Sprintf("the input of process %d is closed", p.pid)}
 		}
 		return nil
 	case <-ctx.Done():

@@ -29,7 +29,8 @@ func (codec) Unmarshal(text []byte, v any) error {
 // options returns the options of all procedures. There is no compression, since a small message may
 // unpack to a large one.
 func options() []connect.HandlerOption {
-	return []connect.HandlerOption{connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
+	return []connect.HandlerOption{connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage),
+		connect.WithCompression("gzip", nil, nil)}
 }
 
 // router registers handlers of requests to a sandbox.
@@ -39,7 +40,9 @@ type router struct {
 	problems *problems
 }
 
-func (rt *router) handle(pattern string, h http.Handler) { rt.mux.Handle(pattern, rt.places.inside(h)) }
+func (rt *router) handle(pattern string, h http.Handler) {
+	rt.mux.Handle(pattern, rt.places.inside(h))
+}
 
 // envd serves requests to a sandbox.
 func (s *Server) envd(mux *http.ServeMux) {
@@ -76,41 +79,50 @@ func (s *Server) envd(mux *http.ServeMux) {
 type empty struct{}
 
 // unary serves a procedure with one answer.
-func unary[Req, Res any](rt *router, procedure string, f func(context.Context, *visit, *Req) (*Res, error)) {
-	h := connect.NewUnaryHandler(procedure, func(ctx context.Context, req *connect.Request[Req]) (*connect.Response[Res], error) {
-		res, err := f(ctx, visitOf(ctx), req.Msg)
-		if err != nil {
-			return nil, rt.problems.rpcError(err)
-		}
-		return connect.NewResponse(res), nil
-	}, options()...)
+func unary[Req, Res any](rt *router, procedure string,
+	f func(context.Context, *visit, *Req) (*Res, error)) {
+	h := connect.NewUnaryHandler(procedure,
+		func(ctx context.Context, req *connect.Request[Req]) (*connect.Response[Res], error) {
+			res, err := f(ctx, visitOf(ctx), req.Msg)
+			if err != nil {
+				return nil, rt.problems.rpcError(err)
+			}
+			return connect.NewResponse(res), nil
+		}, options()...)
 	rt.handle("POST "+procedure, timely(h))
 }
 
 // clientStream serves a procedure with a stream of requests.
-func clientStream[Req any](rt *router, procedure string, f func(context.Context, *visit, *connect.ClientStream[Req]) error) {
-	h := connect.NewClientStreamHandler(procedure, func(ctx context.Context, in *connect.ClientStream[Req]) (*connect.Response[empty], error) {
-		if err := f(ctx, visitOf(ctx), in); err != nil {
-			return nil, rt.problems.rpcError(err)
-		}
-		return connect.NewResponse(&empty{}), nil
-	}, options()...)
+func clientStream[Req any](rt *router, procedure string,
+	f func(context.Context, *visit, *connect.ClientStream[Req]) error) {
+	h := connect.NewClientStreamHandler(
+		procedure, func(ctx context.Context, in *connect.ClientStream[Req]) (
+			*connect.Response[empty], error) {
+			if err := f(ctx, visitOf(ctx), in); err != nil {
+				return nil, rt.problems.rpcError(err)
+			}
+			return connect.NewResponse(&empty{}), nil
+		}, options()...)
 	rt.handle("POST "+procedure, h)
 }
 
 // serverStream serves a procedure with a stream of answers. say also sends a keepalive at the
 // interval that the client asks for.
-func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context.Context, v *visit, req *Req, say *sender[Res]) error) {
-	h := connect.NewServerStreamHandler(procedure, func(ctx context.Context, req *connect.Request[Req], out *connect.ServerStream[Res]) error {
-		arrived(ctx)
-		v := visitOf(ctx)
-		leave, err := v.stream()
-		if err != nil {
-			return rt.problems.rpcError(err)
-		}
-		defer leave()
-		return rt.problems.rpcError(f(ctx, v, req.Msg, &sender[Res]{out: out, every: pingInterval(req.Header())}))
-	}, options()...)
+func serverStream[Req, Res any](rt *router, procedure string,
+	f func(ctx context.Context, v *visit, req *Req, say *sender[Res]) error) {
+	h := connect.NewServerStreamHandler(
+		procedure, func(ctx context.Context, req *connect.Request[Req],
+			out *connect.ServerStream[Res]) error {
+			arrived(ctx)
+			v := visitOf(ctx)
+			leave, err := v.stream()
+			if err != nil {
+				return rt.problems.rpcError(err)
+			}
+			defer leave()
+			return rt.problems.rpcError(f(ctx, v, req.Msg,
+				&sender[Res]{out: out, every: pingInterval(req.Header())}))
+		}, options()...)
 	rt.handle("POST "+procedure, timely(h))
 }
 
@@ -133,7 +145,8 @@ type sender[Res any] struct {
 
 // each sends messages from next, and alive when next is silent, up to and including the last
 // message.
-func (y *sender[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, last func(*Res) bool) error {
+func (y *sender[Res]) each(ctx context.Context, next <-chan *Res, alive *Res,
+	last func(*Res) bool) error {
 	ping := time.NewTicker(y.every)
 	defer ping.Stop()
 	for {
@@ -175,7 +188,8 @@ type arrivedKey struct{}
 func timely(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
-		_ = c.SetReadDeadline(time.Now().Add(rest.BodyTime)) // the writers of some tests have no deadline
+		// The writers of some tests have no deadline.
+		_ = c.SetReadDeadline(time.Now().Add(rest.BodyTime))
 		clear := func() {
 			if r.Context().Err() == nil { // otherwise the guard has set a deadline
 				_ = c.SetReadDeadline(time.Time{})

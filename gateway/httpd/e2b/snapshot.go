@@ -24,7 +24,8 @@ func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, 
 	for records := 0; ; records++ {
 		record, err := r.ReadSlice(0)
 		if err != nil {
-			return nil, 0, fmt.Errorf("read the output of find: %w", err) // too long for the buffer, or ended
+			// Too long for the buffer, or ended.
+			return nil, 0, fmt.Errorf("read the output of find: %w", err)
 		}
 		text := string(record[:len(record)-1])
 		if text == "" {
@@ -35,8 +36,12 @@ func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, 
 			return nil, 0, errors.New("invalid output of find")
 		}
 		size += len(text) + entryBytes
-		if records == maxWatched || size > room { // counts records, not names: find may repeat one endlessly
-			return nil, 0, &apiError{http.StatusTooManyRequests, fmt.Sprintf("directory has more than %d entries, or %d MiB of names: too large to watch", maxWatched, room>>20)}
+		// Counts records, not names: find may repeat one endlessly.
+		if records == maxWatched || size > room {
+			return nil, 0, &apiError{http.StatusTooManyRequests,
+				fmt.Sprintf(
+					"directory has more than %d entries, or %d MiB of names: too large to watch",
+					maxWatched, room>>20)}
 		}
 		all[f[5]] = fileState{inode: f[0], modified: f[1], size: f[2], mode: f[3], dir: f[4] == "d"}
 	}
@@ -48,7 +53,9 @@ func snapshotCommand(dir string, recursive bool) string {
 	if recursive {
 		depth = fmt.Sprintf("-maxdepth %d ", maxDepth)
 	}
-	return `find / -maxdepth 0 -printf '' 2>/dev/null || exit 64; while read -r x; do find ` + quote(strings.TrimSuffix(dir, "/")+"/") + ` -mindepth 1 ` + depth + `-printf '%i %T@ %s %m %y %P\0' 2>/dev/null; printf '\0'; done`
+	return `find / -maxdepth 0 -printf '' 2>/dev/null || exit 64; while read -r x; do find ` +
+		quote(strings.TrimSuffix(dir, "/")+"/") + ` -mindepth 1 ` + depth +
+		`-printf '%i %T@ %s %m %y %P\0' 2>/dev/null; printf '\0'; done`
 }
 
 // change is one event of a directory.
@@ -86,7 +93,8 @@ func changes(before, after map[string]fileState) []change {
 		known[st.inode] = true
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(after), func(a, b string) int {
-		return cmp.Or(cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")), strings.Compare(a, b))
+		return cmp.Or(cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")),
+			strings.Compare(a, b))
 	}) {
 		now := after[name]
 		was, had := before[name]

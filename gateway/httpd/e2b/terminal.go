@@ -46,8 +46,10 @@ type terminals struct {
 }
 
 // startTerminal starts a program on a terminal, as startProcess does without one.
-func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sender[said]) error {
-	o := attach.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
+func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequest,
+	say *sender[said]) error {
+	o := attach.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols),
+		Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
 	env := maps.Clone(req.Process.Env)
 	o.Term = env["TERM"]
 	delete(env, "TERM")
@@ -68,7 +70,8 @@ func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequ
 		if err != nil {
 			return err
 		}
-		line, err := processConfig{Cmd: req.Process.Cmd, Args: req.Process.Args, Cwd: req.Process.Cwd}.line(a, ":")
+		line, err := processConfig{Cmd: req.Process.Cmd, Args: req.Process.Args,
+			Cwd: req.Process.Cwd}.line(a, ":")
 		if err != nil {
 			return err
 		}
@@ -116,7 +119,8 @@ func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.T
 }
 
 // newTerminal joins a session with a new name. The caller's agent party drives it.
-func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector, *attach.Attachment, error) {
+func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector,
+	*attach.Attachment, error) {
 	infos, err := ts.hub.Sessions.List(ctx, v.who, v.name)
 	if err != nil {
 		return selector{}, nil, err
@@ -130,7 +134,8 @@ func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOpt
 	v.lastTerminal++
 	sel := selector{PID: firstTerminal + uint32(v.lastTerminal)}
 	v.mu.Unlock()
-	at, err := ts.hub.Sessions.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
+	at, err := ts.hub.Sessions.Shared(ctx, v.who,
+		wire.Target{Sandbox: v.name, Session: sel.session()}, o)
 	if err == nil {
 		err = at.Take(ctx)
 	}
@@ -138,18 +143,23 @@ func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOpt
 }
 
 // terminal returns the caller's party on an existing terminal.
-func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment, error) {
-	at, err := ts.hub.Sessions.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
-	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && at.Live().Ended() {
+func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment,
+	error) {
+	at, err := ts.hub.Sessions.Shared(ctx, v.who,
+		wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil &&
+		at.Live().Ended() {
 		return nil, noProcess(sel)
 	}
 	return at, err
 }
 
 // connectTerminal streams the output of a terminal from now on.
-func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sender[said]) error {
+func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector,
+	say *sender[said]) error {
 	l, err := ts.hub.Sessions.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
-	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil &&
+		l.Ended() {
 		return noProcess(sel)
 	}
 	if err != nil {
@@ -159,7 +169,8 @@ func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector
 }
 
 // follow streams the output of a session from off on, until its program ends.
-func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sender[said]) error {
+func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector,
+	say *sender[said]) error {
 	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
 		return err
 	}

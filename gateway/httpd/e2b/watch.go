@@ -27,11 +27,12 @@ const (
 	maxChanges     = 20_000  // events that wait for the client
 	maxChangeBytes = 2 << 20 // of their names
 	watcherKept    = time.Hour
-	watchedPath    = 8 << 10          // bytes of one record
-	watchedBytes   = 16 << 20         // memory of all snapshots of a sandbox
-	entryBytes     = 256              // memory of an entry besides its name
-	watchedRate    = 50_000           // entries a second that all watchers of a sandbox read; parsing them costs the daemon CPU time
-	lookedWithin   = 30 * time.Second // time for one poll
+	watchedPath    = 8 << 10  // bytes of one record
+	watchedBytes   = 16 << 20 // memory of all snapshots of a sandbox
+	entryBytes     = 256      // memory of an entry besides its name
+	// Entries a second that all watchers of a sandbox read; parsing them costs the daemon CPU time.
+	watchedRate  = 50_000
+	lookedWithin = 30 * time.Second // time for one poll
 )
 
 var errFindSlow = fmt.Errorf("reading the directory took longer than %v", lookedWithin)
@@ -73,7 +74,8 @@ type watchSaid struct {
 }
 
 // watch starts a watcher. When it returns, the watcher has the current state.
-func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *watcher, id string, err error) {
+func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *watcher, id string,
+	err error) {
 	id = strings.ToLower(rand.Text())
 	err = v.on(ctx, req.Path, func(lk *link, a account, dir string) error {
 		info, err := lk.files.Stat(dir)
@@ -83,7 +85,8 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 		if !info.IsDir() {
 			return invalid("path %q is not a directory", dir)
 		}
-		w = &watcher{dir: dir, entries: req.Entries, wake: make(chan struct{}), asked: time.Now(), polled: polled}
+		w = &watcher{dir: dir, entries: req.Entries, wake: make(chan struct{}), asked: time.Now(),
+			polled: polled}
 		w.life, w.end = context.WithCancelCause(context.Background())
 		v.mu.Lock()
 		full := len(v.watchers) >= maxWatchers || v.ended
@@ -93,7 +96,8 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 		v.mu.Unlock()
 		if full {
 			w.end(nil)
-			return &apiError{http.StatusTooManyRequests, fmt.Sprintf("limit of %d watchers in this sandbox reached", maxWatchers)}
+			return &apiError{http.StatusTooManyRequests,
+				fmt.Sprintf("limit of %d watchers in this sandbox reached", maxWatchers)}
 		}
 		if err := w.begin(ctx, lk, v, req.Recursive); err != nil {
 			v.dropWatcher(id)
@@ -131,7 +135,9 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		}
 		all, size, err := snapshotOf(r, watchedBytes)
 		if err == nil && !v.hold(w, size) {
-			err = &apiError{http.StatusTooManyRequests, fmt.Sprintf("limit of %d MiB for all watchers of this sandbox reached", watchedBytes>>20)}
+			err = &apiError{http.StatusTooManyRequests,
+				fmt.Sprintf("limit of %d MiB for all watchers of this sandbox reached",
+					watchedBytes>>20)}
 		}
 		return all, err
 	}
@@ -198,7 +204,8 @@ func (w *watcher) add(all []change, err error) {
 		w.bytes += len(c.name)
 	}
 	if len(w.seen)+len(all) > maxChanges || w.bytes > maxChangeBytes {
-		all, err = nil, &apiError{http.StatusTooManyRequests, "too many events: fetch them more often"}
+		all, err = nil, &apiError{http.StatusTooManyRequests,
+			"too many events: fetch them more often"}
 	}
 	w.seen, w.err = append(w.seen, all...), err
 	close(w.wake)

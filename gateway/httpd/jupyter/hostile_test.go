@@ -99,7 +99,10 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 func (w *world) get(path string) (*http.Response, string, error) {
 	w.t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: func(
+		*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	resp, err := client.Get("http://" + w.addr + "/api/" + path)
 	if err != nil {
 		return nil, "", err
@@ -109,7 +112,8 @@ func (w *world) get(path string) (*http.Response, string, error) {
 	return resp, string(text), err
 }
 
-var small = limits{answer: 1 << 20, within: 2 * time.Second, message: 1 << 20, stall: 300 * time.Millisecond}
+var small = limits{answer: 1 << 20, within: 2 * time.Second, message: 1 << 20,
+	stall: 300 * time.Millisecond}
 
 // A server's answer reaches a client as JSON, or not at all.
 func TestHostileAnswers(t *testing.T) {
@@ -166,11 +170,13 @@ func TestHostileAnswers(t *testing.T) {
 		"huge": {502, "more than"}, "silent": {504, "does not answer"}, "headers": {502, "does not answer"}, "stale": {403, "{}"},
 	} {
 		resp, text, err := w.get(path)
-		if err != nil || resp.StatusCode != want.status || !strings.Contains(text, want.body) || strings.Contains(text, "script") {
+		if err != nil || resp.StatusCode != want.status || !strings.Contains(text, want.body) ||
+			strings.Contains(text, "script") {
 			t.Errorf("%s: %v, %v, %.300s", path, err, resp, text)
 			continue
 		}
-		for _, name := range []string{"Set-Cookie", "Location", "Access-Control-Allow-Origin", "X-Y"} {
+		for _, name := range []string{"Set-Cookie", "Location", "Access-Control-Allow-Origin",
+			"X-Y"} {
 			if resp.Header.Get(name) != "" {
 				t.Errorf("%s: a header %s of the server reached the client", path, name)
 			}
@@ -204,7 +210,8 @@ func TestBodies(t *testing.T) {
 		"large":   {"POST", "application/json", strings.Repeat("x", 2<<20), 413},
 		"trace":   {"PROPFIND", "", "", 405},
 	} {
-		r, _ := http.NewRequestWithContext(t.Context(), c.method, "http://"+w.addr+"/api/kernels", strings.NewReader(c.body))
+		r, _ := http.NewRequestWithContext(t.Context(), c.method, "http://"+w.addr+"/api/kernels",
+			strings.NewReader(c.body))
 		r.Header.Set("Content-Type", c.kind)
 		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 		if err != nil {
@@ -222,7 +229,9 @@ func TestBodies(t *testing.T) {
 func (w *world) socket(path string) (*websocket.Conn, *http.Response, error) {
 	w.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
-	c, resp, err := websocket.Dial(w.t.Context(), "ws://"+w.addr+path, &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{"other", protocol}})
+	c, resp, err := websocket.Dial(w.t.Context(), "ws://"+w.addr+path,
+		&websocket.DialOptions{HTTPClient: &http.Client{Transport: transport},
+			Subprotocols: []string{"other", protocol}})
 	if c != nil {
 		c.SetReadLimit(-1)
 		w.t.Cleanup(func() { c.CloseNow() })
@@ -249,7 +258,8 @@ func sockets(t *testing.T, f func(ctx context.Context, c *websocket.Conn)) http.
 // Messages are passed on unchanged, with the client's protocol and session.
 func TestSocket(t *testing.T) {
 	w := newWorld(t, small, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RawQuery != "session_id=a%26b" || r.Header.Get("Cookie") != "" || r.Header.Get("Origin") != "" {
+		if r.URL.RawQuery != "session_id=a%26b" || r.Header.Get("Cookie") != "" ||
+			r.Header.Get("Origin") != "" {
 			t.Errorf("asked for %s with %v", r.URL, r.Header)
 		}
 		sockets(t, func(ctx context.Context, c *websocket.Conn) {
@@ -272,19 +282,23 @@ func TestSocket(t *testing.T) {
 		t.Errorf("the protocol is %q", c.Subprotocol())
 	}
 	for _, n := range []int{0, 5, 900_000} {
-		for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
+		for _, kind := range []websocket.MessageType{websocket.MessageText,
+			websocket.MessageBinary} {
 			sent := bytes.Repeat([]byte("x"), n)
 			if err := c.Write(t.Context(), kind, sent); err != nil {
 				t.Fatal(err)
 			}
-			if got, text, err := c.Read(t.Context()); err != nil || got != kind || !bytes.Equal(text, sent) {
+			if got, text, err := c.Read(t.Context()); err != nil || got != kind ||
+				!bytes.Equal(text, sent) {
 				t.Fatalf("%d bytes of %v came as %d of %v, %v", n, kind, len(text), got, err)
 			}
 		}
 	}
 	_ = c.Close(websocket.StatusNormalClosure, "")
-	for _, path := range []string{"/api/events/subscribe", "/api/kernels/a%2f..%2fb/channels", "/api/kernels//channels", "/api/kernels/a/channels/x"} {
-		if _, resp, err := w.socket(path); err == nil || resp == nil || resp.StatusCode != http.StatusNotFound {
+	for _, path := range []string{"/api/events/subscribe", "/api/kernels/a%2f..%2fb/channels",
+		"/api/kernels//channels", "/api/kernels/a/channels/x"} {
+		if _, resp, err := w.socket(path); err == nil || resp == nil ||
+			resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %v %v", path, resp, err)
 		}
 	}
@@ -292,7 +306,9 @@ func TestSocket(t *testing.T) {
 
 // A socket ends with the client's token, and the close reason says so.
 func TestSocketRevoked(t *testing.T) {
-	w := newWorld(t, small, sockets(t, func(ctx context.Context, c *websocket.Conn) { _, _, _ = c.Read(ctx) }))
+	w := newWorld(t, small, sockets(t, func(ctx context.Context, c *websocket.Conn) {
+		_, _, _ = c.Read(ctx)
+	}))
 	c, _, err := w.socket(kernel)
 	if err != nil {
 		t.Fatal(err)
@@ -311,7 +327,8 @@ func TestSocketFloods(t *testing.T) {
 	l.message = 8 << 20
 	w := newWorld(t, l, sockets(t, func(ctx context.Context, c *websocket.Conn) {
 		sent := int64(0)
-		for part := bytes.Repeat([]byte("x"), 256<<10); c.Write(ctx, websocket.MessageText, part) == nil; {
+		for part := bytes.Repeat([]byte("x"), 256<<10); c.Write(ctx, websocket.MessageText,
+			part) == nil; {
 			sent += int64(len(part))
 		}
 		over <- sent
@@ -353,13 +370,16 @@ func TestSocketFloods(t *testing.T) {
 
 // The number of open sockets is limited, and closed ones count no longer.
 func TestSocketCount(t *testing.T) {
-	w := newWorld(t, small, sockets(t, func(ctx context.Context, c *websocket.Conn) { _, _, _ = c.Read(ctx) }))
+	w := newWorld(t, small, sockets(t, func(ctx context.Context, c *websocket.Conn) {
+		_, _, _ = c.Read(ctx)
+	}))
 	for range maxSockets {
 		if _, _, err := w.socket(kernel); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, resp, err := w.socket(kernel); err == nil || resp.StatusCode != http.StatusTooManyRequests {
+	if _, resp, err := w.socket(kernel); err == nil ||
+		resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("one more: %v, %v", resp, err)
 	}
 	w.end(io.EOF)

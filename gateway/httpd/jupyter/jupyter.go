@@ -54,7 +54,8 @@ type limits struct {
 	stall   time.Duration // time for the receiver to take a piece of a message
 }
 
-var defaultLimits = limits{answer: 32 << 20, within: 2 * time.Minute, message: 64 << 20, stall: time.Minute}
+var defaultLimits = limits{answer: 32 << 20, within: 2 * time.Minute, message: 64 << 20,
+	stall: time.Minute}
 
 const (
 	maxSent    = 16 << 20 // bytes of a client's message
@@ -64,7 +65,8 @@ const (
 
 // New returns a Handler.
 func New(o Options) *Handler {
-	return &Handler{hub: o.Hub, tokens: o.Tokens, kernels: o.Kernels, limits: defaultLimits, sockets: make(map[string]int)}
+	return &Handler{hub: o.Hub, tokens: o.Tokens, kernels: o.Kernels, limits: defaultLimits,
+		sockets: make(map[string]int)}
 }
 
 // Mount adds the routes below Root to mux.
@@ -74,7 +76,9 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+Root+"{sandbox}/login", h.form)
 	mux.HandleFunc("POST "+Root+"{sandbox}/login", h.login)
 	mux.HandleFunc(Root, func(w http.ResponseWriter, r *http.Request) {
-		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "no such route: only the API of a Jupyter server is available, at " + Root + "NAME/api/",
+		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound,
+			Message: "no such route: only the API of a Jupyter server is available, at " + Root +
+				"NAME/api/",
 			Hint: "use SFTP for files, and SSH port forwarding for pages"})
 	})
 }
@@ -104,8 +108,10 @@ const (
 func (h *Handler) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
 	const hint = "send Authorization: token TOKEN; create one with: sandboxd token new"
 	if r.URL.Query().Has("token") {
-		return t, nil, rest.WithStatus(http.StatusBadRequest, &wire.Error{Code: wire.CodeUsage, Message: "tokens in URLs are rejected, because URLs are logged",
-			Hint: "send Authorization: token TOKEN; clients that cannot, such as Open WebUI, use the token as the password"})
+		return t, nil, rest.WithStatus(http.StatusBadRequest, &wire.Error{Code: wire.CodeUsage,
+			Message: "tokens in URLs are rejected, because URLs are logged",
+			Hint: "send Authorization: token TOKEN; clients that cannot, such as Open WebUI, use " +
+				"the token as the password"})
 	}
 	secret := ""
 	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -118,14 +124,18 @@ func (h *Handler) Admit(r *http.Request) (t token.Token, live context.Context, e
 		}
 	}
 	if secret == "" {
-		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "a token is needed", Hint: hint})
+		return t, nil, rest.WithStatus(http.StatusUnauthorized,
+			&wire.Error{Code: wire.CodeDenied, Message: "a token is needed", Hint: hint})
 	}
 	t, live, err = h.tokens.Verify(secret)
 	if why, unbacked := errors.AsType[*wire.Error](err); unbacked {
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, why)
 	}
 	if err != nil {
-		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "unknown token: expired, revoked, incomplete, or made by another daemon", Hint: hint})
+		return t, nil, rest.WithStatus(http.StatusUnauthorized,
+			&wire.Error{Code: wire.CodeDenied,
+				Message: "unknown token: expired, revoked, incomplete, or made by another daemon",
+				Hint:    hint})
 	}
 	return t, live, nil
 }
@@ -134,7 +144,8 @@ func (h *Handler) Admit(r *http.Request) (t token.Token, live context.Context, e
 // the cookie knows its value.
 func doubled(r *http.Request, given string) bool {
 	c, err := r.Cookie(xsrfCookie)
-	return err == nil && len(c.Value) >= 16 && subtle.ConstantTimeCompare([]byte(c.Value), []byte(given)) == 1
+	return err == nil && len(c.Value) >= 16 &&
+		subtle.ConstantTimeCompare([]byte(c.Value), []byte(given)) == 1
 }
 
 // Refuse answers a request that Admit rejected.
@@ -178,7 +189,9 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil || !doubled(r, r.PostForm.Get(xsrfCookie)) {
-		h.fail(w, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "unknown token, or wrong _xsrf", Hint: "the password is a token; create one with sandboxd token new"}))
+		h.fail(w, rest.WithStatus(http.StatusUnauthorized,
+			&wire.Error{Code: wire.CodeDenied, Message: "unknown token, or wrong _xsrf",
+				Hint: "the password is a token; create one with sandboxd token new"}))
 		return
 	}
 	h.setCookie(w, r, &http.Cookie{Name: tokenCookie, Value: secret, HttpOnly: true})
@@ -186,7 +199,8 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) setCookie(w http.ResponseWriter, r *http.Request, c *http.Cookie) {
-	c.Path, c.SameSite, c.Secure = strings.TrimSuffix(r.URL.Path, "/login"), http.SameSiteStrictMode, r.TLS != nil
+	c.Path, c.SameSite, c.Secure = strings.TrimSuffix(r.URL.Path, "/login"),
+		http.SameSiteStrictMode, r.TLS != nil
 	http.SetCookie(w, c)
 }
 
@@ -201,7 +215,8 @@ type server interface {
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
 	below := r.PathValue("path")
-	if p := "/api/" + below; below != "" && path.Clean(p) != strings.TrimSuffix(p, "/") || strings.ContainsAny(below, "\x00\\") {
+	if p := "/api/" + below; below != "" && path.Clean(p) != strings.TrimSuffix(p, "/") ||
+		strings.ContainsAny(below, "\x00\\") {
 		h.fail(w, wire.Errorf(wire.CodeNotFound, "no such path"))
 		return
 	}
@@ -237,20 +252,23 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 
 func mayWork(p gateway.Principal) error {
 	if p.Rights == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: "this token is read-only", Hint: "create one without --watch"}
+		return &wire.Error{Code: wire.CodeDenied, Message: "this token is read-only",
+			Hint: "create one without --watch"}
 	}
 	return nil
 }
 
 // errServer is the error of a server that violates the protocol.
 func errServer(format string, args ...any) error {
-	return rest.WithStatus(http.StatusBadGateway, &wire.Error{Code: wire.CodeUnavailable, Message: "the Jupyter server in the sandbox " + fmt.Sprintf(format, args...)})
+	return rest.WithStatus(http.StatusBadGateway, &wire.Error{Code: wire.CodeUnavailable,
+		Message: "the Jupyter server in the sandbox " + fmt.Sprintf(format, args...)})
 }
 
 // unreached is the error of a server that did not answer.
 func unreached(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return rest.WithStatus(http.StatusGatewayTimeout, wire.Errorf(wire.CodeUnavailable, "the Jupyter server in the sandbox does not answer"))
+		return rest.WithStatus(http.StatusGatewayTimeout,
+			wire.Errorf(wire.CodeUnavailable, "the Jupyter server in the sandbox does not answer"))
 	}
 	return errServer("does not answer")
 }

@@ -30,9 +30,11 @@ const closedToken = websocket.StatusCode(4401)
 // socket connects a client to the channels of a kernel. It passes messages on in pieces, as fast as
 // the receiver takes them, and queues nothing. It returns an error only before the client's socket
 // is open.
-func (h *Handler) socket(w http.ResponseWriter, r *http.Request, who, below string, lease func(context.Context) (server, error)) error {
+func (h *Handler) socket(w http.ResponseWriter, r *http.Request, who, below string,
+	lease func(context.Context) (server, error)) error {
 	if !channels.MatchString(below) {
-		return &wire.Error{Code: wire.CodeNotFound, Message: "no such WebSocket: only kernels/ID/channels is available"}
+		return &wire.Error{Code: wire.CodeNotFound,
+			Message: "no such WebSocket: only kernels/ID/channels is available"}
 	}
 	leave, err := h.enter(who)
 	if err != nil {
@@ -46,7 +48,10 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request, who, below stri
 		return err
 	}
 	defer s.Release()
-	o := &websocket.DialOptions{HTTPClient: &http.Client{Transport: s, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	o := &websocket.DialOptions{HTTPClient: &http.Client{Transport: s, CheckRedirect: func(
+		*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}},
 		CompressionMode: websocket.CompressionDisabled}
 	if offers(r, protocol) {
 		o.Subprotocols = []string{protocol}
@@ -65,7 +70,8 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request, who, below stri
 	}
 	defer far.CloseNow() //nolint:errcheck // on return
 	far.SetReadLimit(h.limits.message)
-	near, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: o.Subprotocols, CompressionMode: websocket.CompressionDisabled})
+	near, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: o.Subprotocols,
+		CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		return nil // Accept has answered
 	}
@@ -77,7 +83,8 @@ func (h *Handler) socket(w http.ResponseWriter, r *http.Request, who, below stri
 
 // offers reports whether a client offers a subprotocol.
 func offers(r *http.Request, protocol string) bool {
-	return slices.ContainsFunc(strings.Split(strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ","), ","), func(p string) bool { return strings.TrimSpace(p) == protocol })
+	return slices.ContainsFunc(strings.Split(strings.Join(r.Header.Values("Sec-WebSocket-Protocol"),
+		","), ","), func(p string) bool { return strings.TrimSpace(p) == protocol })
 }
 
 // enter counts a socket of a principal until leave is called.
@@ -85,7 +92,9 @@ func (h *Handler) enter(who string) (leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.sockets[who] >= maxSockets {
-		return nil, rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeLimitOps, "limit of %d open kernel WebSockets reached", maxSockets))
+		return nil, rest.WithStatus(http.StatusTooManyRequests,
+			wire.Errorf(wire.CodeLimitOps, "limit of %d open kernel WebSockets reached",
+				maxSockets))
 	}
 	h.sockets[who]++
 	return func() {
@@ -156,7 +165,8 @@ func (h *Handler) pump(ctx context.Context, to, from *websocket.Conn) error {
 }
 
 // pass passes on one message.
-func (h *Handler) pass(ctx context.Context, to *websocket.Conn, kind websocket.MessageType, message io.Reader, buffer []byte) error {
+func (h *Handler) pass(ctx context.Context, to *websocket.Conn, kind websocket.MessageType,
+	message io.Reader, buffer []byte) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w, err := to.Writer(ctx, kind)
@@ -175,7 +185,10 @@ func (h *Handler) pass(ctx context.Context, to *websocket.Conn, kind websocket.M
 	for {
 		n, err := message.Read(buffer)
 		if n > 0 {
-			if werr := write(func() error { _, err := w.Write(buffer[:n]); return err }); werr != nil {
+			if werr := write(func() error {
+				_, err := w.Write(buffer[:n])
+				return err
+			}); werr != nil {
 				return werr
 			}
 		}

@@ -39,12 +39,13 @@ type key struct{ sandbox, principal string }
 
 // entry is an interpreter, or the place of one that is being opened.
 type entry struct {
-	opening chan struct{}       // semaphore; its holder opens the interpreter
-	client  *agent.Client       // guarded by Pool.mu
-	in      *python.Interpreter // guarded by Pool.mu; nil until open. Set once, by the holder of opening
-	users   int                 // guarded by Pool.mu
-	left    time.Time           // guarded by Pool.mu; when the last user released it
-	broken  bool                // guarded by Pool.mu; closed to new users
+	opening chan struct{} // semaphore; its holder opens the interpreter
+	client  *agent.Client // guarded by Pool.mu
+	// Guarded by Pool.mu; nil until open. Set once, by the holder of opening.
+	in     *python.Interpreter
+	users  int       // guarded by Pool.mu
+	left   time.Time // guarded by Pool.mu; when the last user released it
+	broken bool      // guarded by Pool.mu; closed to new users
 }
 
 // New returns a Pool that opens interpreters with o.
@@ -100,7 +101,9 @@ func (l *Pool) open(ctx context.Context, e *entry, p gateway.Principal, name str
 	if e.in != nil {
 		return nil
 	}
-	client := agent.NewClient(name, nil, func(ctx context.Context) (*connect.Conn, error) { return l.hub.Relay.Open(ctx, p, name, nil) })
+	client := agent.NewClient(name, nil, func(ctx context.Context) (*connect.Conn, error) {
+		return l.hub.Relay.Open(ctx, p, name, nil)
+	})
 	in, err := python.Open(ctx, client, l.options)
 	if err != nil {
 		client.Close()
@@ -181,5 +184,6 @@ func Reason(hub *gateway.Hub, err error) *wire.Error {
 	if e := hub.Public(err); e.Code != wire.CodeInternal {
 		return e
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: "Python in the sandbox does not answer", Hint: "try again, or check the sandbox with sandboxd describe"}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: "Python in the sandbox does not answer",
+		Hint: "try again, or check the sandbox with sandboxd describe"}
 }

@@ -37,7 +37,8 @@ func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.
 	if testing.Short() {
 		t.Skip("an engine is not for short tests")
 	}
-	if out, err := exec.Command("docker", "image", "inspect", "--format", "{{.ID}}", image).CombinedOutput(); err != nil {
+	if out, err := exec.Command("docker", "image", "inspect", "--format", "{{.ID}}",
+		image).CombinedOutput(); err != nil {
 		if os.Getenv("CI") == "true" || os.Getenv("SANDBOXD_TEST_REQUIRE") == "1" {
 			t.Fatalf("no engine with %s: scripts/setup test\n%s", image, out)
 		}
@@ -50,7 +51,8 @@ func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.
 	}
 	dir := t.TempDir()
 	guest := filepath.Join(dir, "sandboxd-guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", guest, "github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", guest,
+		"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build guest: %v\n%s", err, out)
@@ -60,19 +62,24 @@ func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.
 	db, err := store.Open(t.Context(), filepath.Join(dir, "state"))
 	check(err)
 	t.Cleanup(func() { db.Close() })
-	backend, err := docker.New(docker.Options{Host: os.Getenv("SANDBOXD_TEST_ENGINE"), Dir: filepath.Join(dir, "instances"), GuestDir: filepath.Join(dir, "guests"),
+	backend, err := docker.New(docker.Options{Host: os.Getenv("SANDBOXD_TEST_ENGINE"),
+		Dir: filepath.Join(dir, "instances"), GuestDir: filepath.Join(dir, "guests"),
 		DaemonID: wire.NewOp(), Guest: func(string) (string, error) { return guest, nil }})
 	check(err)
 	t.Cleanup(func() { backend.Close() })
-	hub, err = gateway.New(gateway.Options{Options: lifecycle.Options{Store: db, Backends: map[string]sandbox.Backend{docker.Name: backend},
-		Records: filepath.Join(dir, "records"), Owner: "alice", StopGrace: time.Second, Log: slog.New(slog.DiscardHandler)}})
+	hub, err = gateway.New(gateway.Options{Options: lifecycle.Options{Store: db,
+		Backends: map[string]sandbox.Backend{docker.Name: backend},
+		Records:  filepath.Join(dir, "records"), Owner: "alice", StopGrace: time.Second,
+		Log: slog.New(slog.DiscardHandler)}})
 	check(err)
 	background(t, func(ctx context.Context) { _ = hub.Run(ctx) })
 	check(hub.Ready(t.Context()))
-	box, err = hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "box", Image: image, Network: sandbox.NetworkNone}, nil)
+	box, err = hub.Create(t.Context(), alice,
+		lifecycle.NewSpec{Name: "box", Image: image, Network: sandbox.NetworkNone}, nil)
 	check(err)
 	t.Cleanup(func() {
-		if _, err := hub.Remove(context.Background(), alice, "box"); err != nil && !errors.Is(err, lifecycle.ErrUnknown) {
+		if _, err := hub.Remove(context.Background(), alice, "box"); err != nil &&
+			!errors.Is(err, lifecycle.ErrUnknown) {
 			t.Error(err)
 		}
 	})
@@ -163,7 +170,8 @@ func TestLease(t *testing.T) {
 		t.Error("what is broken is leased again")
 	}
 	for _, l := range []*kernels.Lease{first, second} {
-		if res := run(t, l, "main", "x"); !res.OK || len(res.Outputs) != 1 || res.Outputs[0].Text("text/plain") != "42" {
+		if res := run(t, l, "main", "x"); !res.OK || len(res.Outputs) != 1 ||
+			res.Outputs[0].Text("text/plain") != "42" {
 			t.Errorf("%+v", res)
 		}
 	}
@@ -195,7 +203,8 @@ func TestLease(t *testing.T) {
 		t.Errorf("the reason is %+v", e)
 	}
 	end()
-	if _, err := pool.Lease(t.Context(), alice, box); !errors.Is(err, &wire.Error{Code: wire.CodeUnavailable}) {
+	if _, err := pool.Lease(t.Context(), alice, box); !errors.Is(
+		err, &wire.Error{Code: wire.CodeUnavailable}) {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -39,8 +39,10 @@ type session struct {
 }
 
 const (
-	lookAgain  = time.Second      // interval between updates of last lines; attention changes are sent at once
-	aliveEvery = 10 * time.Second // interval of messages without news: scripts do not see pings, and the connection may be lost
+	// Interval between updates of last lines; attention changes are sent at once.
+	lookAgain = time.Second
+	// Interval of messages without news: scripts do not see pings, and the connection may be lost.
+	aliveEvery = 10 * time.Second
 )
 
 // live sends the list, and sends it again after every change.
@@ -55,7 +57,8 @@ func (h *Handler) live(w http.ResponseWriter, r *http.Request) {
 		watch := h.Hub.Sessions.WatchAttention(rest.Principal(r.Context()))
 		defer watch.Close()
 		changed := make(chan error, 1)
-		next := func() { changed <- watch.Wait(ctx) } // one call at a time: the next starts when its result was received
+		// One call at a time: the next starts when its result was received.
+		next := func() { changed <- watch.Wait(ctx) }
 		go next()
 		defer func() {
 			stop()
@@ -100,7 +103,8 @@ func (h *Handler) live(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) list(r *http.Request) (list, error) {
 	p := rest.Principal(r.Context())
-	now := list{Principal: p.Name, Rights: p.Rights, Prefix: prefixName(h.Prefix), Sandboxes: []listed{}}
+	now := list{Principal: p.Name, Rights: p.Rights, Prefix: prefixName(h.Prefix),
+		Sandboxes: []listed{}}
 	infos, err := h.Hub.List(r.Context(), p)
 	if err != nil {
 		return now, err
@@ -110,7 +114,8 @@ func (h *Handler) list(r *http.Request) (list, error) {
 		return now, err
 	}
 	for _, info := range infos {
-		b := listed{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason, Image: info.ShortImage(), Sessions: []session{}}
+		b := listed{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason,
+			Image: info.ShortImage(), Sessions: []session{}}
 		for _, n := range needs {
 			if n.Sandbox == info.Name {
 				b.Sessions = append(b.Sessions, session{n, n.Label()})
@@ -123,7 +128,8 @@ func (h *Handler) list(r *http.Request) (list, error) {
 
 // records returns the records of a sandbox.
 func (h *Handler) records(w http.ResponseWriter, r *http.Request) {
-	all, err := h.Hub.Sessions.Records(r.Context(), rest.Principal(r.Context()), r.PathValue("sandbox"))
+	all, err := h.Hub.Sessions.Records(r.Context(), rest.Principal(r.Context()),
+		r.PathValue("sandbox"))
 	if err != nil {
 		rest.Fail(w, r, h.Hub, err)
 		return

@@ -20,9 +20,10 @@ import (
 // cookie alone would not do: browsers send it to every port of this machine, also to a forwarded
 // port of a sandbox.
 const (
-	keyHeader   = "X-Sandboxd-Key"
-	protocol    = "sandboxd.page"
-	keyProtocol = "key." // prefix of the key among the protocols of a WebSocket, which cannot have its own header
+	keyHeader = "X-Sandboxd-Key"
+	protocol  = "sandboxd.page"
+	// Prefix of the key among the protocols of a WebSocket, which cannot have its own header.
+	keyProtocol = "key."
 	cookieTime  = 30 * 24 * time.Hour
 )
 
@@ -35,7 +36,8 @@ func Secret(r *http.Request) string {
 	}
 	key := r.Header.Get(keyHeader)
 	if socket {
-		for _, p := range strings.FieldsFunc(r.Header.Get("Sec-WebSocket-Protocol"), func(c rune) bool { return c == ',' || c == ' ' }) {
+		for _, p := range strings.FieldsFunc(r.Header.Get("Sec-WebSocket-Protocol"),
+			func(c rune) bool { return c == ',' || c == ' ' }) {
 			if k, ok := strings.CutPrefix(p, keyProtocol); ok {
 				key = k
 			}
@@ -65,7 +67,8 @@ func cookieName(r *http.Request) string {
 // login exchanges a one-time code, or a token, for the two halves of a token.
 func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Origin") == "" {
-		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeDenied, Message: "requests without Origin cannot log in here"})
+		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeDenied,
+			Message: "requests without Origin cannot log in here"})
 		return
 	}
 	var asked struct {
@@ -84,10 +87,13 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 		switch t, _, err = h.Tokens.Verify(secret); {
 		case errors.Is(err, token.ErrUnbacked):
 		case err != nil:
-			err = &wire.Error{Code: wire.CodeDenied, Message: "unknown token: expired, revoked, or incomplete"}
+			err = &wire.Error{Code: wire.CodeDenied,
+				Message: "unknown token: expired, revoked, or incomplete"}
 		case t.Kind != wire.Person:
-			err = &wire.Error{Code: wire.CodeDenied, Message: "token belongs to a program, not to a person",
-				Hint: "get a link with sandboxd page, or a token with sandboxd token new --person"}
+			err = &wire.Error{Code: wire.CodeDenied,
+				Message: "token belongs to a program, not to a person",
+				Hint: "get a link with sandboxd page, or a token with sandboxd token new " +
+					"--person"}
 		}
 	}
 	if err != nil {
@@ -107,8 +113,10 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 		age = min(age, time.Until(*t.Expires))
 	}
 	setCookie(w, r, hex.EncodeToString(raw), int(age.Seconds())+1)
-	h.Log.Info("logged in to the dashboard", "principal", t.Principal, "token", t.ID, "peer", r.RemoteAddr)
-	rest.WriteJSON(w, http.StatusOK, map[string]any{"key": hex.EncodeToString(key), "made": asked.Code != ""})
+	h.Log.Info("logged in to the dashboard", "principal", t.Principal, "token", t.ID, "peer",
+		r.RemoteAddr)
+	rest.WriteJSON(w, http.StatusOK, map[string]any{"key": hex.EncodeToString(key),
+		"made": asked.Code != ""})
 }
 
 // logout deletes the token in the browser. A token that was created for this login is revoked.
@@ -130,6 +138,7 @@ func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 }
 
 func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: value, Path: "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: value, Path: "/", MaxAge: age,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		Secure: strings.HasPrefix(r.Header.Get("Origin"), "https://")}) // a TLS proxy is in front
 }

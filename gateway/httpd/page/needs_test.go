@@ -29,11 +29,13 @@ func TestKindsOfAttention(t *testing.T) {
 		if got := len(colour.FindAllString(css, -1)); got != 2 {
 			t.Errorf("page.css has %d colours --%s, want one for dark and one for light", got, kind)
 		}
-		if rule := fmt.Sprintf(".row.%[1]s { border-left-color: var(--%[1]s); }", kind); !strings.Contains(css, rule) {
+		if rule := fmt.Sprintf(".row.%[1]s { border-left-color: var(--%[1]s); }",
+			kind); !strings.Contains(css, rule) {
 			t.Errorf("page.css lacks the rule %s", rule)
 		}
 	}
-	if want := "const order = { " + strings.Join(order, ", ") + " };"; !strings.Contains(read("page.mjs"), want) {
+	if want := "const order = { " + strings.Join(order, ", ") +
+		" };"; !strings.Contains(read("page.mjs"), want) {
 		t.Errorf("page.mjs does not have %q", want)
 	}
 	for _, rule := range regexp.MustCompile(`\.row\.(\w+) \{`).FindAllStringSubmatch(css, -1) {

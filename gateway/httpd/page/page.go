@@ -37,7 +37,8 @@ var files embed.FS
 // policy allows only what this server serves: no inline scripts or styles, no frames around the
 // page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for " +
+	"'script'; trusted-types 'none'"
 
 // Options configure a Handler.
 type Options struct {
@@ -67,7 +68,8 @@ func Open(path string) bool {
 // Mount adds the routes of the dashboard to mux.
 func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", index)
-	mux.HandleFunc("GET "+Root+"static/{name...}", func(w http.ResponseWriter, r *http.Request) { serveFile(w, r, r.PathValue("name")) })
+	mux.HandleFunc("GET "+Root+"static/{name...}",
+		func(w http.ResponseWriter, r *http.Request) { serveFile(w, r, r.PathValue("name")) })
 	mux.HandleFunc("POST "+Root+"login", h.login)
 	mux.HandleFunc("POST "+Root+"logout", h.logout)
 	mux.HandleFunc("GET "+Root+"records/{sandbox}", h.records)
@@ -76,7 +78,8 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+Root+"replay/{sandbox}/{session}", h.replay)
 }
 
-var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
+var kinds = map[string]string{".html": "text/html; charset=utf-8",
+	".css": "text/css; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml"}
 
 // elsewhere marks the page for a visitor who followed a link from another site. The page then asks
@@ -118,7 +121,8 @@ func serveText(w http.ResponseWriter, r *http.Request, kind string, text []byte)
 	h.Set("Content-Type", kind)
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	h.Set("Cache-Control", "no-cache") // the browser revalidates each time; the ETag mostly avoids a new download
+	// The browser revalidates each time; the ETag mostly avoids a new download.
+	h.Set("Cache-Control", "no-cache")
 	h.Set("ETag", `"`+hex.EncodeToString(sum[:8])+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
 }

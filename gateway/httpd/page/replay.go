@@ -42,7 +42,8 @@ type place struct {
 func (h *Handler) replay(w http.ResponseWriter, r *http.Request) {
 	h.serve(w, r, func(s *socket) error {
 		run, _ := strconv.Atoi(r.FormValue("run"))
-		record, err := h.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r), run)
+		record, err := h.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()),
+			target(r), run)
 		if err != nil {
 			return err
 		}
@@ -55,7 +56,8 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request) {
 		defer func() { stop(); sender.wait() }()
 		orders := make(chan player.Order)
 		s.tasks.Go(func() { s.order(canvas, orders) })
-		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true, Shown: sender.shown})
+		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true,
+			Shown: sender.shown})
 		if err := p.Seek(s.ctx, 0); err != nil {
 			return err
 		}
@@ -84,7 +86,8 @@ func (s *socket) order(canvas *player.Canvas, orders chan<- player.Order) {
 		case a.Do == "resize":
 			canvas.Window(wire.ClampSize(a.Cols, a.Rows))
 		case a.Do == "key", a.Do == "seek", a.Do == "speed":
-			o := player.Order{Key: a.Do, At: time.Duration(min(max(a.AtMS, 0), 1<<40)) * time.Millisecond, Speed: a.Speed}
+			o := player.Order{Key: a.Do,
+				At: time.Duration(min(max(a.AtMS, 0), 1<<40)) * time.Millisecond, Speed: a.Speed}
 			if a.Do == "key" {
 				o.Key = a.Key
 			}
@@ -100,8 +103,8 @@ func (s *socket) order(canvas *player.Canvas, orders chan<- player.Order) {
 	}
 }
 
-// positionSender sends the position of a replay to the page, at most once per placeTime. A record of a
-// flood has thousands of positions a second.
+// positionSender sends the position of a replay to the page, at most once per placeTime. A record
+// of a flood has thousands of positions a second.
 type positionSender struct {
 	s    *socket
 	more chan struct{}
@@ -121,7 +124,8 @@ func newPositionSender(ctx context.Context, s *socket) *positionSender {
 func (t *positionSender) shown(p player.Place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last = place{AtMS: p.At.Milliseconds(), LongMS: p.Long.Milliseconds(), Paused: p.Paused, Speed: p.Speed, Command: p.Command, Commands: p.Commands}
+	t.last = place{AtMS: p.At.Milliseconds(), LongMS: p.Long.Milliseconds(), Paused: p.Paused,
+		Speed: p.Speed, Command: p.Command, Commands: p.Commands}
 	select {
 	case t.more <- struct{}{}:
 	default:

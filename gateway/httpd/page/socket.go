@@ -23,11 +23,12 @@ import (
 
 // Limits of sockets.
 const (
-	maxSockets  = 512              // open at once
-	maxOwn      = 64               // of one principal, over all of its tokens
-	perSecond   = 200              // messages of a page; faster ones are delayed
-	maxFrame    = 64 << 10         // bytes of a message from the page
-	closeWithin = 4 * time.Second  // to send what is under way, and then for the other side to close
+	maxSockets = 512      // open at once
+	maxOwn     = 64       // of one principal, over all of its tokens
+	perSecond  = 200      // messages of a page; faster ones are delayed
+	maxFrame   = 64 << 10 // bytes of a message from the page
+	// To send what is under way, and then for the other side to close.
+	closeWithin = 4 * time.Second
 	pingEvery   = 20 * time.Second // interval of pings
 	pingWithin  = 20 * time.Second // to answer a ping, and to take a frame
 )
@@ -67,13 +68,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, f func(s *socket
 		return
 	}
 	defer leave()
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol}, CompressionMode: websocket.CompressionDisabled})
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol},
+		CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		return // Accept has answered
 	}
 	defer conn.CloseNow() //nolint:errcheck // usually closed already
 	conn.SetReadLimit(maxFrame)
-	s := &socket{conn: conn, pace: rate.NewLimiter(perSecond, perSecond), io: context.WithoutCancel(r.Context())}
+	s := &socket{conn: conn, pace: rate.NewLimiter(perSecond, perSecond),
+		io: context.WithoutCancel(r.Context())}
 	s.ctx, s.end = context.WithCancelCause(r.Context())
 	control := http.NewResponseController(w)
 	// A write to a client that does not read must not delay the end.
@@ -84,8 +87,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, f func(s *socket
 	// Before it waits for the close frame, the library reads the rest of the current frame, however
 	// long its header says. Only the deadline ends that.
 	_ = control.SetReadDeadline(time.Now().Add(closeWithin))
-	_ = control.SetWriteDeadline(time.Now().Add(closeWithin)) // f may have taken long; after a partial frame, nothing more is sent
-	_ = conn.Close(code, reason)                              // the client may be gone
+	// F may have taken long; after a partial frame, nothing more is sent.
+	_ = control.SetWriteDeadline(time.Now().Add(closeWithin))
+	_ = conn.Close(code, reason) // the client may be gone
 	s.tasks.Wait()
 }
 
@@ -94,7 +98,9 @@ func (h *Handler) enter(principal string) (leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.open >= maxSockets || h.sockets[principal] >= maxOwn {
-		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeUnavailable, Message: "too many open sockets", Hint: "close some browser tabs"})
+		return nil, rest.WithStatus(http.StatusTooManyRequests,
+			&wire.Error{Code: wire.CodeUnavailable, Message: "too many open sockets",
+				Hint: "close some browser tabs"})
 	}
 	h.open++
 	h.sockets[principal]++
@@ -113,7 +119,8 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	switch {
 	case errors.Is(err, errDone), errors.Is(err, errGone):
 		return closedDone, ""
-	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired), errors.Is(err, token.ErrUnbacked):
+	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired),
+		errors.Is(err, token.ErrUnbacked):
 		return closedToken, closeReason(err.Error())
 	case errors.Is(err, lifecycle.ErrClosed), errors.Is(err, context.Canceled):
 		return closedAway, "the daemon is stopping"
@@ -206,7 +213,10 @@ func (s *socket) hear(v any) (input []byte, err error) {
 
 // window returns the terminal size in the parameters cols and rows.
 func window(r *http.Request) (cols, rows int) {
-	size := func(name string) uint32 { n, _ := strconv.ParseUint(r.FormValue(name), 10, 16); return uint32(n) }
+	size := func(name string) uint32 {
+		n, _ := strconv.ParseUint(r.FormValue(name), 10, 16)
+		return uint32(n)
+	}
 	return wire.ClampSize(size("cols"), size("rows"))
 }
 

@@ -17,7 +17,8 @@ type asked struct {
 	Rows uint32 `json:"rows"`
 }
 
-var commands = map[string]view.KeyKind{"take": view.Take, "give": view.Give, "keep": view.Keep, "private": view.Private, "help": view.Help, "detach": view.Detach}
+var commands = map[string]view.KeyKind{"take": view.Take, "give": view.Give, "keep": view.Keep,
+	"private": view.Private, "help": view.Help, "detach": view.Detach}
 
 // sessionState is the state of a session as the page shows it to its person.
 type sessionState struct {
@@ -38,13 +39,22 @@ func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
 		cols, rows := window(r)
 		caller := rest.Principal(r.Context())
 		if caller.Kind != wire.Person {
-			return &wire.Error{Code: wire.CodeDenied, Message: "token belongs to a program, not to a person"}
+			return &wire.Error{Code: wire.CodeDenied,
+				Message: "token belongs to a program, not to a person"}
 		}
-		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: h.Prefix, Public: h.Hub.Public,
-			Read: func(ctx context.Context, p *person.Person) { defer s.tasks.Done(); s.follow(ctx, p) },
+		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: h.Prefix,
+			Public: h.Hub.Public,
+			Read: func(ctx context.Context,
+				p *person.Person) {
+				defer s.tasks.Done()
+				s.follow(ctx, p)
+			},
 			Report: func(now person.State) {
-				_ = s.say(map[string]any{"stands": sessionState{Session: now.Target.Session, Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private, Holds: now.Holds,
-					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}}) // a failed send ends the socket
+				_ = s.say(map[string]any{"stands": sessionState{Session: now.Target.Session,
+					Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private,
+					Holds: now.Holds,
+					// A failed send ends the socket.
+					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}})
 			}})
 		o := p.JoinOptions()
 		o.Create = caller.Rights != wire.RightWatch
@@ -55,7 +65,8 @@ func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
 		defer at.Close()
 		s.tasks.Add(1) // Run calls Read once
 		status, words := person.Run[struct{}](s.ctx, p, at, nil, nil)
-		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}}) // the client may be gone
+		// The client may be gone.
+		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}})
 		return nil
 	})
 }

@@ -26,7 +26,9 @@ func TestVendoredFiles(t *testing.T) {
 		t.Helper()
 		sum := sha256.Sum256(content)
 		if got := hex.EncodeToString(sum[:]); err != nil || got != want[name] {
-			t.Errorf("%s has the checksum %s, want %q: scripts/page-vendor takes it from its package anew (%v)", name, got, want[name], err)
+			t.Errorf(
+				"%s has the checksum %s, want %q: scripts/page-vendor takes it from its package "+
+					"anew (%v)", name, got, want[name], err)
 		}
 		delete(want, name)
 	}

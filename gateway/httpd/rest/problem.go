@@ -58,7 +58,8 @@ func Status(err error) int {
 	case wire.CodeExists, wire.CodeNotPrompt, wire.CodeNotWaiting, wire.CodeKeyboardHeld:
 		return http.StatusConflict
 	case wire.CodeLost:
-		if e.Reason != "" { // the request may have taken effect, and clients repeat after 502, 503 and 504
+		// The request may have taken effect, and clients repeat after 502, 503 and 504.
+		if e.Reason != "" {
 			return http.StatusInternalServerError
 		}
 		return http.StatusServiceUnavailable
@@ -86,13 +87,15 @@ func NewProblem(hub *gateway.Hub, err error) Problem {
 	if status == http.StatusInternalServerError {
 		status = Status(e)
 	}
-	return Problem{Type: "about:blank", Title: cmp.Or(http.StatusText(status), "Error"), Status: status, Detail: e.Message, Code: e.Code, Hint: e.Hint}
+	return Problem{Type: "about:blank", Title: cmp.Or(http.StatusText(status), "Error"),
+		Status: status, Detail: e.Message, Code: e.Code, Hint: e.Hint}
 }
 
 // Fail answers with err as a problem document. If the client has disconnected, it sends nothing. A
 // body timeout looks like a disconnect, so it is always answered.
 func Fail(w http.ResponseWriter, r *http.Request, hub *gateway.Hub, err error) {
-	if Status(err) != http.StatusRequestTimeout && errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
+	if Status(err) != http.StatusRequestTimeout && errors.Is(r.Context().Err(), context.Canceled) &&
+		errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
 	p := NewProblem(hub, err)

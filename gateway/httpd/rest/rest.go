@@ -57,11 +57,14 @@ func Decode(w http.ResponseWriter, r *http.Request, v any) error {
 func DecodeOpen(w http.ResponseWriter, r *http.Request, v any) error { return decode(w, r, v) }
 
 func decode(w http.ResponseWriter, r *http.Request, v any, o ...json.Options) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return &statusError{http.StatusUnsupportedMediaType, &wire.Error{Code: wire.CodeUsage, Message: "body: must be JSON", Hint: "send Content-Type: application/json"}}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil ||
+		kind != "application/json" {
+		return &statusError{http.StatusUnsupportedMediaType, &wire.Error{Code: wire.CodeUsage,
+			Message: "body: must be JSON", Hint: "send Content-Type: application/json"}}
 	}
 	if deadline := time.Now().Add(BodyTime); r.Body != nil {
-		_ = http.NewResponseController(w).SetReadDeadline(deadline) // the writers of some tests have no deadline
+		// The writers of some tests have no deadline.
+		_ = http.NewResponseController(w).SetReadDeadline(deadline)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	if err != nil {
@@ -71,10 +74,12 @@ func decode(w http.ResponseWriter, r *http.Request, v any, o ...json.Options) er
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		return &statusError{http.StatusRequestEntityTooLarge, wire.Errorf(wire.CodeUsage, "body: larger than %d bytes", MaxBody)}
+		return &statusError{http.StatusRequestEntityTooLarge,
+			wire.Errorf(wire.CodeUsage, "body: larger than %d bytes", MaxBody)}
 	}
 	if err != nil {
-		return &statusError{http.StatusRequestTimeout, wire.Errorf(wire.CodeUsage, "body: incomplete: %v", err)}
+		return &statusError{http.StatusRequestTimeout,
+			wire.Errorf(wire.CodeUsage, "body: incomplete: %v", err)}
 	}
 	return Unmarshal(body, v, o...)
 }
@@ -91,9 +96,11 @@ func Unmarshal(body []byte, v any, o ...json.Options) error {
 		// The texts use JSON's terms: clients do not know Go types.
 		switch {
 		case e.Err == nil && e.GoType != nil:
-			return wire.Errorf(wire.CodeUsage, "body: %s at %q is not %s", kindName(e.JSONKind), cmp.Or(where, "/"), typeName(e.GoType))
+			return wire.Errorf(wire.CodeUsage, "body: %s at %q is not %s", kindName(e.JSONKind),
+				cmp.Or(where, "/"), typeName(e.GoType))
 		case errors.Is(e.Err, json.ErrUnknownName):
-			return wire.Errorf(wire.CodeUsage, "body: unknown field %q%s", where, knownFields(e.GoType))
+			return wire.Errorf(wire.CodeUsage, "body: unknown field %q%s", where,
+				knownFields(e.GoType))
 		}
 	}
 	if e := (*jsontext.SyntacticError)(nil); errors.As(err, &e) {
@@ -178,7 +185,8 @@ func typeName(t reflect.Type) string {
 		return "an array"
 	case reflect.Struct, reflect.Map:
 		return "an object"
-	case reflect.Int, reflect.Int64, reflect.Uint, reflect.Uint64, reflect.Int32, reflect.Uint32, reflect.Float64, reflect.Float32:
+	case reflect.Int, reflect.Int64, reflect.Uint, reflect.Uint64, reflect.Int32, reflect.Uint32,
+		reflect.Float64, reflect.Float32:
 		return "a number"
 	default:
 		return "the expected type"

@@ -98,13 +98,15 @@ func FuzzUnmarshal(f *testing.F) {
 }
 
 func TestStatus(t *testing.T) {
-	for code, want := range map[wire.Code]int{wire.CodeNotFound: 404, wire.CodeDenied: 403, wire.CodeUsage: 400, wire.CodeExists: 409, wire.CodeUnavailable: 503,
+	for code, want := range map[wire.Code]int{wire.CodeNotFound: 404, wire.CodeDenied: 403,
+		wire.CodeUsage: 400, wire.CodeExists: 409, wire.CodeUnavailable: 503,
 		wire.CodeLimitQuota: 429, wire.CodeInternal: 500} {
 		if got := Status(wire.Errorf(code, "x")); got != want {
 			t.Errorf("%s: %d, want %d", code, got, want)
 		}
 	}
-	if got := NewProblem(nil, errors.New("secret")); got.Status != 500 || strings.Contains(got.Detail, "secret") {
+	if got := NewProblem(nil, errors.New("secret")); got.Status != 500 ||
+		strings.Contains(got.Detail, "secret") {
 		t.Errorf("%+v", got)
 	}
 }

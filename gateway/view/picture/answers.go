@@ -109,7 +109,8 @@ func (a answers) protocol(env func(string) string) Protocol {
 	case multiplexed(env):
 	case a.kitty:
 		return Kitty
-	case a.version == "" && (env("TERM_PROGRAM") == "iTerm.app" || env("TERM_PROGRAM") == "WezTerm"):
+	case a.version == "" && (env("TERM_PROGRAM") == "iTerm.app" ||
+		env("TERM_PROGRAM") == "WezTerm"):
 		return ITerm2
 	default:
 		for _, name := range drawsITerm2 {
@@ -127,14 +128,16 @@ func (a answers) protocol(env func(string) string) Protocol {
 // multiplexed reports whether tmux or screen is the terminal.
 func multiplexed(env func(string) string) bool {
 	term := env("TERM")
-	return env("TMUX") != "" || env("STY") != "" || strings.HasPrefix(term, "tmux") || strings.HasPrefix(term, "screen")
+	return env("TMUX") != "" || env("STY") != "" || strings.HasPrefix(term, "tmux") ||
+		strings.HasPrefix(term, "screen")
 }
 
 // silent reports whether to ask the terminal nothing: it draws no pictures, and shows the
 // questions.
 func silent(env func(string) string) bool {
 	term := env("TERM")
-	return term == "" || term == "dumb" || term == "linux" || strings.HasPrefix(term, "eterm") || env("TERM_PROGRAM") == "Apple_Terminal"
+	return term == "" || term == "dumb" || term == "linux" || strings.HasPrefix(term, "eterm") ||
+		env("TERM_PROGRAM") == "Apple_Terminal"
 }
 
 // questions returns the questions for a terminal. tmux and screen take kitty's question for a

@@ -74,7 +74,8 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, came []byte) {
 		a, typed := read(came)
 		a.protocol(env{"TERM": "xterm"}.get)
-		if a.device == nil && !a.kitty && a.version == "" && bytes.Count(came, []byte{0x1b}) == 0 && !bytes.Equal(typed, came) {
+		if a.device == nil && !a.kitty && a.version == "" && bytes.Count(came, []byte{0x1b}) == 0 &&
+			!bytes.Equal(typed, came) {
 			t.Errorf("%q: %q was typed", came, typed)
 		}
 		rest := came

@@ -28,7 +28,8 @@ func plot(w, h int) *image.NRGBA {
 	for y := range h {
 		for x := range w {
 			n = n*1664525 + 1013904223
-			img.SetNRGBA(x, y, color.NRGBA{uint8(x * 255 / w), uint8(y * 255 / h), uint8(n >> 24 & 0x3f), 255})
+			img.SetNRGBA(x, y, color.NRGBA{uint8(x * 255 / w), uint8(y * 255 / h),
+				uint8(n >> 24 & 0x3f), 255})
 		}
 	}
 	return img
@@ -53,12 +54,14 @@ func chunk(kind string, data []byte) []byte {
 // header returns a PNG of that size without its pixels, and with what follows.
 func header(w, h uint32, more ...[]byte) []byte {
 	ihdr := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, w), h)
-	return append([]byte("\x89PNG\r\n\x1a\n"), bytes.Join(append([][]byte{chunk("IHDR", append(ihdr, 8, 2, 0, 0, 0))}, more...), nil)...)
+	return append([]byte("\x89PNG\r\n\x1a\n"),
+		bytes.Join(append([][]byte{chunk("IHDR", append(ihdr, 8, 2, 0, 0, 0))}, more...), nil)...)
 }
 
 var (
 	kittyForm = regexp.MustCompile(`^\x1b_G((?:a=T,f=100,q=2,)?)m=([01]);([A-Za-z0-9+/=]+)\x1b\\`)
-	itermForm = regexp.MustCompile(`^\x1b\]1337;File=inline=1;size=([0-9]+):([A-Za-z0-9+/=]+)\x07\n$`)
+	itermForm = regexp.MustCompile(
+		`^\x1b\]1337;File=inline=1;size=([0-9]+):([A-Za-z0-9+/=]+)\x07\n$`)
 )
 
 // shown parses the output of Draw like a terminal, and fails on anything else in it.
@@ -120,8 +123,10 @@ func distance(t testing.TB, a, b image.Image) float64 {
 	sum, size, from, other := 0.0, a.Bounds().Size(), a.Bounds().Min, b.Bounds().Min
 	for y := range size.Y {
 		for x := range size.X {
-			p, q := color.NRGBAModel.Convert(a.At(from.X+x, from.Y+y)).(color.NRGBA), color.NRGBAModel.Convert(b.At(other.X+x, other.Y+y)).(color.NRGBA)
-			sum += math.Abs(float64(p.R)-float64(q.R)) + math.Abs(float64(p.G)-float64(q.G)) + math.Abs(float64(p.B)-float64(q.B)) + math.Abs(float64(p.A)-float64(q.A))
+			p, q := color.NRGBAModel.Convert(a.At(from.X+x, from.Y+y)).(color.NRGBA),
+				color.NRGBAModel.Convert(b.At(other.X+x, other.Y+y)).(color.NRGBA)
+			sum += math.Abs(float64(p.R)-float64(q.R)) + math.Abs(float64(p.G)-float64(q.G)) +
+				math.Abs(float64(p.B)-float64(q.B)) + math.Abs(float64(p.A)-float64(q.A))
 		}
 	}
 	return sum / float64(size.X*size.Y)
@@ -134,7 +139,8 @@ func TestDraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	frame := image.NewPaletted(image.Rect(0, 0, 200, 120), color.Palette{color.White, color.Black})
-	if err := gif.EncodeAll(&moving, &gif.GIF{Image: []*image.Paletted{frame, frame}, Delay: []int{1, 1}}); err != nil {
+	if err := gif.EncodeAll(&moving, &gif.GIF{Image: []*image.Paletted{frame, frame},
+		Delay: []int{1, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	white := image.NewNRGBA(frame.Bounds())
@@ -183,7 +189,8 @@ func TestSixelIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := regexp.MustCompile(`^\x1bP[0-9;]*q"1;1;([0-9]+);([0-9]+)`).FindSubmatch(drawn)
-		if m == nil || len(m[1]) > 4 || string(m[1]) > "999" && string(m[1]) != "1000" || len(m[2]) > 4 || string(m[2]) > "999" && string(m[2]) != "1000" {
+		if m == nil || len(m[1]) > 4 || string(m[1]) > "999" && string(m[1]) != "1000" ||
+			len(m[2]) > 4 || string(m[2]) > "999" && string(m[2]) != "1000" {
 			t.Errorf("%v: %.60q", size, drawn)
 		}
 	}
@@ -211,7 +218,8 @@ func TestNothingIsSmuggled(t *testing.T) {
 				continue
 			}
 			shown(t, p, drawn)
-			if s := string(drawn); strings.Contains(s, "EVIL") || strings.Contains(s, base64.StdEncoding.EncodeToString([]byte(evil))[4:20]) {
+			if s := string(drawn); strings.Contains(s, "EVIL") ||
+				strings.Contains(s, base64.StdEncoding.EncodeToString([]byte(evil))[4:20]) {
 				t.Errorf("%s by %s: %.200q", name, p, drawn)
 			}
 			if img := shown(t, p, drawn); p == Kitty && distance(t, img, plot(20, 20)) != 0 {
@@ -268,10 +276,13 @@ func TestScans(t *testing.T) {
 // For any bytes, the output is a complete sequence of the protocol.
 func FuzzDraw(f *testing.F) {
 	f.Add(asPNG(f, plot(9, 7)), 100)
-	f.Add([]byte("GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"), 1)
+	f.Add(
+		[]byte(
+			"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x01\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"), 1)
 	f.Add(header(4, 4), 0)
 	f.Fuzz(func(t *testing.T, data []byte, width int) {
-		if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil && c.Width*c.Height > 1<<20 {
+		if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil &&
+			c.Width*c.Height > 1<<20 {
 			return // only slow
 		}
 		for _, p := range []Protocol{Kitty, ITerm2, Sixel} {

@@ -36,7 +36,8 @@ type Terminal struct {
 func (t Terminal) Ask(keep bool) (p Protocol, typed []byte) {
 	in := int(t.In.Fd())
 	before, err := unix.IoctlGetTermios(in, unix.TCGETS)
-	if _, noOut := unix.IoctlGetTermios(int(t.Out.Fd()), unix.TCGETS); err != nil || noOut != nil || silent(t.Env) || !foreground(in) {
+	if _, noOut := unix.IoctlGetTermios(int(t.Out.Fd()), unix.TCGETS); err != nil || noOut != nil ||
+		silent(t.Env) || !foreground(in) {
 		return None, nil
 	}
 	// Read each byte immediately, and do not echo the answers. ^C and line ends work as usual.
@@ -104,7 +105,8 @@ func foreground(fd int) bool {
 func readable(fd int, within time.Duration) bool {
 	for end := time.Now().Add(within); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, max(0, int((time.Until(end)+time.Millisecond-1)/time.Millisecond)))
+		n, err := unix.Poll(poll, max(0,
+			int((time.Until(end)+time.Millisecond-1)/time.Millisecond)))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

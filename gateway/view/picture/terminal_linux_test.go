@@ -47,7 +47,8 @@ func ask(to string) int {
 	term := Terminal{In: os.Stdin, Out: os.Stdout, Env: os.Getenv, patience: patience}
 	can, typed := term.Ask(os.Getenv("PICTURE_TEST_KEEP") != "")
 	after, _ := unix.IoctlGetTermios(0, unix.TCGETS)
-	a := asked{Can: can, Typed: string(typed), Width: term.Width(), Modes: before != nil && *before == *after}
+	a := asked{Can: can, Typed: string(typed), Width: term.Width(), Modes: before != nil &&
+		*before == *after}
 	if readable(0, 0) {
 		buf := make([]byte, 1024)
 		n, _ := os.Stdin.Read(buf)
@@ -150,7 +151,8 @@ func TestAskKeepsKeys(t *testing.T) {
 	const answer = "\x1b_Gi=31;OK\x1b\\an\x1b[?62cn\n"
 	t.Run("the caller takes them", func(t *testing.T) {
 		t.Parallel()
-		a, _ := answered(t, env{"TERM": "xterm", "PICTURE_TEST_KEEP": "1", "PICTURE_TEST_LINE": "1"}, "bob\n", answer)
+		a, _ := answered(t, env{"TERM": "xterm", "PICTURE_TEST_KEEP": "1",
+			"PICTURE_TEST_LINE": "1"}, "bob\n", answer)
 		if all := a.Typed + a.Left; a.Can != Kitty || all != "bob\nann\n" || !a.Modes {
 			t.Errorf("%+v", a)
 		}
@@ -166,12 +168,14 @@ func TestAskKeepsKeys(t *testing.T) {
 
 // Terminals that are not asked, and terminals that do not answer.
 func TestSilence(t *testing.T) {
-	for _, vars := range []env{{"TERM": "dumb"}, {"TERM": ""}, {"TERM": "linux"}, {"TERM": "xterm-256color", "TERM_PROGRAM": "Apple_Terminal"}} {
+	for _, vars := range []env{{"TERM": "dumb"}, {"TERM": ""}, {"TERM": "linux"},
+		{"TERM": "xterm-256color", "TERM_PROGRAM": "Apple_Terminal"}} {
 		if a, saw := answered(t, vars, "", ""); a.Can != None || !a.Modes || saw != "" {
 			t.Errorf("%v: %+v, and the terminal saw %q", vars, a, saw)
 		}
 	}
-	if a, saw := answered(t, env{"TERM": "vt52", "PICTURE_TEST_PATIENCE": "1ms"}, "", ""); a.Can != None || !a.Modes || !strings.Contains(saw, askDevice) {
+	if a, saw := answered(t, env{"TERM": "vt52", "PICTURE_TEST_PATIENCE": "1ms"}, "",
+		""); a.Can != None || !a.Modes || !strings.Contains(saw, askDevice) {
 		t.Errorf("a terminal that does not answer: %+v, and it saw %q", a, saw)
 	}
 	cmd, result := program(t, env{"TERM": "xterm"})
@@ -209,7 +213,8 @@ func TestAskTmux(t *testing.T) {
 			words = append(words, v)
 		}
 	}
-	m.Run(append(words, "sh", "-c", `TERM=screen-256color "$0"; tmux -S "`+socketOf(m)+`" wait-for -S asked; exec sleep 600`, cmd.Path)...)
+	m.Run(append(words, "sh", "-c", `TERM=screen-256color "$0"; tmux -S "`+socketOf(m)+
+		`" wait-for -S asked; exec sleep 600`, cmd.Path)...)
 	m.Run("wait-for", "asked")
 	if a := result(); a.Can != None || a.Typed != "" || !a.Modes {
 		t.Errorf("%+v", a)

@@ -15,7 +15,8 @@ func TestReceiveFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	one, three := unix.UnixRights(int(null.Fd())), unix.UnixRights(int(null.Fd()), int(null.Fd()), int(null.Fd()))
+	one, three := unix.UnixRights(int(null.Fd())),
+		unix.UnixRights(int(null.Fd()), int(null.Fd()), int(null.Fd()))
 	for _, tt := range []struct {
 		name   string
 		rights []byte

@@ -94,7 +94,8 @@ func listen(dir, name string, log *slog.Logger) (*Server, error) {
 	if err := unix.Unlinkat(fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("remove old socket in %s: %w", dir, err)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd,
+		name), Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}
@@ -107,7 +108,8 @@ func listen(dir, name string, log *slog.Logger) (*Server, error) {
 		l.Close()
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}
-	s := &Server{listener: l, log: log, waiting: make(chan caller, maxWaiting), done: make(chan struct{}),
+	s := &Server{listener: l, log: log, waiting: make(chan caller, maxWaiting),
+		done:      make(chan struct{}),
 		strangers: rate.NewLimiter(strangersRate, strangersBurst)}
 	s.rest = s.sleep
 	return s, nil
@@ -302,7 +304,8 @@ func PeerPID(conn *net.UnixConn) int {
 	}
 	pid := 0
 	_ = raw.Control(func(fd uintptr) { // a closed connection has no peer
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED); err == nil {
 			pid = int(cred.Pid)
 		}
 	})

@@ -160,7 +160,8 @@ func TestServerPacesStrangers(t *testing.T) {
 		name  string
 		admit int // 0: any process
 		paced bool
-	}{{"guest", os.Getpid(), false}, {"strangers", os.Getpid() + 1, true}, {"nobody is known", 0, true}} {
+	}{{"guest", os.Getpid(), false}, {"strangers", os.Getpid() + 1, true},
+		{"nobody is known", 0, true}} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
 			d, err := listen(dir, SSH, slog.New(slog.DiscardHandler))

@@ -14,7 +14,8 @@ func TestSet(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, "a"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := NewSet(func(id string) string { return filepath.Join(root, id) }, slog.New(slog.DiscardHandler))
+	s := NewSet(func(id string) string { return filepath.Join(root, id) },
+		slog.New(slog.DiscardHandler))
 	first, err := s.Open("a", SSH)
 	if err != nil {
 		t.Fatal(err)

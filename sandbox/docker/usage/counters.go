@@ -41,7 +41,9 @@ func Counters(pid int, ref string) (sandbox.Usage, error) {
 		if len(parts) != 3 || parts[2] == "/" {                  // the root group is the machine's
 			continue
 		}
-		one := func(controller string) string { return filepath.Join("/sys/fs/cgroup", controller, parts[2]) }
+		one := func(controller string) string {
+			return filepath.Join("/sys/fs/cgroup", controller, parts[2])
+		}
 		for _, controller := range strings.Split(parts[1], ",") {
 			switch controller {
 			case "": // version 2; or systemd's own hierarchy of version 1, without these files
@@ -49,7 +51,8 @@ func Counters(pid int, ref string) (sandbox.Usage, error) {
 				u.OOMKills = max(u.OOMKills, counter(one("")+"/memory.events", "oom_kill"))
 				u.PIDs = max(u.PIDs, counter(one("")+"/pids.current", ""))
 				u.PIDsRefused = max(u.PIDsRefused, counter(one("")+"/pids.events", "max"))
-				u.CPU = max(u.CPU, time.Duration(counter(one("")+"/cpu.stat", "usage_usec"))*time.Microsecond)
+				u.CPU = max(u.CPU, time.Duration(
+					counter(one("")+"/cpu.stat", "usage_usec"))*time.Microsecond)
 			case "memory":
 				u.Memory = counter(one("memory")+"/memory.usage_in_bytes", "")
 				u.OOMKills = counter(one("memory")+"/memory.oom_control", "oom_kill")
@@ -92,14 +95,16 @@ func Processes(pid int, ref string) []int {
 	}
 	for line := range strings.Lines(text) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 || parts[1] != "" && !slices.Contains(strings.Split(parts[1], ","), "pids") {
+		if len(parts) != 3 || parts[1] != "" &&
+			!slices.Contains(strings.Split(parts[1], ","), "pids") {
 			continue
 		}
 		controller := ""
 		if parts[1] != "" {
 			controller = "pids"
 		}
-		list, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, parts[2], "cgroup.procs"))
+		list, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, parts[2],
+			"cgroup.procs"))
 		if err != nil {
 			continue // of the other cgroup version
 		}

@@ -189,7 +189,8 @@ func (w *Walk) entries(ctx context.Context, fd int) ([]string, error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case w.Limit.Bytes > 0 && w.Bytes > w.Limit.Bytes, w.Limit.Files > 0 && w.Files > w.Limit.Files:
+		case w.Limit.Bytes > 0 && w.Bytes > w.Limit.Bytes, w.Limit.Files > 0 &&
+			w.Files > w.Limit.Files:
 			return nil, ErrLimit
 		}
 	}
@@ -232,7 +233,8 @@ func (w *Walk) Removed(pids []int) {
 			for _, name := range names {
 				looked++
 				var st unix.Stat_t
-				if unix.Stat(path+"/"+name, &st) != nil || st.Nlink > 0 || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[[2]uint64{st.Dev, st.Ino}] {
+				if unix.Stat(path+"/"+name, &st) != nil || st.Nlink > 0 ||
+					st.Mode&unix.S_IFMT != unix.S_IFREG || seen[[2]uint64{st.Dev, st.Ino}] {
 					continue
 				}
 				var fs unix.Statfs_t

@@ -13,11 +13,13 @@ func (m *machine) Filecmd(r *sftp.Request) error {
 	case "Setstat":
 		return m.setstat(r)
 	case "Rename": // as of SFTP 3: it replaces nothing
-		return m.do(`! { [ -e "$2" ] || [ -L "$2" ]; } || { echo "File exists" >&2; exit 1; }; mv -- "$1" "$2"`, r.Filepath, r.Target)
+		return m.do(
+			`! { [ -e "$2" ] || [ -L "$2" ]; } || { echo "File exists" >&2; exit 1; }; mv -- "$1" "$2"`, r.Filepath, r.Target)
 	case "Rmdir":
 		return m.do(`rmdir -- "$1"`, r.Filepath)
 	case "Remove":
-		return m.do(`[ ! -d "$1" ] || [ -L "$1" ] || { echo "Is a directory" >&2; exit 1; }; ls -d -- "$1" >/dev/null && rm -f -- "$1"`, r.Filepath)
+		return m.do(
+			`[ ! -d "$1" ] || [ -L "$1" ] || { echo "Is a directory" >&2; exit 1; }; ls -d -- "$1" >/dev/null && rm -f -- "$1"`, r.Filepath)
 	case "Mkdir":
 		return m.do(`mkdir -- "$1"`, r.Filepath)
 	case "Link":
@@ -61,7 +63,8 @@ func (m *machine) setstat(r *sftp.Request) error {
 		for what, t := range map[string]uint32{"a": a.Atime, "m": a.Mtime} {
 			args = append(args, strconv.FormatUint(uint64(t), 10))
 			n := len(args)
-			script += fmt.Sprintf(`{ touch -c -%[1]s -d "@$%[2]d" -- "$1" 2>/dev/null || touch -c -%[1]s -t "$(date -r "$%[2]d" +%%Y%%m%%d%%H%%M.%%S)" -- "$1"; } && `, what, n)
+			script += fmt.Sprintf(
+				`{ touch -c -%[1]s -d "@$%[2]d" -- "$1" 2>/dev/null || touch -c -%[1]s -t "$(date -r "$%[2]d" +%%Y%%m%%d%%H%%M.%%S)" -- "$1"; } && `, what, n)
 		}
 	}
 	script += ":"

@@ -23,7 +23,8 @@ import (
 
 // Run runs a command on the machine, with the account's shell, and returns its exit code. An error
 // means that it did not run or did not end. ctx bounds it.
-type Run func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error)
+type Run func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (
+	int, error)
 
 // probeTime bounds the check whether a machine has the tools.
 const probeTime = 20 * time.Second
@@ -39,7 +40,8 @@ func Serve(ctx context.Context, client io.ReadWriteCloser, run Run) error {
 	if err != nil {
 		return err
 	}
-	server := sftp.NewRequestServer(client, sftp.Handlers{FileGet: m, FilePut: m, FileCmd: m, FileList: m}, sftp.WithStartDirectory(home))
+	server := sftp.NewRequestServer(client, sftp.Handlers{FileGet: m, FilePut: m, FileCmd: m,
+		FileList: m}, sftp.WithStartDirectory(home))
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	_ = server.Serve() // ends when the client leaves
@@ -59,15 +61,18 @@ type machine struct {
 
 // home returns the directory of relative names, and checks that the machine has the tools.
 func (m *machine) home() (string, error) {
-	ctx, cancel := context.WithTimeoutCause(m.ctx, probeTime, fmt.Errorf("no answer within %v", probeTime))
+	ctx, cancel := context.WithTimeoutCause(
+		m.ctx, probeTime, fmt.Errorf("no answer within %v", probeTime))
 	defer cancel()
 	out, err := m.ask(ctx, `stat_ / >/dev/null && pwd`)
 	if err != nil {
-		return "", fmt.Errorf("it has no SFTP, and its shell lacks the tools to serve files: %w", err)
+		return "", fmt.Errorf("it has no SFTP, and its shell lacks the tools to serve files: %w",
+			err)
 	}
 	home := strings.TrimSuffix(string(out), "\n")
 	if !strings.HasPrefix(home, "/") {
-		return "", fmt.Errorf("it has no SFTP, and its shell has no directory: it printed %.80q", home)
+		return "", fmt.Errorf("it has no SFTP, and its shell has no directory: it printed %.80q",
+			home)
 	}
 	return home, nil
 }
@@ -113,7 +118,8 @@ func (m *machine) do(script string, args ...string) error {
 
 // stream runs a script with the parameters $1, … and stdin, and writes its output to stdout. The
 // error of a failed script is its standard error.
-func (m *machine) stream(ctx context.Context, stdin io.Reader, stdout io.Writer, script string, args ...string) error {
+func (m *machine) stream(ctx context.Context, stdin io.Reader, stdout io.Writer, script string,
+	args ...string) error {
 	key := rand.Text()
 	words := []string{"exec /bin/sh -c", quote(fmt.Sprintf(prelude, key) + script), "sh"}
 	for _, a := range args {
@@ -144,7 +150,8 @@ func (m *machine) stream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 
 // failure returns the error of a failed script: one that SFTP knows, if it matches.
 func failure(said string, code int) error {
-	for text, err := range map[string]error{"No such file": os.ErrNotExist, "nonexistent": os.ErrNotExist, "ermission denied": os.ErrPermission,
+	for text, err := range map[string]error{"No such file": os.ErrNotExist,
+		"nonexistent": os.ErrNotExist, "ermission denied": os.ErrPermission,
 		"not permitted": os.ErrPermission} {
 		if strings.Contains(said, text) {
 			return err

@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 
 // by runs commands here, with a shell, after its start-up files.
 func by(startup string, shell ...string) Run {
-	return func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	return func(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (
+		int, error) {
 		cmd := exec.CommandContext(ctx, shell[0], append(shell[1:], "-c", startup+command)...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
 		err := cmd.Run()
@@ -78,14 +79,16 @@ func client(t *testing.T, run Run) *sftp.Client {
 }
 
 func shells(t *testing.T) map[string]Run {
-	all := map[string]Run{"dash": by("", "dash"), "bash": by("", "bash"), "noise": by("echo noise; echo more >&2\n", "bash"),
+	all := map[string]Run{"dash": by("", "dash"), "bash": by("", "bash"),
+		"noise":         by("echo noise; echo more >&2\n", "bash"),
 		"another shell": by("exec zsh -f\n", "bash")}
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Fatal("busybox is not here: scripts/setup test installs it")
 	}
 	dir := t.TempDir()
-	for _, applet := range []string{"sh", "ash", "cat", "stat", "find", "touch", "mv", "rm", "ln", "ls", "mkdir", "rmdir", "readlink", "chmod", "chown", "wc", "dd", "date"} {
+	for _, applet := range []string{"sh", "ash", "cat", "stat", "find", "touch", "mv", "rm", "ln",
+		"ls", "mkdir", "rmdir", "readlink", "chmod", "chown", "wc", "dd", "date"} {
 		if err := os.Symlink(busybox, filepath.Join(dir, applet)); err != nil {
 			t.Fatal(err)
 		}
@@ -122,15 +125,18 @@ func TestFiles(t *testing.T) {
 					mode |= 0o4000
 				}
 				old := time.Unix(981173106, 0)
-				if err := errors.Join(c.Chmod(file, os.FileMode(mode&0o777)), c.Chtimes(file, old, old), w.Close()); err != nil {
+				if err := errors.Join(c.Chmod(file, os.FileMode(mode&0o777)),
+					c.Chtimes(file, old, old), w.Close()); err != nil {
 					t.Fatalf("%q: %v", f.name, err)
 				}
 				got, err := os.ReadFile(file)
 				if err != nil || !bytes.Equal(got, f.body) {
-					t.Errorf("%q: %d bytes, %v; want %d, the same", f.name, len(got), err, len(f.body))
+					t.Errorf("%q: %d bytes, %v; want %d, the same", f.name, len(got), err,
+						len(f.body))
 				}
 				st, err := c.Stat(file)
-				if err != nil || st.Mode().Perm() != f.mode.Perm() || st.Size() != int64(len(f.body)) || !st.ModTime().Equal(old) {
+				if err != nil || st.Mode().Perm() != f.mode.Perm() ||
+					st.Size() != int64(len(f.body)) || !st.ModTime().Equal(old) {
 					t.Errorf("%q: %+v, %v", f.name, st, err)
 				}
 				r, err := c.Open(file)
@@ -148,7 +154,8 @@ func TestFiles(t *testing.T) {
 			for _, st := range list {
 				names = append(names, st.Name())
 			}
-			if slices.Sort(names); err != nil || !slices.Equal(names, []string{"-rf", "empty", "it's \\ \"ü\"\nline two", "plain"}) {
+			if slices.Sort(names); err != nil ||
+				!slices.Equal(names, []string{"-rf", "empty", "it's \\ \"ü\"\nline two", "plain"}) {
 				t.Errorf("list: %q, %v", names, err)
 			}
 			w, err := c.OpenFile(dir+"/plain", os.O_WRONLY)
@@ -162,12 +169,16 @@ func TestFiles(t *testing.T) {
 			} else {
 				_, err := rw.WriteAt([]byte("BOTH"), 2000)
 				_, readErr := rw.ReadAt(both, 1997)
-				if want := slices.Concat(body[1997:2000], []byte("BOTH"), body[2004:2007]); errors.Join(err, readErr, rw.Close()) != nil || !bytes.Equal(both, want) {
+				if want := slices.Concat(body[1997:2000], []byte("BOTH"),
+					body[2004:2007]); errors.Join(err, readErr, rw.Close()) != nil ||
+					!bytes.Equal(both, want) {
 					t.Errorf("to read and write: %q, %v, %v; want %q", both, err, readErr, want)
 				}
 				copy(body[2000:], "BOTH")
 			}
-			if got, _ := os.ReadFile(dir + "/plain"); err != nil || len(got) != len(body) || !bytes.Equal(got[1004:], body[1004:]) || string(got[1000:1004]) != "HERE" || !bytes.Equal(got[:1000], body[:1000]) {
+			if got, _ := os.ReadFile(dir + "/plain"); err != nil || len(got) != len(body) ||
+				!bytes.Equal(got[1004:], body[1004:]) || string(got[1000:1004]) != "HERE" ||
+				!bytes.Equal(got[:1000], body[:1000]) {
 				t.Errorf("written over in the middle: %d bytes, %v", len(got), err)
 			}
 		})
@@ -180,8 +191,10 @@ func TestNamesAndErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := client(t, run)
 			dir := t.TempDir()
-			for _, err := range []error{c.Mkdir(dir + "/d"), c.Symlink("d", dir+"/l"), os.WriteFile(dir+"/f", []byte("f"), 0o600),
-				c.Rename(dir+"/f", dir+"/g"), os.WriteFile(dir+"/f", []byte("new"), 0o600), c.PosixRename(dir+"/f", dir+"/g"), c.Truncate(dir+"/g", 2)} {
+			for _, err := range []error{c.Mkdir(dir + "/d"), c.Symlink("d", dir+"/l"),
+				os.WriteFile(dir+"/f", []byte("f"), 0o600),
+				c.Rename(dir+"/f", dir+"/g"), os.WriteFile(dir+"/f", []byte("new"), 0o600),
+				c.PosixRename(dir+"/f", dir+"/g"), c.Truncate(dir+"/g", 2)} {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -237,7 +250,8 @@ func TestNamesAndErrors(t *testing.T) {
 					t.Errorf("%s: no error", what)
 				}
 			}
-			if err := errors.Join(c.Remove(dir+"/l"), c.Remove(dir+"/g"), c.RemoveDirectory(dir+"/d")); err != nil {
+			if err := errors.Join(c.Remove(dir+"/l"), c.Remove(dir+"/g"),
+				c.RemoveDirectory(dir+"/d")); err != nil {
 				t.Errorf("remove: %v", err)
 			}
 			if left, _ := os.ReadDir(dir); len(left) > 0 {

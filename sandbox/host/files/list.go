@@ -38,7 +38,8 @@ func (i info) Gid() uint32 { return i.gid } //nolint:staticcheck // name of the 
 // Mode converts st_mode to Go's bits.
 func (i info) Mode() fs.FileMode {
 	mode := fs.FileMode(i.mode & 0o777)
-	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+	for bit, is := range map[uint32]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid,
+		0o1000: fs.ModeSticky} {
 		if i.mode&bit != 0 {
 			mode |= is
 		}
@@ -111,11 +112,16 @@ func (m *machine) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 }
 
 // Lstat is like Stat, but does not follow a link.
-func (m *machine) Lstat(r *sftp.Request) (sftp.ListerAt, error) { return m.stat("stat_", r.Filepath) }
+func (m *machine) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
+	return m.stat("stat_", r.Filepath)
+}
 
 // Readlink returns the target of a link.
 func (m *machine) Readlink(name string) (string, error) {
-	out, err := m.ask(m.ctx, `[ -L "$1" ] || { ls -d -- "$1" >/dev/null && echo "not a link" >&2; exit 1; }; readlink -- "$1"`, name)
+	out,
+		err := m.ask(
+		m.ctx,
+		`[ -L "$1" ] || { ls -d -- "$1" >/dev/null && echo "not a link" >&2; exit 1; }; readlink -- "$1"`, name)
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 

@@ -28,7 +28,8 @@ func spool() (*os.File, error) {
 
 // Fileread opens a file for reading. The bytes arrive once, in order; readers may ask in any order.
 func (m *machine) Fileread(r *sftp.Request) (io.ReaderAt, error) {
-	if err := m.do(`[ ! -d "$1" ] || { echo "Is a directory" >&2; exit 1; }; : <"$1"`, r.Filepath); err != nil {
+	if err := m.do(`[ ! -d "$1" ] || { echo "Is a directory" >&2; exit 1; }; : <"$1"`,
+		r.Filepath); err != nil {
 		return nil, err
 	}
 	f, err := spool()
@@ -211,10 +212,12 @@ func (u *upload) send() error {
 	u.m.turn.Lock()
 	defer u.m.turn.Unlock()
 	var out answer
-	if err := u.m.stream(u.m.ctx, io.NewSectionReader(u.file, 0, st.Size()), &out, `cat >"$1" && { [ ! -f "$1" ] || wc -c <"$1"; }`, u.name); err != nil {
+	if err := u.m.stream(u.m.ctx, io.NewSectionReader(u.file, 0, st.Size()), &out,
+		`cat >"$1" && { [ ! -f "$1" ] || wc -c <"$1"; }`, u.name); err != nil {
 		return err
 	}
-	if said := strings.TrimSpace(out.String()); said != "" && said != strconv.FormatInt(st.Size(), 10) {
+	if said := strings.TrimSpace(out.String()); said != "" &&
+		said != strconv.FormatInt(st.Size(), 10) {
 		return fmt.Errorf("sent %d bytes, of which %.20s arrived", st.Size(), said)
 	}
 	return nil

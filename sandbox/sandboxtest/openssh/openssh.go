@@ -61,7 +61,8 @@ func Start(t testing.TB, s Settings) *Server {
 	who, err := user.Current()
 	check(t, err)
 	dir := ShortDir(t)
-	server := &Server{Dir: dir, Home: filepath.Join(dir, "home"), User: who.Username, Identity: filepath.Join(dir, "id"), Log: filepath.Join(dir, "log")}
+	server := &Server{Dir: dir, Home: filepath.Join(dir, "home"), User: who.Username,
+		Identity: filepath.Join(dir, "id"), Log: filepath.Join(dir, "log")}
 	if s.Home != "" {
 		server.Home = s.Home
 	} else {
@@ -86,13 +87,16 @@ func Start(t testing.TB, s Settings) *Server {
 	server.Key = KeyPair(t, filepath.Join(dir, "host"))
 	KeyPair(t, server.Identity)
 	server.Port = FreePort(t)
-	config := append(s.Lines, "Port "+server.Port, "ListenAddress 127.0.0.1", "HostKey "+filepath.Join(dir, "host"),
-		"AuthorizedKeysFile "+server.Identity+".pub", "StrictModes no", "PidFile none", "UsePAM no", "SetEnv HOME="+server.Home+" "+s.Env,
+	config := append(s.Lines, "Port "+server.Port, "ListenAddress 127.0.0.1",
+		"HostKey "+filepath.Join(dir, "host"),
+		"AuthorizedKeysFile "+server.Identity+".pub", "StrictModes no", "PidFile none", "UsePAM no",
+		"SetEnv HOME="+server.Home+" "+s.Env,
 		"PrintMotd no", "PrintLastLog no")
 	if !s.NoSFTP {
 		config = append(config, "Subsystem sftp internal-sftp")
 	}
-	check(t, os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(strings.Join(config, "\n")+"\n"), 0o600))
+	check(t, os.WriteFile(filepath.Join(dir, "sshd_config"),
+		[]byte(strings.Join(config, "\n")+"\n"), 0o600))
 	if os.Geteuid() == 0 {
 		check(t, os.MkdirAll("/run/sshd", 0o755))
 	}
@@ -113,8 +117,10 @@ func NeedTerminals(t testing.TB) {
 	check(t, err)
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
-		if len(f) > 3 && f[1] == "/dev/pts" && !slices.Contains(strings.Split(f[3], ","), "gid="+tty.Gid) {
-			t.Skipf("sshd for another user than root takes a /dev/pts with gid=%s, this one has %s", tty.Gid, f[3])
+		if len(f) > 3 && f[1] == "/dev/pts" &&
+			!slices.Contains(strings.Split(f[3], ","), "gid="+tty.Gid) {
+			t.Skipf("sshd for another user than root takes a /dev/pts with gid=%s, this one has %s",
+				tty.Gid, f[3])
 		}
 	}
 }

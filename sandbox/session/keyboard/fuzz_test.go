@@ -107,7 +107,8 @@ func check(t *testing.T, k, before *Keyboard, c Change, p *Party, all map[string
 	switch {
 	case changed != (c.Freed || c.To != nil):
 		t.Fatalf("the holder changed: %t; reported: %+v", changed, c)
-	case c.To != nil && !k.Holds(c.To), c.Freed && before.Free(), c.By != "" && c.By != before.String():
+	case c.To != nil && !k.Holds(c.To), c.Freed && before.Free(), c.By != "" &&
+		c.By != before.String():
 		t.Fatalf("a change that was none: %+v", c)
 	case c.TakenFrom == "":
 		return

@@ -210,7 +210,8 @@ func TestAsk(t *testing.T) {
 	t.Run("given", func(t *testing.T) {
 		k, all := setup(t)
 		c := k.Give(all["bob"])
-		if !c.Freed || c.To != all["dora"] || c.TakenFrom != "" || k.Asker() != nil || k.Rest().Freed {
+		if !c.Freed || c.To != all["dora"] || c.TakenFrom != "" || k.Asker() != nil ||
+			k.Rest().Freed {
 			t.Errorf("%+v, held by %q", c, k.String())
 		}
 	})

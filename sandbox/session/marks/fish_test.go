@@ -7,14 +7,17 @@ import (
 	"time"
 )
 
-// fishStart has fish greet nobody, and not begin its life by reading all manual pages in the background.
+// fishStart has fish greet nobody, and not begin its life by reading all manual pages in the
+// background.
 func fishStart(t *testing.T, config string) start {
 	t.Helper()
-	return start{path: shells(t)["fish"], env: []string{"fish_greeting="}, files: map[string]string{".config/fish/config.fish": config, ".local/share/fish/generated_completions/none.fish": ""}}
+	return start{path: shells(t)["fish"], env: []string{"fish_greeting="},
+		files: map[string]string{".config/fish/config.fish": config,
+			".local/share/fish/generated_completions/none.fish": ""}}
 }
 
-// plain takes out of a command's output what fish prints between the command line and the command: the end of bracketed
-// paste, the title, a change of color.
+// plain takes out of a command's output what fish prints between the command line and the command:
+// the end of bracketed paste, the title, a change of color.
 func plain(out string) string {
 	out = strings.TrimPrefix(out, "\x1b[?2004l")
 	if i := strings.Index(out, "\a"); strings.HasPrefix(out, "\x1b]0;") && i >= 0 {
@@ -55,8 +58,11 @@ func TestFishRun(t *testing.T) {
 		{"vi", "fish_vi_key_bindings", []string{"echo hi"}, "hi\n", 0},
 		{"a new prompt", "", []string{"function fish_prompt; echo -n 'me> '; end", "echo ok"}, "ok\n", 0},
 		{"no prompt", "", []string{"functions -e fish_prompt", "echo ok", "echo ok"}, "ok\n", 0},
-		{"a virtual environment's prompt", "", []string{"functions -c fish_prompt _old; function fish_prompt; echo -n '(venv) '; _old; end", "echo a",
-			"functions -e fish_prompt; functions -c _old fish_prompt; functions -e _old", "echo ok"}, "ok\n", 0},
+		{"a virtual environment's prompt", "",
+			[]string{"functions -c fish_prompt _old; function fish_prompt; echo -n '(venv) '; " +
+				"_old; end", "echo a",
+				"functions -e fish_prompt; functions -c _old fish_prompt; functions -e _old",
+				"echo ok"}, "ok\n", 0},
 		{"hooks of the user", "function p --on-event fish_prompt; echo prompt; end; function q --on-event fish_preexec; true; end", []string{"false", "echo $status"}, "1\n", 0},
 		{"history", "", []string{"echo one", "echo two  ", "history search --max 2 | cat"}, "echo two\necho one\n", 0},
 		{"nothing in the environment", "", []string{"env | grep -i sbx; set -x | grep -i sbx"}, "", 1},
@@ -73,14 +79,16 @@ func TestFishRun(t *testing.T) {
 			if out := plain(got.out); !match(test.out, out) || test.exit != got.exit {
 				t.Errorf("%q: got %v, want {%q exit %d}", test.steps, got, test.out, test.exit)
 			}
-			if out := s.output(); strings.Contains(out, s.nonce.String()) && test.name != "variables end nothing" {
+			if out := s.output(); strings.Contains(out, s.nonce.String()) &&
+				test.name != "variables end nothing" {
 				t.Errorf("the nonce is in the output: %q", out)
 			}
 		})
 	}
 }
 
-// TestFishTerminal meets the terminal: half typed lines, ^C, a line that is not whole, reading, death.
+// TestFishTerminal meets the terminal: half typed lines, ^C, a line that is not whole, reading,
+// death.
 func TestFishTerminal(t *testing.T) {
 	t.Run("half typed line", func(t *testing.T) {
 		t.Parallel()
@@ -162,7 +170,8 @@ func TestFishTerminal(t *testing.T) {
 		s.prompt()
 		s.send("sh -c 'echo go; exec sleep 100'; echo no")
 		m := s.started()
-		s.until("output", func() bool { return strings.Contains(string(s.clean[m.At:]), "go\r\n") }) // not in the title
+		// Not in the title.
+		s.until("output", func() bool { return strings.Contains(string(s.clean[m.At:]), "go\r\n") })
 		s.typ("\x03")
 		if got := s.result(m); got.exit != 130 || strings.Contains(got.out, "no\n") {
 			t.Errorf("got %v, want exit 130 and no more output", got)
@@ -171,7 +180,8 @@ func TestFishTerminal(t *testing.T) {
 	for _, test := range []struct {
 		command string
 		exit    int
-	}{{"exit 3", 3}, {"exec sh -c 'exit 9'", 9}, {"kill -9 $fish_pid", -1}, {"function f --on-event fish_exit; echo bye; end; exit 6", 6}} {
+	}{{"exit 3", 3}, {"exec sh -c 'exit 9'", 9}, {"kill -9 $fish_pid", -1},
+		{"function f --on-event fish_exit; echo bye; end; exit 6", 6}} {
 		t.Run(test.command, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, fishStart(t, ""))
@@ -204,7 +214,8 @@ func (s *shell) interrupt() {
 	wg.Wait()
 }
 
-// TestRefused gives zsh and fish what they cannot parse: they say so, run nothing, and are where they were.
+// TestRefused gives zsh and fish what they cannot parse: they say so, run nothing, and are where
+// they were.
 func TestRefused(t *testing.T) {
 	for name, commands := range map[string][]string{
 		"zsh": {"touch ran; echo 'a", "touch ran\ncat <<E\nx", "touch ran; if true; then", "touch ran; f() {", "touch ran; echo $(", "touch ran; echo `date",

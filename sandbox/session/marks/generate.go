@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Generate writes the scripts for the shells as they are embedded: without comments, empty lines and indentation, since
-// every byte of them is in every sandbox.
+// Generate writes the scripts for the shells as they are embedded: without comments, empty lines
+// and indentation, since every byte of them is in every sandbox.
 package main
 
 import (
@@ -20,13 +20,15 @@ func main() {
 		var short strings.Builder
 		for line := range strings.Lines(string(text)) {
 			if line = strings.TrimLeft(line, " \t"); line != "\n" && !strings.HasPrefix(line, "#") {
-				if text, _, comment := strings.Cut(line, " # "); comment { // none of them has that in quotes
+				// None of them has that in quotes.
+				if text, _, comment := strings.Cut(line, " # "); comment {
 					line = strings.TrimRight(text, " ") + "\n"
 				}
 				short.WriteString(line)
 			}
 		}
-		if err := os.WriteFile(strings.TrimSuffix(name, filepath.Ext(name))+".min", []byte(short.String()), 0o644); err != nil {
+		if err := os.WriteFile(strings.TrimSuffix(name, filepath.Ext(name))+".min",
+			[]byte(short.String()), 0o644); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -9,12 +9,14 @@ import (
 const (
 	introducer = "\x1b]7337;"
 
-	// maxCwd bounds the cwd in a mark: PATH_MAX, doubled because a terminal prints a newline as two bytes, and some.
+	// maxCwd bounds the cwd in a mark: PATH_MAX, doubled because a terminal prints a newline as two
+	// bytes, and some.
 	maxCwd = 2*4096 + 64
 	// maxFields bounds the fields of every other kind.
 	maxFields = 64
-	// patience is the number of calls of Flush that a sequence with the right nonce survives. Only the shell can
-	// have begun it, so the rest is on its way, and the nonce should not reach a log because a busy machine was slow.
+	// patience is the number of calls of Flush that a sequence with the right nonce survives. Only
+	// the shell can have begun it, so the rest is on its way, and the nonce should not reach a log
+	// because a busy machine was slow.
 	patience = 20
 )
 
@@ -30,9 +32,9 @@ const (
 	ended                // CommandEnd seen
 )
 
-// Parser takes the marks of one shell out of its output. It is for one goroutine at a time. A program that prints
-// something that looks like a mark costs nothing and delays nothing: bytes are held back only while they are the
-// exact beginning of a mark with the right nonce.
+// Parser takes the marks of one shell out of its output. It is for one goroutine at a time. A
+// program that prints something that looks like a mark costs nothing and delays nothing: bytes are
+// held back only while they are the exact beginning of a mark with the right nonce.
 type Parser struct {
 	nonce   string // between two semicolons
 	held    []byte // an unfinished sequence, from its ESC on
@@ -47,14 +49,14 @@ type Parser struct {
 // NewParser returns a parser of marks that carry n.
 func NewParser(n Nonce) *Parser { return &Parser{nonce: ";" + n.String() + ";"} }
 
-// Parse returns the bytes held back by earlier calls followed by in, without the valid marks and without what may
-// become one, and the valid marks in their order. All other bytes are exact and in order. The result is the same
-// however the output is cut into calls. It does not alias in.
+// Parse returns the bytes held back by earlier calls followed by in, without the valid marks and
+// without what may become one, and the valid marks in their order. All other bytes are exact and in
+// order. The result is the same however the output is cut into calls. It does not alias in.
 //
-// Each CommandStart without Run is followed by exactly one CommandEnd before the next PromptStart, also for shells
-// that do not print one; an empty line or ^C at the prompt gives neither. Lines that bash was given at once, by a
-// paste, are one command. Of a prompt that is drawn again (^L, a resize) only
-// PromptAgain is reported.
+// Each CommandStart without Run is followed by exactly one CommandEnd before the next PromptStart,
+// also for shells that do not print one; an empty line or ^C at the prompt gives neither. Lines
+// that bash was given at once, by a paste, are one command. Of a prompt that is drawn again (^L, a
+// resize) only PromptAgain is reported.
 func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 	if len(p.held) == 0 && bytes.IndexByte(in, 0x1b) < 0 {
 		return bytes.Clone(in), nil
@@ -86,17 +88,19 @@ func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 	return append(out, buf...), marks
 }
 
-// Pending reports whether bytes are held back because they may be the beginning of a mark. The caller then calls
-// Flush when nothing follows for a few milliseconds, and again as long as Pending stays true.
+// Pending reports whether bytes are held back because they may be the beginning of a mark. The
+// caller then calls Flush when nothing follows for a few milliseconds, and again as long as Pending
+// stays true.
 func (p *Parser) Pending() bool { return len(p.held) > 0 }
 
-// Forged reports whether there was a mark that contradicts another one: an end of a command that was over or the present prompt,
-// with another status, or one of an earlier prompt. A shell says neither. Some other program knows the nonce, and which of the two it
-// printed is not known: no mark of this shell is proof any more.
+// Forged reports whether there was a mark that contradicts another one: an end of a command that
+// was over or the present prompt, with another status, or one of an earlier prompt. A shell says
+// neither. Some other program knows the nonce, and which of the two it printed is not known: no
+// mark of this shell is proof any more.
 func (p *Parser) Forged() bool { return p.forged }
 
-// Flush gives the held-back bytes up as ordinary output and returns them. A sequence that has the right nonce
-// already is kept for some more calls.
+// Flush gives the held-back bytes up as ordinary output and returns them. A sequence that has the
+// right nonce already is kept for some more calls.
 func (p *Parser) Flush() []byte {
 	if len(p.held) > len(introducer)+1+len(p.nonce) && p.flushes < patience {
 		p.flushes++
@@ -239,7 +243,8 @@ func (s *sequence) parse(text string) bool {
 	return err == nil && 0 <= s.exit && s.exit <= 255
 }
 
-// accept reports whether the sequence is to be removed from the output, and adds what it means to marks.
+// accept reports whether the sequence is to be removed from the output, and adds what it means to
+// marks.
 func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	report := func(m Mark) { m.At = at; *marks = append(*marks, m) }
 	atPrompt := p.phase == prompt || p.phase == ready
@@ -255,11 +260,11 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 		report(Mark{Kind: PromptStart, Exit: s.exit, Cwd: s.cwd})
 		return true
 	}
-	// After a syntax error inside eval, bash shows the expansion of PS1 that it made for the prompt before. The
-	// prompt-start mark of this one has come from PROMPT_COMMAND by then.
+	// After a syntax error inside eval, bash shows the expansion of PS1 that it made for the prompt
+	// before. The prompt-start mark of this one has come from PROMPT_COMMAND by then.
 	stale := p.phase == prompt && s.counter+1 == p.counter && (s.kind == 'A' || s.kind == 'B')
-	// After ^C at its prompt, bash expands PS1, and so counts, but readline may find that the screen has that prompt
-	// already: the marks in it are not printed.
+	// After ^C at its prompt, bash expands PS1, and so counts, but readline may find that the
+	// screen has that prompt already: the marks in it are not printed.
 	if p.phase == ready && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D') {
 		p.counter = s.counter
 	}
@@ -299,7 +304,8 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	case 'D':
 		if !busy {
 			p.forged = p.forged || p.phase == ended && s.exit != p.exit
-			return atPrompt || p.phase == ended // there was no command: an empty line, ^C; or zsh says it twice
+			// There was no command: an empty line, ^C; or zsh says it twice.
+			return atPrompt || p.phase == ended
 		}
 		p.phase, p.exit = ended, s.exit
 		report(Mark{Kind: CommandEnd, Exit: s.exit})

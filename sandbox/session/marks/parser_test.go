@@ -39,32 +39,44 @@ func TestParser(t *testing.T) {
 		{"nothing", "", "", nil},
 		{"ordinary output", "a\x1b[1mb\x00\xff\r\n", "a\x1b[1mb\x00\xff\r\n", nil},
 		{"a prompt", first, "$ ", firstMarks},
-		{"a command", first + "ls\r\n" + cycle(1, "x\r\n", 3), "$ ls\r\nx\r\n$ ", append(firstMarks[:2:2],
-			Mark{Kind: CommandStart, At: 6}, Mark{Kind: CommandEnd, Exit: 3, At: 9},
-			Mark{Kind: PromptStart, Exit: 3, Cwd: "/tmp", At: 9}, Mark{Kind: PromptEnd, At: 11})},
+		{"a command", first + "ls\r\n" + cycle(1, "x\r\n", 3), "$ ls\r\nx\r\n$ ",
+			append(firstMarks[:2:2],
+				Mark{Kind: CommandStart, At: 6}, Mark{Kind: CommandEnd, Exit: 3, At: 9},
+				Mark{Kind: PromptStart, Exit: 3, Cwd: "/tmp", At: 9}, Mark{Kind: PromptEnd, At: 11})},
 		{"ST for BEL", strings.ReplaceAll(first, "\a", "\x1b\\"), "$ ", firstMarks},
-		{"no command end", first + write("C", 1, "") + "x" + write("A", 2, ";4;0;/"), "$ x", append(firstMarks[:2:2],
-			Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, Exit: 4, At: 3}, Mark{Kind: PromptStart, Exit: 4, Cwd: "/", At: 3})},
-		{"no command", first + write("D", 1, ";130") + write("A", 2, ";130;0;/"), "$ ", append(firstMarks[:2:2],
-			Mark{Kind: PromptStart, Exit: 130, Cwd: "/", At: 2})},
-		{"run", first + write("C", 1, "") + write("C", 1, ";run;7") + "x", "$ x", append(firstMarks[:2:2],
-			Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandStart, Run: true, Number: 7, At: 2})},
+		{"no command end", first + write("C", 1, "") + "x" + write("A", 2, ";4;0;/"), "$ x",
+			append(firstMarks[:2:2],
+				Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, Exit: 4, At: 3}, Mark{Kind: PromptStart, Exit: 4, Cwd: "/", At: 3})},
+		{"no command", first + write("D", 1, ";130") + write("A", 2, ";130;0;/"), "$ ",
+			append(firstMarks[:2:2],
+				Mark{Kind: PromptStart, Exit: 130, Cwd: "/", At: 2})},
+		{"run", first + write("C", 1, "") + write("C", 1, ";run;7") + "x", "$ x",
+			append(firstMarks[:2:2],
+				Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandStart, Run: true, Number: 7, At: 2})},
 		{"run alone", first + write("C", 1, ";run;7"), "$ ", append(firstMarks[:2:2], Mark{Kind: CommandStart, Run: true, Number: 7, At: 2})},
 		{"drawn again", first + "\r" + first, "$ \r$ ", append(firstMarks[:2:2], Mark{Kind: PromptAgain, At: 5})},
-		{"continuation", first + "> " + write("E", 1, "") + "> " + write("E", 1, ""), "$ > > ", append(firstMarks[:2:2],
-			Mark{Kind: Continuation, At: 4}, Mark{Kind: Continuation, At: 6})},
-		{"stale prompt behind a new start", first + write("A", 2, ";2;0;/") + write("A", 1, ";0;0;/") + "$ " + write("B", 1, ""), "$ $ ", append(firstMarks[:2:2],
+		{"continuation", first + "> " + write("E", 1, "") + "> " + write("E", 1, ""), "$ > > ",
+			append(firstMarks[:2:2],
+				Mark{Kind: Continuation, At: 4}, Mark{Kind: Continuation, At: 6})},
+		{"stale prompt behind a new start", first + write("A", 2, ";2;0;/") +
+			write("A", 1, ";0;0;/") + "$ " + write("B", 1, ""), "$ $ ", append(firstMarks[:2:2],
 			Mark{Kind: PromptStart, Exit: 2, Cwd: "/", At: 2}, Mark{Kind: PromptEnd, At: 4})},
-		{"a command that is not whole", first + write("C", 1, "") + write("X", 1, "") + "$ " + write("B", 1, ""), "$ $ ", append(firstMarks[:2:2],
+		{"a command that is not whole", first + write("C", 1, "") + write("X", 1, "") + "$ " +
+			write("B", 1, ""), "$ $ ", append(firstMarks[:2:2],
 			Mark{Kind: CommandStart, At: 2}, Mark{Kind: Refused, At: 2}, Mark{Kind: PromptAgain, At: 4})},
-		{"command end, said twice", first + write("C", 1, "") + write("D", 1, ";3") + "%" + write("D", 1, ";3") + write("A", 2, ";3;0;/"), "$ %", append(firstMarks[:2:2],
+		{"command end, said twice", first + write("C", 1, "") + write("D", 1, ";3") + "%" +
+			write("D", 1, ";3") + write("A", 2, ";3;0;/"), "$ %", append(firstMarks[:2:2],
 			Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, Exit: 3, At: 2}, Mark{Kind: PromptStart, Exit: 3, Cwd: "/", At: 3})},
-		{"pasted lines", first + write("C", 1, "") + write("C", 2, "") + write("D", 3, ";1") + write("A", 4, ";1;0;/"), "$ ", append(firstMarks[:2:2],
+		{"pasted lines", first + write("C", 1, "") + write("C", 2, "") + write("D", 3, ";1") +
+			write("A", 4, ";1;0;/"), "$ ", append(firstMarks[:2:2],
 			Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, Exit: 1, At: 2}, Mark{Kind: PromptStart, Exit: 1, Cwd: "/", At: 2})},
-		{"prompts whose marks readline left out", first + "^C" + write("C", 3, "") + write("C", 3, ";run;7") + "x" + write("D", 3, ";1") + write("A", 4, ";1;0;/"), "$ ^Cx",
-			append(firstMarks[:2:2], Mark{Kind: CommandStart, At: 4}, Mark{Kind: CommandStart, Run: true, Number: 7, At: 4},
+		{"prompts whose marks readline left out", first + "^C" + write("C", 3, "") +
+			write("C", 3, ";run;7") + "x" + write("D", 3, ";1") + write("A", 4, ";1;0;/"), "$ ^Cx",
+			append(firstMarks[:2:2], Mark{Kind: CommandStart, At: 4},
+				Mark{Kind: CommandStart, Run: true, Number: 7, At: 4},
 				Mark{Kind: CommandEnd, Exit: 1, At: 5}, Mark{Kind: PromptStart, Exit: 1, Cwd: "/", At: 5})},
-		{"the same before an empty line", first + "^C" + write("D", 2, ";130") + write("A", 3, ";130;0;/"), "$ ^C", append(firstMarks[:2:2],
+		{"the same before an empty line", first + "^C" + write("D", 2, ";130") +
+			write("A", 3, ";130;0;/"), "$ ^C", append(firstMarks[:2:2],
 			Mark{Kind: PromptStart, Exit: 130, Cwd: "/", At: 4})},
 		{"cwd of any bytes", write("A", 1, ";0;0;/a;b\x1b\\\a\xff;"+n[:31]+"\r\n\r\r\nü"), "", []Mark{{Kind: PromptStart, Cwd: "/a;b\x1b\\\a\xff;" + n[:31] + "\n\r\nü"}}},
 		{"no cwd", write("A", 1, ";0;0;"), "", []Mark{{Kind: PromptStart}}},
@@ -100,8 +112,10 @@ func TestParser(t *testing.T) {
 	for name, f := range forged {
 		// In the middle of the second command.
 		in := first + cycle(1, "", 0) + write("C", 2, ";run;7") + f
-		marks := append(firstMarks[:2:2], Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, At: 2},
-			Mark{Kind: PromptStart, Cwd: "/tmp", At: 2}, Mark{Kind: PromptEnd, At: 4}, Mark{Kind: CommandStart, Run: true, Number: 7, At: 4})
+		marks := append(firstMarks[:2:2], Mark{Kind: CommandStart, At: 2},
+			Mark{Kind: CommandEnd, At: 2},
+			Mark{Kind: PromptStart, Cwd: "/tmp", At: 2}, Mark{Kind: PromptEnd, At: 4},
+			Mark{Kind: CommandStart, Run: true, Number: 7, At: 4})
 		tests = append(tests, struct {
 			name, in, out string
 			marks         []Mark
@@ -220,15 +234,19 @@ func TestKeep(t *testing.T) {
 }
 
 func TestFor(t *testing.T) {
-	for _, path := range []string{"/bin/bash", "/nix/store/bin/bash", "/bin/sh", "/nosuch/sh", "/bin/dash", "/bin/ash", "/usr/bin/bash", "/bin/zsh", "/usr/bin/fish"} {
+	for _, path := range []string{"/bin/bash", "/nix/store/bin/bash", "/bin/sh", "/nosuch/sh",
+		"/bin/dash", "/bin/ash", "/usr/bin/bash", "/bin/zsh", "/usr/bin/fish"} {
 		in, ok := For(path, testNonce, Options{})
-		if !ok || in.Args[0] != path || !in.CommandFD || len(in.Script) == 0 || len(in.Script) > 60<<10 {
+		if !ok || in.Args[0] != path || !in.CommandFD || len(in.Script) == 0 ||
+			len(in.Script) > 60<<10 {
 			t.Errorf("For(%q): got %v %v, %d bytes of script", path, ok, in.Args, len(in.Script))
 		}
-		if !bytes.Contains(in.Script, []byte(testNonce.String())) || strings.Contains(strings.Join(append(in.Args, in.Env...), " "), testNonce.String()) {
+		if !bytes.Contains(in.Script, []byte(testNonce.String())) ||
+			strings.Contains(strings.Join(append(in.Args, in.Env...), " "), testNonce.String()) {
 			t.Errorf("For(%q): the nonce belongs into the script and nowhere else", path)
 		}
-		if i := bytes.IndexByte(in.Script, '@'); i >= 0 && bytes.Contains(in.Script, []byte("@NONCE@")) {
+		if i := bytes.IndexByte(in.Script, '@'); i >= 0 &&
+			bytes.Contains(in.Script, []byte("@NONCE@")) {
 			t.Errorf("For(%q): something is not filled in", path)
 		}
 	}
@@ -241,7 +259,8 @@ func TestFor(t *testing.T) {
 
 // TestGenerated compares the scripts that are embedded with those that are written.
 func TestGenerated(t *testing.T) {
-	for name, got := range map[string]string{"bash.sh": bashScript, "posix.sh": posixScript, "zsh.sh": zshScript, "fish.fish": fishScript} {
+	for name, got := range map[string]string{"bash.sh": bashScript, "posix.sh": posixScript,
+		"zsh.sh": zshScript, "fish.fish": fishScript} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

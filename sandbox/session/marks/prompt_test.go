@@ -101,7 +101,8 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// TestPrompts changes prompts and hooks, by Run and by typing, and expects marks and the user's prompt all the same.
+// TestPrompts changes prompts and hooks, by Run and by typing, and expects marks and the user's
+// prompt all the same.
 func TestPrompts(t *testing.T) {
 	paths := shells(t)
 	const venv = `_OLD_PS1="${PS1-}"; PS1="(venv) ${PS1-}"; export PS1`
@@ -146,12 +147,17 @@ func TestPrompts(t *testing.T) {
 				switch {
 				case how == "run":
 				case test.shell != "bash":
-					return // dash and ash have no hook but the prompt itself: the next Run repairs it
-				case test.name == "all overwritten", test.name == "PROMPT_COMMAND sets PS1", test.name == "PROMPT_COMMAND", test.name == "read-only PROMPT_COMMAND":
-					return // likewise; with PROMPT_COMMAND alone lost, what the new one prints counts as the command's
+					// Dash and ash have no hook but the prompt itself: the next Run repairs it.
+					return
+				case test.name == "all overwritten", test.name == "PROMPT_COMMAND sets PS1",
+					test.name == "PROMPT_COMMAND", test.name == "read-only PROMPT_COMMAND":
+					// Likewise; with PROMPT_COMMAND alone lost, what the new one prints counts as
+					// the command's.
+					return
 				}
 				t.Parallel()
-				s := open(t, start{path: paths[test.shell], home: map[string]string{".bashrc": test.rc}})
+				s := open(t, start{path: paths[test.shell],
+					home: map[string]string{".bashrc": test.rc}})
 				s.prompt()
 				var p Mark
 				for _, step := range test.steps {
@@ -175,7 +181,8 @@ func TestPrompts(t *testing.T) {
 				for i := range s.marks {
 					if s.marks[i] == p {
 						end = s.marks[i+1]
-						// What PROMPT_COMMAND prints stands between the end of the command and the prompt.
+						// What PROMPT_COMMAND prints stands between the end of the command and the
+						// prompt.
 						if i > 0 && s.marks[i-1].Kind == CommandEnd {
 							p = s.marks[i-1]
 						}
@@ -214,7 +221,8 @@ func TestRepair(t *testing.T) {
 			s := open(t, start{path: paths[name]})
 			s.prompt()
 			s.typ(lose + "\r")
-			s.until("prompt without marks", func() bool { return strings.HasSuffix(visible(string(s.clean)), "lost> ") })
+			s.until("prompt without marks",
+				func() bool { return strings.HasSuffix(visible(string(s.clean)), "lost> ") })
 			if got := s.run("(exit 77)"); got.exit != 77 {
 				t.Errorf("got %v, want exit 77", got)
 			}
@@ -238,7 +246,8 @@ func TestCwd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := base + "/" + name
-			for i, part := range []string{string(all[:200]), string(all[200:]), "a\nb\r\nc", "\n", "\x1b]7337;A;", "\a", "ünï", "back\\slash\\w", "`id`$(id)!"} {
+			for i, part := range []string{string(all[:200]), string(all[200:]), "a\nb\r\nc", "\n",
+				"\x1b]7337;A;", "\a", "ünï", "back\\slash\\w", "`id`$(id)!"} {
 				sub := filepath.Join(dir, string(rune('0'+i)), part)
 				if err := os.MkdirAll(sub, 0o700); err != nil {
 					t.Fatal(err)
@@ -264,11 +273,13 @@ func TestCwd(t *testing.T) {
 
 // TestPS0 keeps the user's PS0, for what is typed.
 func TestPS0(t *testing.T) {
-	s := open(t, start{path: "/bin/bash", home: map[string]string{".bashrc": `PS0='[ps0 $((n+=1))]\n'`}})
+	s := open(t, start{path: "/bin/bash",
+		home: map[string]string{".bashrc": `PS0='[ps0 $((n+=1))]\n'`}})
 	s.prompt()
 	s.typ("echo typed\r")
 	m := s.next(CommandStart)
-	if got, want := visible(s.between(m, s.next(CommandEnd))), "[ps0 1]\r\r\ntyped\r\n"; got != want {
+	if got, want := visible(s.between(m, s.next(CommandEnd))),
+		"[ps0 1]\r\r\ntyped\r\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	s.prompt()
@@ -324,23 +335,30 @@ func TestEditing(t *testing.T) {
 
 // TestNested starts shells inside: they print no marks, and the prompt of the outer one comes back.
 func TestNested(t *testing.T) {
-	for _, inner := range []string{"/bin/bash --norc", "dash", "busybox ash", "bash --posix --norc", "bash --norc -u"} {
+	for _, inner := range []string{"/bin/bash --norc", "dash", "busybox ash", "bash --posix --norc",
+		"bash --norc -u"} {
 		t.Run(inner, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, start{path: "/bin/bash"})
 			s.prompt()
 			s.run("PS1='outer> ' PS2='more> ' PROMPT_COMMAND=:; export PS1 PS2 PROMPT_COMMAND")
 			s.run(":")
-			s.typ("export PS1 PS2 PROMPT_COMMAND\r") // typed, they are exported with our parts inside
+			// Typed, they are exported with our parts inside.
+			s.typ("export PS1 PS2 PROMPT_COMMAND\r")
 			s.next(CommandEnd)
 			s.prompt()
 			s.send(inner)
 			m := s.started()
-			s.until("inner prompt", func() bool { return strings.HasSuffix(visible(string(s.clean[m.At:])), "outer> ") })
+			s.until("inner prompt", func() bool {
+				return strings.HasSuffix(visible(string(s.clean[m.At:])), "outer> ")
+			})
 			s.typ("env | grep -c " + s.nonce.String() + "\r")
-			s.until("count", func() bool { return strings.Contains(string(s.clean[m.At:]), "0\r\n") })
+			s.until("count", func() bool {
+				return strings.Contains(string(s.clean[m.At:]), "0\r\n")
+			})
 			s.typ("exit 5\r")
-			if got := s.result(m); got.exit != 5 || strings.Contains(got.out, "not found") || strings.Contains(got.out, "unbound") {
+			if got := s.result(m); got.exit != 5 || strings.Contains(got.out, "not found") ||
+				strings.Contains(got.out, "unbound") {
 				t.Errorf("got %v, want exit 5 and no complaint", got)
 			}
 		})
@@ -369,23 +387,27 @@ func TestSecret(t *testing.T) {
 			t.Parallel()
 			s := open(t, start{path: path})
 			s.prompt()
-			got := s.run(strings.ReplaceAll(`cat /proc/$$/environ /proc/$$/cmdline /proc/self/environ /dev/fd/61 /dev/fd/9; ls -l /dev/fd/`,
+			got := s.run(strings.ReplaceAll(
+				`cat /proc/$$/environ /proc/$$/cmdline /proc/self/environ /dev/fd/61 /dev/fd/9; ls -l /dev/fd/`,
 				"$$", map[bool]string{true: "$fish_pid", false: "$$"}[name == "fish"]))
 			if strings.Contains(got.out, s.nonce.String()) {
 				t.Errorf("the nonce is in plain sight: %q", got.out)
 			}
-			if strings.Contains(got.out, " 9 -> ") && name != "fish" { // which cannot close a descriptor: the pipe is empty
+			// Which cannot close a descriptor: the pipe is empty.
+			if strings.Contains(got.out, " 9 -> ") && name != "fish" {
 				t.Errorf("a program inherits the script's pipe: %q", got.out)
 			}
 		})
 	}
 }
 
-// TestInterruptedStartup types ^C while a start-up file runs: the rest of it, and the marks, come all the same.
+// TestInterruptedStartup types ^C while a start-up file runs: the rest of it, and the marks, come
+// all the same.
 func TestInterruptedStartup(t *testing.T) {
 	paths := shells(t)
 	shrc := t.TempDir() + "/shrc"
-	const text = "sh -c 'echo ready; exec sleep 60'; PS1='rc> '\n" // in one process: ^C comes when it runs
+	// In one process: ^C comes when it runs.
+	const text = "sh -c 'echo ready; exec sleep 60'; PS1='rc> '\n"
 	if err := os.WriteFile(shrc, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +419,8 @@ func TestInterruptedStartup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s.path = paths[name]
 			sh := open(t, s)
-			sh.until("the start-up file", func() bool { return strings.Contains(string(sh.clean), "ready") })
+			sh.until("the start-up file",
+				func() bool { return strings.Contains(string(sh.clean), "ready") })
 			sh.tty.WriteString("\x03")
 			sh.prompt()
 			want := "1\n"

@@ -8,9 +8,11 @@ import (
 	"testing"
 )
 
-// names lists the shells in a fixed order. Fish, whose language is another one, has tests of its own.
+// names lists the shells in a fixed order. Fish, whose language is another one, has tests of its
+// own.
 func names(m map[string]string) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(m)), func(name string) bool { return name == "fish" })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(m)),
+		func(name string) bool { return name == "fish" })
 }
 
 // TestRun gives each shell commands one after the other, as they would be typed.
@@ -96,7 +98,8 @@ func TestRun(t *testing.T) {
 				for _, step := range test.steps {
 					got = s.run(step)
 				}
-				if !match(test.out, got.out) || test.exit >= 0 && got.exit != test.exit || test.exit < 0 && got.exit == 0 && test.out != "*" {
+				if !match(test.out, got.out) || test.exit >= 0 && got.exit != test.exit ||
+					test.exit < 0 && got.exit == 0 && test.out != "*" {
 					t.Errorf("%q: got %v, want {%q exit %d}", test.steps, got, test.out, test.exit)
 				}
 			})
@@ -147,14 +150,16 @@ func TestDeath(t *testing.T) {
 				}
 				s.send(test.steps[last])
 				if got := s.exit(); got != test.exit {
-					t.Errorf("got exit status %d, want %d; terminal %q", got, test.exit, s.terminal())
+					t.Errorf("got exit status %d, want %d; terminal %q", got, test.exit,
+						s.terminal())
 				}
 			})
 		}
 	}
 }
 
-// TestLastArgument types a line behind a command, and gives a command behind that line: each finds the last argument of the one before.
+// TestLastArgument types a line behind a command, and gives a command behind that line: each finds
+// the last argument of the one before.
 func TestLastArgument(t *testing.T) {
 	s := open(t, start{path: "/bin/bash"})
 	s.prompt()
@@ -211,7 +216,8 @@ func TestTerminal(t *testing.T) {
 			if got := s.result(m); got.exit <= 128 {
 				t.Errorf("got %v, want the status of a stopped job", got)
 			}
-			if got := s.run("jobs"); !strings.Contains(got.out, "topped") && !strings.Contains(got.out, "suspended") || !strings.Contains(got.out, "echo go") {
+			if got := s.run("jobs"); !strings.Contains(got.out, "topped") &&
+				!strings.Contains(got.out, "suspended") || !strings.Contains(got.out, "echo go") {
 				t.Errorf("jobs: got %v, want it stopped", got)
 			}
 			s.run("kill -9 %1")

@@ -75,7 +75,8 @@ func open(t testing.TB, s start) *shell {
 			t.Fatal(err)
 		}
 	}
-	env := append([]string{"HOME=" + home, "PATH=" + searchable(os.Getenv("PATH")), "TERM=xterm-256color", "LANG=C.UTF-8", "INPUTRC=/dev/null"}, s.env...)
+	env := append([]string{"HOME=" + home, "PATH=" + searchable(os.Getenv("PATH")),
+		"TERM=xterm-256color", "LANG=C.UTF-8", "INPUTRC=/dev/null"}, s.env...)
 	s.opt.Env = env
 	nonce := NewNonce()
 	in, ok := For(s.path, nonce, s.opt)
@@ -113,7 +114,8 @@ func open(t testing.TB, s start) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sh := &shell{t: t, in: in, cmd: cmd, tty: tty, file: file, nonce: nonce, done: make(chan struct{})}
+	sh := &shell{t: t, in: in, cmd: cmd, tty: tty, file: file, nonce: nonce,
+		done: make(chan struct{})}
 	sh.cond = sync.NewCond(&sh.mu)
 	go sh.read()
 	t.Cleanup(func() {
@@ -160,7 +162,12 @@ func (s *shell) read() {
 // until waits for what the terminal has printed to satisfy ok, called with mu held.
 func (s *shell) until(what string, ok func() bool) {
 	s.t.Helper()
-	timer := time.AfterFunc(deadline, func() { s.mu.Lock(); s.ended = true; s.cond.Broadcast(); s.mu.Unlock() })
+	timer := time.AfterFunc(deadline, func() {
+		s.mu.Lock()
+		s.ended = true
+		s.cond.Broadcast()
+		s.mu.Unlock()
+	})
 	defer timer.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,8 +241,8 @@ func (s *shell) started() Mark {
 	}
 }
 
-// idle waits for the shell to sleep. Bash that is interrupted between printing its prompt and reading, shows no new
-// prompt until a key is pressed, with marks or without.
+// idle waits for the shell to sleep. Bash that is interrupted between printing its prompt and
+// reading, shows no new prompt until a key is pressed, with marks or without.
 func (s *shell) idle() {
 	s.t.Helper()
 	for end := time.Now().Add(deadline); ; runtime.Gosched() {
@@ -282,7 +289,8 @@ func (s *shell) between(a, b Mark) string {
 	return string(s.clean[a.At:b.At])
 }
 
-// output, terminal and list return what there is now: the output without marks, with them, and the marks.
+// output, terminal and list return what there is now: the output without marks, with them, and the
+// marks.
 func (s *shell) output() string   { s.mu.Lock(); defer s.mu.Unlock(); return string(s.clean) }
 func (s *shell) terminal() string { s.mu.Lock(); defer s.mu.Unlock(); return string(s.raw) }
 func (s *shell) list() []Mark     { s.mu.Lock(); defer s.mu.Unlock(); return slices.Clone(s.marks) }
@@ -312,7 +320,8 @@ func shells(t testing.TB) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
 	m := map[string]string{"bash": "/bin/bash"}
-	for name, program := range map[string]string{"dash": "dash", "ash": "busybox", "sh": "bash", "zsh": "zsh", "fish": "fish"} {
+	for name, program := range map[string]string{"dash": "dash", "ash": "busybox", "sh": "bash",
+		"zsh": "zsh", "fish": "fish"} {
 		path, err := exec.LookPath(program)
 		if err != nil {
 			t.Fatalf("%s is needed: %v", program, err)

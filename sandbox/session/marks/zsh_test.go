@@ -45,10 +45,13 @@ func TestZsh(t *testing.T) {
 			for _, step := range []struct {
 				command, out string
 				exit         int
-			}{{"echo hi", "hi\n", 0}, {"printf x", "x", 0}, {"! true", "", 1}, {"false || echo $?", "1\n", 0}, {"sh -c 'exit 0'; echo \"a!b\"", "a!b\n", 0}} {
+			}{{"echo hi", "hi\n", 0}, {"printf x", "x", 0}, {"! true", "", 1},
+				{"false || echo $?", "1\n", 0}, {"sh -c 'exit 0'; echo \"a!b\"", "a!b\n", 0}} {
 				got := s.run(step.command)
-				if got.exit != step.exit || got.out != step.out && !(traced && strings.HasSuffix(got.out, step.out)) {
-					t.Errorf("%s: got %v, want {%q exit %d}", step.command, got, step.out, step.exit)
+				if got.exit != step.exit || got.out != step.out &&
+					!(traced && strings.HasSuffix(got.out, step.out)) {
+					t.Errorf("%s: got %v, want {%q exit %d}", step.command, got, step.out,
+						step.exit)
 				}
 			}
 			for range 2 {
@@ -64,7 +67,8 @@ func TestZsh(t *testing.T) {
 			if strings.Contains(out, s.nonce.String()) || traced && strings.Contains(out, "sbx_p") {
 				t.Errorf("the integration is in the output: %q", out)
 			}
-			if got := s.run("env | grep '__sbx\\|7337;' || echo none"); !strings.HasSuffix(got.out, "none\n") {
+			if got := s.run("env | grep '__sbx\\|7337;' || echo none"); !strings.HasSuffix(
+				got.out, "none\n") {
 				t.Errorf("in the environment: %v", got)
 			}
 		})
@@ -81,7 +85,8 @@ func TestZshHistory(t *testing.T) {
 		s.run("echo one")
 		s.run("echo 'two\nthree'")
 		s.run(" secret")
-		if got := s.run("fc -ln 1"); got.out != strings.ReplaceAll(want, "two\nthree", `two\nthree`) {
+		if got := s.run("fc -ln 1"); got.out != strings.ReplaceAll(want, "two\nthree",
+			`two\nthree`) {
 			t.Errorf("%s: got %q, want %q", name, got.out, want)
 		}
 	}
@@ -89,8 +94,10 @@ func TestZshHistory(t *testing.T) {
 
 // TestZshRepair loses hooks: what is left of them, or the next command, brings them back.
 func TestZshRepair(t *testing.T) {
-	for _, lose := range []string{"precmd_functions=()", "preexec_functions=()", "precmd_functions=() preexec_functions=()", "zle -D zle-line-init",
-		"zle -N zle-line-init f; f() { : }", "precmd_functions=(f); f() { : }", "unset precmd_functions", "bindkey -d"} {
+	for _, lose := range []string{"precmd_functions=()", "preexec_functions=()",
+		"precmd_functions=() preexec_functions=()", "zle -D zle-line-init",
+		"zle -N zle-line-init f; f() { : }", "precmd_functions=(f); f() { : }",
+		"unset precmd_functions", "bindkey -d"} {
 		t.Run(lose, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, start{path: shells(t)["zsh"]})

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// BenchmarkProbe looks at one busy process, at one that blocks (a millisecond of that is the wait between two
-// readings), and at a pipeline of 46.
+// BenchmarkProbe looks at one busy process, at one that blocks (a millisecond of that is the wait
+// between two readings), and at a pipeline of 46.
 func BenchmarkProbe(b *testing.B) {
 	for name, script := range map[string]string{
 		"busy":     "exec sleep 1000",

@@ -21,10 +21,11 @@ type callKind int
 const (
 	callUnknown callKind = iota
 	callRead             // argument 0 is the descriptor
-	callMove             // from one descriptor to another; arg is the index of the first among the arguments
-	callPoll             // arguments 0 and 1 are the set and its length
-	callSelect           // arguments 0 and 1 are the length and the set
-	callEpoll            // argument 0 is the epoll descriptor
+	// From one descriptor to another; arg is the index of the first among the arguments.
+	callMove
+	callPoll   // arguments 0 and 1 are the set and its length
+	callSelect // arguments 0 and 1 are the length and the set
+	callEpoll  // argument 0 is the epoll descriptor
 	callFutex
 	callWait    // for a child or a signal
 	callRestart // of a call that was interrupted by a stop
@@ -42,9 +43,10 @@ const (
 // arguments of a system call.
 type arguments [6]uint64
 
-// decode reads a line of /proc/PID/task/TID/syscall (proc_pid_syscall(5)): the number of the call, six arguments, stack and
-// program counter; "running"; or -1 for a thread that is blocked outside a call. table is the architecture's. Of what is no
-// call in it, kind is callUnknown and name says what is known.
+// decode reads a line of /proc/PID/task/TID/syscall (proc_pid_syscall(5)): the number of the call,
+// six arguments, stack and program counter; "running"; or -1 for a thread that is blocked outside a
+// call. table is the architecture's. Of what is no call in it, kind is callUnknown and name says
+// what is known.
 func decode(line string, table func(nr int) call) (call, arguments) {
 	var a arguments
 	f := strings.Fields(line)
@@ -110,10 +112,11 @@ func (a arch) call(nr int) call {
 	return call{}
 }
 
-// The instructions by which programs call the system: of our own architecture, and of 32-bit programs
-// and parts of programs on amd64.
+// The instructions by which programs call the system: of our own architecture, and of 32-bit
+// programs and parts of programs on amd64.
 var (
-	trapHere = map[string]string{"amd64": "\x0f\x05", "arm64": "\x01\x00\x00\xd4"}[runtime.GOARCH] // syscall, svc 0
+	// Syscall, svc 0.
+	trapHere = map[string]string{"amd64": "\x0f\x05", "arm64": "\x01\x00\x00\xd4"}[runtime.GOARCH]
 	trapSize = len(trapHere)
 )
 

@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// The numbers of i386 in blocking against the system's own. The compiler compares: a negative constant is no uint. So it
-// is enough to vet the package for an architecture that is not at hand.
+// The numbers of i386 in blocking against the system's own. The compiler compares: a negative
+// constant is no uint. So it is enough to vet the package for an architecture that is not at hand.
 const (
 	_ = uint(unix.SYS_RESTART_SYSCALL-0) + uint(0-unix.SYS_RESTART_SYSCALL)
 	_ = uint(unix.SYS_READ-3) + uint(3-unix.SYS_READ)

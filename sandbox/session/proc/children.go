@@ -8,14 +8,16 @@ import (
 	"strconv"
 )
 
-// Children returns a number that has changed when children of a process have ended and were waited for – the page faults of these,
-// which each has (proc_pid_stat(5), cminflt) – and whether it has children now.
+// Children returns a number that has changed when children of a process have ended and were waited
+// for – the page faults of these, which each has (proc_pid_stat(5), cminflt) – and whether it has
+// children now.
 func Children(pid int) (ended uint64, live bool, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false, err
 	}
-	_, rest, ok := bytes.Cut(stat, []byte(") ")) // a name may hold ") ", and then what follows is no number
+	// A name may hold ") ", and then what follows is no number.
+	_, rest, ok := bytes.Cut(stat, []byte(") "))
 	fields := bytes.Fields(rest)
 	if !ok || len(fields) < 10 {
 		return 0, false, errors.New("stat: too short")

@@ -20,9 +20,11 @@ func program32(t *testing.T, code string) string {
 	var b bytes.Buffer
 	b.WriteString("\x7fELF\x01\x01\x01" + string(make([]byte, 9)))
 	for _, v := range []any{
-		uint16(2), uint16(3), uint32(1), uint32(base + header), uint32(52), uint32(0), uint32(0), // an i386 executable
+		// An i386 executable.
+		uint16(2), uint16(3), uint32(1), uint32(base + header), uint32(52), uint32(0), uint32(0),
 		uint16(52), uint16(32), uint16(1), uint16(0), uint16(0), uint16(0),
-		uint32(1), uint32(0), uint32(base), uint32(base), size, size, uint32(5), uint32(0x1000), // all of it is code
+		// All of it is code.
+		uint32(1), uint32(0), uint32(base), uint32(base), size, size, uint32(5), uint32(0x1000),
 	} {
 		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
 			t.Fatal(err)
@@ -38,15 +40,21 @@ func program32(t *testing.T, code string) string {
 
 // TestReads32 looks at a 32-bit program that reads: its calls have other numbers.
 func TestReads32(t *testing.T) {
-	x := open(t, program32(t, "\xb8\x03\x00\x00\x00\x31\xdb\x89\xe1\xba\x64\x00\x00\x00\xcd\x80"+ // read(0, stack, 100)
+	// read(0, stack, 100)
+	x := open(t, program32(t, "\xb8\x03\x00\x00\x00\x31\xdb\x89\xe1\xba\x64\x00\x00\x00\xcd\x80"+
 		"\xb8\x01\x00\x00\x00\xcd\x80")) // exit
-	x.until("blocked", func(f session.Facts) bool { return f.Blocked && program(f.Argv) == "program32" })
+	x.until("blocked", func(f session.Facts) bool {
+		return f.Blocked && program(f.Argv) == "program32"
+	})
 }
 
-// TestSleeps32 stops and continues a 32-bit program that sleeps. Its call is number 0 then, which is read elsewhere.
+// TestSleeps32 stops and continues a 32-bit program that sleeps. Its call is number 0 then, which
+// is read elsewhere.
 func TestSleeps32(t *testing.T) {
-	sleeper := program32(t, "\xb8\x0b\x01\x00\x00\x6a\x00\x68\xe8\x03\x00\x00\x89\xe2\x31\xdb\x31\xc9\x31\xf6\xcd\x80"+ // clock_nanosleep(0, 0, {1000, 0}, 0)
-		"\xb8\x01\x00\x00\x00\xcd\x80")
+	// clock_nanosleep(0, 0, {1000, 0}, 0)
+	sleeper := program32(t,
+		"\xb8\x0b\x01\x00\x00\x6a\x00\x68\xe8\x03\x00\x00\x89\xe2\x31\xdb\x31\xc9\x31\xf6\xcd\x80"+
+			"\xb8\x01\x00\x00\x00\xcd\x80")
 	x := open(t, "bash", "--norc", "-i")
 	x.until("prompt", func(f session.Facts) bool { return f.Blocked })
 	x.typ(sleeper + "\n")

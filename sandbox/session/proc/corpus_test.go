@@ -79,7 +79,8 @@ if ctypes.CDLL(None).timer_create(1, event, ctypes.byref(timer)): raise OSError
 os.read(0, 10)`)
 }
 
-// forked is python that starts a program on a terminal of its own, whose master is fd, and goes on with the work.
+// forked is python that starts a program on a terminal of its own, whose master is fd, and goes on
+// with the work.
 func forked(script, work string) []string {
 	return python(`
 import os, pty
@@ -154,7 +155,10 @@ async def main():
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(r), sys.stdin)
     await r.readline()
 asyncio.run(main())`), blocked, wire.WantLine, "python3"},
-	{"python: idle thread", python("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); input()"),
+	{"python: idle thread",
+		python(
+			"import threading; threading.Thread(target=threading.Event().wait, " +
+				"daemon=True).start(); input()"),
 		blocked, wire.WantLine, "python3"},
 	{"perl", []string{"perl", "-e", "<STDIN>"}, blocked, wire.WantLine, "perl"},
 	{"node: REPL", []string{"node", "--no-memory-reducer"}, blocked, wire.WantRaw, "node"},
@@ -166,7 +170,8 @@ r.question("name? ", () => r.close())`}, blocked, wire.WantRaw, "node"},
 	{"go: Scanln", []string{"GO"}, timers, wire.WantLine, "scan"},
 	{"java: Scanner", []string{"JAVA"}, timers, wire.WantLine, "java"},
 
-	// System calls, and what may be waited for beside the keyboard: wake-ups of a program's own do not count.
+	// System calls, and what may be waited for beside the keyboard: wake-ups of a program's own do
+	// not count.
 	{"select", python("import select; select.select([0], [], [])"), blocked, wire.WantLine, "python3"},
 	{"poll", python("import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()"), blocked, wire.WantLine, "python3"},
 	{"epoll", python("import select; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll()"), blocked, wire.WantLine, "python3"},
@@ -176,7 +181,9 @@ r.question("name? ", () => r.close())`}, blocked, wire.WantRaw, "node"},
 	{"keyboard and pipe", source("os.pipe()[0]"), blocked, wire.WantLine, "python3"},
 	{"keyboard and event counter", source("os.eventfd(0)"), blocked, wire.WantLine, "python3"},
 	{"keyboard and socket pair", source("(pair := socket.socketpair())[0]"), blocked, wire.WantLine, "python3"},
-	{"keyboard and server by name", source("(server := socket.socket(socket.AF_UNIX), server.bind(b'\\0corpus-%d' % os.getpid()), server.listen())[0]"), listens,
+	{"keyboard and server by name", source(
+		"(server := socket.socket(socket.AF_UNIX), server.bind(b'\\0corpus-%d' % os.getpid()), " +
+			"server.listen())[0]"), listens,
 		wire.WantLine, "python3"},
 	{"keyboard and server", source("socket.create_server(('127.0.0.1', 0))"), listens, wire.WantLine, "python3"},
 	{"keyboard and inotify", source("libc.inotify_init()"), listens, wire.WantLine, "python3"},
@@ -214,7 +221,9 @@ e.poll()`), listens, wire.WantLine, "python3"},
 	{"first thread has ended", orphaned("os.read(0, 1)"), blocked, wire.WantLine, ""},
 	{"first thread has ended, beside work", orphaned("threading.Thread(target=time.sleep, args=(1000,)).start(); os.read(0, 1)"), listens, wire.WantLine, ""},
 	{"keyboard beside an orphan", bash("(sleep 1000 &); read x"), listens, wire.WantLine, "bash"},
-	{"keyboard beside a sleeper", python("import threading, time; threading.Thread(target=lambda: time.sleep(1000), daemon=True).start(); input()"),
+	{"keyboard beside a sleeper", python(
+		"import threading, time; threading.Thread(target=lambda: time.sleep(1000), " +
+			"daemon=True).start(); input()"),
 		listens, wire.WantLine, "python3"},
 	{"keyboard beside work", python(`
 import threading
@@ -352,7 +361,8 @@ func TestCorpus(t *testing.T) {
 			if f.Pending || f.Opaque {
 				t.Errorf("got %+v, want neither input that is queued nor a relay", f)
 			}
-			if (f.FgCwd == "" || f.ShellCwd == "") && test.who != "" || f.Foreground == 0 || f.Runs == 0 {
+			if (f.FgCwd == "" || f.ShellCwd == "") && test.who != "" || f.Foreground == 0 ||
+				f.Runs == 0 {
 				t.Errorf("got %+v, want directories, a group and runs", f)
 			}
 			if test.is == blocked {
@@ -393,7 +403,8 @@ func workbench(t *testing.T) string {
 	return dir
 }
 
-// scanner builds a program without the race detector, whose threads would be company for the reader.
+// scanner builds a program without the race detector, whose threads would be company for the
+// reader.
 func scanner(t *testing.T, dir string) string {
 	t.Helper()
 	build := exec.Command("go", "build", "-o", "scan", "scan.go")

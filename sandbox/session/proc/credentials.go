@@ -4,8 +4,9 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// credentials are those of this thread for file access, by which the kernel decides who may look into a process. With
-// the target's own, no capability is needed to look at a program that has not changed its user.
+// credentials are those of this thread for file access, by which the kernel decides who may look
+// into a process. With the target's own, no capability is needed to look at a program that has not
+// changed its user.
 type credentials struct {
 	known    bool
 	uid, gid int // of this process

@@ -13,14 +13,15 @@ import (
 	"unsafe"
 )
 
-// TestDecode reads lines of /proc/PID/syscall as kernels of both architectures print them for the same waits. Those of arm64
-// hold its numbers and its addresses; nothing else is different.
+// TestDecode reads lines of /proc/PID/syscall as kernels of both architectures print them for the
+// same waits. Those of arm64 hold its numbers and its addresses; nothing else is different.
 func TestDecode(t *testing.T) {
 	type table struct {
 		name string
 		find func(int) call
 	}
-	amd64, arm64, i386 := table{"amd64", amd64.call}, table{"arm64", arm64.call}, table{"i386", i386.call}
+	amd64, arm64, i386 := table{"amd64", amd64.call}, table{"arm64", arm64.call},
+		table{"i386", i386.call}
 	for _, test := range []struct {
 		table
 		line  string
@@ -69,22 +70,25 @@ func TestDecode(t *testing.T) {
 		{amd64, "0 0x0 0x7g 0x20000 0x22 0x7ffd8c7a1d10 0x0 0x7ffd 0x7f4b", "in an unreadable call", callUnknown, false, 0},
 	} {
 		c, a := decode(test.line, test.find)
-		if c.name != test.name || c.kind != test.kind || c.timed(a) != test.timed || c.kind != callUnknown && a[0] != test.first {
+		if c.name != test.name || c.kind != test.kind || c.timed(a) != test.timed ||
+			c.kind != callUnknown && a[0] != test.first {
 			t.Errorf("%s, %q: got %+v, %#x", test.table.name, test.line, c, a)
 		}
 	}
 }
 
-// TestNumbers compares the tables with the numbers that the compiler has compared with the system's, and finds no call beside
-// them.
+// TestNumbers compares the tables with the numbers that the compiler has compared with the
+// system's, and finds no call beside them.
 func TestNumbers(t *testing.T) {
-	for arch, table := range map[string]func(int) call{"amd64": amd64.call, "arm64": arm64.call, "386": i386.call} {
+	for arch, table := range map[string]func(int) call{"amd64": amd64.call, "arm64": arm64.call,
+		"386": i386.call} {
 		source, err := os.ReadFile("calls_linux_" + arch + "_test.go")
 		if err != nil {
 			t.Fatal(err)
 		}
 		names := map[int]string{}
-		for _, m := range regexp.MustCompile(`uint\(unix\.SYS_(\w+)-(\d+)\)`).FindAllStringSubmatch(string(source), -1) {
+		for _, m := range regexp.MustCompile(`uint\(unix\.SYS_(\w+)-(\d+)\)`).FindAllStringSubmatch(
+			string(source), -1) {
 			nr, err := strconv.Atoi(m[2])
 			if err != nil {
 				t.Fatal(err)
@@ -122,7 +126,8 @@ func TestParseEpoll(t *testing.T) {
 	if fds, ok := parseEpoll(info); !ok || !slices.Equal(fds, want) {
 		t.Errorf("got %v, %v, want the two that are read, and one that is only written", fds, ok)
 	}
-	for _, bad := range []string{"tfd: x events: 19", "tfd: 1 events: zz", "tfd: 1 events: 19 data: 0 pos:0 ino:x"} {
+	for _, bad := range []string{"tfd: x events: 19", "tfd: 1 events: zz",
+		"tfd: 1 events: 19 data: 0 pos:0 ino:x"} {
 		if fds, ok := parseEpoll(bad); ok {
 			t.Errorf("%q: got %v, want that it cannot be known", bad, fds)
 		}
@@ -167,7 +172,8 @@ func TestOnlyLooks(t *testing.T) {
 		"1 ns":               {timeoutPointer, uint64(uintptr(unsafe.Pointer(&some))), false},
 		"what is not there":  {timeoutPointer, 1, false},
 	} {
-		if got := x.onlyLooks(call{timeout: test.kind, arg: 2}, arguments{2: test.value}); got != test.want {
+		if got := x.onlyLooks(call{timeout: test.kind, arg: 2},
+			arguments{2: test.value}); got != test.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}

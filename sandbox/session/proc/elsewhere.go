@@ -14,7 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// scanPart is the part of a processor that the search for readers in other sessions may take: one in so many.
+// scanPart is the part of a processor that the search for readers in other sessions may take: one
+// in so many.
 const scanPart = 1000
 
 // scans is what searches of the whole system have found, and when the next one may be made.
@@ -24,8 +25,9 @@ var scans = struct {
 	next    time.Time
 }{readers: make(map[uint64]int)}
 
-// elsewhere completes f for a group that is at rest and reads nothing: what it waits for may be somebody who reads the terminal in
-// another session, as the pinentry of a gpg-agent does. Who else he waits for is not known, so that is no more than listening.
+// elsewhere completes f for a group that is at rest and reads nothing: what it waits for may be
+// somebody who reads the terminal in another session, as the pinentry of a gpg-agent does. Who else
+// he waits for is not known, so that is no more than listening.
 func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
 	scans.Lock()
 	defer scans.Unlock()
@@ -45,13 +47,14 @@ func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
 	}
 	s.print += fmt.Sprintf("%d %s %d\n", t.tid, t.line, t.runs)
 	s.naps = append(s.naps, t.nap)
-	f.Pid, f.Argv, f.FgCwd, f.Runs = t.proc.pid, l.argv(t.proc.pid), l.cwd(t.proc.pid), f.Runs+t.runs
+	f.Pid, f.Argv, f.FgCwd, f.Runs = t.proc.pid, l.argv(t.proc.pid), l.cwd(t.proc.pid),
+		f.Runs+t.runs
 	f.Listens = true
 	f.Why = fmt.Sprintf("pid %d, in another session: %s", t.proc.pid, t.call)
 }
 
-// search returns a reader of the terminal of now among all processes of other sessions, nil if there is none. Those on another
-// terminal have that to read.
+// search returns a reader of the terminal of now among all processes of other sessions, nil if
+// there is none. Those on another terminal have that to read.
 func (l *look) search(now layer) *thread {
 	pids, err := list("/proc")
 	if err != nil {
@@ -68,14 +71,16 @@ func (l *look) search(now layer) *thread {
 	return nil
 }
 
-// readerIn returns the thread of a process of another session that reads the terminal of now, nil if there is none.
+// readerIn returns the thread of a process of another session that reads the terminal of now, nil
+// if there is none.
 func (l *look) readerIn(pid int, now layer) *thread {
 	if pid == 0 {
 		return nil
 	}
 	p, err := l.stat(pid)
 	// The kernel's own are in no session.
-	if err != nil || p.state == 'Z' || p.state == 'X' || p.sid == 0 || p.sid == now.members[0].sid || p.tty != 0 && p.tty != now.dev {
+	if err != nil || p.state == 'Z' || p.state == 'X' || p.sid == 0 ||
+		p.sid == now.members[0].sid || p.tty != 0 && p.tty != now.dev {
 		return nil
 	}
 	threads, _ := l.threads(p, now.dev) // of one that may not be looked into nothing is known
@@ -87,8 +92,8 @@ func (l *look) readerIn(pid int, now layer) *thread {
 	return nil
 }
 
-// sameNumbers reports whether the process is in our PID namespace. One in a container has terminals of its own, whose numbers are
-// those of ours.
+// sameNumbers reports whether the process is in our PID namespace. One in a container has terminals
+// of its own, whose numbers are those of ours.
 func sameNumbers(pid int) bool {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {

@@ -19,7 +19,8 @@ func (Prober) Jobs(tty session.TTY) (jobs []session.Job, err error) {
 			runtime.UnlockOSThread() // as in Probe
 		}
 	}()
-	members, err := l.members(tty.SessionPID, func(p *process) bool { return p.sid == tty.SessionPID })
+	members, err := l.members(tty.SessionPID,
+		func(p *process) bool { return p.sid == tty.SessionPID })
 	for _, p := range members {
 		if p.pid == tty.SessionPID {
 			continue

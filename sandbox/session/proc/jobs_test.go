@@ -14,7 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// TestJobs finds the processes of a terminal's session that may print on it, also one whose parent has ended.
+// TestJobs finds the processes of a terminal's session that may print on it, also one whose parent
+// has ended.
 func TestJobs(t *testing.T) {
 	x := open(t, "bash", "--norc", "-i")
 	jobs := func(what string, ok func([]session.Job) bool) []session.Job {
@@ -36,7 +37,9 @@ func TestJobs(t *testing.T) {
 	if orphan.Group == x.tty.SessionPID || orphan.Hidden {
 		t.Errorf("the orphan is %+v", orphan)
 	}
-	x.typ("(while read -r line; do echo $line; done) < <(until [ -e /nonexistent ]; do sleep 1000; done) &\n")
+	x.typ(
+		"(while read -r line; do echo $line; done) < <(until [ -e /nonexistent ]; do sleep 1000; " +
+			"done) &\n")
 	all := jobs("a job of two", func(all []session.Job) bool { return len(all) > 2 })
 	groups := map[int]bool{}
 	for _, j := range all {
@@ -53,7 +56,8 @@ func TestEndedJob(t *testing.T) {
 	runtime.LockOSThread() // not unlocked: the thread's credentials end with it
 	child := exec.Command("sleep", "1000")
 	if os.Geteuid() == 0 {
-		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 23456}}
+		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345,
+			Gid: 23456}}
 	}
 	if err := child.Start(); err != nil {
 		t.Fatal(err)

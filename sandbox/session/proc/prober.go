@@ -1,10 +1,11 @@
 //go:build linux
 
-// Package proc tells from /proc which process blocks on a terminal. It needs the same PID namespace as the terminal's
-// processes and the right to trace them: the same user, or CAP_SYS_PTRACE for programs that changed theirs.
+// Package proc tells from /proc which process blocks on a terminal. It needs the same PID namespace
+// as the terminal's processes and the right to trace them: the same user, or CAP_SYS_PTRACE for
+// programs that changed theirs.
 //
-// What it cannot see: readers by io_uring, alarms set before a read (alarm(2), setitimer(2)), and whatever is on the far side of a relay that
-// leaves the machine.
+// What it cannot see: readers by io_uring, alarms set before a read (alarm(2), setitimer(2)), and
+// whatever is on the far side of a relay that leaves the machine.
 package proc
 
 import (
@@ -22,12 +23,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// Prober is the session.Prober of Linux. The zero value is ready, and may be used by many goroutines.
+// Prober is the session.Prober of Linux. The zero value is ready, and may be used by many
+// goroutines.
 type Prober struct{}
 
-// settle is how long a reader behind other terminals has to stay unmoved before it is called blocked: what one terminal gives to the
-// next is on its way for as long as a worker of the kernel takes to come to it, and nobody can wait for that one. What is on its way to a terminal
-// itself is waited for where that is looked at, see queued.
+// settle is how long a reader behind other terminals has to stay unmoved before it is called
+// blocked: what one terminal gives to the next is on its way for as long as a worker of the kernel
+// takes to come to it, and nobody can wait for that one. What is on its way to a terminal itself is
+// waited for where that is looked at, see queued.
 const settle = time.Millisecond
 
 // settlePiece is how long it may take to notice that nobody wants the answer any more.
@@ -36,17 +39,19 @@ const settlePiece = 500 * time.Microsecond
 // maxRelays bounds how many terminals inside terminals are followed.
 const maxRelays = 4
 
-// Probe looks at the foreground group of tty. It takes some 50 µs for one process that is busy, twice that to say that one is
-// blocked, and a millisecond longer where there are terminals inside the terminal.
+// Probe looks at the foreground group of tty. It takes some 50 µs for one process that is busy,
+// twice that to say that one is blocked, and a millisecond longer where there are terminals inside
+// the terminal.
 //
-// With an error the Facts hold what can be known without tracing: the group, its leader, Want by the terminal's modes, and
-// Runs.
+// With an error the Facts hold what can be known without tracing: the group, its leader, Want by
+// the terminal's modes, and Runs.
 func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
 	runtime.LockOSThread() // credentials are the thread's
 	l := &look{}
 	f, err := l.probe(ctx, tty)
 	if l.self.restore() {
-		runtime.UnlockOSThread() // else the thread ends with the goroutine's lock, and the wrong credentials with it
+		// Else the thread ends with the goroutine's lock, and the wrong credentials with it.
+		runtime.UnlockOSThread()
 	}
 	return f, err
 }
@@ -79,8 +84,8 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		}
 		return f, err
 	}
-	// The same once more, the group's members too: one that was begun while they were listed is in nobody's list, and whoever
-	// began it may wait for it by now.
+	// The same once more, the group's members too: one that was begun while they were listed is in
+	// nobody's list, and whoever began it may wait for it by now.
 	at := time.Now()
 	if l.relays {
 		at = at.Add(settle)
@@ -97,9 +102,11 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 	return again, err
 }
 
-// once is one reading, which looks at the readers at the given time. The terminal is asked before them, so that input which is on
-// its way is either seen here, or has moved its reader by then. What decides nothing is taken from before, if that is not nil.
-func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts, at time.Time) (f session.Facts, s sight, err error) {
+// once is one reading, which looks at the readers at the given time. The terminal is asked before
+// them, so that input which is on its way is either seen here, or has moved its reader by then.
+// What decides nothing is taken from before, if that is not nil.
+func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
+	at time.Time) (f session.Facts, s sight, err error) {
 	if _, s.group, _, err = masterModes(tty, false); err != nil {
 		return f, s, err
 	}
@@ -140,18 +147,21 @@ func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 		return f, s, nil
 	}
 	s.modes = m
-	err = l.descend(&f, &s, layer{dev: tty.Device, modes: m, pending: pending, members: members}, before)
+	err = l.descend(&f, &s, layer{dev: tty.Device, modes: m, pending: pending, members: members},
+		before)
 	return f, s, err
 }
 
-// Pause sleeps for d, to some 50 µs (nanosleep(2)), and takes an operating system thread for as long. The runtime's timers can be
-// a millisecond late in a process that does nothing else: it then sleeps in epoll_wait(2), which counts in milliseconds.
+// Pause sleeps for d, to some 50 µs (nanosleep(2)), and takes an operating system thread for as
+// long. The runtime's timers can be a millisecond late in a process that does nothing else: it then
+// sleeps in epoll_wait(2), which counts in milliseconds.
 func Pause(d time.Duration) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&t, nil) // a signal cuts it short, which does no harm
 }
 
-// descend fills f with what the group of now does, and with what those do to whose terminals it passes the keyboard on.
+// descend fills f with what the group of now does, and with what those do to whose terminals it
+// passes the keyboard on.
 func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Facts) error {
 	o := l.judge(now)
 	o.busy, o.timers = o.busy || now.works, o.timers || now.timers
@@ -169,8 +179,9 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	if o.reader == nil || len(o.masters) == 0 || now.depth == maxRelays {
 		return nil
 	}
-	// One that waits for the master itself passes the keyboard on. Where another one of the group does, that may be so, or the
-	// reader has a question of its own: it asks if nobody goes on in either case.
+	// One that waits for the master itself passes the keyboard on. Where another one of the group
+	// does, that may be so, or the reader has a question of its own: it asks if nobody goes on in
+	// either case.
 	relay := len(o.reader.masters) > 0
 	var inner []layer
 	coming := false
@@ -180,14 +191,16 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 		}
 		more, begun, err := l.follow(t.proc, t.masters)
 		if err != nil && relay {
-			f.Blocked, f.Listens, f.OnlyTimers, f.Opaque, f.Why = false, true, false, true, err.Error()
+			f.Blocked, f.Listens, f.OnlyTimers, f.Opaque, f.Why = false, true, false, true,
+				err.Error()
 			return nil
 		}
 		inner, coming = append(inner, more...), coming || begun
 	}
 	outer, all := *f, true
 	for i, in := range inner {
-		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own || coming, o.timers
+		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own || coming,
+			o.timers
 		g := outer
 		if err := l.descend(&g, s, in, before); err != nil {
 			return err
@@ -260,21 +273,24 @@ func program(argv []string) string {
 	return filepath.Base(argv[0])
 }
 
-// passesOn reports whether a program reads the keyboard for somebody on another terminal that is not below it.
+// passesOn reports whether a program reads the keyboard for somebody on another terminal that is
+// not below it.
 func passesOn(program string) bool {
 	switch program {
-	case "ssh", "slogin", "mosh-client", "telnet", "tmux", "screen", "docker", "podman", "nerdctl", "crictl", "kubectl", "oc", "lxc", "incus",
+	case "ssh", "slogin", "mosh-client", "telnet", "tmux", "screen", "docker", "podman", "nerdctl",
+		"crictl", "kubectl", "oc", "lxc", "incus",
 		"machinectl", "virsh", "picocom", "minicom", "socat", "abduco", "dtach":
 		return true
 	}
 	return false
 }
 
-// handsOver reports whether a program's server, which is not below it, reads the terminal in its place: it is given the
-// descriptor (tmux) or opens the terminal itself (screen).
+// handsOver reports whether a program's server, which is not below it, reads the terminal in its
+// place: it is given the descriptor (tmux) or opens the terminal itself (screen).
 func handsOver(program string) bool { return program == "tmux" || program == "screen" }
 
-// ender is timeout(1). Its timer does not go on with anything: it ends the program that asks, as a person would who has no answer.
+// ender is timeout(1). Its timer does not go on with anything: it ends the program that asks, as a
+// person would who has no answer.
 const ender = "timeout"
 
 // outcome is what one reading of a foreground group says.
@@ -283,8 +299,9 @@ type outcome struct {
 	busy   bool    // somebody else may go on without input
 	works  bool    // somebody does who does not read the terminal, or is about to
 	own    bool    // somebody does who reads it
-	timers bool    // somebody else waits in a timed futex, or somebody has a timer, and nobody is busy
-	denied error   // somebody could not be looked at
+	// Somebody else waits in a timed futex, or somebody has a timer, and nobody is busy.
+	timers bool
+	denied error // somebody could not be looked at
 	runs   uint64
 	print  string // equal in two readings if nobody has moved
 	naps   []nap  // of everybody who was looked at
@@ -293,10 +310,12 @@ type outcome struct {
 	masters []*thread // who waits for masters of other terminals
 }
 
-// asks reports whether a program that passes the keyboard on has a question of its own, as ssh has before it is connected: it
-// reads a whole line, and nothing else but that of a language's runtime. What it passes on it waits for beside its connection.
+// asks reports whether a program that passes the keyboard on has a question of its own, as ssh has
+// before it is connected: it reads a whole line, and nothing else but that of a language's runtime.
+// What it passes on it waits for beside its connection.
 func (o outcome) asks(m modes) bool {
-	return m.canonical && !o.busy && o.reader.class == reader && strings.HasPrefix(o.reader.call, "read ")
+	return m.canonical && !o.busy && o.reader.class == reader &&
+		strings.HasPrefix(o.reader.call, "read ")
 }
 
 // judge reads what every thread of the group does.
@@ -379,9 +398,11 @@ func (l *look) judge(now layer) outcome {
 	o.print = string(print)
 	switch {
 	case o.reader != nil && company != nil && company.proc == o.reader.proc:
-		o.why = fmt.Sprintf("pid %d: %s, thread %d: %s", o.reader.proc.pid, o.reader.call, company.tid, company.call)
+		o.why = fmt.Sprintf("pid %d: %s, thread %d: %s", o.reader.proc.pid, o.reader.call,
+			company.tid, company.call)
 	case o.reader != nil && company != nil:
-		o.why = fmt.Sprintf("pid %d: %s, pid %d: %s", o.reader.proc.pid, o.reader.call, company.proc.pid, company.call)
+		o.why = fmt.Sprintf("pid %d: %s, pid %d: %s", o.reader.proc.pid, o.reader.call,
+			company.proc.pid, company.call)
 	case o.reader != nil:
 		o.why = fmt.Sprintf("pid %d: %s", o.reader.proc.pid, o.reader.call)
 	case company != nil:
@@ -392,8 +413,8 @@ func (l *look) judge(now layer) outcome {
 	return o
 }
 
-// awaited looks at what is below those who wait for a child, beyond the group: its end is what they go on with. It returns who keeps
-// them from being at rest, if anybody does.
+// awaited looks at what is below those who wait for a child, beyond the group: its end is what they
+// go on with. It returns who keeps them from being at rest, if anybody does.
 func (l *look) awaited(o *outcome, now layer, waiters []*process, print *[]byte) (company *thread) {
 	seen := map[int]bool{}
 	for _, p := range now.members {

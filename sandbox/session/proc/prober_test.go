@@ -65,16 +65,19 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "PS1=$ ", "ENV=", "TERM=xterm", "SHELL=/bin/dash", "PYTHON_HISTORY=/dev/null", "LANG=C.UTF-8")
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "PS1=$ ", "ENV=", "TERM=xterm",
+		"SHELL=/bin/dash", "PYTHON_HISTORY=/dev/null", "LANG=C.UTF-8")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: cred}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	x := &terminal{t: t, cmd: cmd, done: make(chan struct{}),
-		tty: session.TTY{Master: master, Name: slave.Name(), Device: st.Rdev, SessionPID: cmd.Process.Pid}}
+		tty: session.TTY{Master: master, Name: slave.Name(), Device: st.Rdev,
+			SessionPID: cmd.Process.Pid}}
 	slave.Close()
-	// A descriptor of its own that does not block: closing it ends the read, whoever may still hold the terminal.
+	// A descriptor of its own that does not block: closing it ends the read, whoever may still hold
+	// the terminal.
 	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
@@ -149,16 +152,19 @@ func needs(t testing.TB, program string) {
 
 // TestPending types ahead of a program that is not reading yet.
 func TestPending(t *testing.T) {
-	x := open(t, "sh", "-c", "sleep 0.3; exec python3 -c 'import time; time.sleep(0.3); input(); input()'")
+	x := open(t, "sh", "-c",
+		"sleep 0.3; exec python3 -c 'import time; time.sleep(0.3); input(); input()'")
 	x.until("sleeping", func(f session.Facts) bool { return strings.Contains(f.Why, "nanosleep") })
 	x.typ("one\ntwo")
 	x.until("pending", func(f session.Facts) bool { return f.Pending && !f.Blocked })
 	// The first line is taken; the second is not complete, so it is not pending.
-	x.until("blocked", func(f session.Facts) bool { return f.Blocked && !f.Pending && program(f.Argv) == "python3" })
+	x.until("blocked", func(f session.Facts) bool {
+		return f.Blocked && !f.Pending && program(f.Argv) == "python3"
+	})
 }
 
-// TestKeystroke follows a program from one question to the next: a look right after an answer does not say that it waits
-// before it has read it, or says so with the run count of the wait before.
+// TestKeystroke follows a program from one question to the next: a look right after an answer does
+// not say that it waits before it has read it, or says so with the run count of the wait before.
 func TestKeystroke(t *testing.T) {
 	x := open(t, "bash", "-c", "i=0; while read x; do i=$((i+1)); echo got$i; done")
 	ctx := context.Background()
@@ -190,10 +196,13 @@ func TestKeystroke(t *testing.T) {
 func TestForeground(t *testing.T) {
 	dir := t.TempDir()
 	x := open(t, "bash", "--norc", "-i")
-	x.until("prompt", func(f session.Facts) bool { return f.Blocked && f.ShellIsForeground && f.Pid == x.tty.SessionPID })
+	x.until("prompt", func(f session.Facts) bool {
+		return f.Blocked && f.ShellIsForeground && f.Pid == x.tty.SessionPID
+	})
 	x.typ("cd " + dir + "; cat\n")
 	f := x.until("cat", func(f session.Facts) bool { return f.Blocked && program(f.Argv) == "cat" })
-	if f.ShellIsForeground || f.Pid == x.tty.SessionPID || f.Foreground != f.Pid || f.FgCwd != dir || f.ShellCwd != dir {
+	if f.ShellIsForeground || f.Pid == x.tty.SessionPID || f.Foreground != f.Pid ||
+		f.FgCwd != dir || f.ShellCwd != dir {
 		t.Errorf("got %+v, want cat in front in %s", f, dir)
 	}
 	x.typ("\x1a")
@@ -204,16 +213,21 @@ func TestForeground(t *testing.T) {
 	x.until("cat", func(f session.Facts) bool { return f.Blocked && program(f.Argv) == "cat" })
 }
 
-// TestResumed stops and continues a program in poll, which the kernel shows as another call afterwards.
+// TestResumed stops and continues a program in poll, which the kernel shows as another call
+// afterwards.
 func TestResumed(t *testing.T) {
 	x := open(t, "bash", "--norc", "-i")
 	x.until("prompt", func(f session.Facts) bool { return f.Blocked })
 	x.typ("python3 -c 'import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()'\n")
-	x.until("python", func(f session.Facts) bool { return f.Blocked && program(f.Argv) == "python3" })
+	x.until("python", func(f session.Facts) bool {
+		return f.Blocked && program(f.Argv) == "python3"
+	})
 	x.typ("\x1a")
 	x.until("prompt", func(f session.Facts) bool { return f.Blocked && f.ShellIsForeground })
 	x.typ("fg\n")
-	x.until("python", func(f session.Facts) bool { return f.Blocked && program(f.Argv) == "python3" })
+	x.until("python", func(f session.Facts) bool {
+		return f.Blocked && program(f.Argv) == "python3"
+	})
 }
 
 // TestOpaque gives a program the name of one that passes the keyboard to another machine.
@@ -243,13 +257,16 @@ func TestOpaqueAsks(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := open(t, "sh", "-c", "stty -echo; exec "+docker)
-	f := x.until("listening", func(f session.Facts) bool { return f.OnlyTimers && program(f.Argv) == "docker" })
+	f := x.until("listening", func(f session.Facts) bool {
+		return f.OnlyTimers && program(f.Argv) == "docker"
+	})
 	if f.Opaque || f.Want != wire.WantPassword {
 		t.Errorf("got %+v, want its own question", f)
 	}
 }
 
-// TestElsewhere finds who reads the terminal from another session, while the one in front waits for him.
+// TestElsewhere finds who reads the terminal from another session, while the one in front waits for
+// him.
 func TestElsewhere(t *testing.T) {
 	x := open(t, "python3", "-c", `
 import os, tty, termios
@@ -272,8 +289,10 @@ print("answered", flush=True)
 os.read(0, 1)`)
 	f := x.until("listening", func(f session.Facts) bool {
 		searchAgain()
-		// Not while the one in front has yet to come to rest, nor by modes that were read before the other set them.
-		return f.Listens && strings.Contains(f.Why, "another session") && f.Want == wire.WantPassword
+		// Not while the one in front has yet to come to rest, nor by modes that were read before
+		// the other set them.
+		return f.Listens && strings.Contains(f.Why, "another session") &&
+			f.Want == wire.WantPassword
 	})
 	if f.Blocked || f.Opaque || f.OnlyTimers || f.Pid == x.tty.SessionPID {
 		t.Errorf("got %+v, want a password for another session", f)
@@ -285,8 +304,8 @@ os.read(0, 1)`)
 	x.until("blocked", func(f session.Facts) bool { return f.Blocked && f.Pid == x.tty.SessionPID })
 }
 
-// searchAgain lets the next look search the whole system: how soon one may depends on how long the last took, which is minutes on a
-// busy machine with the race detector.
+// searchAgain lets the next look search the whole system: how soon one may depends on how long the
+// last took, which is minutes on a busy machine with the race detector.
 func searchAgain() {
 	scans.Lock()
 	defer scans.Unlock()
@@ -299,7 +318,8 @@ func TestContainer(t *testing.T) {
 		t.Skip("this test is for root, as which the guest runs")
 	}
 	needs(t, "unshare")
-	x := open(t, "python3", "-c", "import os; r, w = os.pipe(); print('rests', flush=True); os.read(r, 1)")
+	x := open(t, "python3", "-c",
+		"import os; r, w = os.pipe(); print('rests', flush=True); os.read(r, 1)")
 	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
 		`mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx && exec python3 -c "$0" $1`, `
 import fcntl, os, sys, termios
@@ -334,15 +354,18 @@ os.wait()`, strconv.Itoa(int(unix.Minor(x.tty.Device))))
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("the other does not read: %+v, %v", p, err)
 		}
-		if threads, err := l.threads(p, x.tty.Device); err == nil && len(threads) == 1 && threads[0].class == reader {
+		if threads, err := l.threads(p, x.tty.Device); err == nil && len(threads) == 1 &&
+			threads[0].class == reader {
 			break
 		}
 	}
 	x.until("at rest", func(f session.Facts) bool {
-		return strings.Contains(x.output(), "rests") && (f.Listens || f.Why == "nobody reads the terminal")
+		return strings.Contains(x.output(), "rests") &&
+			(f.Listens || f.Why == "nobody reads the terminal")
 	})
 	searchAgain()
-	if f, err := (Prober{}).Probe(t.Context(), x.tty); err != nil || f.Listens || f.Pid != x.tty.SessionPID {
+	if f, err := (Prober{}).Probe(t.Context(), x.tty); err != nil || f.Listens ||
+		f.Pid != x.tty.SessionPID {
 		t.Errorf("got %+v, %v, want that nobody reads", f, err)
 	}
 }
@@ -377,10 +400,12 @@ func TestOtherUser(t *testing.T) {
 	}
 
 	// One that changed its user cannot be looked into: the modes are still known.
-	y := openIn(t, "", nil, "python3", "-c", "import os, getpass; os.setresuid(0, 12345, 0); getpass.getpass()")
+	y := openIn(t, "", nil, "python3", "-c",
+		"import os, getpass; os.setresuid(0, 12345, 0); getpass.getpass()")
 	for end := time.Now().Add(deadline); ; {
 		f, err := Prober{}.Probe(context.Background(), y.tty)
-		if err != nil && f.Want == wire.WantPassword && f.Foreground == y.tty.SessionPID && f.Pid == f.Foreground {
+		if err != nil && f.Want == wire.WantPassword && f.Foreground == y.tty.SessionPID &&
+			f.Pid == f.Foreground {
 			if f.Blocked || f.Runs == 0 || !strings.Contains(err.Error(), "may not look into") {
 				t.Errorf("got %+v, %v", f, err)
 			}
@@ -392,8 +417,8 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
-// TestChangedUser looks, with the capability, at programs that have changed their user while they ran, as apt's do: their
-// files in /proc are root's although the directory is not.
+// TestChangedUser looks, with the capability, at programs that have changed their user while they
+// ran, as apt's do: their files in /proc are root's although the directory is not.
 func TestChangedUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -457,10 +482,12 @@ func TestCancel(t *testing.T) {
 
 func TestParseStat(t *testing.T) {
 	p, err := parseStat(7, []byte("7 (a) b) (c) S 1 7 6 34817 8 4194304 0"))
-	if err != nil || p.ppid != 1 || p.pgrp != 7 || p.sid != 6 || p.tpgid != 8 || p.state != 'S' || p.tty != unix.Mkdev(136, 1) {
+	if err != nil || p.ppid != 1 || p.pgrp != 7 || p.sid != 6 || p.tpgid != 8 || p.state != 'S' ||
+		p.tty != unix.Mkdev(136, 1) {
 		t.Errorf("got %+v, %v", p, err)
 	}
-	if p, err := parseStat(7, []byte("7 (x) S 1 7 6 1083312 -1 0")); err != nil || p.tty != unix.Mkdev(135, 256+0xb0) || p.tpgid != -1 {
+	if p, err := parseStat(7, []byte("7 (x) S 1 7 6 1083312 -1 0")); err != nil ||
+		p.tty != unix.Mkdev(135, 256+0xb0) || p.tpgid != -1 {
 		t.Errorf("large minor: got %+v, %v", p, err)
 	}
 	for _, bad := range []string{"", "7", "7 (x", "7 (x) S 1 2", "7 (x) S a b c d e f"} {
@@ -470,8 +497,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// A reader beside one that starts a program and waits for it: who looks at that moment has the new one in no list, and everybody
-// in it waits.
+// A reader beside one that starts a program and waits for it: who looks at that moment has the new
+// one in no list, and everybody in it waits.
 func TestStartsProgram(t *testing.T) {
 	for range 50 {
 		x := open(t, "sh", "-c", "cat | sh -c 'sleep 100; :'")
@@ -487,7 +514,8 @@ func TestStartsProgram(t *testing.T) {
 	}
 }
 
-// TestStill holds that who sleeps is told to sleep, by whatever is looked at, until anything of it runs or the terminal changes.
+// TestStill holds that who sleeps is told to sleep, by whatever is looked at, until anything of it
+// runs or the terminal changes.
 func TestStill(t *testing.T) {
 	for _, test := range []struct {
 		name, script string
@@ -502,14 +530,17 @@ func TestStill(t *testing.T) {
 			}
 			return errors.New("there is none")
 		}},
-		{"one that was started with setsid", "setsid sh -c 'trap : USR1; sleep 1000; sleep 1000' & wait", func(x *terminal, f session.Facts) error {
-			for _, pid := range x.tree() {
-				if group, err := syscall.Getpgid(pid); err == nil && group == pid && pid != f.Foreground {
-					return syscall.Kill(-pid, syscall.SIGKILL)
+		{"one that was started with setsid",
+			"setsid sh -c 'trap : USR1; sleep 1000; sleep 1000' & wait",
+			func(x *terminal, f session.Facts) error {
+				for _, pid := range x.tree() {
+					if group, err := syscall.Getpgid(pid); err == nil && group == pid &&
+						pid != f.Foreground {
+						return syscall.Kill(-pid, syscall.SIGKILL)
+					}
 				}
-			}
-			return errors.New("there is none")
-		}},
+				return errors.New("there is none")
+			}},
 		{"modes", "sleep 1000; :", func(x *terminal, _ session.Facts) error {
 			modes, err := unix.IoctlGetTermios(int(x.tty.Master.Fd()), unix.TCGETS)
 			if err != nil {
@@ -523,7 +554,8 @@ func TestStill(t *testing.T) {
 			x := open(t, "sh", "-c", test.script)
 			var still func() bool
 			f := x.until("asleep", func(f session.Facts) bool {
-				if !strings.Contains(f.Why, "nanosleep") && !strings.Contains(f.Why, "nobody reads") || f.Still == nil || len(x.tree()) == 0 {
+				if !strings.Contains(f.Why, "nanosleep") && !strings.Contains(
+					f.Why, "nobody reads") || f.Still == nil || len(x.tree()) == 0 {
 					return false
 				}
 				before := still
@@ -542,7 +574,8 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// TestStillBlocked is the same for one that reads, which is not at rest when there is something to read.
+// TestStillBlocked is the same for one that reads, which is not at rest when there is something to
+// read.
 func TestStillBlocked(t *testing.T) {
 	x := open(t, "cat")
 	f := x.until("blocked", func(f session.Facts) bool { return f.Blocked })

@@ -10,7 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// sight is what one reading saw. Two are equal if nobody has moved, come or gone, and the terminal is set up as it was.
+// sight is what one reading saw. Two are equal if nobody has moved, come or gone, and the terminal
+// is set up as it was.
 type sight struct {
 	group int
 	modes modes
@@ -22,7 +23,8 @@ func (s sight) equal(t sight) bool {
 	return s.group == t.group && s.modes == t.modes && s.print == t.print
 }
 
-// nap is what the kernel told of a thread's times. It tells the same for as long as the thread has not run.
+// nap is what the kernel told of a thread's times. It tells the same for as long as the thread has
+// not run.
 type nap struct {
 	task string // its directory
 	stat string // its schedstat
@@ -33,8 +35,9 @@ func (l *look) nap(s *sight, task string) {
 	s.naps = append(s.naps, nap{task, l.schedstat(task)})
 }
 
-// still returns a function that reports whether nobody whom s saw has run since, and the terminal is as it was. It is nil where
-// the kernel does not count. Whoever sleeps does the same as before, and what he may have started would have made him run.
+// still returns a function that reports whether nobody whom s saw has run since, and the terminal
+// is as it was. It is nil where the kernel does not count. Whoever sleeps does the same as before,
+// and what he may have started would have made him run.
 func (s sight) still(tty session.TTY, pending bool) func() bool {
 	for _, n := range s.naps {
 		if n.stat == "" || strings.HasPrefix(n.stat, "0 ") {
@@ -56,7 +59,8 @@ func (s sight) still(tty session.TTY, pending bool) func() bool {
 	}
 }
 
-// read returns the beginning of a file of /proc, in buf. Not os.ReadFile, which asks the poller for each.
+// read returns the beginning of a file of /proc, in buf. Not os.ReadFile, which asks the poller for
+// each.
 func read(path string, buf []byte) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

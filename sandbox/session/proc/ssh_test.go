@@ -18,7 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestSSH follows ssh from its own questions, which are like anybody's, to the other side, which nobody here sees.
+// TestSSH follows ssh from its own questions, which are like anybody's, to the other side, which
+// nobody here sees.
 func TestSSH(t *testing.T) {
 	needs(t, "ssh")
 	addr := sshServer(t, "secret")
@@ -26,11 +27,17 @@ func TestSSH(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := open(t, "ssh", "-F", "none", "-p", port, "-o", "StrictHostKeyChecking=ask", "-o", "UserKnownHostsFile="+filepath.Join(t.TempDir(), "known"),
-		"-o", "PreferredAuthentications=password", "-o", "PubkeyAuthentication=no", "-o", "IdentityAgent=none", "someone@"+host)
-	x.until("asking for the host key", func(f session.Facts) bool { return f.Blocked && !f.Opaque && f.Want == wire.WantLine })
+	x := open(t, "ssh", "-F", "none", "-p", port, "-o", "StrictHostKeyChecking=ask", "-o",
+		"UserKnownHostsFile="+filepath.Join(t.TempDir(), "known"),
+		"-o", "PreferredAuthentications=password", "-o", "PubkeyAuthentication=no", "-o",
+		"IdentityAgent=none", "someone@"+host)
+	x.until("asking for the host key", func(f session.Facts) bool {
+		return f.Blocked && !f.Opaque && f.Want == wire.WantLine
+	})
 	x.typ("yes\n")
-	x.until("asking for the password", func(f session.Facts) bool { return f.Blocked && !f.Opaque && f.Want == wire.WantPassword })
+	x.until("asking for the password", func(f session.Facts) bool {
+		return f.Blocked && !f.Opaque && f.Want == wire.WantPassword
+	})
 	x.typ("secret\n")
 	f := x.until("opaque", func(f session.Facts) bool { return f.Opaque })
 	if f.Blocked || !f.Listens {
@@ -49,7 +56,8 @@ func sshServer(t *testing.T, password string) (addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &ssh.ServerConfig{PasswordCallback: func(_ ssh.ConnMetadata, p []byte) (*ssh.Permissions, error) {
+	config := &ssh.ServerConfig{PasswordCallback: func(_ ssh.ConnMetadata, p []byte) (
+		*ssh.Permissions, error) {
 		if string(p) != password {
 			return nil, errors.New("wrong")
 		}

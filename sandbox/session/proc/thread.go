@@ -21,11 +21,12 @@ import (
 type class int
 
 const (
-	rest     class = iota // waits without a timeout for another thread, a child or a pipe
-	reader                // waits for the terminal without a timeout, and for nothing from outside
-	listener              // waits for the terminal, but with a timeout or also for something from outside
-	timer                 // waits in a futex with a timeout
-	busy                  // runs, or goes on by itself
+	rest   class = iota // waits without a timeout for another thread, a child or a pipe
+	reader              // waits for the terminal without a timeout, and for nothing from outside
+	// Waits for the terminal, but with a timeout or also for something from outside.
+	listener
+	timer // waits in a futex with a timeout
+	busy  // runs, or goes on by itself
 )
 
 // thread is one thread at one moment.
@@ -47,7 +48,8 @@ type wait struct {
 	child   bool  // it waits for a child, or a signal as that a child has ended
 }
 
-// threads reads what every thread of p does. An error is one of the kernel's for the process as a whole.
+// threads reads what every thread of p does. An error is one of the kernel's for the process as a
+// whole.
 func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	l.as(p.pid)
 	dir := "/proc/" + strconv.Itoa(p.pid)
@@ -74,7 +76,8 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
 			if tid == p.pid || exists(task) {
-				// A whole kernel without this file, or a leader that ended before its other threads.
+				// A whole kernel without this file, or a leader that ended before its other
+				// threads.
 				if !exists("/proc/self/syscall") {
 					return nil, fmt.Errorf("the kernel has no /proc/PID/syscall")
 				}
@@ -97,9 +100,9 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	return threads, nil
 }
 
-// stopped reports whether a thread neither reads nor waits, whatever its call: the process that stopped
-// it may let it go on (ptrace(2), job control). The state of p is its first thread's, and a stop of a
-// whole process stops all threads; beyond that only readers matter.
+// stopped reports whether a thread neither reads nor waits, whatever its call: the process that
+// stopped it may let it go on (ptrace(2), job control). The state of p is its first thread's, and a
+// stop of a whole process stops all threads; beyond that only readers matter.
 func (l *look) stopped(p *process, t *thread, task string) bool {
 	state := p.state
 	if t.tid != p.pid && state != 'T' && (t.class == reader || t.class == listener) {
@@ -112,7 +115,8 @@ func (l *look) stopped(p *process, t *thread, task string) bool {
 	return state == 'T' || state == 't'
 }
 
-// alarmed reports whether p has made a timer that is to signal it (timer_create(2)), set or not: the kernel does not tell which.
+// alarmed reports whether p has made a timer that is to signal it (timer_create(2)), set or not:
+// the kernel does not tell which.
 func (l *look) alarmed(p *process) bool {
 	b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/timers")
 	if err != nil {
@@ -126,8 +130,8 @@ func (l *look) alarmed(p *process) bool {
 	return false
 }
 
-// schedstat returns what the kernel tells of a thread's times (the line of schedstat), nothing if that is not told. Anybody may
-// read it.
+// schedstat returns what the kernel tells of a thread's times (the line of schedstat), nothing if
+// that is not told. Anybody may read it.
 func (l *look) schedstat(task string) string {
 	b, err := l.read(task + "/schedstat")
 	if err != nil {
@@ -136,7 +140,8 @@ func (l *look) schedstat(task string) string {
 	return string(b)
 }
 
-// parseSchedstat returns how long a thread has run, in nanoseconds, and how often it was given a processor; 0 if that is not told.
+// parseSchedstat returns how long a thread has run, in nanoseconds, and how often it was given a
+// processor; 0 if that is not told.
 func parseSchedstat(line string) (ran, runs uint64) {
 	if f := strings.Fields(line); len(f) == 3 {
 		ran, _ = strconv.ParseUint(f[0], 10, 64)
@@ -145,8 +150,8 @@ func parseSchedstat(line string) (ran, runs uint64) {
 	return ran, runs
 }
 
-// ran returns how long all threads of the processes have run. Unlike the number of times it grows for one that is alone on its
-// processor, too.
+// ran returns how long all threads of the processes have run. Unlike the number of times it grows
+// for one that is alone on its processor, too.
 func (l *look) ran(members []*process) (sum uint64) {
 	for _, p := range members {
 		dir := "/proc/" + strconv.Itoa(p.pid) + "/task"
@@ -203,10 +208,11 @@ func (x *inspector) classify(line string) (class, string) {
 		}
 		return rest, c.name
 	case callRestart:
-		// Resumed after a stop. The arguments are the first call's, its number is lost: what reads as a poll of the
-		// terminal is one.
+		// Resumed after a stop. The arguments are the first call's, its number is lost: what reads
+		// as a poll of the terminal is one.
 		if fds, ok := x.pollSet(a[0], a[1]); ok {
-			if class, why := x.sources("poll", fds, int32(a[2]) >= 0); class == reader || class == listener {
+			if class, why := x.sources("poll", fds, int32(a[2]) >= 0); class == reader ||
+				class == listener {
 				return class, why
 			}
 		}
@@ -229,8 +235,8 @@ func (x *inspector) classify(line string) (class, string) {
 	return x.sources(c.name, fds, c.timed(a))
 }
 
-// onlyLooks reports whether the timeout of a call is zero. A thread is found in such a call when it had to give up its processor:
-// busybox looks so whether there are keys before it draws its prompt.
+// onlyLooks reports whether the timeout of a call is zero. A thread is found in such a call when it
+// had to give up its processor: busybox looks so whether there are keys before it draws its prompt.
 func (x *inspector) onlyLooks(c call, a arguments) bool {
 	switch c.timeout {
 	case timeoutMillis:
@@ -242,8 +248,8 @@ func (x *inspector) onlyLooks(c call, a arguments) bool {
 	return false
 }
 
-// decode is decode with the table of the program's own kind of call, which its number does not tell: it is read from the instruction
-// before the program counter, the last field of the line.
+// decode is decode with the table of the program's own kind of call, which its number does not
+// tell: it is read from the instruction before the program counter, the last field of the line.
 func (x *inspector) decode(line string) (call, arguments) {
 	f := strings.Fields(line)
 	if len(f) < 9 {
@@ -268,8 +274,8 @@ func (x *inspector) decode(line string) (call, arguments) {
 	return decode(line, foreign)
 }
 
-// sources classifies a wait for any of fds. One that is not waited for to be read stands there as its complement: what a socket
-// tells beside, as that a connection has been made, ends a wait, too.
+// sources classifies a wait for any of fds. One that is not waited for to be read stands there as
+// its complement: what a socket tells beside, as that a connection has been made, ends a wait, too.
 func (x *inspector) sources(name string, fds []int, timed bool) (class, string) {
 	tty, outside := -1, ""
 	x.own = timed
@@ -329,8 +335,9 @@ const (
 	eventpoll = "eventpoll"
 )
 
-// kind says what fd is: "tty" for our terminal, master for that of another, "" for what only another thread or process of this sandbox moves
-// (pipes, event counters, socket pairs, terminals of our own), else a word for what may come from outside.
+// kind says what fd is: "tty" for our terminal, master for that of another, "" for what only
+// another thread or process of this sandbox moves (pipes, event counters, socket pairs, terminals
+// of our own), else a word for what may come from outside.
 func (x *inspector) kind(fd int) string {
 	path := x.dir + "/fd/" + strconv.Itoa(fd)
 	link, err := os.Readlink(path)
@@ -359,7 +366,8 @@ func (x *inspector) kind(fd int) string {
 		// The protocol of a socket of another process: sockfs tells it as an attribute.
 		var name [32]byte
 		n, err := unix.Getxattr(path, "system.sockprotoname", name[:])
-		if err == nil && strings.HasPrefix(string(name[:n]), "UNIX") && !x.serves(strings.Trim(link, "socket:[]")) {
+		if err == nil && strings.HasPrefix(string(name[:n]), "UNIX") &&
+			!x.serves(strings.Trim(link, "socket:[]")) {
 			return ""
 		}
 		return socket
@@ -387,8 +395,8 @@ func (x *inspector) kind(fd int) string {
 	return "an unknown descriptor"
 }
 
-// serves reports whether a UNIX socket has a name, or listens: any process may connect to it, and no event
-// loop wakes itself by one. Of connected sockets only the server's end has a name.
+// serves reports whether a UNIX socket has a name, or listens: any process may connect to it, and
+// no event loop wakes itself by one. Of connected sockets only the server's end has a name.
 func (x *inspector) serves(inode string) bool {
 	b, err := os.ReadFile(x.dir + "/net/unix")
 	if err != nil {
@@ -422,7 +430,8 @@ const pollRdNorm = 0x40 // POLLRDNORM of <asm-generic/poll.h>
 // maxFDs bounds what is looked at of one wait.
 const maxFDs = 1024
 
-// pollSet returns the descriptors that poll waits for (struct pollfd: int fd, short events, short revents), as sources takes them.
+// pollSet returns the descriptors that poll waits for (struct pollfd: int fd, short events, short
+// revents), as sources takes them.
 func (x *inspector) pollSet(addr, n uint64) (fds []int, ok bool) {
 	if n > maxFDs {
 		return nil, false
@@ -481,8 +490,8 @@ func (x *inspector) selectSet(n, addr uint64) (fds []int, ok bool) {
 	return fds, true
 }
 
-// epollSet returns the descriptors that an epoll descriptor waits for, as sources takes them, from the lines "tfd: 5 events: 19 …"
-// of its fdinfo.
+// epollSet returns the descriptors that an epoll descriptor waits for, as sources takes them, from
+// the lines "tfd: 5 events: 19 …" of its fdinfo.
 func (x *inspector) epollSet(ep int) (fds []int, ok bool) {
 	b, err := x.read(x.dir + "/fdinfo/" + strconv.Itoa(ep))
 	if err != nil || len(b) == len(x.buf) {
@@ -497,8 +506,9 @@ func (x *inspector) epollSet(ep int) (fds []int, ok bool) {
 	return fds, ok
 }
 
-// present returns the descriptor by which the process holds what an epoll descriptor waits for: the number is that of its registration,
-// and may have been closed and taken by something else since. It is one that is not open if there is none.
+// present returns the descriptor by which the process holds what an epoll descriptor waits for: the
+// number is that of its registration, and may have been closed and taken by something else since.
+// It is one that is not open if there is none.
 func (x *inspector) present(w watched) int {
 	if w.ino == 0 || x.holds(w.number(), w) {
 		return w.fd
@@ -517,7 +527,8 @@ func (x *inspector) present(w watched) int {
 	return found
 }
 
-// holds reports whether fd is what w is. All anonymous inodes are one, and an overlay shows a named pipe by another number than it has.
+// holds reports whether fd is what w is. All anonymous inodes are one, and an overlay shows a named
+// pipe by another number than it has.
 func (x *inspector) holds(fd int, w watched) bool {
 	path := x.dir + "/fd/" + strconv.Itoa(fd)
 	link, err := os.Readlink(path)
@@ -559,7 +570,8 @@ func parseEpoll(fdinfo string) (set []watched, ok bool) {
 		}
 		switch {
 		case events&unix.EPOLLIN != 0:
-		case events&unix.EPOLLHUP != 0: // the kernel adds that, until EPOLLONESHOT has switched the descriptor off
+		case events&unix.EPOLLHUP != 0:
+			// the kernel adds that, until EPOLLONESHOT has switched the descriptor off
 			fd = ^fd
 		default:
 			continue

@@ -22,7 +22,8 @@ type process struct {
 	ending               bool // all of it; it executes nothing of its program any more
 }
 
-// leaderless is the state that is given to a process whose first thread has ended while others run: the kernel calls it a zombie.
+// leaderless is the state that is given to a process whose first thread has ended while others run:
+// the kernel calls it a zombie.
 const leaderless = 'z'
 
 // ends is the flag of a thread that is ending: PF_EXITING of the kernel.
@@ -39,7 +40,8 @@ func (l *look) stat(pid int) (*process, error) {
 	return parseStat(pid, b)
 }
 
-// parseStat reads /proc/PID/stat (proc_pid_stat(5)). The name of the program is in parentheses and may hold any byte.
+// parseStat reads /proc/PID/stat (proc_pid_stat(5)). The name of the program is in parentheses and
+// may hold any byte.
 func parseStat(pid int, b []byte) (*process, error) {
 	i := bytes.LastIndexByte(b, ')')
 	f := strings.Fields(string(b[i+1:]))
@@ -86,9 +88,9 @@ func (l *look) cwd(pid int) string {
 	return path
 }
 
-// as takes the credentials by which pid may be looked into: its own, or root's for a program that changed its user and
-// is for CAP_SYS_PTRACE alone. The owner of its files in /proc tells the two apart; its directory's is always its user
-// (proc_pid(5)).
+// as takes the credentials by which pid may be looked into: its own, or root's for a program that
+// changed its user and is for CAP_SYS_PTRACE alone. The owner of its files in /proc tells the two
+// apart; its directory's is always its user (proc_pid(5)).
 func (l *look) as(pid int) {
 	var st unix.Stat_t
 	if unix.Stat("/proc/"+strconv.Itoa(pid)+"/stat", &st) == nil {
@@ -119,7 +121,8 @@ func (l *look) members(shell int, is func(*process) bool) ([]*process, error) {
 		return p.sid == sh.sid
 	})
 	if ok {
-		// Of others the parent may have died: they hang below whatever adopts here, the shell's own parent.
+		// Of others the parent may have died: they hang below whatever adopts here, the shell's own
+		// parent.
 		ok = l.walk(sh.ppid, func(p *process) bool {
 			if p.sid == sh.sid && p.pid != shell {
 				add(p)
@@ -147,8 +150,8 @@ func (l *look) strays(members []*process) (found []*process) {
 	return found
 }
 
-// walk calls visit for the processes below pid, and for those below each for which it returns true. It reports whether
-// the kernel lists children at all.
+// walk calls visit for the processes below pid, and for those below each for which it returns true.
+// It reports whether the kernel lists children at all.
 func (l *look) walk(pid int, visit func(*process) bool) bool {
 	tids, err := list("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
@@ -157,7 +160,8 @@ func (l *look) walk(pid int, visit func(*process) bool) bool {
 	for _, tid := range tids {
 		b, err := l.read("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/children")
 		if err != nil {
-			if tid == pid && errors.Is(err, unix.ENOENT) && exists("/proc/"+strconv.Itoa(pid)+"/task/"+strconv.Itoa(tid)) {
+			if tid == pid && errors.Is(err, unix.ENOENT) &&
+				exists("/proc/"+strconv.Itoa(pid)+"/task/"+strconv.Itoa(tid)) {
 				return false // CONFIG_PROC_CHILDREN is not set
 			}
 			continue
@@ -211,9 +215,10 @@ func exists(path string) bool {
 	return unix.Stat(path, &st) == nil
 }
 
-// follow returns the terminals whose masters p waits for by these descriptors, with the groups in front of them, which are below p:
-// sudo, script and python's pty.spawn pass the keyboard on to them. There is an error if there is nobody on any. Where there is nobody on one of
-// them, coming says that somebody below p may be on the way to it: just begun, and on no terminal of its own.
+// follow returns the terminals whose masters p waits for by these descriptors, with the groups in
+// front of them, which are below p: sudo, script and python's pty.spawn pass the keyboard on to
+// them. There is an error if there is nobody on any. Where there is nobody on one of them, coming
+// says that somebody below p may be on the way to it: just begun, and on no terminal of its own.
 func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, err error) {
 	l.as(p.pid)
 	for _, fd := range masters {
@@ -249,7 +254,9 @@ func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, er
 		inner = append(inner, in)
 	}
 	if inner == nil {
-		return nil, false, fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it", p.pid)
+		return nil, false,
+			fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it",
+				p.pid)
 	}
 	return inner, coming, nil
 }

@@ -28,8 +28,8 @@ func (m modes) want() wire.Want {
 	return wire.WantLine
 }
 
-// masterModes returns the modes of the terminal, its foreground group, and, if it is to ask for that, whether input is queued
-// that nobody has read.
+// masterModes returns the modes of the terminal, its foreground group, and, if it is to ask for
+// that, whether input is queued that nobody has read.
 func masterModes(tty session.TTY, ask bool) (m modes, fg int, pending bool, err error) {
 	c, err := tty.Master.SyscallConn()
 	if err != nil {
@@ -43,11 +43,13 @@ func masterModes(tty session.TTY, ask bool) (m modes, fg int, pending bool, err 
 		if fg, fault = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP); fault != nil || !ask {
 			return
 		}
-		// The queue is asked on the slave: the master has the output. By way of the master it is the right slave
-		// whatever is mounted on /dev/pts.
-		slave, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+		// The queue is asked on the slave: the master has the output. By way of the master it is
+		// the right slave whatever is mounted on /dev/pts.
+		slave, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.TIOCGPTPEER,
+			unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
 		if errno != 0 {
-			s, err := unix.Open(tty.Name, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+			s, err := unix.Open(tty.Name, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC,
+				0)
 			if err != nil {
 				fault = os.NewSyscallError("open "+tty.Name, err)
 				return
@@ -85,16 +87,19 @@ func termios(fd int) (modes, error) {
 		return modes{}, os.NewSyscallError("tcgets", err)
 	}
 	canonical := t.Lflag&unix.ICANON != 0
-	return modes{canonical: canonical, echo: t.Lflag&unix.ECHO != 0, polls: !canonical && t.Cc[unix.VMIN] == 0}, nil
+	return modes{canonical: canonical, echo: t.Lflag&unix.ECHO != 0, polls: !canonical &&
+		t.Cc[unix.VMIN] == 0}, nil
 }
 
-// queued reports whether a read on the slave would return something. In canonical mode an unfinished line does not
-// count.
+// queued reports whether a read on the slave would return something. In canonical mode an
+// unfinished line does not count.
 //
-// What was written to the master may still be on its way, in a buffer that a worker of the kernel empties when it gets to
-// it, while the reader looks as blocked as ever: on a busy machine for milliseconds. Polling waits for that worker.
+// What was written to the master may still be on its way, in a buffer that a worker of the kernel
+// empties when it gets to it, while the reader looks as blocked as ever: on a busy machine for
+// milliseconds. Polling waits for that worker.
 func queued(slave int) bool {
-	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(slave), Events: unix.POLLIN}}, 0) // only what it does on the way counts
+	// Only what it does on the way counts.
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(slave), Events: unix.POLLIN}}, 0)
 	n, err := unix.IoctlGetInt(slave, unix.TIOCINQ)
 	return err == nil && n > 0
 }

@@ -10,7 +10,8 @@ const (
 	colorRGB     Color = 2 << 24
 )
 
-// Indexed is colour i of the 256-colour palette; 0 to 7 are the basic ones, 8 to 15 their bright forms.
+// Indexed is colour i of the 256-colour palette; 0 to 7 are the basic ones, 8 to 15 their bright
+// forms.
 func Indexed(i uint8) Color { return colorIndexed | Color(i) }
 
 // RGB is a 24-bit colour.
@@ -67,8 +68,9 @@ type Style struct {
 
 // Cell is one column of one row.
 //
-// Text is one grapheme cluster of valid UTF-8 without control characters, a space when the cell is empty, and "" in the
-// second column of a wide cluster. Width is 1, 2 for the first column of a wide cluster, 0 for its second.
+// Text is one grapheme cluster of valid UTF-8 without control characters, a space when the cell is
+// empty, and "" in the second column of a wide cluster. Width is 1, 2 for the first column of a
+// wide cluster, 0 for its second.
 type Cell struct {
 	Text  string
 	Style Style
@@ -78,7 +80,8 @@ type Cell struct {
 // Blank reports whether the cell shows nothing and has the default style.
 func (c Cell) Blank() bool { return c.Text == " " && c.Style == Style{} }
 
-// cell is the stored form of a Cell: eight bytes, so that a screen of 200 by 50 costs at most 80 KB.
+// cell is the stored form of a Cell: eight bytes, so that a screen of 200 by 50 costs at most 80
+// KB.
 type cell struct {
 	ch   uint32 // a rune, or clusterBit and an index into interner.clusters
 	meta uint32 // style index << 2 | width
@@ -94,8 +97,9 @@ func (c cell) style() uint32 { return c.meta >> 2 }
 // continuation is the second column of a wide cluster of that style.
 func continuation(meta uint32) cell { return cell{meta: meta &^ 3} }
 
-// interner gives styles and clusters of more than one rune a number. What no cell uses any longer is dropped by collect, so that
-// its size follows what is on the screen and not what a program has ever printed.
+// interner gives styles and clusters of more than one rune a number. What no cell uses any longer
+// is dropped by collect, so that its size follows what is on the screen and not what a program has
+// ever printed.
 type interner struct {
 	styles    []Style // 0 is the default style
 	styleIDs  map[Style]uint32
@@ -185,7 +189,8 @@ func (in *interner) cell(c cell) Cell {
 	return Cell{Text: in.text(c), Style: in.styles[c.style()], Width: uint8(c.width())}
 }
 
-// ascii holds every ASCII character at its own index, so that a cell's text is a slice of it and no allocation.
+// ascii holds every ASCII character at its own index, so that a cell's text is a slice of it and no
+// allocation.
 const ascii = "\x00\x01\x02\x03\x04\x05\x06\a\b\t\n\v\f\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f" +
 	" !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~\x7f"
 

@@ -2,7 +2,8 @@ package screen
 
 import "strings"
 
-// charset is one of the 7-bit character sets that G0 to G3 may hold, by the final byte of the sequence that selects it.
+// charset is one of the 7-bit character sets that G0 to G3 may hold, by the final byte of the
+// sequence that selects it.
 type charset byte
 
 const (
@@ -12,14 +13,17 @@ const (
 
 // lineDrawing is what the characters from '`' to '~' are in the DEC special graphics set.
 var lineDrawing = [...]rune{
-	'◆', '▒', '␉', '␌', '␍', '␊', '°', '±', '␤', '␋', '┘', '┐', '┌', '└', '┼', '⎺', '⎻', '─', '⎼', '⎽', '├', '┤', '┴', '┬',
+	'◆', '▒', '␉', '␌', '␍', '␊', '°', '±', '␤', '␋', '┘', '┐', '┌', '└', '┼', '⎺', '⎻', '─', '⎼',
+	'⎽', '├', '┤', '┴', '┬',
 	'│', '≤', '≥', 'π', '≠', '£', '·',
 }
 
-// nationalASCII is the characters that national sets replace, in the order in which national has the replacements.
+// nationalASCII is the characters that national sets replace, in the order in which national has
+// the replacements.
 const nationalASCII = "#@[\\]^_`{|}~"
 
-// national is what a national replacement set of the DEC terminals has in the place of nationalASCII, "" for sets that replace nothing.
+// national is what a national replacement set of the DEC terminals has in the place of
+// nationalASCII, "" for sets that replace nothing.
 func (c charset) national() string {
 	switch c {
 	case 'A': // British

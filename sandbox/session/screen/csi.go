@@ -1,7 +1,7 @@
 package screen
 
-// csiDispatch carries out a control sequence with the private marker, parameters and intermediate byte that the parser holds.
-// Sequences that we do not know do nothing.
+// csiDispatch carries out a control sequence with the private marker, parameters and intermediate
+// byte that the parser holds. Sequences that we do not know do nothing.
 func (s *Screen) csiDispatch(final byte) {
 	ps := &s.parser
 	if final != 'm' {
@@ -22,14 +22,16 @@ func (s *Screen) csiDispatch(final byte) {
 		}
 	case ps.inter == '!' && ps.private == 0 && final == 'p': // DECSTR
 		s.softReset()
-	case ps.private == 0 && (ps.inter == ' ' && (final == '@' || final == 'A') || ps.inter == '\'' && (final == '}' || final == '~')):
+	case ps.private == 0 && (ps.inter == ' ' && (final == '@' || final == 'A') ||
+		ps.inter == '\'' && (final == '}' || final == '~')):
 		s.shiftColumns(ps.inter == '\'', final)
 	default:
 		s.query(final)
 	}
 }
 
-// shiftColumns is SL, SR, DECIC and DECDC: it inserts or deletes columns in all rows of the region, at its left edge or at the cursor.
+// shiftColumns is SL, SR, DECIC and DECDC: it inserts or deletes columns in all rows of the region,
+// at its left edge or at the cursor.
 func (s *Screen) shiftColumns(atCursor bool, final byte) {
 	if s.y < s.g.top || s.y > s.g.bottom {
 		return
@@ -156,7 +158,8 @@ func (s *Screen) setRegion(top, bottom int) {
 	s.moveTo(0, 0)
 }
 
-// eraseDisplay is ED. A pending wrap stays, and spares the last column, as in tmux and xterm.js: grep --color relies on it.
+// eraseDisplay is ED. A pending wrap stays, and spares the last column, as in tmux and xterm.js:
+// grep --color relies on it.
 func (s *Screen) eraseDisplay(how int) {
 	switch how {
 	case 0:

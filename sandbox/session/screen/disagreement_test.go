@@ -15,8 +15,9 @@ const (
 	followNone  = "neither"
 )
 
-// disagreements are all the cases that we know of in which xterm.js and tmux show different screens, or both another one than we do. As a rule
-// xterm.js decides; where it does not, the case says why. Screens are of 10 by 4.
+// disagreements are all the cases that we know of in which xterm.js and tmux show different
+// screens, or both another one than we do. As a rule xterm.js decides; where it does not, the case
+// says why. Screens are of 10 by 4.
 var disagreements = []struct {
 	name, in string
 	follow   string
@@ -31,8 +32,9 @@ var disagreements = []struct {
 	{name: "VPR passes the margin", in: "\x1b[1;2r\x1b[3ex", follow: followXterm, want: "\n\n\nx", x: 1, y: 3},
 	{name: "DECSC saves no origin mode", in: "\x1b[2;3r\x1b[?6h\x1b7\x1b[?6l\x1b8\x1b[Hx", follow: followXterm, want: "x", x: 1},
 	{name: "each screen has its margins", in: "\x1b[1;2r\x1b[?1049h\x1b[r\x1b[?1049la\r\nb\r\nc", follow: followXterm, want: "b\nc", x: 1, y: 1},
-	{name: "a line of the alignment test", in: "\x1b[2;3r\x1b[?6h\x1b#8\x1b[Hx", follow: followXterm,
-		want: "EEEEEEEEEE\nxEEEEEEEEE\nEEEEEEEEEE\nEEEEEEEEEE", x: 1, y: 1},
+	{name: "a line of the alignment test", in: "\x1b[2;3r\x1b[?6h\x1b#8\x1b[Hx",
+		follow: followXterm,
+		want:   "EEEEEEEEEE\nxEEEEEEEEE\nEEEEEEEEEE\nEEEEEEEEEE", x: 1, y: 1},
 	{name: "British pound", in: "\x1b(A#", follow: followXterm, want: "£", x: 1},
 	{name: "national set", in: "\x1b(K[{", follow: followXterm, want: "Ää", x: 2},
 	{name: "UTF-8 is selected", in: "\x1b(0\x1b%Gq", follow: followXterm, want: "q", x: 1},
@@ -47,33 +49,43 @@ var disagreements = []struct {
 
 	{name: "a mark that begins a line", in: "\u0301x", follow: followTmux, want: "x", x: 1,
 		why: "xterm.js gives it a column of no width, which cannot be drawn"},
-	{name: "a mark after a sequence", in: "e\x1b[m\u0301x", follow: followTmux, want: "e\u0301x", x: 2,
+	{name: "a mark after a sequence", in: "e\x1b[m\u0301x", follow: followTmux, want: "e\u0301x",
+		x:   2,
 		why: "xterm.js gives it a column of no width, which cannot be drawn"},
-	{name: "a half that does not wrap", in: "\x1b[?7l01234567世x", follow: followTmux, want: "01234567 x", x: 9,
+	{name: "a half that does not wrap", in: "\x1b[?7l01234567世x", follow: followTmux,
+		want: "01234567 x", x: 9,
 		why: "xterm.js leaves the first half of a wide character without its second"},
-	{name: "inserting into a wide character", in: "世x\x1b[2G\x1b[@", follow: followNone, want: "   x", x: 1,
+	{name: "inserting into a wide character", in: "世x\x1b[2G\x1b[@", follow: followNone,
+		want: "   x", x: 1,
 		why: "both leave a half: tmux the first one, xterm.js the second one without a width"},
-	{name: "columns at a pending wrap", in: "0123456789\x1b['}", follow: followNone, want: "012345678", x: 9,
+	{name: "columns at a pending wrap", in: "0123456789\x1b['}", follow: followNone,
+		want: "012345678", x: 9,
 		why: "xterm.js inserts them at the left edge, tmux knows no columns"},
-	{name: "moving in origin mode", in: "\x1b[2;4r\x1b[?6h\x1b[2H\x1b[2Cx", follow: followTmux, want: "\n\n  x", x: 3, y: 2,
+	{name: "moving in origin mode", in: "\x1b[2;4r\x1b[?6h\x1b[2H\x1b[2Cx", follow: followTmux,
+		want: "\n\n  x", x: 3, y: 2,
 		why: "xterm.js adds the region's top to the row with every move"},
 	{name: "8-bit controls", in: "a\u0085b\u009b31mc", follow: followTmux, want: "ab31mc", x: 6,
 		why: "a program that prints UTF-8 does not mean them, and a filter does not expect them"},
 	{name: "invalid UTF-8", in: "a\xffb\xc3(", follow: followNone, want: "a\ufffdb\ufffd(", x: 5,
-		why: "both hide that something was there; the Unicode standard (3.9, best practice) and most terminals show it"},
+		why: "both hide that something was there; the Unicode standard (3.9, best practice) and " +
+			"most terminals show it"},
 	{name: "line separator", in: "a\u2028b", follow: followNone, want: "a b", x: 3,
 		why: "xterm.js keeps it in a cell, tmux drops it: a blank takes its column"},
 	{name: "emoji newer than Unicode 12", in: "🫠x", follow: followTmux, want: "🫠x", x: 3,
 		why: "the data of xterm.js does not have it"},
-	{name: "REP at the margin", in: "ab\x1b[20bc", follow: followTmux, want: "abbbbbbbbb\nc", x: 1, y: 1,
+	{name: "REP at the margin", in: "ab\x1b[20bc", follow: followTmux, want: "abbbbbbbbb\nc", x: 1,
+		y:   1,
 		why: "a few bytes could ask for any amount of work"},
-	{name: "DECRC restores the character sets", in: "\x1b(0\x1b7\x1b(B\x1b8q\x0fq", follow: followTmux, want: "──", x: 2,
+	{name: "DECRC restores the character sets", in: "\x1b(0\x1b7\x1b(B\x1b8q\x0fq",
+		follow: followTmux, want: "──", x: 2,
 		why: "xterm.js restores what is shown, and forgets which set is in use"},
-	{name: "RIS ends newline mode and shows the cursor", in: "\x1b[20h\x1b[?25l\x1bcab\nc", follow: followTmux, want: "ab\n  c", x: 3, y: 1,
+	{name: "RIS ends newline mode and shows the cursor", in: "\x1b[20h\x1b[?25l\x1bcab\nc",
+		follow: followTmux, want: "ab\n  c", x: 3, y: 1,
 		why: "xterm.js has the two among its options, which a reset leaves"},
 }
 
-// The list is true: we show what it says, and so does the oracle that it names, and the other does not.
+// The list is true: we show what it says, and so does the oracle that it names, and the other does
+// not.
 func TestDisagreements(t *testing.T) {
 	x, m := screentest.StartXterm(t), screentest.StartTmux(t, 10, 4, 500)
 	for _, tt := range disagreements {
@@ -88,7 +100,8 @@ func TestDisagreements(t *testing.T) {
 			theirs := map[string]string{followXterm: textOf(x), followTmux: textIn(t, m, tt.in)}
 			for name, shows := range theirs {
 				if (shows == got) != (name == tt.follow) {
-					t.Errorf("follows %s, but %s shows\n%s\nand we\n%s", tt.follow, name, shows, got)
+					t.Errorf("follows %s, but %s shows\n%s\nand we\n%s", tt.follow, name, shows,
+						got)
 				}
 			}
 			if (tt.why == "") != (tt.follow == followXterm) {
@@ -104,7 +117,8 @@ func shape(text string, c Cursor) string {
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")
 	}
-	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n" + strings.Repeat("-", c.X) + "^" + strings.Repeat("|", c.Y)
+	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n" + strings.Repeat("-", c.X) +
+		"^" + strings.Repeat("|", c.Y)
 }
 
 // textOf is the text and the cursor of the terminal, with everything that is in its cells.
@@ -163,7 +177,8 @@ func TestQueriesAgainstXterm(t *testing.T) {
 		{"CPR in origin mode", "\x1b[2;3r\x1b[?6h\x1b[2H\x1b[6n", "\x1b[3;1R", ""},
 		{"DSR", "\x1b[5n", "\x1b[0n", ""},
 		{"size", "\x1b[18t", "\x1b[8;4;10t", ""},
-		{"DECRQM", "\x1b[?2004h\x1b[?2004$p\x1b[?1$p\x1b[?7$p\x1b[?25$p\x1b[4$p\x1b[?31337$p\x1b[?1049$p\x1b[?1002h\x1b[?1002$p",
+		{"DECRQM",
+			"\x1b[?2004h\x1b[?2004$p\x1b[?1$p\x1b[?7$p\x1b[?25$p\x1b[4$p\x1b[?31337$p\x1b[?1049$p\x1b[?1002h\x1b[?1002$p",
 			"\x1b[?2004;1$y\x1b[?1;2$y\x1b[?7;1$y\x1b[?25;1$y\x1b[4;2$y\x1b[?31337;0$y\x1b[?1049;2$y\x1b[?1002;1$y", ""},
 		{"DECRQSS", "\x1b[2;3r\x1bP$qr\x1b\\\x1bP$qx\x1b\\", "\x1bP1$r2;3r\x1b\\\x1bP0$r\x1b\\", ""},
 		{"CPR while a wrap is pending", "0123456789\x1b[6n", "\x1b[1;10R", "no terminal of DEC has a column beyond the last one"},
@@ -177,7 +192,8 @@ func TestQueriesAgainstXterm(t *testing.T) {
 		x.Order('w', 0, 0, tt.in)
 		v := x.Show()
 		if got.String() != tt.want || (v.Replies == tt.want) != (tt.why == "") {
-			t.Errorf("%s: we answer %q, want %q; xterm.js %q", tt.name, got.String(), tt.want, v.Replies)
+			t.Errorf("%s: we answer %q, want %q; xterm.js %q", tt.name, got.String(), tt.want,
+				v.Replies)
 		}
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// grammar makes the output of programs that use all that a terminal knows, and all that it should not stumble over.
+// grammar makes the output of programs that use all that a terminal knows, and all that it should
+// not stumble over.
 type grammar struct {
 	r          *rand.Rand
 	cols, rows int
@@ -16,7 +17,8 @@ type grammar struct {
 	wide       bool // there are wide characters
 }
 
-// program is n pieces of such a program's output. It has everything but what the cases of TestDisagreements are about.
+// program is n pieces of such a program's output. It has everything but what the cases of
+// TestDisagreements are about.
 func program(r *rand.Rand, n, cols, rows int) string {
 	g := newGrammar(r, cols, rows)
 	return g.pieces(n)
@@ -36,9 +38,12 @@ func (g *grammar) pieces(n int) string {
 }
 
 var (
-	latin = []string{"a", "hello", "the quick brown fox jumps over", "0123456789", "x y z", "    ", "#$@[\\]^_`{|}~", "\x00", "\x7f"}
-	wide  = []string{"世界", "中", "ｆｕｌｌ", "한글", "🚀", "👩\u200d🚀", "👍🏽", "世\u0301", "\u1112\u1161\u11ab"}
-	marks = []string{"é", "e\u0301", "ñandú", "│─┼", "❤️", "🇩🇪", "a\u200db", "q\u0301\u0302\u0303", "x\u202ey", "☎️", "1️⃣", "ก็"}
+	latin = []string{"a", "hello", "the quick brown fox jumps over", "0123456789", "x y z", "    ",
+		"#$@[\\]^_`{|}~", "\x00", "\x7f"}
+	wide = []string{"世界", "中", "ｆｕｌｌ", "한글", "🚀", "👩\u200d🚀", "👍🏽", "世\u0301",
+		"\u1112\u1161\u11ab"}
+	marks = []string{"é", "e\u0301", "ñandú", "│─┼", "❤️", "🇩🇪", "a\u200db", "q\u0301\u0302\u0303",
+		"x\u202ey", "☎️", "1️⃣", "ก็"}
 	modes = []int{1, 3, 7, 7, 7, 25, 66, 1000, 1002, 1003, 1004, 1006, 2004, 2026, 9, 12, 31337}
 )
 
@@ -66,7 +71,8 @@ func (g *grammar) piece() {
 	case 0, 1, 2, 3, 4:
 		g.b.WriteString(g.pick(latin...))
 	case 5, 6:
-		if g.wide && !g.noWrap { // xterm.js leaves halves of them in the last column when nothing wraps
+		// xterm.js leaves halves of them in the last column when nothing wraps
+		if g.wide && !g.noWrap {
 			g.b.WriteString(g.pick(wide...))
 		}
 	case 7, 8:
@@ -102,12 +108,17 @@ func (g *grammar) piece() {
 	case 30:
 		g.repeat()
 	case 31:
-		g.b.WriteString(g.pick("\x1bH", "\x1b[g", "\x1b[3g", "\x1b[I", "\x1b[2I", "\x1b[Z", "\x1b[3Z", "\t\t"))
+		g.b.WriteString(g.pick("\x1bH", "\x1b[g", "\x1b[3g", "\x1b[I", "\x1b[2I", "\x1b[Z",
+			"\x1b[3Z", "\t\t"))
 	case 32:
-		g.b.WriteString(g.pick("\x1b]0;title\a", "\x1b]2;ti\x1b\\", "\x1bP1$x\x1b\\", "\x1b_Gx\x1b\\", "\x1b^x\x1b\\", "\x1bXx\x1b\\",
-			"\x1b]8;;http://x/\a\x1b]8;;\a", "\x1b]4;1;?\a", "\x1b]52;c;aGk=\a", "\x1b]unfinished\x1b[m", "\x1bPunfinished\x18"))
+		g.b.WriteString(g.pick("\x1b]0;title\a", "\x1b]2;ti\x1b\\", "\x1bP1$x\x1b\\",
+			"\x1b_Gx\x1b\\", "\x1b^x\x1b\\", "\x1bXx\x1b\\",
+			"\x1b]8;;http://x/\a\x1b]8;;\a", "\x1b]4;1;?\a", "\x1b]52;c;aGk=\a",
+			"\x1b]unfinished\x1b[m", "\x1bPunfinished\x18"))
 	case 33:
-		g.b.WriteString(g.pick("\x1b[1;2é", "\x1b[?é", "\x1b[1?;éH", "\x1b[<0m", "\x1b[>4;1m", "\x1b[1$2m", "\x1b[1?h", "\x1b[3é", "\x1b[3\x18", "\x1bé", "\x1b[12\r;3H", "\x1b\x1b[m", "\x1b#é", "\x1b(世",
+		g.b.WriteString(g.pick("\x1b[1;2é", "\x1b[?é", "\x1b[1?;éH", "\x1b[<0m", "\x1b[>4;1m",
+			"\x1b[1$2m", "\x1b[1?h", "\x1b[3é", "\x1b[3\x18", "\x1bé", "\x1b[12\r;3H", "\x1b\x1b[m",
+			"\x1b#é", "\x1b(世",
 			"\x1b[1:2:3H", "\x1b["+strings.Repeat("1;", 40)+"4m", "\x1b[ 7z", "\x1b[1 2z"))
 	case 34:
 		g.columns()
@@ -120,7 +131,8 @@ func (g *grammar) piece() {
 	}
 }
 
-// move moves the cursor relative to where it is, or to a column or row. In origin mode xterm.js moves it elsewhere.
+// move moves the cursor relative to where it is, or to a column or row. In origin mode xterm.js
+// moves it elsewhere.
 func (g *grammar) move() {
 	if g.origin {
 		g.csi(g.pick("d"), g.num(g.rows))
@@ -134,9 +146,12 @@ func (g *grammar) move() {
 }
 
 func (g *grammar) style() string {
-	return g.pick("", "0", "1", "2", "3", "4", "5", "7", "8", "9", "53", "21", "4:0", "4:2", "4:3", "4:5", "22", "23", "24", "25", "27", "28", "29", "55",
-		"31", "42", "90", "107", "39", "49", "1;31;44", "0;3", "22;27", "38;5;123", "48;5;17", "48;2;1;2;3", "38;2;9;8;7;1",
-		"38:5:9", "48:2::1:2:3", "58;5;9;4", "58:2::1:2:3", "59", "38;5;300", "38;5", "38;2;1", "38", "1;;3", "999", "4:9",
+	return g.pick("", "0", "1", "2", "3", "4", "5", "7", "8", "9", "53", "21", "4:0", "4:2", "4:3",
+		"4:5", "22", "23", "24", "25", "27", "28", "29", "55",
+		"31", "42", "90", "107", "39", "49", "1;31;44", "0;3", "22;27", "38;5;123", "48;5;17",
+		"48;2;1;2;3", "38;2;9;8;7;1",
+		"38:5:9", "48:2::1:2:3", "58;5;9;4", "58:2::1:2:3", "59", "38;5;300", "38;5", "38;2;1",
+		"38", "1;;3", "999", "4:9",
 		"38;2;256;257;511", "31;38;7;1;2;3;4;5;6;42", "41", "46", "100")
 }
 
@@ -157,7 +172,8 @@ func (g *grammar) charset() {
 	set := g.pick("0", "0", "0", "A", "K", "R", "=", "4", "Z", "H", "B", "U")
 	text := "lqqk~a#@[\\]^_`{|}~"
 	g.b.WriteString(g.pick(
-		"\x1b("+set+text+"\x1b(B", "\x1b)"+set+"\x0e"+text+"\x0f\x1b)B", "\x1b*"+set+"\x1bn"+text+"\x0f\x1b*B", "\x1b+"+set+"\x1bo"+text+"\x0f\x1b+B",
+		"\x1b("+set+text+"\x1b(B", "\x1b)"+set+"\x0e"+text+"\x0f\x1b)B", "\x1b*"+set+"\x1bn"+text+
+			"\x0f\x1b*B", "\x1b+"+set+"\x1bo"+text+"\x0f\x1b+B",
 		"\x1b("+set+text+"\x1b%G", "\x1b-"+set+"\x1b~"+text+"\x0f\x1b)B",
 	))
 }
@@ -184,7 +200,8 @@ func (g *grammar) mode() {
 	}
 }
 
-// insert inserts blanks at the cursor. Inserted between the halves of a wide character they leave xterm.js with a half.
+// insert inserts blanks at the cursor. Inserted between the halves of a wide character they leave
+// xterm.js with a half.
 func (g *grammar) insert(final string) {
 	g.b.WriteString("\b")
 	if g.wide {
@@ -208,9 +225,11 @@ func (g *grammar) columns() {
 	g.insert("'}")
 }
 
-// hostile is a program's output with what the terminals disagree about, and bytes that mean nothing.
+// hostile is a program's output with what the terminals disagree about, and bytes that mean
+// nothing.
 func hostile(r *rand.Rand, n, cols, rows int) string {
-	odd := []string{"\u0301", "\u200d", "\ufe0f", "\xff", "\xe4\xb8", "\u009b", "\u202e", "\u2028", "\ufeff", "\x1b[?7l", "\x1b[?6h", "世\b\x1b[@", "\x1b[99b",
+	odd := []string{"\u0301", "\u200d", "\ufe0f", "\xff", "\xe4\xb8", "\u009b", "\u202e", "\u2028",
+		"\ufeff", "\x1b[?7l", "\x1b[?6h", "世\b\x1b[@", "\x1b[99b",
 		"\x1b[1;2", "\x1b[?", "\x1b", "\x1b]0;t", "\x1b(0", "\x1b[4;9m", "\x1b[?1049h"}
 	var b strings.Builder
 	for range n {

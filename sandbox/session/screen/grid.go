@@ -1,7 +1,8 @@
 package screen
 
-// row is one line of cells. Only the cells up to the last one written are stored; fill is what all the others are. That makes
-// erasing a line, or a whole screen with a background, independent of its width, so that no short sequence causes much work.
+// row is one line of cells. Only the cells up to the last one written are stored; fill is what all
+// the others are. That makes erasing a line, or a whole screen with a background, independent of
+// its width, so that no short sequence causes much work.
 type row struct {
 	cells   []cell
 	fill    cell
@@ -25,7 +26,8 @@ func (g *grid) reset(cols, rows int) {
 	}
 }
 
-// moreTabs puts a tab stop at every eighth column after the last one of a screen that is cols wide now.
+// moreTabs puts a tab stop at every eighth column after the last one of a screen that is cols wide
+// now.
 func (g *grid) moreTabs(cols int) {
 	x := cols
 	for x > 0 && !g.tabAt(x) {
@@ -100,8 +102,9 @@ func (s *Screen) touch(y int) *row {
 	return r
 }
 
-// splitAt makes sure that no wide cluster spans the boundary left of column x: overwriting one half makes a blank, with, of the other.
-// It is called in ten places, and copies would be a third of a kilobyte of a guest that has to be small.
+// splitAt makes sure that no wide cluster spans the boundary left of column x: overwriting one half
+// makes a blank, with, of the other. It is called in ten places, and copies would be a third of a
+// kilobyte of a guest that has to be small.
 //
 //go:noinline
 func (r *row) splitAt(x int, with cell) {
@@ -147,7 +150,8 @@ func (s *Screen) eraseRows(a, b int) {
 	}
 }
 
-// scrolling returns the rows of the active screen, which are about to move: what was put aside below no longer follows them.
+// scrolling returns the rows of the active screen, which are about to move: what was put aside
+// below no longer follows them.
 func (s *Screen) scrolling() []*row {
 	if s.g == &s.primary {
 		s.below = nil
@@ -163,8 +167,8 @@ func (s *Screen) retire(r *row) *row {
 	return s.history.push(r)
 }
 
-// scrollUp moves the rows from top to bottom up by n; blank ones come in at the bottom. Rows that leave the top of the primary
-// screen go to the history when keep is set.
+// scrollUp moves the rows from top to bottom up by n; blank ones come in at the bottom. Rows that
+// leave the top of the primary screen go to the history when keep is set.
 func (s *Screen) scrollUp(top, bottom, n int, keep bool) {
 	n = min(n, bottom-top+1)
 	if n <= 0 {
@@ -186,7 +190,8 @@ func (s *Screen) scrollUp(top, bottom, n int, keep bool) {
 	s.brokenBelow(top - 1)
 }
 
-// scrollLine is scrollUp of the whole region by one: what every line feed on the last row does, and therefore quick.
+// scrollLine is scrollUp of the whole region by one: what every line feed on the last row does, and
+// therefore quick.
 func (s *Screen) scrollLine() {
 	rows, top, bottom := s.scrolling(), s.g.top, s.g.bottom
 	r := rows[top]

@@ -146,8 +146,8 @@ func (s *Screen) modeState(private bool, n int) int {
 	return 2
 }
 
-// switchScreen makes the alternate or the primary screen the active one. The alternate one is always a new one. The cursor stays where
-// it is.
+// switchScreen makes the alternate or the primary screen the active one. The alternate one is
+// always a new one. The cursor stays where it is.
 func (s *Screen) switchScreen(alt bool) {
 	if alt == s.modes.AltScreen {
 		return
@@ -163,7 +163,8 @@ func (s *Screen) switchScreen(alt bool) {
 		s.eraseRows(0, s.rows)
 	}
 	s.generation++
-	// Rows keep their generations while the other screen is shown. Those that came while it was resized have none yet.
+	// Rows keep their generations while the other screen is shown. Those that came while it was
+	// resized have none yet.
 	for y, r := range s.g.rows {
 		if r.gen == 0 {
 			s.touch(y)
@@ -219,14 +220,16 @@ func (s *Screen) reset() {
 	s.eraseRows(0, s.rows)
 }
 
-// softReset is DECSTR. Which screen is active and which mouse events are wanted are all that it leaves.
+// softReset is DECSTR. Which screen is active and which mouse events are wanted are all that it
+// leaves.
 func (s *Screen) softReset() {
 	s.setPen(Style{})
 	s.g.top, s.g.bottom = 0, s.rows-1
 	s.charsets, s.gl = [4]charset{}, 0
 	s.modes = Modes{
 		AutoWrap: true, CursorVisible: true,
-		AltScreen: s.modes.AltScreen, CursorBlink: s.modes.CursorBlink, Mouse: s.modes.Mouse, MouseEncoding: s.modes.MouseEncoding,
+		AltScreen: s.modes.AltScreen, CursorBlink: s.modes.CursorBlink, Mouse: s.modes.Mouse,
+		MouseEncoding: s.modes.MouseEncoding,
 	}
 	s.cursor = 0
 	*s.savedSlot() = savedCursor{}

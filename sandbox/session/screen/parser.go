@@ -2,7 +2,8 @@ package screen
 
 import "unicode/utf8"
 
-// The parser is the state machine of the DEC terminals (vt100.net/emu/dec_ansi_parser), for UTF-8 instead of 8-bit controls.
+// The parser is the state machine of the DEC terminals (vt100.net/emu/dec_ansi_parser), for UTF-8
+// instead of 8-bit controls.
 
 type parserState uint8
 
@@ -75,7 +76,8 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// character takes a rune beyond ASCII. No sequence has one: it is lost with the sequence that it breaks off.
+// character takes a rune beyond ASCII. No sequence has one: it is lost with the sequence that it
+// breaks off.
 func (s *Screen) character(r rune) {
 	switch s.parser.state {
 	case ground:
@@ -103,7 +105,8 @@ func (s *Screen) completeRune(p []byte) []byte {
 			s.parser.utf8Len = 0
 			return p[size-held:]
 		}
-		// A malformed character is one replacement for each of its bytes, wherever the pieces were cut.
+		// A malformed character is one replacement for each of its bytes, wherever the pieces were
+		// cut.
 		s.parser.utf8Len = copy(s.parser.utf8[:], s.parser.utf8[size:held])
 	}
 	return p

@@ -53,7 +53,8 @@ func (s *Screen) printASCII(p []byte) {
 	}
 }
 
-// penCell is a blank in the pen's style: what is left of a wide character when the other half is overwritten.
+// penCell is a blank in the pen's style: what is left of a wide character when the other half is
+// overwritten.
 func (s *Screen) penCell() cell { return cell{ch: ' ', meta: s.penMeta} }
 
 // wrap goes to the start of the next line, as the text does that reached the margin.
@@ -88,7 +89,8 @@ func (s *Screen) place(ch uint32, w int) {
 			return
 		case s.modes.AutoWrap:
 			if s.x < s.cols {
-				// A blank that is no part of the text: not stored, it is gone when the line is wrapped anew.
+				// A blank that is no part of the text: not stored, it is gone when the line is
+				// wrapped anew.
 				s.fill(s.y, s.x, s.cols, s.penCell())
 			}
 			s.wrap()
@@ -127,8 +129,8 @@ func (s *Screen) before() int {
 	return x
 }
 
-// join adds r, which takes no column, to the cluster left of the cursor. No two characters that have columns of their own are
-// ever joined: programs count columns by character, as wcwidth does.
+// join adds r, which takes no column, to the cluster left of the cursor. No two characters that
+// have columns of their own are ever joined: programs count columns by character, as wcwidth does.
 func (s *Screen) join(r rune) {
 	x := s.before()
 	if x < 0 || invisible(r) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// answer sends the answer to a query. No answer holds anything that a program has printed, so that none can make a program
-// type into its own shell.
+// answer sends the answer to a query. No answer holds anything that a program has printed, so that
+// none can make a program type into its own shell.
 func (s *Screen) answer(text string) {
 	if s.reply != nil {
 		s.reply([]byte(text))

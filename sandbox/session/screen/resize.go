@@ -2,9 +2,10 @@ package screen
 
 // Resize changes the size, clamped to 1..MaxCols by 1..MaxRows.
 //
-// On the primary screen lines that wrapped are wrapped anew. Rows that no longer fit leave at the top, into the history, as long as the
-// cursor stays on the screen; what is below it then is put aside and comes back when the screen grows before anything has scrolled.
-// Lines of the history do not come back. The alternate screen is cut or padded: its program draws it anew.
+// On the primary screen lines that wrapped are wrapped anew. Rows that no longer fit leave at the
+// top, into the history, as long as the cursor stays on the screen; what is below it then is put
+// aside and comes back when the screen grows before anything has scrolled. Lines of the history do
+// not come back. The alternate screen is cut or padded: its program draws it anew.
 func (s *Screen) Resize(cols, rows int) {
 	cols, rows = clampSize(cols, rows)
 	if cols == s.cols && rows == s.rows {
@@ -50,8 +51,8 @@ func (s *Screen) Resize(cols, rows int) {
 	s.interrupted()
 }
 
-// reflow wraps the lines of the primary screen for another width and returns the new position of the cursor. The rows that
-// come out may be more or fewer than the screen has.
+// reflow wraps the lines of the primary screen for another width and returns the new position of
+// the cursor. The rows that come out may be more or fewer than the screen has.
 func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
 	old := s.primary.rows
 	used := len(old)
@@ -93,7 +94,8 @@ func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
 	return newX, newY
 }
 
-// layout appends the rows that a line makes at a width and returns the offset in the line at which each begins.
+// layout appends the rows that a line makes at a width and returns the offset in the line at which
+// each begins.
 func (s *Screen) layout(out *[]*row, line []cell, cols int, fill cell) []int {
 	starts := []int{0}
 	start := 0
@@ -102,7 +104,8 @@ func (s *Screen) layout(out *[]*row, line []cell, cols int, fill cell) []int {
 		if end < len(line) && line[end].width() == 0 && cols > 1 {
 			end-- // not through a wide cluster
 		}
-		r := &row{cells: append([]cell(nil), line[start:end]...), fill: blank, wrapped: end < len(line)}
+		r := &row{cells: append([]cell(nil), line[start:end]...), fill: blank,
+			wrapped: end < len(line)}
 		if cols == 1 {
 			for i, c := range r.cells {
 				if c.width() != 1 {
@@ -159,7 +162,8 @@ func (s *Screen) fitPrimary(rows, y int) int {
 	return y
 }
 
-// fitAlternate cuts or pads the alternate screen: rows below the cursor go first, then those at the top.
+// fitAlternate cuts or pads the alternate screen: rows below the cursor go first, then those at the
+// top.
 func (s *Screen) fitAlternate(oldCols, cols, rows int) {
 	g := &s.alternate
 	g.rows = g.rows[:min(len(g.rows), max(rows, s.y+1))]

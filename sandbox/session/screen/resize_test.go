@@ -137,7 +137,8 @@ func TestSizes(t *testing.T) {
 	} {
 		s := New(Options{Cols: tt.cols, Rows: tt.rows})
 		if c, r := s.Size(); c != tt.wantCols || r != tt.wantRows {
-			t.Errorf("New %d by %d has %d by %d, want %d by %d", tt.cols, tt.rows, c, r, tt.wantCols, tt.wantRows)
+			t.Errorf("New %d by %d has %d by %d, want %d by %d", tt.cols, tt.rows, c, r,
+				tt.wantCols, tt.wantRows)
 		}
 		s.Write([]byte("世界\x1b[99;99H\tx\x1b#8\x1b[9S"))
 		check(t, s)

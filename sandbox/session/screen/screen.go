@@ -1,12 +1,13 @@
-// Package screen is an exact model of what an xterm-like terminal shows: cells, cursor, modes, alternate screen, and the
-// answers to a program's queries. It takes any bytes in pieces of any size, never fails, never blocks, and its memory is bounded
-// by its size and not by what it is fed.
+// Package screen is an exact model of what an xterm-like terminal shows: cells, cursor, modes,
+// alternate screen, and the answers to a program's queries. It takes any bytes in pieces of any
+// size, never fails, never blocks, and its memory is bounded by its size and not by what it is fed.
 //
-// Where terminals differ it is xterm.js with the character widths of Unicode 11, and tmux in how lines are wrapped anew; the few cases in
-// which it is neither are listed, with reasons, beside the tests. Columns are counted by character, as programs do with wcwidth.
+// Where terminals differ it is xterm.js with the character widths of Unicode 11, and tmux in how
+// lines are wrapped anew; the few cases in which it is neither are listed, with reasons, beside the
+// tests. Columns are counted by character, as programs do with wcwidth.
 //
-// The session uses it to answer queries and to know what is on the screen, the gateway to draw for people. It knows nothing of
-// pseudo-terminals, sessions or networks.
+// The session uses it to answer queries and to know what is on the screen, the gateway to draw for
+// people. It knows nothing of pseudo-terminals, sessions or networks.
 package screen
 
 import (
@@ -23,13 +24,15 @@ const (
 // MaxScrollback is the largest number of lines that a screen keeps.
 const MaxScrollback = 100_000
 
-// Options of a Screen. The zero value is a screen of 80 by 24 that keeps no lines and answers no queries.
+// Options of a Screen. The zero value is a screen of 80 by 24 that keeps no lines and answers no
+// queries.
 type Options struct {
 	Cols, Rows int
 	// Scrollback is how many lines that scrolled off the primary screen are kept.
 	Scrollback int
-	// Reply gets the answer to a program's query (DSR, DA, DECRQM, OSC 10 and so on), from within Write. It must not call the
-	// Screen, must not block, and may keep the bytes. Nil leaves queries unanswered.
+	// Reply gets the answer to a program's query (DSR, DA, DECRQM, OSC 10 and so on), from within
+	// Write. It must not call the Screen, must not block, and may keep the bytes. Nil leaves
+	// queries unanswered.
 	Reply func([]byte)
 }
 
@@ -46,7 +49,8 @@ type Screen struct {
 	history   history
 	scratch   []*row // for rotating rows without allocating
 
-	x, y      int    // x == cols means that the next character wraps first, or overwrites the last column
+	// X == cols means that the next character wraps first, or overwrites the last column.
+	x, y      int
 	pen       Style  // style of what is printed
 	penMeta   uint32 // of pen, width 1
 	eraseCell cell   // what erasing leaves: the pen's background
@@ -89,10 +93,12 @@ func clampSize(cols, rows int) (int, int) {
 // Size is the number of columns and rows.
 func (s *Screen) Size() (cols, rows int) { return s.cols, s.rows }
 
-// CursorStyle is the shape of the cursor, with the numbers of DECSCUSR; 0 is the terminal's default.
+// CursorStyle is the shape of the cursor, with the numbers of DECSCUSR; 0 is the terminal's
+// default.
 type CursorStyle uint8
 
-// Cursor is where the next character goes. X is below the number of columns also when the next character will wrap first.
+// Cursor is where the next character goes. X is below the number of columns also when the next
+// character will wrap first.
 type Cursor struct {
 	X, Y    int
 	Visible bool
@@ -104,7 +110,8 @@ func (s *Screen) Cursor() Cursor {
 	return Cursor{X: min(s.x, s.cols-1), Y: s.y, Visible: s.modes.CursorVisible, Style: s.cursor}
 }
 
-// Line returns row y of the active screen, exactly one Cell for each column. It is the caller's to keep. A row outside the screen is nil.
+// Line returns row y of the active screen, exactly one Cell for each column. It is the caller's to
+// keep. A row outside the screen is nil.
 func (s *Screen) Line(y int) []Cell {
 	if y < 0 || y >= s.rows {
 		return nil
@@ -144,8 +151,9 @@ func (s *Screen) appendCells(dst []Cell, r *row, cols int) []Cell {
 	return dst[:len(dst)+cols]
 }
 
-// LineGeneration changes whenever the content of row y changes. A row that moves takes its generation along, no two rows of a screen
-// have the same one, so that a reader can tell what scrolled from what was rewritten.
+// LineGeneration changes whenever the content of row y changes. A row that moves takes its
+// generation along, no two rows of a screen have the same one, so that a reader can tell what
+// scrolled from what was rewritten.
 func (s *Screen) LineGeneration(y int) uint64 {
 	if y < 0 || y >= s.rows {
 		return 0
@@ -164,7 +172,8 @@ func (s *Screen) LineText(y int) string {
 	return s.rowText(s.g.rows[y])
 }
 
-// Text is the text of the screen: its lines without trailing spaces, joined by newlines, without trailing empty lines.
+// Text is the text of the screen: its lines without trailing spaces, joined by newlines, without
+// trailing empty lines.
 func (s *Screen) Text() string {
 	var b strings.Builder
 	empty := 0
@@ -212,16 +221,19 @@ func (s *Screen) Notice() Notice { return s.notice }
 // work change them all the time.
 func (s *Screen) Call() Notice { return s.call }
 
-// Generation changes whenever anything that a reader of the Screen can see changes. It may also change without.
+// Generation changes whenever anything that a reader of the Screen can see changes. It may also
+// change without.
 func (s *Screen) Generation() uint64 { return s.generation }
 
 // Scrolled is how many lines have ever scrolled off the top of the primary screen.
 func (s *Screen) Scrolled() uint64 { return s.history.total }
 
-// Kept is the number of the oldest line that is kept of those that scrolled off the primary screen, Scrolled when none is.
+// Kept is the number of the oldest line that is kept of those that scrolled off the primary screen,
+// Scrolled when none is.
 func (s *Screen) Kept() uint64 { return s.history.total - uint64(len(s.history.ring)) }
 
-// AppendKept appends line number n, of those from Kept up to Scrolled, as wide as it was printed, without trailing blanks.
+// AppendKept appends line number n, of those from Kept up to Scrolled, as wide as it was printed,
+// without trailing blanks.
 func (s *Screen) AppendKept(dst []Cell, n uint64) []Cell {
 	r := s.history.line(n)
 	return s.appendUsed(dst, r, max(len(r.cells), s.cols))

@@ -26,7 +26,8 @@ func check(t *testing.T, s *Screen) {
 	if cur.X < 0 || cur.X >= cols || cur.Y < 0 || cur.Y >= rows {
 		t.Fatalf("cursor %+v outside of %d by %d", cur, cols, rows)
 	}
-	if s.g.top < 0 || s.g.bottom >= rows || s.g.top > s.g.bottom || s.g.top == s.g.bottom && rows > 1 {
+	if s.g.top < 0 || s.g.bottom >= rows || s.g.top > s.g.bottom || s.g.top == s.g.bottom &&
+		rows > 1 {
 		t.Fatalf("scroll region %d to %d in %d rows", s.g.top, s.g.bottom, rows)
 	}
 	if len(s.g.rows) != rows || len(s.primary.rows) != rows {
@@ -48,9 +49,11 @@ func check(t *testing.T, s *Screen) {
 		for x, c := range line {
 			wide := x > 0 && line[x-1].Width == 2
 			switch {
-			case c.Width > 2, wide != (c.Width == 0), c.Width == 2 && x == cols-1, (c.Text == "") != (c.Width == 0):
+			case c.Width > 2, wide != (c.Width == 0), c.Width == 2 && x == cols-1,
+				(c.Text == "") != (c.Width == 0):
 				t.Fatalf("row %d column %d: impossible cell %+v", y, x, c)
-			case !utf8.ValidString(c.Text), len(c.Text) > maxCluster, strings.ContainsFunc(c.Text, control):
+			case !utf8.ValidString(c.Text), len(c.Text) > maxCluster,
+				strings.ContainsFunc(c.Text, control):
 				t.Fatalf("row %d column %d: text %q", y, x, c.Text)
 			}
 		}
@@ -228,7 +231,8 @@ func TestAppendSGR(t *testing.T) {
 			s.Write(from.AppendSGR(nil, Style{}))
 			s.Write(to.AppendSGR(nil, from))
 			if s.pen != to {
-				t.Errorf("from %+v by %q to %+v, want %+v", from, to.AppendSGR(nil, from), s.pen, to)
+				t.Errorf("from %+v by %q to %+v, want %+v", from, to.AppendSGR(nil, from), s.pen,
+					to)
 			}
 		}
 	}
@@ -308,7 +312,8 @@ func TestQueries(t *testing.T) {
 		{"\x1b]10;?\a\x1b]11;?\x1b\\", "\x1b]10;rgb:d0d0/d0d0/d0d0\x1b\\\x1b]11;rgb:0000/0000/0000\x1b\\"},
 		{"\x1b[1;31m\x1bP$qm\x1b\\", "\x1bP1$r0;1;31m\x1b\\"},
 		{"\x1bP$qr\x1b\\\x1bP$q q\x1b\\", "\x1bP1$r1;4r\x1b\\\x1bP1$r0 q\x1b\\"},
-		// What could hand a program's own text back to its shell is not answered, or with nothing of it.
+		// What could hand a program's own text back to its shell is not answered, or with nothing
+		// of it.
 		{"\x1b]0;rm -rf\n\a\x1b[21t\x1b[20t", ""},
 		{"\x1bP$qrm -rf\x1b\\", "\x1bP0$r\x1b\\"},
 		{"\x1bP+q726d\x1b\\", "\x1bP0+r\x1b\\"},
@@ -346,7 +351,8 @@ func TestTitleAndNotices(t *testing.T) {
 	for _, tt := range tests {
 		s := draw(t, tt.in)
 		if s.Title() != tt.title || s.Notice() != tt.want {
-			t.Errorf("%q: title %q, notice %+v; want %q, %+v", tt.in, s.Title(), s.Notice(), tt.title, tt.want)
+			t.Errorf("%q: title %q, notice %+v; want %q, %+v", tt.in, s.Title(), s.Notice(),
+				tt.title, tt.want)
 		}
 	}
 }
@@ -398,7 +404,9 @@ func TestHistory(t *testing.T) {
 	}
 	s.Write([]byte("\x1b[?1049h\n\n\n\n\n\x1b[?1049l\x1b[2;3r\x1b[3H\n\n"))
 	if got := s.Scrolled(); got != 8 {
-		t.Errorf("the alternate screen or a region below the top scrolled into the history: %d lines, want 8", got)
+		t.Errorf(
+			"the alternate screen or a region below the top scrolled into the history: %d lines, "+
+				"want 8", got)
 	}
 	s.Write([]byte("\x1b[3J"))
 	if got := text(); got != "" || s.Kept() != 8 {
@@ -468,7 +476,8 @@ func TestGeneration(t *testing.T) {
 	if after := gens(); !cmp.Equal(after[:3], before[1:]) {
 		t.Errorf("generations %v, after scrolling %v; want them to move", before, after)
 	}
-	for _, in := range []string{"\x1b[H", "\x1b[?25l", "\x1b]0;t\a", "\x1b[?2004h", "\x1b[?1049h", "x", "\x1b[2 q"} {
+	for _, in := range []string{"\x1b[H", "\x1b[?25l", "\x1b]0;t\a", "\x1b[?2004h", "\x1b[?1049h",
+		"x", "\x1b[2 q"} {
 		all = s.Generation()
 		if s.Write([]byte(in)); s.Generation() == all {
 			t.Errorf("%q did not change the generation", in)

@@ -43,8 +43,9 @@ func (s *Screen) sgr() {
 	}
 }
 
-// colorParam reads the colour that begins at params[i], in the colon form when end is beyond i+1, and returns where the next parameter
-// begins. Missing components are 0, of larger ones than a byte the lowest one counts.
+// colorParam reads the colour that begins at params[i], in the colon form when end is beyond i+1,
+// and returns where the next parameter begins. Missing components are 0, of larger ones than a byte
+// the lowest one counts.
 func colorParam(params []int, i, end int) (c Color, next int, ok bool) {
 	args := params[i+1 : end]
 	next = end
@@ -146,7 +147,8 @@ func (st *Style) set(n int) {
 // attrSGR are the parameters that switch the attributes on, by bit.
 var attrSGR = [8]string{"1", "2", "3", "5", "7", "8", "9", "53"}
 
-// AppendSGR appends the shortest SGR sequence that turns a pen of style from into one of style st, nothing when they are equal.
+// AppendSGR appends the shortest SGR sequence that turns a pen of style from into one of style st,
+// nothing when they are equal.
 func (st Style) AppendSGR(dst []byte, from Style) []byte {
 	if st == from {
 		return dst
@@ -168,7 +170,8 @@ func (st Style) appendParams(dst []byte, from Style) []byte {
 		dst = append(dst, p...)
 	}
 	// Switching single attributes off is longer than starting afresh, and 22 would take two off.
-	if from.Attr&^st.Attr != 0 || from.Underline != 0 && st.Underline == 0 || from.UnderlineColor != 0 && st.UnderlineColor == 0 {
+	if from.Attr&^st.Attr != 0 || from.Underline != 0 && st.Underline == 0 ||
+		from.UnderlineColor != 0 && st.UnderlineColor == 0 {
 		param("0")
 		from = Style{}
 	}
@@ -199,13 +202,15 @@ func (st Style) appendParams(dst []byte, from Style) []byte {
 	return dst
 }
 
-// params are the parameters that select c, where base and bright are the codes of colours 0 and 8, bright 0 for none.
+// params are the parameters that select c, where base and bright are the codes of colours 0 and 8,
+// bright 0 for none.
 func (c Color) params(base, bright int) string {
 	if c == 0 {
 		return strconv.Itoa(base + 9)
 	}
 	if r, g, b, ok := c.RGB(); ok {
-		return strconv.Itoa(base+8) + ";2;" + strconv.Itoa(int(r)) + ";" + strconv.Itoa(int(g)) + ";" + strconv.Itoa(int(b))
+		return strconv.Itoa(base+8) + ";2;" + strconv.Itoa(int(r)) + ";" + strconv.Itoa(int(g)) +
+			";" + strconv.Itoa(int(b))
 	}
 	i, _ := c.Index()
 	switch {

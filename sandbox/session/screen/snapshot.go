@@ -5,19 +5,21 @@ import (
 	"errors"
 )
 
-// snapshotVersion is the first byte of a snapshot. It changes with the form, and with what the screen makes of any output.
+// snapshotVersion is the first byte of a snapshot. It changes with the form, and with what the
+// screen makes of any output.
 const snapshotVersion = 2
 
-// Snapshot returns everything that the screen is, but for the kept lines: a screen made from it by Restore is shown, and goes
-// on, as this one.
+// Snapshot returns everything that the screen is, but for the kept lines: a screen made from it by
+// Restore is shown, and goes on, as this one.
 func (s *Screen) Snapshot() []byte {
 	c := &coder{b: []byte{snapshotVersion}, saving: true}
 	s.code(c)
 	return c.b
 }
 
-// Restore returns the screen that p is a snapshot of. It keeps at most scrollback lines from then on, and answers no queries. What is
-// no snapshot, or one of another version, is an error, whatever its bytes are.
+// Restore returns the screen that p is a snapshot of. It keeps at most scrollback lines from then
+// on, and answers no queries. What is no snapshot, or one of another version, is an error, whatever
+// its bytes are.
 func Restore(p []byte, scrollback int) (*Screen, error) {
 	if len(p) == 0 || p[0] != snapshotVersion {
 		return nil, errSnapshot
@@ -86,8 +88,10 @@ func (s *Screen) code(c *coder) {
 		c.charsets(&v.charsets, &v.gl)
 	}
 	m := &s.modes
-	for _, on := range []*bool{&m.AltScreen, &m.AppCursor, &m.AppKeypad, &m.AutoWrap, &m.BracketedPaste, &m.CursorBlink, &m.CursorVisible,
-		&m.FocusEvents, &m.Insert, &m.Origin, &m.Synchronized, &s.newline, &s.repeatable, &s.parser.full, &s.parser.dropped} {
+	for _, on := range []*bool{&m.AltScreen, &m.AppCursor, &m.AppKeypad, &m.AutoWrap,
+		&m.BracketedPaste, &m.CursorBlink, &m.CursorVisible,
+		&m.FocusEvents, &m.Insert, &m.Origin, &m.Synchronized, &s.newline, &s.repeatable,
+		&s.parser.full, &s.parser.dropped} {
 		c.flag(on)
 	}
 	code(c, &m.Mouse)
@@ -125,10 +129,13 @@ func (s *Screen) code(c *coder) {
 func (s *Screen) sound() bool {
 	cols, rows := clampSize(s.cols, s.rows)
 	p := &s.parser
-	ok := cols == s.cols && rows == s.rows && len(s.intern.styles) > 0 && s.intern.styles[0] == Style{} &&
-		len(s.primary.rows) == rows && (len(s.alternate.rows) == rows || s.alternate.rows == nil && !s.modes.AltScreen) &&
+	ok := cols == s.cols && rows == s.rows && len(s.intern.styles) > 0 &&
+		s.intern.styles[0] == Style{} &&
+		len(s.primary.rows) == rows && (len(s.alternate.rows) == rows || s.alternate.rows == nil &&
+		!s.modes.AltScreen) &&
 		within(s.x, MaxCols+1) && within(s.y, rows) && s.gl < 4 && len(s.below) <= MaxRows &&
-		p.state <= str && within(p.utf8Len, maxUTF8Held+1) && within(p.nparams, maxParams+1) && len(p.str) <= maxString
+		p.state <= str && within(p.utf8Len, maxUTF8Held+1) && within(p.nparams, maxParams+1) &&
+		len(p.str) <= maxString
 	for _, n := range p.params {
 		ok = ok && within(n, maxParam+1)
 	}
@@ -136,7 +143,8 @@ func (s *Screen) sound() bool {
 		ok = ok && within(v.x, MaxCols+1) && within(v.y, MaxRows+1) && v.gl < 4
 	}
 	for i, g := range []*grid{&s.primary, &s.alternate} {
-		ok = ok && (i == 1 && g.rows == nil || within(g.top, rows) && within(g.bottom, rows) && g.top <= g.bottom)
+		ok = ok && (i == 1 && g.rows == nil || within(g.top, rows) && within(g.bottom, rows) &&
+			g.top <= g.bottom)
 		for _, r := range g.rows {
 			ok = ok && s.soundRow(r, cols)
 		}
@@ -158,10 +166,12 @@ func (s *Screen) soundRow(r *row, cols int) bool {
 }
 
 func (s *Screen) soundCell(c cell) bool {
-	return int(c.style()) < len(s.intern.styles) && (c.ch&clusterBit == 0 || int(c.ch&^clusterBit) < len(s.intern.clusters))
+	return int(c.style()) < len(s.intern.styles) &&
+		(c.ch&clusterBit == 0 || int(c.ch&^clusterBit) < len(s.intern.clusters))
 }
 
-// coder writes a snapshot, or reads one. After a mistake in what it reads it yields zeros and is bad.
+// coder writes a snapshot, or reads one. After a mistake in what it reads it yields zeros and is
+// bad.
 type coder struct {
 	b      []byte // written, or still to be read
 	saving bool

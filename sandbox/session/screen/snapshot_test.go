@@ -29,7 +29,8 @@ func TestSnapshot(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 			if again := restored.Snapshot(); len(again) < len(p)-100 {
-				t.Fatalf("seed %d: the snapshot of a restored screen has %d bytes, its own %d", seed, len(again), len(p))
+				t.Fatalf("seed %d: the snapshot of a restored screen has %d bytes, its own %d",
+					seed, len(again), len(p))
 			}
 			if got, want := dump(restored), dump(whole); got != want {
 				t.Fatalf("seed %d: restored:\n%s\nwant:\n%s", seed, got, want)

@@ -2,8 +2,9 @@ package screen
 
 import "bytes"
 
-// Status is what a program says that it is doing, in the words of the Program Status Protocol (OSC 7501, revision 0.4),
-// which agent programs speak. It is the program's word and nothing else: whatever it prints may say so.
+// Status is what a program says that it is doing, in the words of the Program Status Protocol (OSC
+// 7501, revision 0.4), which agent programs speak. It is the program's word and nothing else:
+// whatever it prints may say so.
 type Status string
 
 // The states of a program.
@@ -15,11 +16,12 @@ const (
 	StatusError   Status = "error"   // at rest; it has failed
 )
 
-// Status is what the program last said of itself as a whole, empty when it said nothing or took it back. count grows with
-// every word of it, so that a reader sees a repeated one, too.
+// Status is what the program last said of itself as a whole, empty when it said nothing or took it
+// back. count grows with every word of it, so that a reader sees a repeated one, too.
 func (s *Screen) Status() (status Status, count uint64) { return s.status, s.statuses }
 
-// report takes an OSC 7501. What a program says of its parts (id=) is not kept: the whole has a state of its own.
+// report takes an OSC 7501. What a program says of its parts (id=) is not kept: the whole has a
+// state of its own.
 func (s *Screen) report(p []byte) {
 	if bytes.HasPrefix(p, []byte("?")) {
 		// Programs ask first, and say nothing to a terminal that does not answer.

@@ -7,11 +7,14 @@ import (
 	"testing"
 )
 
-// stream is n pieces of the output of a plain program, of those things only that tmux means the same by as we and xterm.js.
+// stream is n pieces of the output of a plain program, of those things only that tmux means the
+// same by as we and xterm.js.
 func stream(r *rand.Rand, n, cols, rows int) string {
 	var b strings.Builder
-	words := []string{"a", "hello", "the quick brown fox jumps", "é", "e\u0301", "ñandú", "│─┼", "x y z", "    ", "0123456789"}
-	// Half of a wide character that is moved or erased leaves tmux with a cell that is none: a stream has one or the other.
+	words := []string{"a", "hello", "the quick brown fox jumps", "é", "e\u0301", "ñandú", "│─┼",
+		"x y z", "    ", "0123456789"}
+	// Half of a wide character that is moved or erased leaves tmux with a cell that is none: a
+	// stream has one or the other.
 	wide := r.IntN(2) == 0
 	if wide {
 		words = append(words, "世界", "中", "ｆｕｌｌ", "한글")
@@ -35,7 +38,8 @@ func stream(r *rand.Rand, n, cols, rows int) string {
 		case 12:
 			fmt.Fprintf(&b, "\r\x1b[%d%s", column(), pick("C", "G", "`", "d"))
 		case 13, 14:
-			fmt.Fprintf(&b, "\x1b[%sm", pick("", "1", "7", "31", "42", "38;5;123", "48;2;1;2;3", "4", "0;3", "22;27", "39;49", "90;107"))
+			fmt.Fprintf(&b, "\x1b[%sm", pick("", "1", "7", "31", "42", "38;5;123", "48;2;1;2;3",
+				"4", "0;3", "22;27", "39;49", "90;107"))
 		case 15:
 			if wide {
 				b.WriteString(pick("\r\x1b[K", "\x1b[2K", "\r\x1b[J"))
@@ -62,11 +66,13 @@ func stream(r *rand.Rand, n, cols, rows int) string {
 		case 22: // tmux saves origin mode, xterm.js does not
 			b.WriteString("\x1b[?6l" + pick("\r\x1b7", "\x1b8"))
 		case 23:
-			b.WriteString(pick("\x1b(0lqqk\x1b(B", "\x1b[?6h", "\x1b[?6l", "\x1b[?25l", "\x1b[?25h"))
+			b.WriteString(pick("\x1b(0lqqk\x1b(B", "\x1b[?6h", "\x1b[?6l", "\x1b[?25l",
+				"\x1b[?25h"))
 		case 24:
 			fmt.Fprintf(&b, "%s\x1b[%db", pick("=", "-"), num(cols))
 		case 25:
-			b.WriteString(pick("\x1b]0;title\a", "\x1b[?2004h", "\x1b[?1h\x1b=", "\x1b[?1000h", "\x1bP1$x\x1b\\"))
+			b.WriteString(pick("\x1b]0;title\a", "\x1b[?2004h", "\x1b[?1h\x1b=", "\x1b[?1000h",
+				"\x1bP1$x\x1b\\"))
 		default:
 			fmt.Fprintf(&b, "line %d\r\n", r.IntN(1000))
 		}
@@ -78,7 +84,8 @@ func stream(r *rand.Rand, n, cols, rows int) string {
 func dump(s *Screen) string {
 	var b strings.Builder
 	cols, rows := s.Size()
-	fmt.Fprintf(&b, "%d %d %+v %+v %q %v %v %d\n", cols, rows, s.Cursor(), s.Modes(), s.Title(), s.Notice(), s.Call(), s.Scrolled())
+	fmt.Fprintf(&b, "%d %d %+v %+v %q %v %v %d\n", cols, rows, s.Cursor(), s.Modes(), s.Title(),
+		s.Notice(), s.Call(), s.Scrolled())
 	line := func(cells []Cell) {
 		var last Style
 		for _, c := range cells {
@@ -150,7 +157,8 @@ func TestBoundedMemory(t *testing.T) {
 	s := New(Options{Cols: 80, Rows: 24, Scrollback: 100})
 	var buf []byte
 	for i := range 200_000 {
-		buf = fmt.Appendf(buf[:0], "\x1b[38;2;%d;%d;%dmx%c%c", i>>16, i>>8&255, i&255, 0x300+i%64, 0x300+i/64%64)
+		buf = fmt.Appendf(buf[:0], "\x1b[38;2;%d;%d;%dmx%c%c", i>>16, i>>8&255, i&255, 0x300+i%64,
+			0x300+i/64%64)
 		s.Write(buf)
 	}
 	if n := len(s.intern.styles) + len(s.intern.clusters); n > 4*(80*124)+minInterned {
@@ -205,7 +213,9 @@ func benchmark(b *testing.B, in string, scrollback int) {
 	}
 }
 
-func BenchmarkASCII(b *testing.B) { benchmark(b, strings.Repeat("The quick brown fox. ", 4)+"\r\n", 0) }
+func BenchmarkASCII(b *testing.B) {
+	benchmark(b, strings.Repeat("The quick brown fox. ", 4)+"\r\n", 0)
+}
 func BenchmarkScrollback(b *testing.B) {
 	benchmark(b, strings.Repeat("The quick brown fox. ", 4)+"\r\n", 2000)
 }
@@ -214,10 +224,13 @@ func BenchmarkOneLine(b *testing.B) { benchmark(b, strings.Repeat("x", 1000), 0)
 func BenchmarkCJK(b *testing.B)     { benchmark(b, "世界人民大团结万岁\r\n", 0) }
 func BenchmarkEmoji(b *testing.B)   { benchmark(b, "👩‍🚀❤️🇩🇪👍🏽 ok\r\n", 0) }
 func BenchmarkColour(b *testing.B) {
-	benchmark(b, "\x1b[1;32muser\x1b[m:\x1b[38;5;33m/home\x1b[m$ ls \x1b[38;2;1;2;3mfile\x1b[0m\r\n", 0)
+	benchmark(
+		b, "\x1b[1;32muser\x1b[m:\x1b[38;5;33m/home\x1b[m$ ls \x1b[38;2;1;2;3mfile\x1b[0m\r\n", 0)
 }
 func BenchmarkFullScreen(b *testing.B) {
-	benchmark(b, "\x1b[H\x1b[2J\x1b[10;20Hhello\x1b[11;20H\x1b[7mworld\x1b[27m\x1b[K\x1b[30;1H\x1b[2;40r\x1b[40H\n\x1b[r", 0)
+	benchmark(
+		b,
+		"\x1b[H\x1b[2J\x1b[10;20Hhello\x1b[11;20H\x1b[7mworld\x1b[27m\x1b[K\x1b[30;1H\x1b[2;40r\x1b[40H\n\x1b[r", 0)
 }
 func BenchmarkWorstRepeat(b *testing.B) { benchmark(b, "\rx\x1b[999999b", 0) }
 func BenchmarkWorstErase(b *testing.B)  { benchmark(b, "\x1b[41m\x1b[2J\x1b#8\x1b[49S", 0) }

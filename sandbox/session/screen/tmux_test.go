@@ -12,7 +12,8 @@ import (
 
 // pane returns what the pane shows, as a screen of ours, and where its cursor is.
 func pane(m *screentest.Tmux, cols, rows int) (s *Screen, cursor string) {
-	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag}", ";", "capture-pane", "-p", "-e", "-N")
+	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag}", ";", "capture-pane",
+		"-p", "-e", "-N")
 	cursor, out, _ = strings.Cut(out, "\n")
 	s = New(Options{Cols: cols, Rows: rows})
 	for y, line := range strings.Split(strings.TrimSuffix(out, "\n"), "\n") {
@@ -21,8 +22,8 @@ func pane(m *screentest.Tmux, cols, rows int) (s *Screen, cursor string) {
 	return s, cursor
 }
 
-// cells is the text of s with its colours, but for those of spaces: tmux does not tell the background of what is erased at the end of a
-// line, and wraps onto a line of the default colour.
+// cells is the text of s with its colours, but for those of spaces: tmux does not tell the
+// background of what is erased at the end of a line, and wraps onto a line of the default colour.
 func cells(s *Screen) string {
 	var b strings.Builder
 	_, rows := s.Size()
@@ -67,14 +68,15 @@ func TestAgainstTmux(t *testing.T) {
 		// tmux puts the cursor of a pending wrap beyond the margin.
 		ours := fmt.Sprintf("%d,%d,%d", got.x, c.Y, visible)
 		if cells(got) != cells(want) || ours != cursor {
-			t.Errorf("stream %d: %q\ntmux shows, cursor at %s:\n%s\nwe show, cursor at %s:\n%s", seed, in, cursor, cells(want), ours, cells(got))
+			t.Errorf("stream %d: %q\ntmux shows, cursor at %s:\n%s\nwe show, cursor at %s:\n%s",
+				seed, in, cursor, cells(want), ours, cells(got))
 			break
 		}
 	}
 }
 
-// Lines that wrapped are wrapped anew like in tmux, and the cursor stays at its character. How many of them tmux moves to its history
-// differs: it does so even when rows below are empty.
+// Lines that wrapped are wrapped anew like in tmux, and the cursor stays at its character. How many
+// of them tmux moves to its history differs: it does so even when rows below are empty.
 func TestResizeAgainstTmux(t *testing.T) {
 	const rows = 20
 	m := screentest.StartTmux(t, 40, rows, 500)
@@ -100,7 +102,8 @@ func TestResizeAgainstTmux(t *testing.T) {
 			m.Run("resize-window", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows))
 			s.Resize(cols, rows)
 			check(t, s)
-			out := m.Run("display", "-p", "#{cursor_x} #{cursor_y} #{history_size}", ";", "capture-pane", "-p", "-S", "-")
+			out := m.Run("display", "-p", "#{cursor_x} #{cursor_y} #{history_size}", ";",
+				"capture-pane", "-p", "-S", "-")
 			var x, y, history int
 			if _, err := fmt.Sscan(out, &x, &y, &history); err != nil {
 				t.Fatal(err)
@@ -108,7 +111,9 @@ func TestResizeAgainstTmux(t *testing.T) {
 			_, want, _ := strings.Cut(out, "\n")
 			want = strings.TrimRight(want, "\n ")
 			if got := s.Text(); got != want || s.x != x || s.y != y+history {
-				t.Fatalf("stream %d %q at %d columns\ntmux has, cursor at %d,%d:\n%s\nwe have, cursor at %d,%d:\n%s",
+				t.Fatalf(
+					"stream %d %q at %d columns\ntmux has, cursor at %d,%d:\n%s\nwe have, cursor "+
+						"at %d,%d:\n%s",
 					i, in.String(), cols, x, y+history, want, s.x, s.y, got)
 			}
 		}

@@ -42,8 +42,9 @@ const (
 	paragraphSeparator = 0x2029
 )
 
-// invisible reports zero-width runes that no terminal shows: directions, invisible operators, annotation marks. They leave no
-// trace on the screen, so that no text can be drawn to a person in another order than it has.
+// invisible reports zero-width runes that no terminal shows: directions, invisible operators,
+// annotation marks. They leave no trace on the screen, so that no text can be drawn to a person in
+// another order than it has.
 func invisible(r rune) bool {
 	switch {
 	case r == zwnj, r == zwj:

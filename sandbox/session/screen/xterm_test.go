@@ -22,7 +22,8 @@ func show(x *screentest.Xterm) string {
 		for i, text := range l.Text {
 			st := v.Styles[l.Style[i]]
 			c := Cell{Text: visible(text), Width: uint8(l.Width[i]), Style: Style{
-				Fg: Color(st[0]), Bg: Color(st[1]), UnderlineColor: Color(st[2]), Attr: Attr(st[3]), Underline: Underline(st[4])}}
+				Fg: Color(st[0]), Bg: Color(st[1]), UnderlineColor: Color(st[2]), Attr: Attr(st[3]),
+				Underline: Underline(st[4])}}
 			if c.Width == 0 && (i == 0 || l.Width[i-1] != 2) || c.Width == 2 && i+1 == v.Cols {
 				c.Text, c.Width = " ", 1 // half of a character, which it leaves lying about
 			}
@@ -35,15 +36,18 @@ func show(x *screentest.Xterm) string {
 
 func modesOf(v screentest.Shown) Modes {
 	return Modes{
-		AltScreen: v.Alternate, AppCursor: v.AppCursor, AppKeypad: v.AppKeypad, AutoWrap: v.AutoWrap, BracketedPaste: v.Paste,
-		CursorVisible: v.Visible, FocusEvents: v.Focus, Insert: v.Insert, Origin: v.Origin, Synchronized: v.Synchronized,
-		Mouse:         map[string]Mouse{"x10": MouseX10, "vt200": MouseNormal, "drag": MouseButton, "any": MouseAny}[v.Mouse],
+		AltScreen: v.Alternate, AppCursor: v.AppCursor, AppKeypad: v.AppKeypad,
+		AutoWrap: v.AutoWrap, BracketedPaste: v.Paste,
+		CursorVisible: v.Visible, FocusEvents: v.Focus, Insert: v.Insert, Origin: v.Origin,
+		Synchronized: v.Synchronized,
+		Mouse: map[string]Mouse{"x10": MouseX10, "vt200": MouseNormal, "drag": MouseButton,
+			"any": MouseAny}[v.Mouse],
 		MouseEncoding: map[string]MouseEncoding{"SGR": MouseSGR}[v.Encoding],
 	}
 }
 
-// visible is text without the runes that our screen does not keep: xterm.js and tmux have directions in their cells, and a person would be
-// shown text in another order than it has.
+// visible is text without the runes that our screen does not keep: xterm.js and tmux have
+// directions in their cells, and a person would be shown text in another order than it has.
 func visible(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -99,7 +103,8 @@ func (p pictureOf) String() string {
 
 // picture is what s shows.
 func picture(s *Screen) string {
-	p := pictureOf{cols: s.cols, rows: s.rows, top: s.g.top, bottom: s.g.bottom, modes: s.Modes(), cursor: s.Cursor(), pending: s.x >= s.cols}
+	p := pictureOf{cols: s.cols, rows: s.rows, top: s.g.top, bottom: s.g.bottom, modes: s.Modes(),
+		cursor: s.Cursor(), pending: s.x >= s.cols}
 	for y := range s.rows {
 		p.lines = append(p.lines, s.Line(y))
 	}
@@ -131,8 +136,9 @@ func TestAgainstXterm(t *testing.T) {
 	}
 }
 
-// The alternate screen is cut as that of xterm.js, whatever was drawn. There columns that were cut off stay, out of sight: the screen becomes
-// narrower but once, at the end, and never grows. The primary screen is that of tmux: TestResizeAgainstTmux.
+// The alternate screen is cut as that of xterm.js, whatever was drawn. There columns that were cut
+// off stay, out of sight: the screen becomes narrower but once, at the end, and never grows. The
+// primary screen is that of tmux: TestResizeAgainstTmux.
 func TestResizeAgainstXterm(t *testing.T) {
 	x := screentest.StartXterm(t)
 	n := 200
@@ -169,13 +175,15 @@ func TestResizeAgainstXterm(t *testing.T) {
 			x.Order('r', cols, rows, "")
 			check(t, s)
 			if want, got := show(x), picture(s); got != want {
-				t.Fatalf("stream %d: %s\nxterm.js: %s\nours: %s", seed, strings.Join(steps, ", "), want, got)
+				t.Fatalf("stream %d: %s\nxterm.js: %s\nours: %s", seed, strings.Join(steps, ", "),
+					want, got)
 			}
 		}
 	}
 }
 
-// What xterm.js shows of real programs, at every tenth of the way, is what we show. How they were recorded is in testdata/recorded/README.md.
+// What xterm.js shows of real programs, at every tenth of the way, is what we show. How they were
+// recorded is in testdata/recorded/README.md.
 func TestRecordedAgainstXterm(t *testing.T) {
 	x := screentest.StartXterm(t)
 	files, err := filepath.Glob("testdata/recorded/*.rec")

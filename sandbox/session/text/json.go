@@ -9,17 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// WriteJSON writes v and a newline in one Write. A terminal may be shown it, whatever v holds: what it would obey or hide – controls, also
-// those of 8 bits, marks of direction, what has no width – is written as \u and four digits, which means the same. See JSONWriter.
+// WriteJSON writes v and a newline in one Write. A terminal may be shown it, whatever v holds: what
+// it would obey or hide – controls, also those of 8 bits, marks of direction, what has no width –
+// is written as \u and four digits, which means the same. See JSONWriter.
 func WriteJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(JSONWriter(w))
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-// JSONWriter returns a writer to w that escapes what is not printed, as strconv.IsPrint has it. What is written to it is JSON, in whole
-// characters: there such ones are in strings alone. Line ends, which are not, stay as they are; a byte that is no UTF-8 becomes U+FFFD, as
-// whoever reads the JSON would take it.
+// JSONWriter returns a writer to w that escapes what is not printed, as strconv.IsPrint has it.
+// What is written to it is JSON, in whole characters: there such ones are in strings alone. Line
+// ends, which are not, stay as they are; a byte that is no UTF-8 becomes U+FFFD, as whoever reads
+// the JSON would take it.
 func JSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 
 type jsonWriter struct{ to io.Writer }

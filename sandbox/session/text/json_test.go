@@ -29,7 +29,8 @@ func written(t *testing.T, v any) []byte {
 	return out.Bytes()
 }
 
-// Every character of Unicode comes back as it was, as a value and as a key, and only what is printed is written as it is.
+// Every character of Unicode comes back as it was, as a value and as a key, and only what is
+// printed is written as it is.
 func TestWriteJSON(t *testing.T) {
 	const block = 1 << 10
 	for first := rune(0); first <= unicode.MaxRune; first += block {
@@ -41,14 +42,16 @@ func TestWriteJSON(t *testing.T) {
 		}
 		want := all.String()
 		var got map[string]string
-		if err := json.Unmarshal(written(t, map[string]string{"value": want, want: "key"}), &got); err != nil {
+		if err := json.Unmarshal(written(t, map[string]string{"value": want, want: "key"}),
+			&got); err != nil {
 			t.Fatal(err)
 		}
 		if got["value"] != want || got[want] != "key" {
 			t.Fatalf("characters from %U on have changed", first)
 		}
 	}
-	if got := string(written(t, map[string]any{"a<b>": "é 日本 \u009b31m\u202e\x7f\U000e0041", "raw": json.RawMessage("\"\x9b \\u009b\"")})); got !=
+	if got := string(written(t, map[string]any{"a<b>": "é 日本 \u009b31m\u202e\x7f\U000e0041",
+		"raw": json.RawMessage("\"\x9b \\u009b\"")})); got !=
 		`{"a<b>":"é 日本 \u009b31m\u202e\u007f\udb40\udc41","raw":"\ufffd \u009b"}`+"\n" {
 		t.Errorf("got %s", got)
 	}

@@ -62,7 +62,8 @@ func Mark(s string) string {
 	return string(out)
 }
 
-// turns says whether r is a control of the bidirectional algorithm (Unicode, property Bidi_Control).
+// turns says whether r is a control of the bidirectional algorithm (Unicode, property
+// Bidi_Control).
 func turns(r rune) bool {
 	return r == 0x61c || r|1 == 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
 }
@@ -72,5 +73,6 @@ func appendMarked(to []byte, r rune) []byte {
 		return utf8.AppendRune(to, r)
 	}
 	const digits = "0123456789ABCDEF"
-	return append(to, '<', 'U', '+', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15], '>')
+	return append(to, '<', 'U', '+', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15],
+		digits[r&15], '>')
 }

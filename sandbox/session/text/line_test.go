@@ -47,18 +47,22 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// Whatever comes out of this package can be printed: it means nothing to a terminal and reads in the order of its bytes.
+// Whatever comes out of this package can be printed: it means nothing to a terminal and reads in
+// the order of its bytes.
 func FuzzLine(f *testing.F) {
 	f.Add("Do you want to continue? [Y/n] ", 10)
 	f.Add("\x1b[31mred"+bidi+"\u009b\x00\r\n\xff", 200)
 	f.Fuzz(func(t *testing.T, s string, n int) {
 		n = 1 + max(n, -n)%300
 		rendered, _ := Render([]byte(s), -1)
-		for name, got := range map[string]string{"Line": Line(s, n), "End": End(s, n), "Lines": Lines(s), "Render": rendered} {
+		for name, got := range map[string]string{"Line": Line(s, n), "End": End(s, n),
+			"Lines": Lines(s), "Render": rendered} {
 			if !utf8.ValidString(got) {
 				t.Errorf("%s: %q is not UTF-8", name, got)
 			}
-			if i := strings.IndexFunc(got, func(r rune) bool { return forbidden(r) && (r != '\n' || !strings.Contains("Lines Render", name)) }); i >= 0 {
+			if i := strings.IndexFunc(got, func(r rune) bool {
+				return forbidden(r) && (r != '\n' || !strings.Contains("Lines Render", name))
+			}); i >= 0 {
 				t.Errorf("%s: %q has %q", name, got, got[i:])
 			}
 			if n < utf8.RuneCountInString(got) && (name == "Line" || name == "End") {

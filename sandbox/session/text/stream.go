@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// Stream renders output to a writer while it comes: each line when it is done. A line that is not done – a progress
-// bar, a question – is held back, because the next byte may still change it. Programs that move the cursor up to redraw
-// lines get what they printed first; Writer, which can wait, does better.
+// Stream renders output to a writer while it comes: each line when it is done. A line that is not
+// done – a progress bar, a question – is held back, because the next byte may still change it.
+// Programs that move the cursor up to redraw lines get what they printed first; Writer, which can
+// wait, does better.
 type Stream struct {
 	w   *Writer
 	out io.Writer
@@ -69,8 +70,8 @@ func (s *Stream) Close() error {
 	return s.err
 }
 
-// Take is the line that is held back, without an end, for who writes it in another way, as the prompt of a question; what is written
-// from then on begins a line.
+// Take is the line that is held back, without an end, for who writes it in another way, as the
+// prompt of a question; what is written from then on begins a line.
 func (s *Stream) Take() string {
 	rest := s.w.String()
 	s.w = NewStream(nil).w

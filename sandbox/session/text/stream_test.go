@@ -95,7 +95,9 @@ func FuzzTerminal(f *testing.F) {
 		s.Write(p[split:])
 		s.Close()
 		shown := strings.ReplaceAll(out.String(), "\r\x1b[K", "")
-		if i := strings.IndexFunc(shown, func(r rune) bool { return forbidden(r) && r != '\n' }); i >= 0 || !utf8.ValidString(shown) {
+		if i := strings.IndexFunc(shown, func(r rune) bool {
+			return forbidden(r) && r != '\n'
+		}); i >= 0 || !utf8.ValidString(shown) {
 			t.Errorf("%q has %q", shown, shown[max(i, 0):])
 		}
 	})

@@ -1,9 +1,11 @@
-// Package text turns what a program printed on a terminal into what a person would read: progress lines that were
-// redrawn collapse to their last form, escape sequences go, backspaces are applied, invalid UTF-8 is replaced, what turns
-// the direction of text is written out, and of what is too long the head and the tail are kept.
+// Package text turns what a program printed on a terminal into what a person would read: progress
+// lines that were redrawn collapse to their last form, escape sequences go, backspaces are applied,
+// invalid UTF-8 is replaced, what turns the direction of text is written out, and of what is too
+// long the head and the tail are kept.
 //
-// It is for results and for logs that people and language models read. It knows no size and no wrapping, and shows
-// nothing of the alternate screen: for what a terminal shows there is the screen model, for exact bytes the log.
+// It is for results and for logs that people and language models read. It knows no size and no
+// wrapping, and shows nothing of the alternate screen: for what a terminal shows there is the
+// screen model, for exact bytes the log.
 package text
 
 import (
@@ -12,16 +14,16 @@ import (
 	"unicode/utf8"
 )
 
-// Render returns p as text of at most limit bytes, and whether something was left out. A negative limit is none. The
-// line that says how much was left out comes on top of the limit.
+// Render returns p as text of at most limit bytes, and whether something was left out. A negative
+// limit is none. The line that says how much was left out comes on top of the limit.
 func Render(p []byte, limit int) (string, bool) {
 	w := NewWriter(limit)
 	_, _ = w.Write(p) // in memory: it takes everything
 	return w.String(), w.Truncated()
 }
 
-// Cut shortens s to its head and tail, together at most limit bytes, with a line between them that says how many were
-// left out.
+// Cut shortens s to its head and tail, together at most limit bytes, with a line between them that
+// says how many were left out.
 func Cut(s string, limit int) (string, bool) {
 	if limit < 0 || len(s) <= limit {
 		return s, false
@@ -73,8 +75,8 @@ func (k *keeper) add(s []byte) {
 
 func (k *keeper) truncated() bool { return k.total > len(k.head)+len(k.tail) }
 
-// String joins head and tail, cut between two lines where that costs at most a quarter of each, else between two
-// characters.
+// String joins head and tail, cut between two lines where that costs at most a quarter of each,
+// else between two characters.
 func (k *keeper) String() string {
 	if !k.truncated() {
 		return string(k.head) + string(k.tail[k.at:]) + string(k.tail[:k.at])

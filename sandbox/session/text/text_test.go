@@ -72,7 +72,8 @@ func TestRenderLimit(t *testing.T) {
 	if len(got) > 1000+60 {
 		t.Errorf("%d bytes for a limit of 1000", len(got))
 	}
-	if !strings.HasPrefix(got, "line 00000\nline 00001\n") || !strings.HasSuffix(got, "line 19998\nline 19999\n") {
+	if !strings.HasPrefix(got, "line 00000\nline 00001\n") ||
+		!strings.HasSuffix(got, "line 19998\nline 19999\n") {
 		t.Errorf("head or tail is missing: %q … %q", got[:40], got[len(got)-40:])
 	}
 	if !strings.Contains(got, "bytes left out") {
@@ -102,7 +103,8 @@ func TestCut(t *testing.T) {
 		t.Errorf("Cut = %q, %v", s, cut)
 	}
 	s, cut := Cut(strings.Repeat("a", 50)+strings.Repeat("b", 50), 20)
-	if want := strings.Repeat("a", 10) + "\n[… 80 bytes left out …]\n" + strings.Repeat("b", 10); s != want || !cut {
+	if want := strings.Repeat("a", 10) + "\n[… 80 bytes left out …]\n" +
+		strings.Repeat("b", 10); s != want || !cut {
 		t.Errorf("Cut = %q, %v", s, cut)
 	}
 }

@@ -7,11 +7,13 @@ import (
 )
 
 const (
-	// windowLines is how far up a program may move the cursor to redraw lines, as multi-line progress displays do.
+	// windowLines is how far up a program may move the cursor to redraw lines, as multi-line
+	// progress displays do.
 	windowLines = 64
 	// windowRunes bounds the memory of the lines that may still change.
 	windowRunes = 64 << 10
-	// spareRunes is the longest line whose memory is used again: as many of them as the window has lines are no more than windowRunes.
+	// spareRunes is the longest line whose memory is used again: as many of them as the window has
+	// lines are no more than windowRunes.
 	spareRunes = windowRunes / windowLines
 	// maxColumn bounds what cursor movement alone can allocate.
 	maxColumn = 4096
@@ -19,8 +21,8 @@ const (
 	maxParams = 64
 )
 
-// Writer renders a stream as it comes. Its memory is bounded by its limit, whatever is written. The zero value is not
-// usable; it is for one goroutine at a time.
+// Writer renders a stream as it comes. Its memory is bounded by its limit, whatever is written. The
+// zero value is not usable; it is for one goroutine at a time.
 type Writer struct {
 	kept    *keeper
 	window  int      // lines that may still change
@@ -316,7 +318,8 @@ func (w *Writer) param(def int) int {
 	return n
 }
 
-// dispatch carries out the control sequences by which programs redraw lines, and forgets the others.
+// dispatch carries out the control sequences by which programs redraw lines, and forgets the
+// others.
 func (w *Writer) dispatch(final byte) {
 	if len(w.params) > 0 && w.params[0] == '?' {
 		switch string(w.params) {
@@ -384,6 +387,7 @@ func (w *Writer) erase(final byte) {
 			w.runes -= len(line)
 			w.lines[w.row] = line[:0]
 		}
-		// 2J, the clearing of the screen, takes nothing back: a person has read it, or could have scrolled up.
+		// 2J, the clearing of the screen, takes nothing back: a person has read it, or could have
+		// scrolled up.
 	}
 }

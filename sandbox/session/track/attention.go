@@ -83,5 +83,6 @@ func (t *judge) rests() bool {
 // stirs reports whether the program that was found doing something is one that listens, and of
 // which a thread stirs: a collector, a timer.
 func (t *judge) stirs(f Facts) bool {
-	return t.state.Listens && f.Foreground == t.listener.group && t.at.Time.Sub(t.listener.at) < StirTime
+	return t.state.Listens && f.Foreground == t.listener.group &&
+		t.at.Time.Sub(t.listener.at) < StirTime
 }

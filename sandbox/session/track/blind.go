@@ -36,7 +36,8 @@ type hint struct {
 	want  wire.Want     // empty when nothing speaks for a question
 	after time.Duration // of quiet
 	works bool          // a program that is given a processor is not quiet
-	modes bool          // the terminal's modes say so: who has just changed them is about to print a question
+	// The terminal's modes say so: who has just changed them is about to print a question.
+	modes bool
 }
 
 // blind is the weakest layer: the kernel does not tell what the processes do, or they are
@@ -63,7 +64,8 @@ func (t *judge) blind() {
 	if h.modes {
 		quiet = min(quiet, now.Sub(t.unseen.since))
 	}
-	st := wire.State{Phase: wire.PhaseRunning, Reason: l.Err.Error(), Cwd: f.ShellCwd, AltScreen: l.Alt}
+	st := wire.State{Phase: wire.PhaseRunning, Reason: l.Err.Error(), Cwd: f.ShellCwd,
+		AltScreen: l.Alt}
 	if f.Pid != 0 {
 		st.Foreground = &wire.Process{Pid: f.Pid, Argv: f.Argv}
 	}

@@ -5,11 +5,13 @@ import "github.com/sandboxd/sandboxd/sandbox/wire"
 // Facts is what a Prober saw. The zero value says that the terminal's foreground group is running
 // something.
 type Facts struct {
-	Foreground int      // process group in the terminal's foreground, 0 if there is none
-	Pid        int      // the process that the facts are about: the one that reads the terminal, else the group's leader
-	Argv       []string // its arguments
-	FgCwd      string   // its working directory, empty if not readable
-	ShellCwd   string   // working directory of the session's shell, empty if not readable
+	Foreground int // process group in the terminal's foreground, 0 if there is none
+	// The process that the facts are about: the one that reads the terminal, else the group's
+	// leader.
+	Pid      int
+	Argv     []string // its arguments
+	FgCwd    string   // its working directory, empty if not readable
+	ShellCwd string   // working directory of the session's shell, empty if not readable
 
 	// ShellIsForeground: the foreground group is the shell's own, so no job is in front of it.
 	ShellIsForeground bool

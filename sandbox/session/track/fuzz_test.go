@@ -22,7 +22,8 @@ func FuzzTracker(f *testing.F) {
 		if len(in) == 0 {
 			return
 		}
-		opt := Options{Marked: in[0]&1 != 0, Probed: in[0]&2 != 0, NoScreen: in[0]&4 != 0, TypedMarks: in[0]&16 != 0,
+		opt := Options{Marked: in[0]&1 != 0, Probed: in[0]&2 != 0, NoScreen: in[0]&4 != 0,
+			TypedMarks: in[0]&16 != 0,
 			ReadsLines: in[0]&32 != 0, Program: in[0]&64 != 0}
 		if in[0]&8 != 0 {
 			opt.Prompt = func(before string) bool { return before == "$" }
@@ -64,7 +65,8 @@ func (z *fuzzed) step(op, a, b byte) {
 		tr.Printed(z.now)
 	case 1, 2, 3, 4, 5, 6, 7, 8:
 		front := Front{Shell: a&1 != 0, Known: a&3 != 0}
-		m := marks.Mark{Kind: marks.Kind(op), Exit: int(b), Run: a&4 != 0, Number: uint64(len(z.given))}
+		m := marks.Mark{Kind: marks.Kind(op), Exit: int(b), Run: a&4 != 0,
+			Number: uint64(len(z.given))}
 		z.marked = true
 		at := z.moment()
 		at.Held = uint64(b)
@@ -107,7 +109,8 @@ func (z *fuzzed) step(op, a, b byte) {
 
 // lookOf is a look of processes that can be seen, or not.
 func (z *fuzzed) lookOf(blind bool, a, b byte) Look {
-	l := Look{Shell: 1, Alt: a&1 != 0, Line: z.end, Calls: uint64(b & 1), Anew: b&2 != 0, Answers: b&4 != 0}
+	l := Look{Shell: 1, Alt: a&1 != 0, Line: z.end, Calls: uint64(b & 1), Anew: b&2 != 0,
+		Answers: b&4 != 0}
 	if b&8 != 0 {
 		l.Before = "$"
 	}
@@ -116,14 +119,17 @@ func (z *fuzzed) lookOf(blind bool, a, b byte) Look {
 	} else {
 		z.seen = true
 		pid := 1 + int(a>>7)
-		l.Facts = Facts{Foreground: pid, Pid: pid, ShellIsForeground: a&2 != 0, Blocked: a&4 != 0, Listens: a&8 != 0,
-			Opaque: a&16 != 0, Pending: a&32 != 0, OnlyTimers: a&64 != 0, Runs: uint64(b & 3), Want: wire.WantLine}
+		l.Facts = Facts{Foreground: pid, Pid: pid, ShellIsForeground: a&2 != 0, Blocked: a&4 != 0,
+			Listens: a&8 != 0,
+			Opaque:  a&16 != 0, Pending: a&32 != 0, OnlyTimers: a&64 != 0, Runs: uint64(b & 3),
+			Want: wire.WantLine}
 	}
 	if b&16 != 0 {
 		l.Modes = &Modes{Lines: b&32 != 0, Echo: b&64 != 0}
 	}
 	if b&128 != 0 {
-		status := []screen.Status{screen.StatusWorking, screen.StatusBlocked, screen.StatusDone}[a%3]
+		status := []screen.Status{screen.StatusWorking, screen.StatusBlocked,
+			screen.StatusDone}[a%3]
 		l.Said = Statement{Status: status, Count: uint64(b), At: z.end, When: z.now}
 	}
 	z.shown = true
@@ -152,7 +158,8 @@ func (z *fuzzed) check(before wire.State, counts Counts, overs int, n News, agai
 		z.t.Fatalf("no basis: %+v", st)
 	case st.Phase == wire.PhasePrompt && !has(wire.BasisMark) && !has(wire.BasisScreen):
 		z.t.Fatalf("a prompt that nothing says: %+v", st)
-	case st.Phase == wire.PhaseContinuation && !has(wire.BasisMark), has(wire.BasisMark) && !z.marked && len(z.given) == 0 && !z.opt.Marked:
+	case st.Phase == wire.PhaseContinuation && !has(wire.BasisMark), has(wire.BasisMark) &&
+		!z.marked && len(z.given) == 0 && !z.opt.Marked:
 		z.t.Fatalf("a mark that nobody printed: %+v", st)
 	case st.Phase == wire.PhasePrompt && has(wire.BasisScreen) && !z.tr.ByScreen():
 		z.t.Fatalf("a prompt by the screen of a shell that says it itself: %+v", st)
@@ -164,7 +171,8 @@ func (z *fuzzed) check(before wire.State, counts Counts, overs int, n News, agai
 		z.t.Fatalf("%s, and may need somebody", st.Phase)
 	case st.Offset < z.offset, st.Offset > z.end:
 		z.t.Fatalf("state at %d, after one at %d, of a log of %d", st.Offset, z.offset, z.end)
-	case now.Prompted < counts.Prompted, now.Continued < counts.Continued, now.Concluded < counts.Concluded, now.Verdicts < counts.Verdicts:
+	case now.Prompted < counts.Prompted, now.Continued < counts.Continued,
+		now.Concluded < counts.Concluded, now.Verdicts < counts.Verdicts:
 		z.t.Fatalf("counts go back: %+v, %+v", counts, now)
 	case now.Verdicts > counts.Verdicts && !n.Changed:
 		z.t.Fatal("a verdict that wakes nobody")

@@ -25,6 +25,7 @@ func (t *Tracker) Input(data []byte, calls uint64, at Moment) News {
 	default:
 		return News{}
 	}
-	t.become(wire.State{Phase: wire.PhaseRunning, Foreground: t.state.Foreground, Basis: t.state.Basis})
+	t.become(wire.State{Phase: wire.PhaseRunning, Foreground: t.state.Foreground,
+		Basis: t.state.Basis})
 	return t.tell()
 }

@@ -38,8 +38,9 @@ type Modes struct {
 // Look is what was seen of a terminal at one moment, at which nothing was printed nor typed.
 type Look struct {
 	Facts Facts
-	Err   error // why the processes cannot be seen; then of Facts only Pid, Argv, Runs and ShellCwd count
-	Shell int   // process ID of the shell; 0 if it is not known
+	// Why the processes cannot be seen; then of Facts only Pid, Argv, Runs and ShellCwd count.
+	Err   error
+	Shell int // process ID of the shell; 0 if it is not known
 
 	Alt    bool   // the alternate screen is on
 	Before string // text before the cursor
@@ -61,7 +62,8 @@ func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
 		t.agreed = 0
 	}
 	if cmd := t.command; cmd != nil && !cmd.Typed || t.state.Phase == wire.PhaseDead {
-		return true, News{} // the shell is still at the prompt before it, and does not say so of the next
+		// The shell is still at the prompt before it, and does not say so of the next.
+		return true, News{}
 	}
 	if l.Err != nil {
 		(&judge{t, l}).blind()
@@ -101,7 +103,8 @@ func (t *judge) processes() (again bool) {
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, l.Before
 		if f.Want == wire.WantPassword {
-			st.Want = f.Want // lines that are not shown are a question: keys are passed on as they come
+			// Lines that are not shown are a question: keys are passed on as they come.
+			st.Want = f.Want
 		}
 		if t.Quiet(t.at.Time) >= restTime {
 			st.Attention, st.Basis = likely, append(st.Basis, wire.BasisSilence)

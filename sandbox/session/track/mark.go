@@ -36,7 +36,8 @@ func (f Front) basis() []wire.Basis {
 // Starts reports whether m is the start of the command that the shell was given.
 func (t *Tracker) Starts(m marks.Mark) bool {
 	cmd := t.command
-	return m.Kind == marks.CommandStart && m.Run && cmd != nil && !cmd.Started && cmd.Number == m.Number
+	return m.Kind == marks.CommandStart && m.Run && cmd != nil && !cmd.Started &&
+		cmd.Number == m.Number
 }
 
 // Key notes that the shell has seen the key by which it takes a command.
@@ -77,7 +78,8 @@ func (t *Tracker) Mark(m marks.Mark, front Front, at Moment) News {
 		t.editing = true
 		if waits && !t.expecting {
 			t.news.Changed = true
-			break // late, of the prompt that was taken for complete and at which the command was given
+			// Late, of the prompt that was taken for complete and at which the command was given.
+			break
 		}
 		t.prompt(front)
 	case marks.PromptAgain:
@@ -218,7 +220,8 @@ func (t *Tracker) ready(basis []wire.Basis) {
 			}
 			t.giveUp(cmd)
 		}
-		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, ExitCode: cmd.Exit, Why: why})
+		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, ExitCode: cmd.Exit,
+			Why: why})
 	}
 	t.become(wire.State{Phase: wire.PhasePrompt, ExitCode: t.exit, Cwd: t.cwd, Basis: basis})
 	t.news.Rests = true

@@ -84,7 +84,8 @@ func (p *Pace) Again() { p.delay = firstLook }
 func (p *Pace) Longer(phase wire.Phase, quiet time.Duration, calm bool) {
 	longest := min(max(quiet/silentPart, lastLook), silentLook)
 	switch {
-	case calm, phase == wire.PhasePrompt, phase == wire.PhaseContinuation, phase == wire.PhaseWaiting:
+	case calm, phase == wire.PhasePrompt, phase == wire.PhaseContinuation,
+		phase == wire.PhaseWaiting:
 		longest = idleLook
 	}
 	p.delay = min(p.Rest()*2, longest)

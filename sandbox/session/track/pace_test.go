@@ -11,8 +11,10 @@ import (
 // longer grow.
 func TestPace(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
-	soon := []time.Duration{300 * us, 600 * us, 1200 * us, 2400 * us, 4800 * us, 9600 * us, 19200 * us, 38400 * us}
-	idle := append(soon[:len(soon):len(soon)], 76800*us, 153600*us, 307200*us, 614400*us, time.Second, time.Second)
+	soon := []time.Duration{300 * us, 600 * us, 1200 * us, 2400 * us, 4800 * us, 9600 * us,
+		19200 * us, 38400 * us}
+	idle := append(soon[:len(soon):len(soon)], 76800*us, 153600*us, 307200*us, 614400*us,
+		time.Second, time.Second)
 	for _, tt := range []struct {
 		name  string
 		phase wire.Phase

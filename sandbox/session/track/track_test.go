@@ -97,9 +97,10 @@ func (s *script) wantTold(want string) {
 }
 
 var (
-	reads   = Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Blocked: true}
-	works   = Facts{Foreground: 7, Pid: 7, Argv: []string{"make"}}
-	asks    = Facts{Foreground: 7, Pid: 7, Argv: []string{"apt"}, Blocked: true, Want: wire.WantLine}
+	reads = Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Blocked: true}
+	works = Facts{Foreground: 7, Pid: 7, Argv: []string{"make"}}
+	asks  = Facts{Foreground: 7, Pid: 7, Argv: []string{"apt"}, Blocked: true,
+		Want: wire.WantLine}
 	listens = Facts{Foreground: 7, Pid: 7, Argv: []string{"top"}, Listens: true, Want: wire.WantRaw}
 )
 
@@ -113,7 +114,8 @@ func TestRun(t *testing.T) {
 	s.give(cmd)
 	s.print(10)
 	start := marks.Mark{Kind: marks.CommandStart, Run: true, Number: 1}
-	if !s.tr.Starts(start) || s.tr.Starts(marks.Mark{Kind: marks.CommandStart, Run: true, Number: 2}) {
+	if !s.tr.Starts(start) || s.tr.Starts(
+		marks.Mark{Kind: marks.CommandStart, Run: true, Number: 2}) {
 		t.Error("its start is not the one with its number")
 	}
 	s.mark(start, Front{})
@@ -214,7 +216,8 @@ func TestPromptWithoutEnd(t *testing.T) {
 		t.Error("a shell that reads before its prompt is complete is at it")
 	}
 	s.after(restTime)
-	busy := Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Listens: true, Want: wire.WantRaw}
+	busy := Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Listens: true,
+		Want: wire.WantRaw}
 	if s.look(Look{Facts: busy}); s.tr.Asks() || s.tr.Counts().Verdicts != 0 {
 		t.Errorf("a shell that listens before its prompt is complete asks: %+v", s.tr.Last())
 	}
@@ -231,12 +234,14 @@ func TestForgedPrompt(t *testing.T) {
 	s := newScript(t, Options{Marked: true, Probed: true})
 	s.mark(marks.Mark{Kind: marks.PromptStart}, behind)
 	s.mark(marks.Mark{Kind: marks.PromptEnd}, behind)
-	if st := s.tr.Last(); st.Phase != wire.PhaseRunning || !slices.Equal(st.Disputed, []wire.Basis{wire.BasisMark}) {
+	if st := s.tr.Last(); st.Phase != wire.PhaseRunning ||
+		!slices.Equal(st.Disputed, []wire.Basis{wire.BasisMark}) {
 		t.Errorf("got %+v", st)
 	}
 	s.after(time.Second)
 	s.look(Look{Facts: asks, Before: "sure? "})
-	if st := s.tr.Last(); st.Phase != wire.PhaseWaiting || !slices.Equal(st.Disputed, []wire.Basis{wire.BasisMark}) {
+	if st := s.tr.Last(); st.Phase != wire.PhaseWaiting ||
+		!slices.Equal(st.Disputed, []wire.Basis{wire.BasisMark}) {
 		t.Errorf("got %+v", st)
 	}
 	s.mark(marks.Mark{Kind: marks.PromptAgain}, inFront)
@@ -251,8 +256,10 @@ func TestForgedPrompt(t *testing.T) {
 func TestLook(t *testing.T) {
 	lines, secret, keys := &Modes{Lines: true, Echo: true}, &Modes{Lines: true}, &Modes{}
 	blind := errors.New("not from here")
-	opaque := Facts{Foreground: 7, Pid: 7, Opaque: true, Want: wire.WantRaw, Why: "ssh passes the keyboard on"}
-	pager := Facts{Foreground: 7, Pid: 7, Argv: []string{"/bin/less", "x"}, Blocked: true, Want: wire.WantRaw}
+	opaque := Facts{Foreground: 7, Pid: 7, Opaque: true, Want: wire.WantRaw,
+		Why: "ssh passes the keyboard on"}
+	pager := Facts{Foreground: 7, Pid: 7, Argv: []string{"/bin/less", "x"}, Blocked: true,
+		Want: wire.WantRaw}
 	process := []wire.Basis{wire.BasisProcess}
 	silence, screen := wire.BasisSilence, wire.BasisScreen
 	for _, tt := range []struct {
@@ -268,31 +275,44 @@ func TestLook(t *testing.T) {
 	}{
 		{name: "it works", look: Look{Facts: works}, phase: wire.PhaseRunning, basis: process},
 		{name: "it asks", look: Look{Facts: asks}, phase: wire.PhaseWaiting, want: wire.WantLine, basis: process, verdict: true},
-		{name: "input is queued", look: Look{Facts: Facts{Blocked: true, Pending: true}}, again: true, phase: wire.PhaseRunning,
+		{name: "input is queued", look: Look{Facts: Facts{Blocked: true, Pending: true}},
+			again: true, phase: wire.PhaseRunning,
 			basis: []wire.Basis{wire.BasisMark}},
-		{name: "an answer is owed to keys", look: Look{Facts: asks, Answers: true, Modes: keys}, again: true,
+		{name: "an answer is owed to keys", look: Look{Facts: asks, Answers: true, Modes: keys},
+			again: true,
 			phase: wire.PhaseRunning, basis: []wire.Basis{wire.BasisMark}},
-		{name: "an answer is owed to lines", look: Look{Facts: asks, Answers: true, Modes: lines}, phase: wire.PhaseWaiting,
-			want: wire.WantLine, basis: process, verdict: true},
+		{name: "an answer is owed to lines", look: Look{Facts: asks, Answers: true, Modes: lines},
+			phase: wire.PhaseWaiting,
+			want:  wire.WantLine, basis: process, verdict: true},
 		{name: "a pager", look: Look{Facts: pager}, phase: wire.PhaseWaiting, want: wire.WantPager, basis: process, verdict: true},
 		{name: "it listens and draws", quiet: 699 * time.Millisecond, look: Look{Facts: listens, Alt: true},
 			phase: wire.PhaseRunning, want: wire.WantFullscreen, basis: process},
-		{name: "it listens and rests", quiet: restTime, look: Look{Facts: listens, Alt: true}, phase: wire.PhaseRunning,
-			want: wire.WantFullscreen, likely: true, basis: []wire.Basis{wire.BasisProcess, screen}, verdict: true},
-		{name: "it calls", look: Look{Facts: listens, Calls: 1}, phase: wire.PhaseRunning, want: wire.WantRaw, likely: true,
+		{name: "it listens and rests", quiet: restTime, look: Look{Facts: listens, Alt: true},
+			phase: wire.PhaseRunning,
+			want:  wire.WantFullscreen, likely: true,
+			basis:   []wire.Basis{wire.BasisProcess, screen},
+			verdict: true},
+		{name: "it calls", look: Look{Facts: listens, Calls: 1}, phase: wire.PhaseRunning,
+			want: wire.WantRaw, likely: true,
 			basis: []wire.Basis{wire.BasisProcess, screen}, verdict: true},
 		{name: "it is elsewhere", look: Look{Facts: opaque}, phase: wire.PhaseOpaque, basis: process},
-		{name: "it is elsewhere, and quiet", quiet: restTime, look: Look{Facts: opaque}, phase: wire.PhaseOpaque, likely: true,
+		{name: "it is elsewhere, and quiet", quiet: restTime, look: Look{Facts: opaque},
+			phase: wire.PhaseOpaque, likely: true,
 			basis: []wire.Basis{wire.BasisProcess, silence}, verdict: true},
-		{name: "unseen", quiet: time.Second, look: Look{Err: blind, Modes: lines}, phase: wire.PhaseRunning,
+		{name: "unseen", quiet: time.Second, look: Look{Err: blind, Modes: lines},
+			phase: wire.PhaseRunning,
 			basis: []wire.Basis{wire.BasisMark}},
 		{name: "unseen, it reads a secret", quiet: SecretTime, look: Look{Err: blind, Modes: secret, Before: "key: "},
-			phase: wire.PhaseOpaque, want: wire.WantPassword, likely: true, basis: []wire.Basis{screen, silence}, verdict: true},
-		{name: "unseen, it reads keys", quiet: restTime, look: Look{Err: blind, Modes: keys}, phase: wire.PhaseOpaque,
-			want: wire.WantRaw, likely: true, basis: []wire.Basis{screen, silence}, verdict: true},
+			phase: wire.PhaseOpaque, want: wire.WantPassword, likely: true,
+			basis: []wire.Basis{screen, silence}, verdict: true},
+		{name: "unseen, it reads keys", quiet: restTime, look: Look{Err: blind, Modes: keys},
+			phase: wire.PhaseOpaque,
+			want:  wire.WantRaw, likely: true, basis: []wire.Basis{screen, silence}, verdict: true},
 		{name: "unseen, behind text", quiet: blindTime, look: Look{Err: blind, Modes: lines, Before: "ok? "},
-			phase: wire.PhaseOpaque, want: wire.WantLine, likely: true, basis: []wire.Basis{screen, silence}, verdict: true},
-		{name: "unseen and silent", quiet: silentTime, look: Look{Err: blind, Modes: lines}, phase: wire.PhaseOpaque,
+			phase: wire.PhaseOpaque, want: wire.WantLine, likely: true,
+			basis: []wire.Basis{screen, silence}, verdict: true},
+		{name: "unseen and silent", quiet: silentTime, look: Look{Err: blind, Modes: lines},
+			phase:  wire.PhaseOpaque,
 			likely: true, basis: []wire.Basis{silence}, verdict: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -301,11 +321,13 @@ func TestLook(t *testing.T) {
 			s.give(&Command{Number: 1})
 			s.mark(marks.Mark{Kind: marks.CommandStart, Run: true, Number: 1}, Front{})
 			// Where nobody can look, what was first seen now counts from now: look twice.
-			s.look(Look{Facts: Facts{Pid: tt.look.Facts.Pid}, Err: tt.look.Err, Modes: tt.look.Modes})
+			s.look(Look{Facts: Facts{Pid: tt.look.Facts.Pid}, Err: tt.look.Err,
+				Modes: tt.look.Modes})
 			s.after(tt.quiet)
 			before := s.tr.Counts().Verdicts
 			if tt.look.Err == nil {
-				s.tr.state = wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}}
+				s.tr.state = wire.State{Phase: wire.PhaseRunning,
+					Basis: []wire.Basis{wire.BasisMark}}
 			}
 			if again := s.look(tt.look); again != tt.again {
 				t.Errorf("again %t, want %t", again, tt.again)
@@ -343,7 +365,8 @@ func TestStaleReader(t *testing.T) {
 
 // TestInput says which input takes a shell from its prompt.
 func TestInput(t *testing.T) {
-	for data, leaves := range map[string]bool{"ls": false, "ls\r": true, "\n": true, "\x03": true, "\x04": true, "\t": false} {
+	for data, leaves := range map[string]bool{"ls": false, "ls\r": true, "\n": true, "\x03": true,
+		"\x04": true, "\t": false} {
 		s := newScript(t, Options{Marked: true})
 		s.cycle(0)
 		s.take(s.tr.Input([]byte(data), 0, s.moment()))
@@ -397,7 +420,8 @@ func TestScreenPrompt(t *testing.T) {
 	s.take(s.tr.Start(cmd, 16))
 	s.after(promptQuiet)
 	s.look(prompt)
-	s.want(wire.PhaseRunning, wire.BasisScreen) // nothing was printed since: it is the prompt before
+	// Nothing was printed since: it is the prompt before.
+	s.want(wire.PhaseRunning, wire.BasisScreen)
 	s.print(20)
 	s.after(promptQuiet)
 	prompt.Line = 24
@@ -424,7 +448,8 @@ func TestExit(t *testing.T) {
 	s.take(s.tr.Close("closed", s.moment()))
 	s.wantTold("")
 	next, _ := s.tr.Restart(Options{}, s.moment())
-	if st := next.State(s.now); st.Phase != wire.PhaseRunning || st.Cwd != "/home" || st.ExitCode != nil {
+	if st := next.State(s.now); st.Phase != wire.PhaseRunning || st.Cwd != "/home" ||
+		st.ExitCode != nil {
 		t.Errorf("the next: %+v", st)
 	}
 }

@@ -43,8 +43,9 @@ type Moment struct {
 // News is what an observation changed. The caller first drops what a command that GaveUp left, then
 // reports Events in their order, and wakes who waits if Changed.
 type News struct {
-	Events  []wire.Event
-	GaveUp  bool // the shell did not take the command: output that is held back is output like any other
+	Events []wire.Event
+	// The shell did not take the command: output that is held back is output like any other.
+	GaveUp  bool
 	Rests   bool // nothing runs any more: the shell is at its prompt, or has ended
 	Changed bool
 }
@@ -241,9 +242,11 @@ func (t *Tracker) Exit(code *int, signal, reason string, at Moment) News {
 		if !cmd.Ended {
 			t.ends(cmd, at.End)
 		}
-		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, ExitCode: code, Why: wire.Dead})
+		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, ExitCode: code,
+			Why: wire.Dead})
 	}
-	t.become(wire.State{Phase: wire.PhaseDead, ExitCode: code, Signal: signal, Reason: reason, Cwd: t.cwd,
+	t.become(wire.State{Phase: wire.PhaseDead, ExitCode: code, Signal: signal, Reason: reason,
+		Cwd:   t.cwd,
 		Basis: []wire.Basis{wire.BasisExit}})
 	told := t.State(at.Time)
 	t.emit(wire.Event{Kind: wire.EventEnded, State: &told})
@@ -257,7 +260,8 @@ func (t *Tracker) Close(reason string, at Moment) News {
 		return News{}
 	}
 	t.at, t.due = at, time.Time{}
-	t.become(wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: t.cwd, Basis: []wire.Basis{wire.BasisExit}})
+	t.become(wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: t.cwd,
+		Basis: []wire.Basis{wire.BasisExit}})
 	return t.tell()
 }
 

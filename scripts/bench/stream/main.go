@@ -1,4 +1,5 @@
-// Command stream is both ends of the connections by which scripts/bench measures a network. It is static, so that it runs in any container.
+// Command stream is both ends of the connections by which scripts/bench measures a network. It is
+// static, so that it runs in any container.
 //
 //	stream serve         listens on port 9000 of every address
 //	stream in ADDR       reads one stream for some seconds, and prints the rate in MiB/s
@@ -47,8 +48,9 @@ func main() {
 	}
 }
 
-// serve does what the first byte of each connection asks for: i sends zeros until the client has enough, o reads to the end and says how many
-// bytes came and in how many nanoseconds, e sends the byte back.
+// serve does what the first byte of each connection asks for: i sends zeros until the client has
+// enough, o reads to the end and says how many bytes came and in how many nanoseconds, e sends the
+// byte back.
 func serve() error {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", ":"+port)
 	if err != nil {

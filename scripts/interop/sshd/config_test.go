@@ -24,14 +24,17 @@ type config struct {
 	startups int
 }
 
-// ignored are the keywords that ask for what the gateway does anyway, or that mean nothing outside of sshd's own process.
-// The lists of algorithms are among them: the suite allows in them what the client then chooses.
-var ignored = []string{"strictmodes", "addressfamily", "loglevel", "usepam", "subsystem", "acceptenv", "securitykeyprovider",
-	"useprivilegeseparation", "pubkeyauthentication", "ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms",
+// ignored are the keywords that ask for what the gateway does anyway, or that mean nothing outside
+// of sshd's own process. The lists of algorithms are among them: the suite allows in them what the
+// client then chooses.
+var ignored = []string{"strictmodes", "addressfamily", "loglevel", "usepam", "subsystem",
+	"acceptenv", "securitykeyprovider",
+	"useprivilegeseparation", "pubkeyauthentication", "ciphers", "macs", "kexalgorithms",
+	"hostkeyalgorithms", "pubkeyacceptedalgorithms",
 	"casignaturealgorithms"}
 
-// readConfig reads the files and options of sshd's command line. A keyword that the gateway has nothing for is an error: a
-// test must not pass because what it asks for was overlooked.
+// readConfig reads the files and options of sshd's command line. A keyword that the gateway has
+// nothing for is an error: a test must not pass because what it asks for was overlooked.
 func readConfig(path string, options []string) (config, error) {
 	c := config{address: "127.0.0.1", port: "22"}
 	f, err := os.Open(path)
@@ -101,14 +104,19 @@ func TestReadConfig(t *testing.T) {
 		}
 		return readConfig(path, options)
 	}
-	got, err := read("\tPort\t\t4242\n#ListenAddress ::1\nHostKey /a\nHostKey=/b\nAuthorizedKeysFile /keys_%u\nCiphers=x\nLoginGraceTime 10s\nPidFile /p\n",
+	got,
+		err := read(
+		"\tPort\t\t4242\n#ListenAddress ::1\nHostKey /a\nHostKey=/b\nAuthorizedKeysFile "+
+			"/keys_%u\nCiphers=x\nLoginGraceTime 10s\nPidFile /p\n",
 		"MaxStartups 1")
-	want := config{port: "4242", address: "127.0.0.1", pidFile: "/p", hostKeys: []string{"/a", "/b"}, keys: []string{"/keys_" + login},
+	want := config{port: "4242", address: "127.0.0.1", pidFile: "/p",
+		hostKeys: []string{"/a", "/b"}, keys: []string{"/keys_" + login},
 		grace: 10 * time.Second, startups: 1}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{})); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	for _, text := range []string{"HostKey /a\nForceCommand true\n", "HostKey /a\nAllowUsers nobody\n", "Port 22\n", "HostKey /a\nMaxStartups many\n"} {
+	for _, text := range []string{"HostKey /a\nForceCommand true\n",
+		"HostKey /a\nAllowUsers nobody\n", "Port 22\n", "HostKey /a\nMaxStartups many\n"} {
 		if _, err := read(text); err == nil {
 			t.Errorf("%q: no error", text)
 		}

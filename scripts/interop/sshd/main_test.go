@@ -1,7 +1,8 @@
-// Package sshd stands in for OpenSSH's sshd in OpenSSH's own regression suite: it takes sshd's command line and as much of its
-// configuration as means something here, and serves with the real gateway, relay and guest. The suite compares files and
-// connects to ports of this machine, so the sandbox is one in memory, which sees both (see
-// sandbox/sandboxtest), or a host that is this machine.
+// Package sshd stands in for OpenSSH's sshd in OpenSSH's own regression suite: it takes sshd's
+// command line and as much of its configuration as means something here, and serves with the real
+// gateway, relay and guest. The suite compares files and connects to ports of this machine, so the
+// sandbox is one in memory, which sees both (see sandbox/sandboxtest), or a host that is this
+// machine.
 //
 //	sshd -f sshd_config          listens, in the background, until TERM
 //	sshd -i -f sshd_config       serves one connection on standard input and output
@@ -39,8 +40,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestMain makes the test's binary the program, which go test -c builds: only tests may know a door and the in-memory
-// backend. Under go test it runs the tests.
+// TestMain makes the test's binary the program, which go test -c builds: only tests may know a door
+// and the in-memory backend. Under go test it runs the tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "-test.") {
 		signals.DefaultForChildren()
@@ -128,9 +129,11 @@ func run(args []string) error {
 		defer f.Close()
 		out = f
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT,
+		syscall.SIGHUP)
 	defer stop()
-	w := &world{log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	w := &world{log: slog.New(slog.NewTextHandler(
+		out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	defer w.close()
 	if err := w.open(ctx, c); err != nil {
 		return err
@@ -161,11 +164,12 @@ func background(args []string, c config) error {
 	return os.WriteFile(c.pidFile, []byte(strconv.Itoa(child.Process.Pid)+"\n"), 0o600)
 }
 
-// login is whom the suite takes for its user, and so the sandbox that its clients log in as: root is no name of a sandbox.
+// login is whom the suite takes for its user, and so the sandbox that its clients log in as: root
+// is no name of a sandbox.
 const login = "regress"
 
-// hostVariable names an SSH server that is to be the sandbox, in the place of the guest: its URI, the file of the key that
-// may log in and the fingerprint of its own key, with blanks between.
+// hostVariable names an SSH server that is to be the sandbox, in the place of the guest: its URI,
+// the file of the key that may log in and the fingerprint of its own key, with blanks between.
 const hostVariable = "SANDBOXD_INTEROP_HOST"
 
 // world is a gateway with one sandbox.
@@ -199,7 +203,8 @@ func (w *world) open(ctx context.Context, c config) error {
 		return err
 	}
 	w.later(func() { db.Close() })
-	backends := map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(&notATest{w: w}, sandboxtest.Options{Log: w.log})}
+	backends := map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(
+		&notATest{w: w}, sandboxtest.Options{Log: w.log})}
 	spec := lifecycle.NewSpec{Name: login}
 	if at := strings.Fields(os.Getenv(hostVariable)); len(at) == 3 {
 		b := host.New(host.Options{Log: w.log})
@@ -208,7 +213,8 @@ func (w *world) open(ctx context.Context, c config) error {
 		// No terminal is shared here, so the quickest tier does.
 		spec.Host = sandbox.Host{URI: at[0], Identity: at[1], Accept: at[2], Tier: host.TierScreen}
 	}
-	hub, err := gateway.New(gateway.Options{Options: lifecycle.Options{Store: db, Records: records, Owner: login, Log: w.log,
+	hub, err := gateway.New(gateway.Options{Options: lifecycle.Options{Store: db, Records: records,
+		Owner: login, Log: w.log,
 		StopGrace: time.Second, Backends: backends}})
 	if err != nil {
 		return err
@@ -229,7 +235,8 @@ func (w *world) open(ctx context.Context, c config) error {
 	if err != nil {
 		return err
 	}
-	w.door, err = sshd.New(sshd.Options{Hub: hub, HostKeys: hosts, Keys: sshd.OpenKeys(c.keys[0], login, w.log), Log: w.log,
+	w.door, err = sshd.New(sshd.Options{Hub: hub, HostKeys: hosts,
+		Keys: sshd.OpenKeys(c.keys[0], login, w.log), Log: w.log,
 		Limits:   sshd.Limits{Grace: c.grace, PerSource: 100, Unauthenticated: max(c.startups, 0)},
 		Commands: func(context.Context, gateway.Principal, sshd.CommandIO) int { return 1 }})
 	return err
@@ -250,7 +257,9 @@ func hostKeys(paths []string) ([]ssh.Signer, error) {
 		}
 		t := k.PublicKey().Type()
 		if t != ssh.KeyAlgoED25519 && t != ssh.KeyAlgoRSA || byType[t] != nil {
-			return nil, fmt.Errorf("%s: the gateway has no second host key of a type, and none of type %s", path, t)
+			return nil,
+				fmt.Errorf("%s: the gateway has no second host key of a type, and none of type %s",
+					path, t)
 		}
 		byType[t] = k
 		all = append(all, k)
@@ -272,7 +281,8 @@ func (w *world) listen(ctx context.Context, c config) error {
 	return errors.Join(err, os.Remove(c.pidFile))
 }
 
-// inetd serves one connection on standard input and output. A client that speaks no SSH-2 is an error.
+// inetd serves one connection on standard input and output. A client that speaks no SSH-2 is an
+// error.
 func (w *world) inetd(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -281,7 +291,8 @@ func (w *world) inetd(ctx context.Context) error {
 		return err
 	}
 	spoke := &version{}
-	// Reading ends with the process: standard input may be a terminal or a pipe, where nothing else would end it.
+	// Reading ends with the process: standard input may be a terminal or a pipe, where nothing else
+	// would end it.
 	go func() {
 		_, _ = io.Copy(io.MultiWriter(far, spoke), os.Stdin)
 		_ = far.(*net.UnixConn).CloseWrite()
@@ -344,7 +355,8 @@ func (s *single) Accept() (net.Conn, error) {
 func (s *single) Close() error   { s.once.Do(func() { close(s.done) }); return nil }
 func (s *single) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-// notATest lets the in-memory backend be used by a program: it needs a place, and to be told when it is over.
+// notATest lets the in-memory backend be used by a program: it needs a place, and to be told when
+// it is over.
 type notATest struct {
 	testing.TB
 	w *world

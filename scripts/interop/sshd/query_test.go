@@ -22,7 +22,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
 
-// kexInit is the first packet of a server (RFC 4253, section 7.1), of which the reader wants the lists.
+// kexInit is the first packet of a server (RFC 4253, section 7.1), of which the reader wants the
+// lists.
 type kexInit struct {
 	Cookie     [16]byte `sshtype:"20"`
 	Kex        []string
@@ -41,7 +42,8 @@ func TestOffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, list := range map[string][]string{"curve25519-sha256": k.Kex, "aes128-gcm@openssh.com": k.CipherOut, "hmac-sha2-256-etm@openssh.com": k.MACOut} {
+	for name, list := range map[string][]string{"curve25519-sha256": k.Kex,
+		"aes128-gcm@openssh.com": k.CipherOut, "hmac-sha2-256-etm@openssh.com": k.MACOut} {
 		if !slices.Contains(list, name) {
 			t.Errorf("%s is not in %q", name, list)
 		}
@@ -54,7 +56,8 @@ func query(what string) error {
 	if err != nil {
 		return err
 	}
-	lists := map[string][]string{"kex": k.Kex, "cipher": k.CipherOut, "mac": k.MACOut, "compression": k.CompressIn}
+	lists := map[string][]string{"kex": k.Kex, "cipher": k.CipherOut, "mac": k.MACOut,
+		"compression": k.CompressIn}
 	list, ok := lists[what]
 	if !ok {
 		return fmt.Errorf("the gateway says nothing of %q", what)
@@ -89,7 +92,8 @@ func offer() (kexInit, error) {
 	if err := os.WriteFile(key, pem.EncodeToMemory(block), 0o600); err != nil {
 		return kexInit{}, err
 	}
-	if err := w.open(context.Background(), config{hostKeys: []string{key}, keys: []string{filepath.Join(dir, "none")}}); err != nil {
+	if err := w.open(context.Background(),
+		config{hostKeys: []string{key}, keys: []string{filepath.Join(dir, "none")}}); err != nil {
 		return kexInit{}, err
 	}
 	near, far, err := sandboxtest.Pipe()

@@ -1,5 +1,5 @@
-// Package screentest runs the terminals that ours is compared with: xterm.js in a process of node, and a pane of a real tmux. It knows
-// nothing of our own screen, so that its tests can use it.
+// Package screentest runs the terminals that ours is compared with: xterm.js in a process of node,
+// and a pane of a real tmux. It knows nothing of our own screen, so that its tests can use it.
 package screentest
 
 import (
@@ -12,7 +12,8 @@ import (
 func missing(t testing.TB, what string, err error) {
 	t.Helper()
 	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
-		t.Fatalf("%s, a reference terminal, is not installed: %v; scripts/setup test installs it", what, err)
+		t.Fatalf("%s, a reference terminal, is not installed: %v; scripts/setup test installs it",
+			what, err)
 	}
 	t.Skipf("%s, a reference terminal, is not installed: %v", what, err)
 }

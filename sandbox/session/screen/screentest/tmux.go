@@ -21,19 +21,21 @@ type Tmux struct {
 	marks  int
 }
 
-// StartTmux starts a tmux server of its own with one pane that keeps history lines. It ends with the test. Where there is no tmux the
-// test is skipped, or fails if nothing may be.
+// StartTmux starts a tmux server of its own with one pane that keeps history lines. It ends with
+// the test. Where there is no tmux the test is skipped, or fails if nothing may be.
 func StartTmux(t testing.TB, cols, rows, history int) *Tmux {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		missing(t, "tmux", err)
 	}
 	m := &Tmux{t: t, socket: shortdir.New(t) + "/s"}
-	m.Run("start-server", ";", "set", "-g", "status", "off", ";", "set", "-g", "history-limit", strconv.Itoa(history), ";",
+	m.Run("start-server", ";", "set", "-g", "status", "off", ";", "set", "-g", "history-limit",
+		strconv.Itoa(history), ";",
 		"new-session", "-d", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows), "sleep 600")
 	t.Cleanup(func() { m.Run("kill-server") })
 	name := strings.TrimSpace(m.Run("display", "-p", "#{pane_tty}"))
-	if out, err := exec.CommandContext(t.Context(), "stty", "-F", name, "raw", "-echo").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "stty", "-F", name, "raw",
+		"-echo").CombinedOutput(); err != nil {
 		t.Fatalf("stty -F %s: %v: %s", name, err, out)
 	}
 	tty, err := os.OpenFile(name, os.O_WRONLY, 0)
@@ -48,7 +50,8 @@ func StartTmux(t testing.TB, cols, rows, history int) *Tmux {
 // Run gives tmux a command and returns what it prints.
 func (m *Tmux) Run(args ...string) string {
 	m.t.Helper()
-	out, err := exec.CommandContext(context.WithoutCancel(m.t.Context()), "tmux", append([]string{"-u", "-S", m.socket, "-f", "/dev/null"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(context.WithoutCancel(m.t.Context()), "tmux",
+		append([]string{"-u", "-S", m.socket, "-f", "/dev/null"}, args...)...).CombinedOutput()
 	if err != nil {
 		m.t.Fatalf("tmux %q: %v: %s", args, err, out)
 	}
@@ -63,7 +66,8 @@ func (m *Tmux) Write(p string) {
 	if _, err := m.tty.WriteString(p + "\x1b]2;" + mark + "\a"); err != nil {
 		m.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); strings.TrimSpace(m.Run("display", "-p", "#{pane_title}")) != mark; {
+	for deadline := time.Now().Add(30 * time.Second); strings.TrimSpace(
+		m.Run("display", "-p", "#{pane_title}")) != mark; {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("tmux did not get to the end of %q", p)
 		}

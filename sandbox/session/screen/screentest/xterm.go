@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Xterm is a terminal of xterm.js, with the character widths of Unicode 11, in a process of node: testdata/xterm/oracle.js of package
-// screen says what it can be asked.
+// Xterm is a terminal of xterm.js, with the character widths of Unicode 11, in a process of node:
+// testdata/xterm/oracle.js of package screen says what it can be asked.
 type Xterm struct {
 	t   testing.TB
 	in  *bufio.Writer
@@ -34,7 +34,8 @@ type Shown struct {
 	Mouse, Encoding, Replies                           string
 }
 
-// StartXterm starts the process, which ends with the test. Where it is not installed the test is skipped, or fails if nothing may be.
+// StartXterm starts the process, which ends with the test. Where it is not installed the test is
+// skipped, or fails if nothing may be.
 func StartXterm(t testing.TB) *Xterm {
 	t.Helper()
 	dir := filepath.Join(root(t), "sandbox/session/screen/testdata/xterm")
@@ -45,7 +46,8 @@ func StartXterm(t testing.TB) *Xterm {
 	if err != nil {
 		missing(t, "xterm.js", err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "node", filepath.Join(dir, "oracle.js"))
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "node",
+		filepath.Join(dir, "oracle.js"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
