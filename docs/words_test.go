@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 // plain returns the lines of plain.txt: the packages and pages that TestWords holds to the
@@ -112,20 +113,26 @@ func TestTexts(t *testing.T) {
 // prose is the text of a comment or a string, and where it begins.
 type prose struct{ at, text string }
 
-// words has a pattern for each entry of the glossary.
-var words = sync.OnceValue(func() (all []*regexp.Regexp) {
+// avoided matches every word of the glossary.
+var avoided = sync.OnceValue(func() *regexp.Regexp {
+	var all []string
 	for _, g := range glossary {
-		all = append(all, regexp.MustCompile(`(?i)(^|[^\pL\d_'-])(`+g.avoid+`)($|[^\pL\d_'-])`))
+		all = append(all, g.avoid)
 	}
-	return all
+	return regexp.MustCompile(`(?i)(?:^|[^\pL\d_'-])(` + strings.Join(all, "|") + `)(?:$|[^\pL\d_'-])`)
 })
 
-// checkWords reports the words of s that the glossary replaces.
+// checkWords reports the first word of s that the glossary replaces.
 func checkWords(t *testing.T, s prose) {
 	t.Helper()
-	for i, word := range words() {
-		if m := word.FindStringSubmatch(s.text); m != nil {
-			t.Errorf("%s: %q: use %s", s.at, m[2], glossary[i].use)
+	m := avoided().FindStringSubmatch(s.text)
+	if m == nil {
+		return
+	}
+	for _, g := range glossary {
+		if regexp.MustCompile(`(?i)^(?:` + g.avoid + `)$`).MatchString(m[1]) {
+			t.Errorf("%s: %q: use %s", s.at, m[1], g.use)
+			return
 		}
 	}
 }
@@ -211,21 +218,22 @@ func paragraphs(t *testing.T, page string) (all []prose) {
 // codeSpan is inline code, which is no prose.
 var codeSpan = regexp.MustCompile("`[^`]*`")
 
-// row is a line of a table of test cases: an element of a composite literal.
-var row = regexp.MustCompile(`^\t+(([^\s:=]+|"[^"]*"):?\s*)?\{.*\},?( //.*)?$|` +
-	`^\t+"([^"\\]|\\.)*":? .*,( //.*)?$`)
+// unbroken matches the lines that may be longer: rows of tables, which are elements of composite
+// literals, long strings, tables in comments, and directives of the linter.
+var unbroken = regexp.MustCompile(`^\t+(([^\s:=]+|"[^"]*"):?\s*)?\{.*\},?( //.*)?$|` +
+	`^\t+"([^"\\]|\\.)*":? .*,( //.*)?$|"([^"\\]|\\.){50,}"|^\s*//\t|//nolint:|` + "`")
 
-// checkColumns reports the lines of a file that are too long. Rows of tables in tests are exempt.
+// checkColumns reports the lines of a file that are too long. Raw strings are exempt, too.
 func checkColumns(t *testing.T, file string) {
 	t.Helper()
-	raw, isTest := false, strings.HasSuffix(file, "_test.go")
+	raw := false
 	for i, line := range strings.Split(read(t, file), "\n") {
 		was := raw
 		if strings.Count(line, "`")%2 == 1 {
 			raw = !raw
 		}
-		exempt := was || raw || strings.Contains(line, "`") || isTest && row.MatchString(line)
-		if n := len([]rune(strings.ReplaceAll(line, "\t", "    "))); n > columns && !exempt {
+		n := utf8.RuneCountInString(line) + 3*strings.Count(line, "\t")
+		if n > columns && !was && !raw && !unbroken.MatchString(line) {
 			t.Errorf("%s:%d: %d columns; the limit is %d", file, i+1, n, columns)
 		}
 	}

@@ -148,7 +148,8 @@ func TestAnswerForms(t *testing.T) {
 	four := inside.As4()
 	m = parse(t, s.answer(t.Context(), query(t, fmt.Sprintf("%d.%d.%d.%d.in-addr.arpa.", four[3],
 		four[2], four[1], four[0]), dnsmessage.TypePTR, nil)))
-	if len(m.Answers) != 1 || m.Answers[0].Body.(*dnsmessage.PTRResource).PTR.String() != "a.test." {
+	if len(m.Answers) != 1 ||
+		m.Answers[0].Body.(*dnsmessage.PTRResource).PTR.String() != "a.test." {
 		t.Errorf("got %v", m.Answers)
 	}
 	for name, c := range map[string]struct {

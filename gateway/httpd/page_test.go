@@ -348,7 +348,9 @@ func TestPageLoadedInParts(t *testing.T) {
 			block := func(all bool) {
 				b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
 					_, err := cdp.Call(ctx, target, network.SetBlockedURLs,
-						network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{{URLPattern: "*://*:*/*/" + part + ".mjs", Block: all}}})
+						network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{
+							{URLPattern: "*://*:*/*/" + part + ".mjs", Block: all},
+						}})
 					return chromedp.Void{}, err
 				})
 			}

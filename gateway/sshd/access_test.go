@@ -228,7 +228,8 @@ func TestBacks(t *testing.T) {
 		"an authority for others":          {keyLine(`cert-authority,principals="bob"`, ca.PublicKey()), alice, false},
 		"no file":                          {"", owner, false},
 	} {
-		if err := OpenKeys(writeKeys(t, tt.line), "owner", nil).Backs(tt.p); (err == nil) != tt.want {
+		err := OpenKeys(writeKeys(t, tt.line), "owner", nil).Backs(tt.p)
+		if (err == nil) != tt.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

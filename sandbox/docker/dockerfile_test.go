@@ -21,7 +21,9 @@ func fakeImages(ref string) (image, error) {
 				"-c"}}}}, nil
 	case "trap":
 		return image{id: "sha256:trap",
-			config: dockerspec.DockerOCIImageConfig{DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{OnBuild: []string{"ADD http://169.254.169.254/ /x"}}}}, nil
+			config: dockerspec.DockerOCIImageConfig{
+				DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{
+					OnBuild: []string{"ADD http://169.254.169.254/ /x"}}}}, nil
 	}
 	return image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 }

@@ -175,10 +175,12 @@ func TestSpeaker(t *testing.T) {
 			t.Errorf("mount %q by Docker: got error %v", path, err)
 		}
 	}
-	for tag, want := range map[string]string{"docker.io/sandboxd-snapshot/ab/x:latest": "sandboxd-snapshot/ab/x:latest", "docker.io/library/debian:12": "debian:12",
-		"sandboxd-build/ab:cd":           "sandboxd-build/ab:cd",
-		"localhost/sandboxd/base:latest": "localhost/sandboxd/base:latest",
-		"<none>:<none>":                  "<none>:<none>"} {
+	for tag, want := range map[string]string{
+		"docker.io/sandboxd-snapshot/ab/x:latest": "sandboxd-snapshot/ab/x:latest",
+		"docker.io/library/debian:12":             "debian:12",
+		"sandboxd-build/ab:cd":                    "sandboxd-build/ab:cd",
+		"localhost/sandboxd/base:latest":          "localhost/sandboxd/base:latest",
+		"<none>:<none>":                           "<none>:<none>"} {
 		if got := dockersName(tag); got != want {
 			t.Errorf("%s: got %s, want %s", tag, got, want)
 		}

@@ -31,7 +31,8 @@ const (
 	x32          = 0x40000000
 
 	// With these flags fallocate frees blocks, or moves them (linux/falloc.h).
-	freeing = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_COLLAPSE_RANGE | unix.FALLOC_FL_INSERT_RANGE
+	freeing = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_COLLAPSE_RANGE |
+		unix.FALLOC_FL_INSERT_RANGE
 )
 
 // reserving are the ioctls that every file system implements as fallocate (FS_IOC_RESVSP,

@@ -98,7 +98,8 @@ func TestJumpPassword(t *testing.T) {
 			return said == "right horse"
 		},
 		LocalPortForwardingCallback: func(gliderssh.Context, string, uint32) bool { return true },
-		ChannelHandlers:             map[string]gliderssh.ChannelHandler{"direct-tcpip": gliderssh.DirectTCPIPHandler},
+		ChannelHandlers: map[string]gliderssh.ChannelHandler{
+			"direct-tcpip": gliderssh.DirectTCPIPHandler},
 	}
 	first := &peer{user: "ann", identity: "none",
 		host: keyPair(t, filepath.Join(t.TempDir(), "host"))}
