@@ -158,13 +158,12 @@ func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
 // the engine would keep that connection for the container's whole life.
 type attachment struct {
 	conn    client.HijackedResponse
-	written chan error // result of writing the line
+	written chan error // result of writing the line; nil before send
 }
 
-// attach connects to the input of a container before its start, and sends line and the end of
-// input. Nothing reads before the start, so a goroutine writes.
-func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachment, error) {
-	a := &attachment{written: make(chan error, 1)}
+// attach connects to the input of a container before its start.
+func (e *engine) attach(ctx context.Context, ref string) (*attachment, error) {
+	a := new(attachment)
 	err := e.call(ctx, e.limits.quick, "attach to container", func(ctx context.Context) error {
 		r, err := e.api.ContainerAttach(
 			ctx, ref, client.ContainerAttachOptions{Stream: true, Stdin: true})
@@ -174,6 +173,13 @@ func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachme
 	if err != nil {
 		return nil, err
 	}
+	return a, nil
+}
+
+// send sends line and the end of input. It is called at most once. Nothing reads before the start
+// of the container, so a goroutine writes.
+func (a *attachment) send(line []byte) {
+	a.written = make(chan error, 1)
 	go func() { // ends with close
 		_, err := a.conn.Conn.Write(line)
 		if err == nil {
@@ -181,13 +187,15 @@ func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachme
 		}
 		a.written <- err
 	}()
-	return a, nil
 }
 
 // close ends the attachment; the guest loses input that it has not read. It returns the error of
 // writing the line.
 func (a *attachment) close() error {
 	a.conn.Close()
+	if a.written == nil {
+		return nil
+	}
 	return <-a.written
 }
 

@@ -32,11 +32,15 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	if err != nil {
 		return 0, err
 	}
-	a, err := s.b.engine.attach(ctx, s.ref, line)
+	a, err := s.b.engine.attach(ctx, s.ref)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = a.close() }() // the guest has read its input by then, or never will
+	mounted := len(k.Guest.Mounts) > 0
+	if !mounted {
+		a.send(line)
+	}
 
 	if err := s.enter(ctx, stageStart); err != nil {
 		return 0, err
@@ -59,6 +63,12 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	}
 	if c.State.Running {
 		pid := visiblePid(runtime, c.State)
+		if mounted { // it gets no keys before it is known to be the guest
+			if err := checkProgram(c.State.Pid, c.Path); err != nil {
+				return 0, err
+			}
+			a.send(line)
+		}
 		d.Admit(pid)
 		if err = s.await(ctx, d); err == nil {
 			if pid != 0 { // the process that the guest has just called from

@@ -1,0 +1,53 @@
+package docker
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+func TestCovered(t *testing.T) {
+	const program = guestBin + "/guest-1"
+	plain := []string{"/", "/proc", "/dev", "/dev/pts", guestRun, program, "/srv/app", "/dev/.sandboxd2"}
+	if err := covered(plain, program); err != nil {
+		t.Errorf("mounts of a sandbox: %v", err)
+	}
+	for _, extra := range []string{"/", "/dev", guestBin, program, guestBin + "/other"} {
+		if err := covered(append(plain[:len(plain):len(plain)], extra), program); err == nil {
+			t.Errorf("no error with another mount at %s", extra)
+		}
+	}
+	if err := covered([]string{"/", "/dev"}, program); err == nil {
+		t.Error("no error without the program, as after a chroot")
+	}
+}
+
+// Root in a sandbox leaves a link that leads the next mount over the guest program. The program
+// there becomes PID 1, gets no keys, and ends.
+func TestMountCannotReplaceGuest(t *testing.T) {
+	b, root := binding(t)
+	project := owned(t, root+"/project", 0)
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/ws/1/2/app"}}})
+	mustSh(t, login(t, b, inst), `cd /; fake=/ws/1/2/app/$(ls /dev/.sandboxd)
+		echo '#!/bin/sh' >$fake
+		echo 'cat >/dev/.sandboxd/stolen; sleep 60' >>$fake
+		chmod 755 $fake
+		mv /ws/1 /ws/old; mkdir -p /ws/1/2; ln -s /dev/.sandboxd /ws/1/2/app`)
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), inst); !errors.Is(err, errCovered.error) {
+		t.Errorf("start: got error %v, want %v", err, errCovered)
+	}
+	if stolen, _ := os.ReadFile(project + "/stolen"); strings.Contains(string(stolen), "KEY") {
+		t.Error("a program of the sandbox got the keys of the guest")
+	}
+	c, err := b.engine.container(t.Context(), refOf(inst))
+	if err != nil || c.State.Running {
+		t.Errorf("a program of the sandbox is left as PID 1: error %v", err)
+	}
+}
