@@ -41,7 +41,7 @@ func (r *Relay) OpenAs(ctx context.Context, p Principal, name, user string,
 	}
 	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
 	if err == nil {
-		err = sb.Guest().MayBecome()
+		err = sb.Guest().MayBecome(sb.Owner() == p.Name)
 	}
 	if err != nil {
 		return nil, err

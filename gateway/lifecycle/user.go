@@ -12,32 +12,43 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// MayBecome returns an error unless commands may run as another user than the one that sessions of
-// the sandbox run as. A host has no guest that could switch. In a sandbox whose programs cannot
-// become root, nobody is given more rights than they have.
-func (g *Guest) MayBecome() error {
+// MayBecome returns an error unless commands of the owner, or of a principal that the sandbox is
+// shared with, may run as another user than its sessions. A host has no guest that could switch.
+// Where programs cannot become root, a share gives no more rights than they have.
+func (g *Guest) MayBecome(owner bool) error {
 	if g.IsHost() {
 		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("sandbox %s is a host: commands run as the user that logs in",
 				g.Name()),
 			Hint: "use sudo -n -u USER in the command"}
 	}
-	if f := g.sb.get(); confined(f) {
-		return &wire.Error{Code: wire.CodeDenied,
-			Message: "sandbox " + g.Name() + " runs as user " + f.Instance.User + " only",
-			Hint:    "make one with --sudo, or without --user"}
+	f := g.sb.get()
+	if mayBecome(f, owner) {
+		return nil
 	}
-	return nil
+	e := &wire.Error{Code: wire.CodeDenied,
+		Message: "sandbox " + g.Name() + " runs as user " + f.Instance.User + " only",
+		Hint:    "make one with --sudo, or without --user"}
+	if mayBecome(f, true) {
+		e.Message += " for principals that it is shared with"
+		e.Hint = "ask its owner to run the command"
+	}
+	return e
 }
 
-// confined reports whether programs of a sandbox cannot become root: it was given another user, or
-// directories read-only for the image's user.
+// mayBecome reports whether commands of the owner of a sandbox, or of another principal, may run as
+// another user. The owner could have given it one instead of the image's, unless directories are
+// mounted.
+func mayBecome(f Record, owner bool) bool {
+	return !confined(f) || owner && f.Spec.User == "" && len(f.Mounts) == 0
+}
+
+// confined reports whether programs of a sandbox cannot become root: neither are they, nor may they
+// use sudo(8).
 func confined(f Record) bool {
-	if f.Sudo || isRoot(f.Instance.User) {
-		return false
-	}
 	writable := func(m sandbox.Mount) bool { return !m.ReadOnly }
-	return f.Spec.User != "" || len(f.Mounts) > 0 && !slices.ContainsFunc(f.Mounts, writable)
+	sudo := f.Sudo || f.Spec.User == "" && slices.ContainsFunc(f.Mounts, writable)
+	return !sudo && !isRoot(f.Instance.User)
 }
 
 // isRoot reports whether a user, as name or uid with or without a group, is root.

@@ -6,28 +6,34 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-func TestConfined(t *testing.T) {
+func TestMayBecome(t *testing.T) {
 	writable, readOnly := sandbox.Mount{Path: "/a"}, sandbox.Mount{Path: "/b", ReadOnly: true}
 	for _, tt := range []struct {
-		name   string
-		spec   sandbox.Spec
-		user   string // of the instance
-		wanted bool
+		name          string
+		spec          sandbox.Spec
+		user          string // of the instance
+		owner, shared bool   // wanted
 	}{
-		{"root of the image", sandbox.Spec{}, "root", false},
-		{"user of the image", sandbox.Spec{}, "app", false},
-		{"given root", sandbox.Spec{User: "0:0"}, "0:0", false},
-		{"given a user", sandbox.Spec{User: "1000"}, "1000", true},
-		{"given a user with sudo", sandbox.Spec{User: "1000", Sudo: true}, "1000", false},
+		{"root of the image", sandbox.Spec{}, "root", true, true},
+		{"user of the image", sandbox.Spec{}, "app", true, false},
+		{"user of the image with sudo", sandbox.Spec{Sudo: true}, "app", true, true},
+		{"given root", sandbox.Spec{User: "0:0"}, "0:0", true, true},
+		{"given a user", sandbox.Spec{User: "1000"}, "1000", false, false},
+		{"given a user with sudo", sandbox.Spec{User: "1000", Sudo: true}, "1000", true, true},
+		{"given a user and a mount", sandbox.Spec{User: "7", Mounts: []sandbox.Mount{writable}}, "7",
+			false, false},
 		{"owner of a mount", sandbox.Spec{Mounts: []sandbox.Mount{readOnly, writable}}, "1000:1000",
-			false},
-		{"read-only for root", sandbox.Spec{Mounts: []sandbox.Mount{readOnly}}, "root", false},
+			true, true},
+		{"read-only for root", sandbox.Spec{Mounts: []sandbox.Mount{readOnly}}, "root", true, true},
 		{"read-only for another", sandbox.Spec{Mounts: []sandbox.Mount{readOnly}}, "app",
-			true},
+			false, false},
 	} {
 		f := Record{Asked: Asked{Spec: tt.spec}, Instance: sandbox.Instance{User: tt.user}}
-		if got := confined(f); got != tt.wanted {
-			t.Errorf("%s: confined = %v, want %v", tt.name, got, tt.wanted)
+		if got := mayBecome(f, true); got != tt.owner {
+			t.Errorf("%s: the owner may = %v, want %v", tt.name, got, tt.owner)
+		}
+		if got := mayBecome(f, false); got != tt.shared {
+			t.Errorf("%s: others may = %v, want %v", tt.name, got, tt.shared)
 		}
 	}
 }
