@@ -12,7 +12,8 @@ import (
 
 func TestCovered(t *testing.T) {
 	const program = guestBin + "/guest-1"
-	plain := []string{"/", "/proc", "/dev", "/dev/pts", guestRun, program, "/srv/app", "/dev/.sandboxd2"}
+	plain := []string{"/", "/proc", "/dev", "/dev/pts", guestRun, program, "/srv/app",
+		"/dev/.sandboxd2"}
 	if err := covered(plain, program); err != nil {
 		t.Errorf("mounts of a sandbox: %v", err)
 	}
