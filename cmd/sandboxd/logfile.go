@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -99,10 +100,23 @@ func lineOffset(f io.ReaderAt, size int64, n int) (int64, error) {
 // logPause is how long followLog waits between two looks at the file.
 const logPause = 200 * time.Millisecond
 
+// openLog opens a log for reading. It does not wait for the writer of a FIFO.
+func openLog(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("log %s: not a regular file", path))
+	}
+	return f, nil
+}
+
 // copyLog writes the last n lines of the log at path to w and, if follow is set, what is appended
 // later, until ctx ends. It goes on in the new file after a rotation.
 func copyLog(ctx context.Context, w io.Writer, path string, n int, follow bool) error {
-	f, err := os.Open(path)
+	f, err := openLog(path)
 	if err != nil {
 		return err
 	}
@@ -132,7 +146,7 @@ func copyLog(ctx context.Context, w io.Writer, path string, n int, follow bool) 
 		case err != nil:
 			return err
 		case gone == nil && !os.SameFile(now, own):
-			next, err := os.Open(path)
+			next, err := openLog(path)
 			if err != nil {
 				break // it was rotated again
 			}

@@ -31,7 +31,8 @@ func execCommand(env *Env) *cobra.Command {
 			"is printed as text, without colors and control sequences. -t, a pipe or a file\n" +
 			"gets the exact bytes.\n\n" +
 			"-u runs the command as another user of the sandbox. It is an error in\n" +
-			"sandboxes created with --user and without --sudo, and on hosts. Connections\n" +
+			"sandboxes created with --user and without --sudo, and on hosts. Where programs\n" +
+			"cannot become root, only the owner may use it. Connections\n" +
 			"that the network blocks while the command runs are listed on standard error,\n" +
 			"and in \"denied\" of --json.",
 		Example: "  sandboxd exec web -- cat /etc/os-release\n" +

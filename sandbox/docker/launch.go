@@ -37,8 +37,9 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 		return 0, err
 	}
 	defer func() { _ = a.close() }() // the guest has read its input by then, or never will
-	mounted := len(k.Guest.Mounts) > 0
-	if !mounted {
+	// Only the runtimes whose processes are visible here can be checked before they get the keys.
+	checked := len(k.Guest.Mounts) > 0 && passesDescriptors(runtime)
+	if !checked {
 		a.send(line)
 	}
 
@@ -63,7 +64,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	}
 	if c.State.Running {
 		pid := visiblePid(runtime, c.State)
-		if mounted { // it gets no keys before it is known to be the guest
+		if checked {
 			if err := checkProgram(c.State.Pid, c.Path); err != nil {
 				return 0, err
 			}

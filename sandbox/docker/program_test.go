@@ -32,7 +32,8 @@ func TestCovered(t *testing.T) {
 func TestMountCannotReplaceGuest(t *testing.T) {
 	b, root := binding(t)
 	project := owned(t, root+"/project", 0)
-	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/ws/1/2/app"}}})
+	inst := boot(
+		t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/ws/1/2/app"}}})
 	mustSh(t, login(t, b, inst), `cd /; fake=/ws/1/2/app/$(ls /dev/.sandboxd)
 		echo '#!/bin/sh' >$fake
 		echo 'cat >/dev/.sandboxd/stolen; sleep 60' >>$fake
