@@ -325,7 +325,7 @@ func TestRule3Refusals(t *testing.T) {
 		{"alice", "demo", "x11", "clients cannot open"},
 		{"alice", "demo", "forwarded-tcpip", "clients cannot open"},
 		{"alice", "demo", "egress@sandboxd", "clients cannot open"},
-		{"alice", "demo", "nonsense@example.com", "not known"}, // the sandbox's own text
+		{"alice", "demo", "nonsense@example.com", "unknown channel type"}, // the sandbox's own text
 	} {
 		extra := wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1})
 		if strings.HasPrefix(tt.channel, "direct-stream") {
