@@ -34,7 +34,8 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		}
 		return
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		args := cmd.Flags().Args() // without the flags that type and keys parse after the name
 		if cmd.Name() == "run" || cmd.Name() == "python" {
 			var err error
 			if args, err = command.NameFirst(cmd, args); err != nil {

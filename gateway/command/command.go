@@ -241,6 +241,9 @@ func Tree(env *Env) *cobra.Command {
 		if strings.Contains(c.Use, "NAME") && c.Flags().Lookup("name") == nil {
 			ByName(c)
 		}
+		if name := c.Name(); name == "type" || name == "keys" {
+			flagsAfterName(c)
+		}
 	}
 	return root
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -53,6 +54,39 @@ func NameFirst(cmd *cobra.Command, args []string) ([]string, error) {
 		return args[2:], cmd.Flags().Set("name", args[0])
 	}
 	return args, nil
+}
+
+// flagsAfterName lets flags of cmd, whose flags end at its first argument, follow the name of the
+// sandbox too. They end at the first word after it, or at --. It sets -n to the name. RunE of cmd
+// receives the words after the flags, which are also cmd.Flags().Args().
+func flagsAfterName(cmd *cobra.Command) {
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		unknown := strings.HasPrefix(err.Error(), "unknown ")
+		err = cmd.Parent().FlagErrorFunc()(cmd, err)
+		if e, ok := errors.AsType[*wire.Error](err); ok && unknown {
+			e.Hint = "write -- before a word that begins with -, and see: sandboxd help " +
+				cmd.Name()
+		}
+		return err
+	})
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		flags := cmd.Flags()
+		if flags.Changed("name") || flags.ArgsLenAtDash() >= 0 || len(args) == 0 {
+			return nil
+		}
+		if err := flags.Parse(args[1:]); err != nil {
+			return cmd.FlagErrorFunc()(cmd, err)
+		}
+		if help, _ := flags.GetBool("help"); help {
+			return pflag.ErrHelp
+		}
+		if flags.Changed("name") { // as in "TEXT -n NAME"
+			return flags.Parse(append([]string{"--", args[0]}, flags.Args()...))
+		}
+		return flags.Set("name", args[0])
+	}
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, cmd.Flags().Args()) }
 }
 
 // target reads the session that the first argument names. It returns the other arguments.

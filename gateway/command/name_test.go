@@ -1,6 +1,8 @@
 package command
 
 import (
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +73,64 @@ func TestByName(t *testing.T) {
 		if err := root.Execute(); err != nil || strings.Join(got, " ") != want ||
 			!slices.Equal(got, checked) {
 			t.Errorf("%s: got %q, checked %q, %v; want %q", line, got, checked, err, want)
+		}
+	}
+}
+
+// Flags of type and keys may follow the name. They end at the first word, or at --.
+func TestFlagsAfterName(t *testing.T) {
+	for line, want := range map[string]string{
+		"type web y":                   "false web|y",
+		"type web --stdin":             "true web|",
+		"type --stdin web":             "true web|",
+		"type -n web --stdin":          "true web|",
+		"type web --stdin --json":      "true web|",
+		"type web --timeout 5s y --no": "false web|y --no",
+		"type web y --stdin":           "false web|y --stdin",
+		"type web -- --stdin":          "false web|--stdin",
+		"type web --stdin=0 -- -- x":   "false web|-- x",
+		"type -n web -- --stdin":       "false web|--stdin",
+		"type -- web --stdin":          "false web|--stdin",
+		"type y -n web":                "false web|y",
+		"type":                         "false |",
+	} {
+		cmd, root := &cobra.Command{Use: "type NAME"}, &cobra.Command{Use: "root"}
+		got := ""
+		cmd.RunE = func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				args = []string{""}
+			}
+			got = cmd.Flag("stdin").Value.String() + " " + args[0] + "|" +
+				strings.Join(args[1:], " ")
+			return nil
+		}
+		cmd.Flags().Bool("json", false, "")
+		cmd.Flags().Bool("stdin", false, "")
+		cmd.Flags().String("timeout", "", "")
+		cmd.Flags().SetInterspersed(false)
+		ByName(cmd)
+		flagsAfterName(cmd)
+		root.AddCommand(cmd)
+		root.SetArgs(strings.Fields(line))
+		if err := root.Execute(); err != nil || got != want {
+			t.Errorf("%s: got %q, %v; want %q", line, got, err, want)
+		}
+	}
+	for line, want := range map[string]string{
+		"type web -x":       "write -- before a word that begins with -",
+		"type -n web -x":    "write -- before a word that begins with -",
+		"keys web --nosuch": "write -- before a word that begins with -",
+		"type web --help":   "",
+		"keys web -h":       "",
+	} {
+		root := Tree(&Env{})
+		root.SetOut(io.Discard)
+		root.SetArgs(strings.Fields(line))
+		err := root.Execute()
+		e, _ := errors.AsType[*wire.Error](err)
+		if want == "" && err != nil || want != "" && (e == nil || e.Code != wire.CodeUsage ||
+			!strings.Contains(e.Hint, want)) {
+			t.Errorf("%s: got %v, hint %+v; want %q", line, err, e, want)
 		}
 	}
 }

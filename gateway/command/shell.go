@@ -363,8 +363,8 @@ func typeCommand(env *Env) *cobra.Command {
 		Use:   "type NAME[~SESSION] [flags] TEXT…",
 		Short: "type a line into a session",
 		Long: "Type text and Enter into a session, and print the output until the program\n" +
-			"asks again, ends, or --timeout passes. Flags come before TEXT. The exit codes\n" +
-			"are those of keys.",
+			"asks again, ends, or --timeout passes. Flags come before TEXT. Write -- before\n" +
+			"TEXT that begins with -. The exit codes are those of keys.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(args)
 			if err != nil {
