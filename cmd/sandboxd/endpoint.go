@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 )
@@ -53,6 +54,16 @@ func (e endpoint) write() error {
 		return fmt.Errorf("endpoint: %w", err)
 	}
 	return nil
+}
+
+// address returns where clients on this machine connect to: the loopback address for a daemon on
+// all addresses, because known_hosts has no key for an unspecified one.
+func (e endpoint) address() string {
+	host, port, err := net.SplitHostPort(e.SSH)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return e.SSH
+	}
+	return net.JoinHostPort("127.0.0.1", port)
 }
 
 func (e endpoint) remove() { os.Remove(filepath.Join(e.State, endpointFile)) }

@@ -327,7 +327,7 @@ func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, err
 		return "", o, err
 	}
 	o.KnownHosts, o.Identity = []string{e.KnownHosts}, e.Identity
-	return e.SSH, o, nil
+	return e.address(), o, nil
 }
 
 // daemon returns the endpoint of the daemon that serves the state directory, if its process exists.

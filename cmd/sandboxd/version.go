@@ -102,7 +102,7 @@ func (c *cli) daemonVersion(ctx context.Context) *string {
 		return nil
 	}
 	dialer := net.Dialer{Timeout: 2 * time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", e.SSH)
+	conn, err := dialer.DialContext(ctx, "tcp", e.address())
 	if err != nil {
 		return nil
 	}
