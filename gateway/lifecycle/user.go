@@ -70,7 +70,7 @@ func (g *Guest) Become(ctx context.Context, conn *connect.Conn, user string) err
 	case ok && refusal.Code == wire.CodeUnavailable && ctx.Err() == nil:
 		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: "the guest of sandbox " + g.Name() + " is too old to change the user",
-			Hint:    fmt.Sprintf("restart it: sandboxd stop %[1]s; sandboxd start %[1]s", g.Name())}
+			Hint:    "a sandbox keeps the guest that it was created with; create a new sandbox"}
 	case ok:
 		return refusal
 	case errors.Is(err, connect.ErrLost):

@@ -1,9 +1,18 @@
 package lifecycle
 
 import (
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"net"
+	"strings"
 	"testing"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestMayBecome(t *testing.T) {
@@ -36,5 +45,69 @@ func TestMayBecome(t *testing.T) {
 		if got := mayBecome(f, false); got != tt.shared {
 			t.Errorf("%s: others may = %v, want %v", tt.name, got, tt.shared)
 		}
+	}
+}
+
+// A restart keeps an old guest, so the error suggests a new sandbox.
+func TestBecomeWithOldGuest(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		serveOldGuest(listener, key)
+	}()
+	defer func() { listener.Close(); <-served }()
+	nc, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := connect.SSH(t.Context(), sandbox.Peer{Conn: nc, User: "root",
+		HostKeys: []ssh.PublicKey{key.PublicKey()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	g := &Guest{sb: &Sandbox{state: &state{record: Record{Name: "demo"}}}}
+	got, _ := errors.AsType[*wire.Error](g.Become(t.Context(), conn, "app"))
+	if got == nil || got.Code != wire.CodeUnavailable ||
+		!strings.Contains(got.Message, "too old") ||
+		!strings.Contains(got.Hint, "create a new sandbox") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// serveOldGuest serves one connection as a guest that knows no order but hello.
+func serveOldGuest(listener net.Listener, key ssh.Signer) {
+	nc, err := listener.Accept()
+	if err != nil {
+		return
+	}
+	defer nc.Close()
+	config := &ssh.ServerConfig{NoClientAuth: true}
+	config.AddHostKey(key)
+	_, _, requests, err := ssh.NewServerConn(nc, config)
+	if err != nil {
+		return
+	}
+	for r := range requests {
+		var order wire.Control
+		_ = json.Unmarshal(r.Payload, &order)
+		reply := wire.ControlReply{Version: wire.Version}
+		if order.Do != "hello" {
+			reply.Error = wire.Errorf(wire.CodeUnavailable, "unknown order")
+		}
+		answer, _ := json.Marshal(reply)
+		_ = r.Reply(true, answer)
 	}
 }
