@@ -119,9 +119,9 @@ func (env *Env) hinted(cmd *cobra.Command, err error) *wire.Error {
 		return &better
 	}
 	if slices.Contains(needExisting, name) {
-		return env.publicExisting(err)
+		return env.publicExisting(cmd.Context(), err)
 	}
-	return e
+	return env.didYouMean(cmd.Context(), err, e)
 }
 
 // needExisting are the commands that make no sense on a new sandbox. Commands that take several
@@ -131,13 +131,29 @@ var needExisting = []string{"fork", "kick", "log", "replay", "rescue", "snapshot
 // publicExisting returns what the caller may see of err in a command that has no use for a new
 // sandbox.
 // For a missing one the hint says how to find the right name, in place of how to create it.
-func (env *Env) publicExisting(err error) *wire.Error {
+func (env *Env) publicExisting(ctx context.Context, err error) *wire.Error {
 	e := env.public(err)
 	if !errors.Is(err, lifecycle.ErrUnknown) {
 		return e
 	}
 	better := *e
 	better.Hint = "to list your sandboxes: sandboxd ls"
+	return env.didYouMean(ctx, err, &better)
+}
+
+// didYouMean returns e, what the caller may see of err. If err is about a missing sandbox with a
+// name that is similar to that of another one, the hint names that one.
+func (env *Env) didYouMean(ctx context.Context, err error, e *wire.Error) *wire.Error {
+	name := lifecycle.Missing(err)
+	if name == "" {
+		return e
+	}
+	near, err := env.similar(ctx, name)
+	if err != nil || near == "" {
+		return e // the hint is only a help
+	}
+	better := *e
+	better.Hint = fmt.Sprintf("did you mean %s?", near)
 	return &better
 }
 

@@ -101,7 +101,7 @@ func pauseCommand(env *Env) *cobra.Command {
 			"connections wait.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "paused", func(name string) error {
+			return env.each(cmd.Context(), args, asJSON, "paused", func(name string) error {
 				return env.Hub.Pause(cmd.Context(), env.Principal, name)
 			})
 		},
@@ -119,7 +119,7 @@ func resumeCommand(env *Env) *cobra.Command {
 			"it does nothing if the sandbox runs, and fails if it is stopped.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "resumed", func(name string) error {
+			return env.each(cmd.Context(), args, asJSON, "resumed", func(name string) error {
 				return env.Hub.Resume(cmd.Context(), env.Principal, name)
 			})
 		},

@@ -136,18 +136,28 @@ func (env *Env) ensure(ctx context.Context, spec lifecycle.NewSpec, create bool)
 
 // mistyped returns an error if name is similar to the name of a sandbox of the caller.
 func mistyped(ctx context.Context, env *Env, name string) error {
+	near, err := env.similar(ctx, name)
+	if err != nil || near == "" {
+		return err
+	}
+	e := wire.Errorf(wire.CodeNotFound, "no sandbox %s", name)
+	e.Hint = fmt.Sprintf("did you mean %s? To create %s, add --create", near, name)
+	return e
+}
+
+// similar returns the name of a sandbox of the caller that name looks like a typing error for, or
+// "" if there is none.
+func (env *Env) similar(ctx context.Context, name string) (string, error) {
 	infos, err := env.Hub.List(ctx, env.Principal)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, info := range infos {
 		if almost(name, info.Name) {
-			e := wire.Errorf(wire.CodeNotFound, "no sandbox %s", name)
-			e.Hint = fmt.Sprintf("did you mean %s? To create %s, add --create", info.Name, name)
-			return e
+			return info.Name, nil
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // almost reports whether name looks like a typing error for other: one wrong letter, or two in

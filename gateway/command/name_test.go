@@ -189,6 +189,13 @@ func TestRunRefusesMistypedName(t *testing.T) {
 		"no sandbox dmeo; did you mean demo? To create dmeo, add --create") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
+	for _, line := range []string{"describe dmeo", "describe --json dmeo", "exec dmeo -- true",
+		"screen dmeo", "type dmeo x", "log dmeo", "stop dmeo", "rm dmeo"} {
+		_, stdout, stderr := w.command(strings.Fields(line)...)
+		if !strings.Contains(stdout+stderr, "did you mean demo?") {
+			t.Errorf("%s: %q, %q", line, stdout, stderr)
+		}
+	}
 	w.must(0, "run", "-n", "dmeo", "--create", "--", "true")
 	w.must(0, "run", "dmeo", "--", "true")
 	w.must(0, "describe", "-n", "dmeo")

@@ -233,7 +233,7 @@ func rmCommand(env *Env) *cobra.Command {
 				}
 				force = true
 			}
-			return env.all(args, asJSON, func(name string) error {
+			return env.all(cmd.Context(), args, asJSON, func(name string) error {
 				if !force && isActive(cmd.Context(), env, name) {
 					e := wire.Errorf(wire.CodeUsage, "sandbox %s is running", name)
 					e.Hint = "to remove it with its files and recordings, add -f"
@@ -297,8 +297,9 @@ func (env *Env) remove(ctx context.Context, name string, asJSON bool) error {
 }
 
 // each calls do for each sandbox, and prints did for those that succeed.
-func (env *Env) each(names []string, asJSON bool, did string, do func(name string) error) error {
-	return env.all(names, asJSON, func(name string) error {
+func (env *Env) each(ctx context.Context, names []string, asJSON bool, did string,
+	do func(name string) error) error {
+	return env.all(ctx, names, asJSON, func(name string) error {
 		err := do(name)
 		switch {
 		case err != nil:
@@ -312,11 +313,12 @@ func (env *Env) each(names []string, asJSON bool, did string, do func(name strin
 }
 
 // all calls do for each sandbox, also after one has failed.
-func (env *Env) all(names []string, asJSON bool, do func(name string) error) error {
+func (env *Env) all(ctx context.Context, names []string, asJSON bool,
+	do func(name string) error) error {
 	failed := 0
 	for _, name := range names {
 		if err := do(name); err != nil {
-			failed = Fail(env.Stdout, env.Stderr, asJSON, env.publicExisting(err))
+			failed = Fail(env.Stdout, env.Stderr, asJSON, env.publicExisting(ctx, err))
 		}
 	}
 	if failed != 0 {
@@ -332,7 +334,7 @@ func stopCommand(env *Env) *cobra.Command {
 		Short: "stop sandboxes; their files stay",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "stopped", func(name string) error {
+			return env.each(cmd.Context(), args, asJSON, "stopped", func(name string) error {
 				return env.Hub.Stop(cmd.Context(), env.Principal, name)
 			})
 		},
@@ -349,7 +351,7 @@ func startCommand(env *Env) *cobra.Command {
 		Short: "start stopped sandboxes",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "started", func(name string) error {
+			return env.each(cmd.Context(), args, asJSON, "started", func(name string) error {
 				if raised.Disk > 0 {
 					if err := env.Hub.SetDisk(cmd.Context(), env.Principal, name,
 						raised.Disk); err != nil {

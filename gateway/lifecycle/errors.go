@@ -33,7 +33,8 @@ type publicError struct {
 	kind   error       // one of the sentinels above; may be nil
 	err    error       // the cause; may be nil
 
-	passing bool // only a connection failed: a retry may succeed
+	missing string // name of the sandbox that does not exist; only with ErrUnknown
+	passing bool   // only a connection failed: a retry may succeed
 }
 
 func (e *publicError) Error() string {
@@ -99,7 +100,16 @@ func (reg *Registry) NotFound(name string) error {
 		create = reg.options.ControlCommand("new " + name)
 	}
 	e.Hint = "create it: " + create
-	return &publicError{public: e, kind: ErrUnknown}
+	return &publicError{public: e, kind: ErrUnknown, missing: name}
+}
+
+// Missing returns the name of the sandbox that err, an error of NotFound, is about. It is empty for
+// any other error.
+func Missing(err error) string {
+	if e, ok := errors.AsType[*publicError](err); ok {
+		return e.missing
+	}
+	return ""
 }
 
 // Reach converts an error of reaching the sandbox for the client. It tells errors of sandbox,
