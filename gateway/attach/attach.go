@@ -1,8 +1,8 @@
-// Package attach is one party's way into a session. An [Attachment] serves a person or a raw agent,
-// a stream an agent that speaks the session protocol itself, and the shared attachment all calls of
-// the command table by one principal. They send requests to the guest, and answer each once: with
-// what the guest said, or as lost. Reach for it with a [Sandbox] and a party that was authorised.
-// It knows no login, no store and no backend.
+// Package attach connects a party to a session. An [Attachment] serves a person or a raw agent. A
+// stream serves an agent that speaks the session protocol itself. A shared attachment serves all
+// calls of the command table by one principal. Each sends requests to the guest and answers each
+// request once: with the guest's answer, or as lost. The caller passes a [Sandbox] and an
+// authorised party. The package knows no login, no store and no backend.
 package attach
 
 import (
@@ -17,34 +17,35 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Sandbox is what attachments need of the sandbox that they are in. Its methods may be called at
-// once.
+// Sandbox is the part of a sandbox that attachments use. Its methods are safe for concurrent use.
 type Sandbox interface {
 	Name() string
 	Sessions() *live.Sessions
-	// A machine taken as it is: its guest is a program of the account.
+	// IsHost reports whether it is an existing machine, on which the guest is a program of the
+	// account.
 	IsHost() bool
 	IsPaused() bool //
-	// So long after everybody has left it stops, for nothing runs in it; 0 when it does not.
+	// StopsAfter is how long after the last party leaves the idle sandbox stops; 0 if it does not
+	// stop.
 	StopsAfter() time.Duration
 	MayStay(party wire.Party) error // nil while the party has the rights in it that it came with
-	// Whether another session fits; done is called when it is there, or will not be.
+	// MayBegin reports whether another session fits. The caller calls done once the session exists
+	// or has failed.
 	MayBegin() (done func(), e error)
 	Touch() // it is used now
 
-	// Control returns its control connection, for a party on a session. A sandbox that does not run
-	// is started for a party that may drive and starts the session; one that is paused is resumed
-	// for one that may drive.
+	// Control returns its control connection, for a party on a session. A stopped sandbox is
+	// started for a party that may drive and starts the session. A paused sandbox is resumed for a
+	// party that may drive.
 	Control(ctx context.Context, party wire.Party, session string, starts bool,
 		progress func(string)) (*connect.Control, error)
-	// Again returns the control connection after one broke, and starts nothing. An error that
-	// cannot pass is a *wire.Error with code lost and a reason.
+	// Again returns the control connection after one broke, and starts nothing. A permanent error
+	// is a *wire.Error with code lost and a reason.
 	Again(ctx context.Context) (*connect.Control, error)
-	// Answers waits until it answers after a connection broke. An error is the loss of what was
-	// under way.
+	// Answers waits until the sandbox answers after a connection broke. An error is the loss of the
+	// calls under way.
 	Answers(ctx context.Context) *wire.Error
-	// Session returns the copy of a session that the guest has; fresh says that it was just
-	// started.
+	// Session returns the daemon's copy of a guest's session; fresh says that it was just started.
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
 	// Wake resumes it for the principal by if it is paused.
 	Wake(ctx context.Context, by string) error
@@ -54,27 +55,28 @@ type Sandbox interface {
 	Within(ctx context.Context) (_ context.Context, over func())
 	Silence() error // refuses a call while the guest is silent; nil while it answers
 
-	// The loss of what was under way, unless it goes on as far as is known.
+	// Over returns the loss of the calls under way; nil while the sandbox is not known to have
+	// ended.
 	Over() *wire.Error
-	Unreachable(err error) *wire.Error // the loss of what was under way while it does not answer
-	// How long it may take to answer again after a connection broke.
+	Unreachable(err error) *wire.Error // the loss of the calls under way while it does not answer
+	// Patience is how long the sandbox may take to answer again after a connection broke.
 	Patience() time.Duration
-	Reach(err error) error           // err, of reaching it, with what its owner may see
+	Reach(err error) error           // wraps a connection error for its owner
 	Silent(d time.Duration) error    // the error of a guest that has not answered for so long
 	NotRunning(session string) error // refuses a caller that may not start it
 
 	Stops() *interrupt.Event // ends what was not sent yet
 }
 
-// Options are what attachments work with. All fields are required.
+// Options configure Attachments. All fields are required.
 type Options struct {
 	Log   *slog.Logger
 	Bound func(context.Context) (context.Context, context.CancelFunc) // ends with the daemon, too
-	// What a stranger may see of an error.
+	// Public returns the part of an error that clients may see.
 	Public func(error) *wire.Error
 }
 
-// Attachments are those of one daemon.
+// Attachments holds the attachments of one daemon.
 type Attachments struct {
 	options Options
 	wholes  chan struct{} // slots for outputs that are rendered as a whole: each may be large
@@ -85,7 +87,7 @@ type Attachments struct {
 	banned map[string]time.Time
 }
 
-// New returns attachments without any.
+// New returns an empty Attachments.
 func New(o Options) *Attachments {
 	return &Attachments{options: o, wholes: make(chan struct{}, maxWholes),
 		shared: make(map[sharedKey]*shared), banned: make(map[string]time.Time)}
@@ -96,13 +98,13 @@ const (
 	reachWithin = 15 * time.Second
 	// rememberedFor is how long a guest remembers a party that was cut off.
 	rememberedFor = 30 * time.Second
-	// bannedFor is how long a party that was disconnected cannot be the same one again. It is
-	// longer than a guest remembers a party: that time begins anew when its keyboard is given back.
+	// bannedFor is how long a disconnected party cannot resume. It is longer than a guest remembers
+	// a party, because giving its keyboard back restarts that time.
 	bannedFor = 2*rememberedFor + giveWithin
 )
 
-// Join attaches party to a session of sb. Joining takes nothing: the attachment watches until it
-// drives. The caller closes it.
+// Join attaches party to a session of sb. The attachment watches until it first drives. The caller
+// closes it.
 func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target,
 	o JoinOptions) (*Attachment, error) {
 	if o.Fresh {
@@ -136,7 +138,7 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 }
 
 // Disconnect ends the attachments of a session of sb that match, for a cause, and returns how many.
-// They lose the keyboard, and the secrets with which they could resume are worth nothing any more.
+// They lose the keyboard, and their resume secrets are no longer accepted.
 func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Session, cause error,
 	match func(wire.Party) bool) (n int) {
 	var stream live.Member // one of those that may have left the keyboard behind
@@ -153,7 +155,7 @@ func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Sess
 		m.Disconnect(cause)
 		n++
 	}
-	// An agent holds the keyboard by name: one who stays may be using it.
+	// An agent holds the keyboard by name: another connection of the same agent may be using it.
 	if stream != nil && l.Keyboard() == stream.Party().String() && !stays[stream.Party().String()] {
 		if err := giveFor(ctx, sb, l.Name(), stream); err != nil {
 			all.options.Log.Warn("keyboard of a party that was disconnected not given back",
@@ -163,8 +165,8 @@ func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Sess
 	return n
 }
 
-// giveFor gives back the keyboard of a party whose stream was cut off, in its name: the guest would
-// keep it for that party.
+// giveFor gives back the keyboard in the name of a party whose stream was cut off. Otherwise the
+// guest would keep it for that party.
 func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, giveWithin)
 	defer cancel()
@@ -187,7 +189,7 @@ func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) err
 	return err
 }
 
-// ban makes a resume secret worthless for as long as the guest may know it.
+// ban rejects a resume secret for as long as the guest may remember it.
 func (all *Attachments) ban(secret string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -207,7 +209,7 @@ func (all *Attachments) isBanned(secret string) bool {
 	return ok && time.Since(since) <= bannedFor
 }
 
-// sleep waits, and reports whether ctx lives still.
+// sleep waits for d, and reports whether ctx is still live.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

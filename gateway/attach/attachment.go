@@ -14,11 +14,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Attachment is one party on a session. Its methods may be called at once.
+// Attachment is one party on a session. Its methods are safe for concurrent use.
 //
-// A person who only looks on is known to the daemon alone. The party's own stream to the guest is
-// opened when it first drives, and again, as the same party, after the connection to the sandbox or
-// the daemon's control connection broke.
+// The guest does not know a person who only watches. The party's own stream to the guest is opened
+// when it first drives. It is opened again, as the same party, after the connection to the sandbox
+// or the daemon's control connection broke.
 type Attachment struct {
 	all     *Attachments
 	sandbox Sandbox
@@ -26,8 +26,8 @@ type Attachment struct {
 	target  wire.Target
 	party   wire.Party
 	options JoinOptions
-	opening chan struct{} // semaphore of who opens the stream
-	// Guarded by opening; since when there is none, although it is wanted; zero while there is.
+	opening chan struct{} // semaphore for opening the stream
+	// Guarded by opening; since when the wanted stream has been missing; zero while it is open.
 	away time.Time
 
 	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
@@ -127,7 +127,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	return client, nil
 }
 
-// event watches who holds the keyboard. An agent holds it by name: all its parties are one.
+// event tracks who holds the keyboard. An agent holds it by name, with all its connections.
 func (a *Attachment) event(e wire.Event) {
 	if e.Kind == wire.EventPrivate && e.By == "" {
 		a.secret.End()
@@ -143,25 +143,24 @@ func (a *Attachment) event(e wire.Event) {
 	case e.Keyboard != a.party.String():
 		a.holds = false
 	case e.ID != "" && a.party.Kind == wire.Person:
-		a.holds, a.told = e.ID == a.party.ID, true // also when another has given it to this one
+		a.holds, a.told = e.ID == a.party.ID, true // also when another party gave it to this one
 	}
 	a.mu.Unlock()
-	if l != nil { // which has heard of it before, perhaps, and waits for nothing
+	if l != nil { // it may have had the event before, and would not notify again
 		l.Notify()
 	}
 }
 
-// Undone tells of a line that the party had typed at the shell's prompt and not sent, when the
-// shell emptied it to run a command: by is whose command, and seq grows with each. It is 0 when
-// there was none.
+// Undone reports that the shell discarded an unsent line of the party to run a command. by names
+// the party that ran the command; seq grows with each such event and is 0 if there was none.
 func (a *Attachment) Undone() (by string, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.undone.By, a.undone.Seq
 }
 
-// calling notes that the party does something, until what it returns is called. It wakes those who
-// show who is attached: a shared attachment is while a call of it is under way.
+// calling counts a call of the party until done is called. It notifies viewers of the list of
+// parties, because a shared attachment is listed only while a call is under way.
 func (a *Attachment) calling() (done func()) {
 	count := func(by int32) {
 		a.calls.Add(by)
@@ -176,16 +175,15 @@ func (a *Attachment) calling() (done func()) {
 	}
 }
 
-// The smallest terminal that a session gets from a window: vim draws for no smaller one, and
-// readline 8.2 divides by zero in one of 2 × 1, which ends bash and with it the session of
-// everybody else.
+// The smallest terminal that a window gives a session. vim draws nothing in a smaller one, and
+// readline 8.2 divides by zero at 2 × 1, which ends bash and so the session for all parties.
 const (
 	minCols = 12
 	minRows = 2
 )
 
-// terminalFor is the size of a session's terminal whose driver has that much room for it: what of
-// it is too large is clipped there. 0 is a size that is not known.
+// terminalFor returns the terminal size of a session for a driver's window of cols × rows, within
+// the limits. The window clips a larger terminal. 0 is an unknown size.
 func terminalFor(cols, rows int) (int, int) {
 	if cols > 0 {
 		cols = min(max(cols, minCols), wire.MaxCols)
@@ -196,8 +194,8 @@ func terminalFor(cols, rows int) (int, int) {
 	return cols, rows
 }
 
-// Resize says how much room the attachment's window has for the session. That becomes the session's
-// size while the attachment drives, but for what is too small or too large for a terminal.
+// Resize sets the size of the attachment's window. It becomes the session's size, within the limits
+// of a terminal, while the attachment drives.
 func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
 	cols, rows = terminalFor(wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0))))
 	a.mu.Lock()
@@ -211,7 +209,8 @@ func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
 	return err
 }
 
-// Err is nil while the attachment lives; interrupt.ErrDisconnected when somebody ended it.
+// Err is nil while the attachment lives. Afterwards it is the cause, such as
+// interrupt.ErrDisconnected.
 func (a *Attachment) Err() error {
 	if a.life.Err() == nil {
 		return nil
@@ -241,8 +240,8 @@ func (a *Attachment) Over() error {
 	return a.live.Over()
 }
 
-// Disconnect ends the attachment for a cause; the first one counts. A party that goes for good
-// gives the keyboard back: the guest keeps that of one which was cut off, for it may come again.
+// Disconnect ends the attachment for a cause; the first one counts. It gives the keyboard back,
+// because the guest keeps it for a party that was cut off and may resume.
 func (a *Attachment) Disconnect(cause error) {
 	a.mu.Lock()
 	client, holds, leave := a.client, a.holds, a.leave
@@ -260,7 +259,7 @@ func (a *Attachment) Disconnect(cause error) {
 	if a.options.Changed != nil {
 		a.options.Changed()
 	}
-	// Who opens the stream at this moment closes it again, for it sees the end.
+	// A concurrent open closes its stream itself, because it sees the end.
 	a.mu.Lock()
 	client = a.client
 	a.mu.Unlock()
@@ -272,7 +271,7 @@ func (a *Attachment) Disconnect(cause error) {
 	}
 }
 
-// giveWithin bounds the good manners of one who leaves.
+// giveWithin bounds giving the keyboard back when a party leaves.
 const giveWithin = 2 * time.Second
 
 // Close detaches. The session goes on unless JoinOptions.Close was set.

@@ -34,7 +34,7 @@ func beginCall(sb Sandbox, l *live.Session, t wire.Target, r wire.Request) *call
 	return &call{Call: l.Begin(r), sandbox: sb, live: l, target: t}
 }
 
-// incomplete refuses a run of a command that its shell would find unfinished.
+// incomplete rejects a run of a command that its shell would find unfinished.
 func incomplete(shell string, r wire.Request) *wire.Error {
 	if r.Verb != wire.VerbRun {
 		return nil
@@ -118,7 +118,7 @@ func asLost(r *wire.Result, why *wire.Error) {
 	r.Notes = append(r.Notes, why.Reason)
 }
 
-// maxReply is what a frame has room for.
+// maxReply is the size in bytes that fits a frame.
 const maxReply = wire.MaxFrame - 64
 
 // fitting is a reply as a frame has it, without what does not fit into one.
@@ -240,7 +240,7 @@ func wakes(v wire.Verb) bool {
 	return true
 }
 
-// lastWords waits a moment until the copy of a session whose sandbox has ended has all of it.
+// lastWords waits briefly for the last output of a session whose sandbox has ended.
 func lastWords(ctx context.Context, sb Sandbox, l *live.Session) {
 	if sb.Over() == nil || sb.IsPaused() || sb.Silence() != nil { // it goes on
 		return

@@ -23,8 +23,7 @@ type heldFrame struct {
 	frame wire.Frame
 	after uint64
 	seq   uint64 // of an event
-	// It answers a call as lost, in the daemon's words: the guest tells nothing that it has to wait
-	// for.
+	// It is the daemon's own answer to a lost call, and need not wait for the guest's output.
 	lost bool
 }
 
@@ -39,7 +38,7 @@ const (
 // takes.
 const maxAsked = 4096
 
-// ask notes what request id is to be told. An error ends the stream.
+// ask records request id, which waits for its answer. An error ends the stream.
 func (st *stream) ask(id uint32, a asked) error {
 	st.mu.Lock()
 	_, twice := st.asked[id]

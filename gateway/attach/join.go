@@ -44,8 +44,8 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	drives := a.party.Rights != wire.RightWatch
 	l := a.sandbox.Sessions().Get(a.target.Session)
 	alive := l != nil && !l.Ended()
-	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the
-	// guest at once.
+	// A person only watches for now. An agent, or a party that starts a session, becomes a party of
+	// the guest at once.
 	if a.options.Fresh || drives && a.options.Create && !alive || drives &&
 		a.party.Kind == wire.Agent {
 		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create,

@@ -14,8 +14,8 @@ func (a *Attachment) Take(ctx context.Context) error {
 	return err
 }
 
-// Ask takes the keyboard or, from whom it cannot be taken, asks for it: then asked is who holds it.
-// The party has it when that one gives it back, unless it is refused: then nobody asks any more,
+// Ask takes the keyboard. If the holder has to agree, Ask sends a request, and asked names the
+// holder. The party gets the keyboard when the holder gives it back. A refusal ends the request;
 // see Live.Asking.
 func (a *Attachment) Ask(ctx context.Context) (asked string, err error) { return a.take(ctx, true) }
 
@@ -34,8 +34,7 @@ func (a *Attachment) take(ctx context.Context, ask bool) (asked string, err erro
 	return "", nil
 }
 
-// Keep tells who asks for the keyboard that it is not given to them now. Of a party that does not
-// hold it it does nothing.
+// Keep refuses the pending request for the keyboard. It does nothing if the party does not hold it.
 func (a *Attachment) Keep(ctx context.Context) error {
 	if err := mayDrive(a.party); err != nil {
 		return err
@@ -44,7 +43,7 @@ func (a *Attachment) Keep(ctx context.Context) error {
 	return err
 }
 
-// Give gives the keyboard back. Giving what one does not hold is not an error.
+// Give gives the keyboard back. It is not an error if the party does not hold it.
 func (a *Attachment) Give(ctx context.Context) error {
 	a.mu.Lock()
 	never := a.client == nil

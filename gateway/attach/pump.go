@@ -412,9 +412,10 @@ func errOr(err, otherwise error) error {
 	return otherwise
 }
 
-// copyOutput sends what the replica has now. If it has nothing it returns a channel that is closed
-// when that changes, or nil if it never will be. Where a run's output begins or ends it stops until
-// the client has been told, unless the guest will tell nothing more.
+// copyOutput sends the output that the replica has now. If there is none it returns a channel that
+// is closed when that changes, or nil if no more comes. It stops where a run's output begins or
+// ends until the client has the event for it. With untold, the guest sends no more events, and it
+// does not stop.
 func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-chan struct{},
 	err error) {
 	at := st.sent
