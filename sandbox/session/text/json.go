@@ -20,8 +20,8 @@ func WriteJSON(w io.Writer, v any) error {
 
 // JSONWriter returns a writer to w that escapes what is not printed, as strconv.IsPrint has it.
 // What is written to it is JSON, in whole characters: there such ones are in strings alone. Line
-// ends, which are not, stay as they are; a byte that is no UTF-8 becomes U+FFFD, as whoever reads
-// the JSON would take it.
+// ends, which are not, stay as they are; a byte that is not UTF-8 becomes U+FFFD, as JSON readers
+// take it.
 func JSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 
 type jsonWriter struct{ to io.Writer }
