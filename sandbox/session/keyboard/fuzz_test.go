@@ -95,7 +95,7 @@ func check(t *testing.T, k, before *Keyboard, c Change, p *Party, all map[string
 	case k.Free() != (holder == ""), k.Free() != (k.String() == ""):
 		t.Fatalf("free %t, held by %q, named %q", k.Free(), holder, k.String())
 	case k.Free() && k.Asker() != nil:
-		t.Fatal("somebody asks for a free keyboard")
+		t.Fatal("a party asks for a free keyboard")
 	case k.Asker() != nil && k.Holds(k.Asker()):
 		t.Fatal("the holder asks")
 	case private != nil && !k.PrivateEnding() && !k.Holds(private):

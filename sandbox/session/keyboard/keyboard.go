@@ -53,7 +53,7 @@ func WatchOnly(p *Party) *wire.Error {
 		Hint: "ask for the right to drive"}
 }
 
-// reason is why somebody holds the keyboard, weakest first.
+// reason is why a party holds the keyboard, weakest first.
 type reason int
 
 const (
@@ -143,7 +143,7 @@ func (k *Keyboard) Call(p *Party, now time.Time) (Change, *wire.Error) {
 	return k.acquire(p, call, now)
 }
 
-// Take takes the keyboard for p, if it is free, p's, or held by somebody from whom p may take it.
+// Take takes the keyboard for p, if it is free, p's, or held by a party from which p may take it.
 // It holds until p gives it back.
 func (k *Keyboard) Take(p *Party, now time.Time) (Change, *wire.Error) {
 	return k.acquire(p, taken, now)

@@ -97,9 +97,9 @@ func TestAcquire(t *testing.T) {
 			case err == nil && !k.Holds(p):
 				t.Errorf("held by %q", k.String())
 			case err == nil && had && c != Change{}:
-				t.Errorf("nothing new, and told %+v", c)
+				t.Errorf("nothing new, and reported %+v", c)
 			case err == nil && !had && (c.To != p || (c.TakenFrom != "") != (tt.holder != "")):
-				t.Errorf("told %+v", c)
+				t.Errorf("reported %+v", c)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestRelease(t *testing.T) {
 					t.Errorf("reason %d: freed %t, want %t", i, got, tt.frees[i])
 				}
 				if !k.Free() && tt.event(&k, all["dora"]) {
-					t.Errorf("reason %d: somebody else frees it", i)
+					t.Errorf("reason %d: another party frees it", i)
 				}
 			}
 		})
@@ -187,7 +187,7 @@ func TestTailOfARefusedLine(t *testing.T) {
 		}
 	}
 	if _, err := k.Type(all["bob2"], at(5*TypingPause)); err != nil {
-		t.Errorf("somebody else: %v", err)
+		t.Errorf("another party: %v", err)
 	}
 	k.Give(all["bob2"])
 	if _, err := k.Type(bob, at(5*TypingPause)); err != nil {
@@ -218,7 +218,7 @@ func TestAsk(t *testing.T) {
 	t.Run("kept", func(t *testing.T) {
 		k, all := setup(t)
 		if c := k.Keep(all["owner"]); c.Asked {
-			t.Error("somebody else refuses")
+			t.Error("another party refuses")
 		}
 		if c := k.Keep(all["bob"]); !c.Asked || k.Asker() != nil {
 			t.Errorf("%+v", c)
@@ -282,7 +282,7 @@ func TestPrivate(t *testing.T) {
 		t.Errorf("given: %+v", c)
 	}
 	if k.Sees(bob) || k.Sees(alice) || !k.PrivateEnding() || k.Private() != bob {
-		t.Error("somebody sees the traces")
+		t.Error("a party sees the traces")
 	}
 	if c := k.EndPrivate(nil); c.PrivateOver {
 		t.Error("ends twice")
