@@ -47,7 +47,8 @@ type Options struct {
 	// is not a host name is ignored.
 	Hostname string
 	// Login makes the shell load the login start-up files (/etc/profile and so on). The shell
-	// itself is not told, because a login shell would not read ours: `shopt login_shell` says off.
+	// itself does not start as a login shell, which would not read our file: `shopt login_shell`
+	// says off.
 	Login bool
 	// Env is the environment that the shell will be started with. Only ENV and ZDOTDIR matter,
 	// which POSIX shells and zsh will find as they are here, and use.
@@ -161,8 +162,8 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 	return in, true
 }
 
-// bashStartup loads what bash would have loaded without --rcfile. The system-wide bashrc of those
-// who compile one in is loaded by bash itself.
+// bashStartup loads what bash would have loaded without --rcfile. bash itself loads a system-wide
+// bashrc that is compiled in.
 func bashStartup(login bool) string {
 	if !login {
 		return `[[ -r ~/.bashrc ]] && . ~/.bashrc`

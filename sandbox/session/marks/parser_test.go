@@ -187,7 +187,7 @@ func TestFlush(t *testing.T) {
 		t.Errorf("flush: got %q pending %v, want the rest", got, p.Pending())
 	}
 
-	// With the whole nonce it must be the shell, so it may take its time, but not for ever.
+	// With the whole nonce it must be the shell, so the parser waits longer, but not indefinitely.
 	whole := write("A", 1, ";0;0;/tmp")
 	p.Parse([]byte(whole[:50]))
 	for range patience {
