@@ -25,7 +25,7 @@ type block struct {
 	wire.Denial
 	number   uint64    // of the newest of its kind, from 1
 	at       time.Time // when that was
-	reported time.Time // when the sessions were told of one of its kind
+	reported time.Time // when one of its kind was last reported to the sessions
 }
 
 // blocked are the newest blocks of a sandbox.
@@ -36,7 +36,8 @@ type blocked struct {
 	count     uint64  // guarded by mu; of all there ever were
 }
 
-// add returns d as it is remembered. fresh is false if the sessions were told of its kind just now.
+// add returns d as it is remembered. fresh is false if its kind was reported to the sessions just
+// now.
 func (b *blocked) add(d wire.Denial, now time.Time) (added block, fresh bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

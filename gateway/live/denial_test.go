@@ -92,7 +92,7 @@ func TestDenialBeforeItsCommandIsKnown(t *testing.T) {
 			s.begins("op")
 			s.wants(t, &example)
 			if diff := cmp.Diff([]wire.Denial{example}, reported(t, h)); diff != "" {
-				t.Errorf("the call is told (-want +got):\n%s", diff)
+				t.Errorf("the call reports (-want +got):\n%s", diff)
 			}
 			h.End()
 			s.becomes(wire.PhasePrompt)
@@ -131,7 +131,7 @@ func TestDenialOfTheCommandBefore(t *testing.T) {
 	told := s.Situation(wire.Party{}).Denials
 	s.blocks(example)
 	if now := s.Situation(wire.Party{}).Denials; now != told {
-		t.Errorf("the same refusal is told again: %d times after %d", now, told)
+		t.Errorf("the same refusal is reported again: %d times after %d", now, told)
 	}
 	second.End()
 	s.becomes(wire.PhasePrompt)
@@ -165,7 +165,7 @@ func TestDenialOfAnotherSession(t *testing.T) {
 	s.blocks(example)
 	s.wants(t, nil)
 	if got := reported(t, h); len(got) != 0 {
-		t.Errorf("a wait at the prompt is told of %v", got)
+		t.Errorf("a wait at the prompt reports %v", got)
 	}
 	h.End()
 }

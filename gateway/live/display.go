@@ -18,7 +18,7 @@ const (
 	forgetDisplay = 10 * time.Minute // of a screen that nobody looks at
 )
 
-// display is the screen model of a session, fed when somebody looks.
+// display is the screen model of a session, fed when a reader asks for it.
 type display struct {
 	mu      sync.Mutex // held while the screen is fed and looked at; taken before Session.mu
 	screen  *screen.Screen

@@ -149,8 +149,8 @@ func (f follower) monitoring(ctx context.Context, client *wire.Client) (stop fun
 	}
 }
 
-// monitor has the guest report the session's state on this stream while somebody watches what it
-// needs. It returns when the stream or ctx ends.
+// monitor has the guest report the session's state on this stream while a client watches its
+// attention state. It returns when the stream or ctx ends.
 func (f follower) monitor(ctx context.Context, client *wire.Client) {
 	for {
 		wanted, turned := f.watched()

@@ -78,8 +78,8 @@ func InboundReply(r *wire.Reply) (changed bool) {
 	return changed
 }
 
-// isWord reports whether a note of a guest is one of the protocol's words, and no text for whoever
-// reads it.
+// isWord reports whether a note of a guest is one of the protocol's words, and not text for a
+// reader.
 func isWord(note string) bool {
 	return len(note) <= MaxWord && strings.Trim(note, "abcdefghijklmnopqrstuvwxyz_") == ""
 }

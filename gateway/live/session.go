@@ -61,7 +61,7 @@ type Member interface {
 }
 
 // Session is the daemon's copy of one session. Every reader outside the sandbox reads it, by
-// offset, at its own pace. Its methods may be called at once and never make the session wait.
+// offset, at its own pace. Its methods are safe for concurrent use and never make the session wait.
 //
 // Locks: display.mu before mu.
 type Session struct {
@@ -124,7 +124,7 @@ func (s *Session) Name() string { return s.name }
 
 // ReadAt waits until there is something at off and reads it. It returns io.EOF at the end of a
 // session that has ended, and *LaggedError where bytes are missing. A session whose shell has ended
-// goes on when somebody runs something in it: then there is more after io.EOF.
+// goes on when a party runs something in it: then there is more after io.EOF.
 func (s *Session) ReadAt(ctx context.Context, off uint64, p []byte) (int, error) {
 	for {
 		n, wait, err := s.ReadNow(off, p)
@@ -387,7 +387,7 @@ func (s *Session) Join(m Member) (leave func()) {
 	}
 }
 
-// Members are those who have joined.
+// Members returns the members that have joined.
 func (s *Session) Members() []Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,7 +34,7 @@ type Options struct {
 // maxSessions is how many sessions of one sandbox are followed. Honest guests have fewer.
 const maxSessions = 256
 
-// Sessions are those of one sandbox. Methods may be called at once.
+// Sessions holds the sessions of one sandbox. Its methods are safe for concurrent use.
 type Sessions struct {
 	options Options
 	log     *slog.Logger
