@@ -6,9 +6,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// How long a program that nobody can look at must be quiet for its caller to be told, by what else
-// speaks for a question. A terminal that gives keys as they come is taken for a listener's:
-// restTime.
+// How long a program whose processes cannot be seen must be quiet before it counts as asking, by
+// the other evidence of a question. A terminal that gives keys as they come is taken for a
+// listener's: restTime.
 const (
 	// SecretTime is for a terminal that shows no input although it gathers lines: nobody does that
 	// but to ask for a secret. It is the least of them.

@@ -19,7 +19,7 @@ type Facts struct {
 	// queued for it to read, and every other thread of the group is at rest too. Without new input
 	// nothing will happen.
 	Blocked bool
-	// Listens: somebody in the group reads the terminal, but the group may also go on without
+	// Listens: a process of the group reads the terminal, but the group may also go on without
 	// input.
 	Listens bool
 	// OnlyTimers: Listens, the read has no timeout, and the only company of the reader is in timed
@@ -39,9 +39,9 @@ type Facts struct {
 	// so that a look right after a write is not answered with the wait before it. With an error it
 	// is how long they have run: it has changed if they did.
 	Runs uint64
-	// Still reports, at a small part of the price of a Probe, whether nobody that it looked at has
-	// run since, so that another would see the same. It is nil where that cannot be told, or would
-	// not follow. A process that was begun during the Probe may be missed.
+	// Still reports, at a small part of the price of a Probe, whether no thread that it looked at
+	// has run since, so that another Probe would see the same. It is nil where that is not known,
+	// or would not follow. A process that was begun during the Probe may be missed.
 	Still func() bool
 	// Why explains the answer in one line, naming processes and system calls.
 	Why string

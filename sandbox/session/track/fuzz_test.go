@@ -168,7 +168,7 @@ func (z *fuzzed) check(before wire.State, counts Counts, overs int, n News, agai
 	case st.Phase == wire.PhaseDead && !has(wire.BasisExit):
 		z.t.Fatalf("dead by %v", st.Basis)
 	case st.Attention == likely && st.Phase != wire.PhaseRunning && st.Phase != wire.PhaseOpaque:
-		z.t.Fatalf("%s, and may need somebody", st.Phase)
+		z.t.Fatalf("%s, and may need a person", st.Phase)
 	case st.Offset < z.offset, st.Offset > z.end:
 		z.t.Fatalf("state at %d, after one at %d, of a log of %d", st.Offset, z.offset, z.end)
 	case now.Prompted < counts.Prompted, now.Continued < counts.Continued,
@@ -177,7 +177,7 @@ func (z *fuzzed) check(before wire.State, counts Counts, overs int, n News, agai
 	case now.Verdicts > counts.Verdicts && !n.Changed:
 		z.t.Fatal("a verdict that wakes nobody")
 	case again && len(n.Events) > 0:
-		z.t.Fatalf("to be confirmed, and told: %+v", n.Events)
+		z.t.Fatalf("to be confirmed, and reported: %+v", n.Events)
 	}
 	z.offset = st.Offset
 	results := 0

@@ -51,7 +51,7 @@ type Look struct {
 	Calls uint64    // for attention, so far
 
 	Answers bool // the terminal has answers to queries that nobody has read
-	Anew    bool // looks before it do not count: there was output, or somebody has come
+	Anew    bool // looks before it do not count: there was output, or a new waiter
 }
 
 // Look makes what was seen the state. It reports whether another look is worth while soon: to
@@ -202,8 +202,7 @@ func (t *judge) found(st wire.State) {
 	switch {
 	case same:
 	case st.Phase == wire.PhaseRunning && is.Phase == wire.PhaseRunning && attention:
-		// Another program, or another look at the same: nobody needs to be told, who asks should
-		// know.
+		// Another program, or another look at the same one: the state changes without an event.
 		st.Offset, st.SinceUnix = is.Offset, is.SinceUnix
 		t.state = st
 	default:

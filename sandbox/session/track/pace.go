@@ -14,8 +14,8 @@ const (
 	// next to no cost.
 	calmLook = 20 * time.Millisecond
 	lastLook = 64 * time.Millisecond // up to here each rest is twice the one before
-	// After long silence a rest is this part of it, up to silentLook: a program that asks without a
-	// word is told that much later.
+	// After long silence a rest is this part of it, up to silentLook: a program that asks without
+	// output is reported that much later.
 	silentPart = 16
 	silentLook = 250 * time.Millisecond
 	// idleLook is the longest rest when the terminal needs input to go on: then only what could not

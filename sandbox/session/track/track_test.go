@@ -91,7 +91,7 @@ func (s *script) want(phase wire.Phase, basis ...wire.Basis) {
 func (s *script) wantTold(want string) {
 	s.t.Helper()
 	if got := strings.Join(s.told, " "); got != want {
-		s.t.Errorf("told %q, want %q", got, want)
+		s.t.Errorf("reported %q, want %q", got, want)
 	}
 	s.told = nil
 }
@@ -175,7 +175,7 @@ func TestNotTaken(t *testing.T) {
 				t.Errorf("got %+v, %+v", cmd, s.news)
 			}
 			if len(s.news.Events) < 2 || s.news.Events[0].Why != tt.why {
-				t.Errorf("told %+v", s.news.Events)
+				t.Errorf("reported %+v", s.news.Events)
 			}
 			if s.tr.Phase() != wire.PhasePrompt || s.tr.Command() != nil {
 				t.Errorf("%s, with %+v", s.tr.Phase(), s.tr.Command())
