@@ -29,7 +29,7 @@ const (
 	callFutex
 	callWait    // for a child or a signal
 	callRestart // of a call that was interrupted by a stop
-	callOther   // goes on by itself, or by somebody outside
+	callOther   // goes on by itself, or by a process outside
 )
 
 type timeoutKind int

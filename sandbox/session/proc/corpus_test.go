@@ -250,7 +250,7 @@ import ctypes, os
 ctypes.CDLL(None).sendfile(os.pipe()[1], 0, None, 100)`), listens, wire.WantLine, "python3"},
 	{"keyboard beside a wait for one in a session of its own", supervisor("sleep 1000; :", "start_new_session=True"), listens, wire.WantLine, "python3"},
 	{"keyboard beside a wait for one in a group of its own", supervisor("sleep 1000; :", "process_group=0"), listens, wire.WantLine, "python3"},
-	{"keyboard beside a wait for one who is at rest", supervisor("read x", "stdin=os.pipe()[0], start_new_session=True"), blocked, wire.WantLine, "python3"},
+	{"keyboard beside a wait for one that is at rest", supervisor("read x", "stdin=os.pipe()[0], start_new_session=True"), blocked, wire.WantLine, "python3"},
 	{"a reader that is stopped", python(`
 import os, signal, subprocess, time
 p = subprocess.Popen(["cat"])

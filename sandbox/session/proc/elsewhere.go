@@ -25,9 +25,9 @@ var scans = struct {
 	next    time.Time
 }{readers: make(map[uint64]int)}
 
-// elsewhere completes f for a group that is at rest and reads nothing: what it waits for may be
-// somebody who reads the terminal in another session, as the pinentry of a gpg-agent does. Who else
-// he waits for is not known, so that is no more than listening.
+// elsewhere completes f for a group that is at rest and reads nothing: it may wait for a process
+// that reads the terminal in another session, as the pinentry of a gpg-agent does. What else that
+// process waits for is not known, so the group counts as listening.
 func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
 	scans.Lock()
 	defer scans.Unlock()

@@ -60,7 +60,7 @@ func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error)
 type look struct {
 	self   credentials
 	polls  bool        // of the terminal being judged
-	relays bool        // somebody waits for the master of another terminal
+	relays bool        // a process waits for the master of another terminal
 	buf    [16384]byte // of the file being read
 }
 
@@ -84,8 +84,8 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		}
 		return f, err
 	}
-	// The same once more, the group's members too: one that was begun while they were listed is in
-	// nobody's list, and whoever began it may wait for it by now.
+	// The same once more, the group's members too: a process that was started while they were
+	// listed may be in no list, and its parent may wait for it by now.
 	at := time.Now()
 	if l.relays {
 		at = at.Add(settle)
@@ -273,7 +273,7 @@ func program(argv []string) string {
 	return filepath.Base(argv[0])
 }
 
-// passesOn reports whether a program reads the keyboard for somebody on another terminal that is
+// passesOn reports whether a program reads the keyboard for a process on another terminal that is
 // not below it.
 func passesOn(program string) bool {
 	switch program {
@@ -296,12 +296,12 @@ const ender = "timeout"
 // outcome is what one reading of a foreground group says.
 type outcome struct {
 	reader *thread // who reads the terminal, if anybody does; an untimed reader is preferred
-	busy   bool    // somebody else may go on without input
-	works  bool    // somebody does who does not read the terminal, or is about to
-	own    bool    // somebody does who reads it
-	// Somebody else waits in a timed futex, or somebody has a timer, and nobody is busy.
+	busy   bool    // another thread may go on without input
+	works  bool    // a thread does that does not read the terminal, or is about to
+	own    bool    // a thread does that reads it
+	// Another thread waits in a timed futex, or a process has a timer, and none is busy.
 	timers bool
-	denied error // somebody could not be looked at
+	denied error // a process could not be looked at
 	runs   uint64
 	print  string // equal in two readings if nobody has moved
 	naps   []nap  // of everybody who was looked at
@@ -413,8 +413,8 @@ func (l *look) judge(now layer) outcome {
 	return o
 }
 
-// awaited looks at what is below those who wait for a child, beyond the group: its end is what they
-// go on with. It returns who keeps them from being at rest, if anybody does.
+// awaited looks at the descendants, beyond the group, of processes that wait for a child and go on
+// when it ends. It returns the thread that keeps them from being at rest, if any.
 func (l *look) awaited(o *outcome, now layer, waiters []*process, print *[]byte) (company *thread) {
 	seen := map[int]bool{}
 	for _, p := range now.members {

@@ -76,8 +76,8 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 		tty: session.TTY{Master: master, Name: slave.Name(), Device: st.Rdev,
 			SessionPID: cmd.Process.Pid}}
 	slave.Close()
-	// A descriptor of its own that does not block: closing it ends the read, whoever may still hold
-	// the terminal.
+	// A descriptor of its own that does not block: closing it ends the read, even if a process
+	// still holds the terminal.
 	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
@@ -312,7 +312,7 @@ func searchAgain() {
 	scans.next = time.Time{}
 }
 
-// TestContainer has somebody in a container who reads a terminal that has the number of ours there.
+// TestContainer has a process in a container that reads a terminal with the number of ours there.
 func TestContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -514,8 +514,8 @@ func TestStartsProgram(t *testing.T) {
 	}
 }
 
-// TestStill holds that who sleeps is told to sleep, by whatever is looked at, until anything of it
-// runs or the terminal changes.
+// TestStill holds that a sleeping program is reported as asleep until any of its threads runs or
+// the terminal changes.
 func TestStill(t *testing.T) {
 	for _, test := range []struct {
 		name, script string
@@ -567,7 +567,7 @@ func TestStill(t *testing.T) {
 			}
 			for end := time.Now().Add(deadline); still(); runtime.Gosched() {
 				if time.Now().After(end) {
-					t.Fatal("it has run, and is told to sleep")
+					t.Fatal("it has run, and is reported asleep")
 				}
 			}
 		})
@@ -589,7 +589,7 @@ func TestStillBlocked(t *testing.T) {
 	x.typ("\n")
 	for end := time.Now().Add(deadline); f.Still(); runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatal("it has got a line, and is told to rest")
+			t.Fatal("it has got a line, and is reported at rest")
 		}
 	}
 }

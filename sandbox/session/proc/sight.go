@@ -23,8 +23,8 @@ func (s sight) equal(t sight) bool {
 	return s.group == t.group && s.modes == t.modes && s.print == t.print
 }
 
-// nap is what the kernel told of a thread's times. It tells the same for as long as the thread has
-// not run.
+// nap is what the kernel reports of a thread's times. It stays the same for as long as the thread
+// has not run.
 type nap struct {
 	task string // its directory
 	stat string // its schedstat
@@ -36,8 +36,8 @@ func (l *look) nap(s *sight, task string) {
 }
 
 // still returns a function that reports whether nobody whom s saw has run since, and the terminal
-// is as it was. It is nil where the kernel does not count. Whoever sleeps does the same as before,
-// and what he may have started would have made him run.
+// is as it was. It is nil where the kernel does not count. A sleeping thread does the same as
+// before, and starting a process would have made it run.
 func (s sight) still(tty session.TTY, pending bool) func() bool {
 	for _, n := range s.naps {
 		if n.stat == "" || strings.HasPrefix(n.stat, "0 ") {

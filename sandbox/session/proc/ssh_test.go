@@ -45,7 +45,7 @@ func TestSSH(t *testing.T) {
 	}
 }
 
-// sshServer lets in whoever knows the password, and gives each a terminal on which nothing happens.
+// sshServer accepts clients with the password, and gives each a terminal on which nothing happens.
 func sshServer(t *testing.T, password string) (addr string) {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)

@@ -130,8 +130,8 @@ func (l *look) alarmed(p *process) bool {
 	return false
 }
 
-// schedstat returns what the kernel tells of a thread's times (the line of schedstat), nothing if
-// that is not told. Anybody may read it.
+// schedstat returns the kernel's times of a thread (the line of schedstat), nothing if they are not
+// available. Any user may read it.
 func (l *look) schedstat(task string) string {
 	b, err := l.read(task + "/schedstat")
 	if err != nil {
@@ -141,7 +141,7 @@ func (l *look) schedstat(task string) string {
 }
 
 // parseSchedstat returns how long a thread has run, in nanoseconds, and how often it was given a
-// processor; 0 if that is not told.
+// processor; 0 if that is not known.
 func parseSchedstat(line string) (ran, runs uint64) {
 	if f := strings.Fields(line); len(f) == 3 {
 		ran, _ = strconv.ParseUint(f[0], 10, 64)

@@ -218,7 +218,7 @@ func exists(path string) bool {
 // follow returns the terminals whose masters p waits for by these descriptors, with the groups in
 // front of them, which are below p: sudo, script and python's pty.spawn pass the keyboard on to
 // them. There is an error if there is nobody on any. Where there is nobody on one of them, coming
-// says that somebody below p may be on the way to it: just begun, and on no terminal of its own.
+// says that a process below p may be on the way to it: just begun, and on no terminal of its own.
 func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, err error) {
 	l.as(p.pid)
 	for _, fd := range masters {
