@@ -192,8 +192,7 @@ func TestWaitForPattern(t *testing.T) {
 		first(result(t, c, "run", args{"command": "cd; touch go", "session": "other"})),
 		agent.EndedDone,
 	)
-	if r,
-		_ = result(
+	if r, _ = result(
 		t, c, "wait", args{"pattern": `listening on \d+\r\n`}); r.Ended != agent.EndedMatched ||
 		!strings.HasSuffix(r.Output, "listening on 80\n") {
 		t.Errorf("got %+v", r)

@@ -275,8 +275,7 @@ func TestLife(t *testing.T) {
 		t.Error(err)
 	}
 	var out strings.Builder
-	if _,
-		err := client.Exec(bounded(t),
+	if _, err := client.Exec(bounded(t),
 		agent.Cmd{Command: "ps -eo args | grep -E '[i]pykernel|[j]upyter'",
 			Stdout: &out}); err != nil ||
 		out.Len() > 0 {

@@ -384,8 +384,7 @@ func TestAttackMemory(t *testing.T) {
 	}
 	// Each process is smaller than the guest, which must not be the one that the kernel kills.
 	// The shell's own errors may come behind.
-	if out,
-		err := sh(
+	if out, err := sh(
 		t, c,
 		`for i in $(seq 100); do perl -e '$x = "a" x 3000000; sleep 3' & done 2>/dev/null; wait; echo over`); err != nil || !strings.Contains(out, "over") {
 		t.Errorf("many small programs: got %q, error %v", out, err)

@@ -358,8 +358,7 @@ func TestPullProgress(t *testing.T) {
 	if err != nil || strings.Join(lines, "|") != strings.Join(want, "|") {
 		t.Errorf("got %q, error %v; want %q", lines, err, want)
 	}
-	if _,
-		err := pull(
+	if _, err := pull(
 		`{"errorDetail":{"message":"manifest unknown"},"error":"manifest unknown"}`); !errors.Is(
 		err, sandbox.ErrNoImage) || !strings.Contains(err.Error(), "manifest unknown") {
 		t.Errorf("got error %v, want %v with what the registry said", err, sandbox.ErrNoImage)

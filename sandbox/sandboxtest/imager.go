@@ -24,8 +24,7 @@ func (s Suite) testFork(t *testing.T) {
 	inst := s.boot(t, b)
 	client := s.dial(t, b, inst)
 	pwd, _ := run(t, client, "pwd")
-	if out,
-		code := run(
+	if out, code := run(
 		t, client,
 		"mkdir -p /kept && echo data >/kept/file && chmod 4750 /kept/file && ln -s file "+
 			"/kept/link && (sleep 1000 >/dev/null 2>&1 & :)"); code != 0 {
@@ -42,8 +41,7 @@ func (s Suite) testFork(t *testing.T) {
 		t.Fatalf("Boot of a fork: %v", err)
 	}
 	forked := s.dial(t, b, fork)
-	if out,
-		code := run(
+	if out, code := run(
 		t, forked,
 		"cat /kept/link; ls -ln /kept/file /kept/link | cut -c1-10; ps 2>/dev/null | grep -c "+
 			"'[s]leep 1000'; pwd"); code != 0 ||

@@ -16,8 +16,7 @@ func (s Suite) testLifecycle(t *testing.T) {
 	}
 	inst := s.boot(t, b)
 	client := s.dial(t, b, inst)
-	if out,
-		code := run(
+	if out, code := run(
 		t, client, "echo kept >kept && (sleep 1000 >/dev/null 2>&1 & echo $!)"); code != 0 {
 		t.Fatalf("write a file: %s", out)
 	}

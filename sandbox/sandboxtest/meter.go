@@ -18,8 +18,7 @@ func (s Suite) testMeter(t *testing.T) {
 	inst := s.boot(t, b)
 	const size = 1 << 20
 	client := s.dial(t, b, inst)
-	if out,
-		code := run(t, client,
+	if out, code := run(t, client,
 		"dd if=/dev/zero of=/big bs=1024 count=1024 2>/dev/null && sync"); code != 0 {
 		t.Fatalf("write a file: %s", out)
 	}

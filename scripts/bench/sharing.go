@@ -86,8 +86,7 @@ func readUntil(c io.Closer, out io.Reader, texts ...string) error {
 
 // joinTime: on a live connection, from asking for the terminal to its first whole frame.
 func joinTime(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
-	if _,
-		err := sh.Run(
+	if _, err := sh.Run(
 		ctx,
 		`clear; for i in $(seq 40); do echo "line-$i-of-what-was-there-before"; done; echo the"-last-"line`); err != nil {
 		return nil, err
