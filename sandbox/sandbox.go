@@ -97,7 +97,7 @@ const (
 type Entrypoint string
 
 const (
-	// Runs as the session "entrypoint" unless it is just a shell.
+	// EntrypointSession runs it as the session "entrypoint", unless it is only a shell.
 	EntrypointSession Entrypoint = ""
 	EntrypointOff     Entrypoint = "off" // does not run
 )

@@ -37,7 +37,7 @@ func TestFrozenOr(t *testing.T) {
 	cancel(frozen)
 	for _, tt := range []struct {
 		name      string
-		ctx       context.Context
+		ctx       context.Context //nolint:containedctx // of a case
 		err, want error
 	}{
 		{"paused, with an error", paused, other, frozen},

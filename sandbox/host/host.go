@@ -177,7 +177,7 @@ func checkSpec(spec sandbox.Spec) error {
 		return fmt.Errorf("prompt %q: %w", h.Prompt, err)
 	}
 	if h.Accept != "" && !strings.HasPrefix(h.Accept, "SHA256:") {
-		return fmt.Errorf("fingerprint %q: must begin with SHA256:", h.Accept)
+		return fmt.Errorf("fingerprint %q must begin with %q", h.Accept, "SHA256:")
 	}
 	return nil
 }
