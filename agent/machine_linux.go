@@ -125,7 +125,8 @@ func (o Options) check() error {
 		return wire.Errorf(wire.CodeUsage, "prompt %q: %v", o.Host.Prompt, err)
 	}
 	if o.Host.Accept != "" && !strings.HasPrefix(o.Host.Accept, "SHA256:") {
-		return wire.Errorf(wire.CodeUsage, "fingerprint %q must begin with %q", o.Host.Accept, "SHA256:")
+		return wire.Errorf(wire.CodeUsage, "fingerprint %q must begin with %q", o.Host.Accept,
+			"SHA256:")
 	}
 	for _, file := range o.KnownHosts {
 		if _, err := os.Stat(file); err != nil {
