@@ -210,14 +210,14 @@ func (d *dialer) gateway(ctx context.Context, uri string) (*Client, error) {
 		}
 	}
 	name, session := d.target.user, wire.DefaultSession
-	if name != wire.Lobby {
+	if name != wire.ControlHost {
 		t, err := wire.ParseTarget(name)
 		if err != nil {
 			return nil, err
 		}
 		name, session = t.Sandbox, t.Session
 	}
-	if d.options.Create && name != wire.Lobby {
+	if d.options.Create && name != wire.ControlHost {
 		if err := d.create(ctx, name); err != nil {
 			return nil, err
 		}
@@ -234,8 +234,11 @@ func (d *dialer) gateway(ctx context.Context, uri string) (*Client, error) {
 
 // create creates the sandbox through the control host, unless it exists.
 func (d *dialer) create(ctx context.Context, name string) error {
-	control := newClient(wire.Lobby, "")
-	control.dial = func(ctx context.Context) (*link, error) { return d.login(ctx, wire.Lobby) }
+	control := newClient(wire.ControlHost, "")
+	control.dial = func(ctx context.Context) (
+		*link, error) {
+		return d.login(ctx, wire.ControlHost)
+	}
 	defer control.Close()
 	var stdout, stderr bytes.Buffer
 	exit, err := control.Exec(

@@ -68,7 +68,7 @@ func DialGateway(ctx context.Context, uri string, o Options) (*Gateway, error) {
 	}
 	o.Kind, o.Create = KindGateway, false
 	d := &dialer{target: t, options: o, passwords: newPasswords(o.Host.Password)}
-	d.target.user = wire.Lobby
+	d.target.user = wire.ControlHost
 	control, err := d.gateway(ctx, uri)
 	if err != nil {
 		return nil, public(err)

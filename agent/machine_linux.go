@@ -62,7 +62,7 @@ type machine struct {
 func (d *dialer) host(ctx context.Context) (*Client, error) {
 	s, o, t := d.first, d.options, d.target
 	switch {
-	case o.Create, t.user == wire.Lobby && o.Kind != KindHost:
+	case o.Create, t.user == wire.ControlHost && o.Kind != KindHost:
 		return nil, notGateway(s)
 	case t.path != "":
 		return nil, &Error{

@@ -52,7 +52,7 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 				return err
 			}
 		}
-		control, err := c.dial(cmd.Context(), wire.Lobby, startsDaemon(cmd))
+		control, err := c.dial(cmd.Context(), wire.ControlHost, startsDaemon(cmd))
 		if err != nil {
 			return err
 		}

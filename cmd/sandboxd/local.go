@@ -37,7 +37,7 @@ func (e endpoint) gateway() command.Gateway {
 
 // control runs one command on the control host.
 func (c *cli) control(ctx context.Context, out, said io.Writer, words ...string) error {
-	control, err := c.dial(ctx, wire.Lobby, false)
+	control, err := c.dial(ctx, wire.ControlHost, false)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ Host %[1]s
 	StrictHostKeyChecking yes
 	IdentityFile "%[6]s"
 	Ciphers ^aes128-gcm@openssh.com
-`, sshConfigName, g.Host, g.Port, wire.Lobby, g.KnownHosts, g.Identity)
+`, sshConfigName, g.Host, g.Port, wire.ControlHost, g.KnownHosts, g.Identity)
 }
 
 func writeSSHConfig(e endpoint, block string, yes bool) error {

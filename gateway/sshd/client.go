@@ -66,10 +66,11 @@ func (h *tracker) newClient(conn *sshconn.Conn, n *conn, end context.CancelCause
 	c.grant = c.login.grant
 	c.log = c.log.With("principal", c.grant.Name)
 	c.target, c.wrong = wire.ParseTarget(conn.User())
-	c.control = c.wrong == nil && c.target.Sandbox == wire.Lobby
-	if c.control && c.target != (wire.Target{Sandbox: wire.Lobby, Session: wire.DefaultSession}) {
+	c.control = c.wrong == nil && c.target.Sandbox == wire.ControlHost
+	if c.control && c.target != (wire.Target{Sandbox: wire.ControlHost,
+		Session: wire.DefaultSession}) {
 		c.wrong = wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s",
-			wire.Lobby)
+			wire.ControlHost)
 	}
 	return c
 }

@@ -388,7 +388,7 @@ func TestSecurityKeys(t *testing.T) {
 			k := *tt.key
 			k.flags = tt.flags
 			c, err := ssh.Dial("tcp", w.addr,
-				&ssh.ClientConfig{User: wire.Lobby, Auth: []ssh.AuthMethod{ssh.PublicKeys(&k)},
+				&ssh.ClientConfig{User: wire.ControlHost, Auth: []ssh.AuthMethod{ssh.PublicKeys(&k)},
 					HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: time.Minute})
 			if err == nil {
 				defer c.Close()

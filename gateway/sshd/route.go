@@ -40,13 +40,13 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 	watch := g.Rights == wire.RightWatch
 	terminal := a.pty != nil
 	switch {
-	case t.Sandbox == wire.Lobby && a.kind == wire.RequestSubsystem:
+	case t.Sandbox == wire.ControlHost && a.kind == wire.RequestSubsystem:
 		return refuse, wire.Errorf(wire.CodeUsage,
 			"the control host has no subsystems; use the name of a sandbox as the user")
-	case t.Sandbox == wire.Lobby && t.Session != wire.DefaultSession:
+	case t.Sandbox == wire.ControlHost && t.Session != wire.DefaultSession:
 		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s",
-			wire.Lobby)
-	case t.Sandbox == wire.Lobby:
+			wire.ControlHost)
+	case t.Sandbox == wire.ControlHost:
 		return controlHost, nil
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SessionSubsystem:
 		return stream, nil

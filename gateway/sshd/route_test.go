@@ -127,7 +127,7 @@ func FuzzDecide(f *testing.F) {
 			t.Errorf("a watcher gets %v", to)
 		case !pty && (to == join || to == raw || to == fresh || to == own):
 			t.Errorf("%v without a terminal", to)
-		case (to == controlHost) != (target.Sandbox == wire.Lobby) && to != refuse:
+		case (to == controlHost) != (target.Sandbox == wire.ControlHost) && to != refuse:
 			t.Errorf("%v at %s", to, target)
 		case strings.HasSuffix(arg, "@sandboxd") && kind == wire.RequestSubsystem && to == relayed:
 			t.Errorf("subsystem %q is relayed", arg)

@@ -9,18 +9,18 @@ import (
 const (
 	DefaultSession = "main"     // session of a target that names none
 	NewSession     = "new"      // reserved: starts a new session with a generated name
-	Lobby          = "sandboxd" // reserved user name of the control host, which runs commands
+	ControlHost    = "sandboxd" // reserved user name of the control host, which runs commands
 )
 
 // maxLabel is the maximal length of a DNS label (RFC 1035, section 2.3.4).
 const maxLabel = 63
 
 var reserved = map[string]bool{
-	Lobby:      true,
-	"root":     true,
-	"admin":    true,
-	"git":      true,
-	NewSession: true,
+	ControlHost: true,
+	"root":      true,
+	"admin":     true,
+	"git":       true,
+	NewSession:  true,
 }
 
 // Reserved reports whether name is reserved and cannot name a sandbox.

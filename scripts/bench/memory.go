@@ -24,13 +24,13 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	size := float64(info.Size()) / 1e6
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH,
+	control, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH,
 		agent.Options{State: b.daemon.State})
 	if err != nil {
 		return nil, err
 	}
-	defer lobby.Close()
-	if exit, err := lobby.Exec(ctx, agent.Cmd{Command: "new --if-missing idle"}); err != nil ||
+	defer control.Close()
+	if exit, err := control.Exec(ctx, agent.Cmd{Command: "new --if-missing idle"}); err != nil ||
 		exit.Code != 0 {
 		return nil, fmt.Errorf("new idle: exit %d, %w", exit.Code, err)
 	}
@@ -58,13 +58,13 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 // initPID is the host's number of a sandbox's PID 1.
 func (b *bench) initPID(ctx context.Context, name string) (int, error) {
 	var out bytes.Buffer
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH,
+	control, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH,
 		agent.Options{State: b.daemon.State})
 	if err != nil {
 		return 0, err
 	}
-	defer lobby.Close()
-	if _, err := lobby.Exec(ctx, agent.Cmd{Command: "describe --json " + name,
+	defer control.Close()
+	if _, err := control.Exec(ctx, agent.Cmd{Command: "describe --json " + name,
 		Stdout: &out}); err != nil {
 		return 0, err
 	}

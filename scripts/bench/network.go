@@ -48,25 +48,25 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 	}
 	addr := at.IPAddress.String()
 
-	lobby, err := b.lobby(ctx, b.daemon)
+	control, err := b.control(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
-	defer lobby.Close()
+	defer control.Close()
 	const name = "network"
-	if _, err := lobby.command(ctx, "new --network filtered=tun --allow "+addr+" "+
+	if _, err := control.command(ctx, "new --network filtered=tun --allow "+addr+" "+
 		name); err != nil {
 		return nil, err
 	}
 	defer func() {
-		_, left := lobby.command(context.WithoutCancel(ctx), "rm "+name)
+		_, left := control.command(context.WithoutCancel(ctx), "rm "+name)
 		err = errors.Join(err, left)
 	}()
 	if err := b.putProgram(name, program); err != nil {
 		return nil, err
 	}
 	ours := func(what string) (string, error) {
-		return lobby.command(ctx, "exec "+name+" /tmp/stream "+what+" "+addr)
+		return control.command(ctx, "exec "+name+" /tmp/stream "+what+" "+addr)
 	}
 	theirs := func(what string) (string, error) {
 		out, err := exec.CommandContext(ctx, "docker", "exec", peer, "/stream", what, addr).Output()

@@ -20,15 +20,15 @@ import (
 // mark is the label of this program's own containers.
 var mark = map[string]string{"sandboxd.bench": "1"}
 
-// lobby is a connection to a daemon's control host, to run commands on.
-type lobby struct{ *agent.Client }
+// control is a connection to a daemon's control host, to run commands on.
+type control struct{ *agent.Client }
 
-func (b *bench) lobby(ctx context.Context, at *daemon.Daemon) (lobby, error) {
+func (b *bench) control(ctx context.Context, at *daemon.Daemon) (control, error) {
 	c, err := agent.Dial(ctx, "ssh://sandboxd@"+at.SSH, agent.Options{State: at.State})
-	return lobby{c}, err
+	return control{c}, err
 }
 
-func (l lobby) command(ctx context.Context, line string) (string, error) {
+func (l control) command(ctx context.Context, line string) (string, error) {
 	var out, said bytes.Buffer
 	exit, err := l.Exec(ctx, agent.Cmd{Command: line, Stdout: &out, Stderr: &said})
 	if err == nil && exit.Code != 0 {
@@ -38,7 +38,7 @@ func (l lobby) command(ctx context.Context, line string) (string, error) {
 }
 
 // poolFull waits until the pool has both its sandboxes.
-func (l lobby) poolFull(ctx context.Context) error {
+func (l control) poolFull(ctx context.Context) error {
 	for {
 		pool, err := l.command(ctx, "pool --json")
 		if err != nil || strings.Contains(pool, `"ready":2`) {
@@ -60,7 +60,7 @@ func claim(ctx context.Context, b *bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, own.End(ctx)) }()
-	l, err := b.lobby(ctx, own)
+	l, err := b.control(ctx, own)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ const atOnce = 50
 
 // fifty: as many programs at once, each of which wants a sandbox, against as many of docker's own.
 func fifty(ctx context.Context, b *bench) ([]row, error) {
-	l, err := b.lobby(ctx, b.daemon)
+	l, err := b.control(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}

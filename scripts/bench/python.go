@@ -28,7 +28,7 @@ const plot = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2]); plt.show()"
 // pythonCalls: code in a kernel of a sandbox, through the gateway, against a Jupyter server of the
 // same image in a plain container, by a unix socket of this machine.
 func pythonCalls(ctx context.Context, b *bench) ([]row, error) {
-	l, err := b.lobby(ctx, b.daemon)
+	l, err := b.control(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}

@@ -20,13 +20,13 @@ import (
 
 // boot: docker's own create and start, against a sandbox until its first command is done.
 func boot(ctx context.Context, b *bench) ([]row, error) {
-	lobby, err := b.lobby(ctx, b.daemon)
+	control, err := b.control(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
-	defer lobby.Close()
+	defer control.Close()
 	command := func(line string) error {
-		_, err := lobby.command(ctx, line)
+		_, err := control.command(ctx, line)
 		return err
 	}
 	var ours, peer []float64
@@ -110,7 +110,7 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In turns of ten: docker exec leaves caches and processor cold for whoever comes next, and it
+	// In turns of ten: docker exec leaves caches and processor cold for the next call, and it
 	// would always be us.
 	docker, err := inTurns(ctx, 100, 10, on(gw),
 		func() error { return b.dockerExec(ctx, c.ID, "true") })

@@ -11,7 +11,7 @@ import (
 // runCode: what run_code of E2B's code interpreter asks for, without what the SDK itself takes,
 // against a Jupyter server of the same image in a plain container.
 func runCode(ctx context.Context, b *bench) ([]row, error) {
-	d, err := b.door(b.daemon)
+	d, err := b.api(b.daemon)
 	if err != nil {
 		return nil, err
 	}

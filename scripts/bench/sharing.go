@@ -112,7 +112,7 @@ func joinTime(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
 }
 
 // personEcho: a person's key to the screen at the ssh program, drawn by our renderer, and at
-// OpenSSH's server. Once at the pace of somebody who types fast, which is what a person sees, and
+// OpenSSH's server. Once at the pace of a fast typist, which is what a person sees, and
 // once each key as soon as the one before is there: what is drawn at most thirty times a second
 // shows.
 func personEcho(ctx context.Context, b *bench) ([]row, error) {

@@ -23,16 +23,16 @@ import (
 	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
-// door is the HTTP door of a daemon, with its user's token.
-type door struct{ url, token string }
+// api is the HTTP API of a daemon, with its user's token.
+type api struct{ url, token string }
 
-func (b *bench) door(at *daemon.Daemon) (*door, error) {
+func (b *bench) api(at *daemon.Daemon) (*api, error) {
 	token, err := os.ReadFile(at.TokenFile)
-	return &door{at.HTTP, strings.TrimSpace(string(token))}, err
+	return &api{at.HTTP, strings.TrimSpace(string(token))}, err
 }
 
 // ask has a request answered; an answer that is an error is one.
-func (d *door) ask(ctx context.Context, method, path string, body []byte, header ...string) ([]byte,
+func (d *api) ask(ctx context.Context, method, path string, body []byte, header ...string) ([]byte,
 	error) {
 	r, err := http.NewRequestWithContext(ctx, method, d.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -63,12 +63,12 @@ func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, own.End(ctx)) }()
-	l, err := b.lobby(ctx, own)
+	l, err := b.control(ctx, own)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Close()
-	d, err := b.door(own)
+	d, err := b.api(own)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
 }
 
 // e2bInside: a command, and a small file written and read.
-func (b *bench) e2bInside(ctx context.Context, d *door) ([]row, error) {
+func (b *bench) e2bInside(ctx context.Context, d *api) ([]row, error) {
 	text, err := d.ask(ctx, http.MethodPost, "/e2b/v2/sandboxes",
 		[]byte(`{"templateID":"base","timeout":300}`))
 	if err != nil {
@@ -221,7 +221,7 @@ func tarOf(name string, content []byte) ([]byte, error) {
 // agentRun: Python by one call, with a sandbox of its own that stood ready, against a container
 // that docker makes for it.
 func agentRun(ctx context.Context, b *bench) ([]row, error) {
-	d, err := b.door(b.daemon)
+	d, err := b.api(b.daemon)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func agentRun(ctx context.Context, b *bench) ([]row, error) {
 		if !bytes.Contains(said, []byte(`"output":"1\n"`)) {
 			return nil, fmt.Errorf("print(1) ended otherwise: %s", said)
 		}
-		alone, err := b.dockerRun(ctx, "python3", "-c", "print(1)") // meanwhile others stand ready
+		alone, err := b.dockerRun(ctx, "python3", "-c", "print(1)") // meanwhile others are pooled
 		if err != nil {
 			return nil, err
 		}

@@ -117,7 +117,7 @@ func startMachine(ctx context.Context, dir string, private bool) (_ *machine, er
 
 // end stops it. Processes of a machine that is not private stay.
 func (m *machine) end() {
-	// Unshare heeds no other signal while a machine of its own processes runs.
+	// Unshare obeys no other signal while a machine of its own processes runs.
 	_ = m.cmd.Process.Kill()
 	_ = m.cmd.Wait() // by the signal
 }

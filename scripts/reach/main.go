@@ -115,7 +115,7 @@ func run(ctx context.Context, bin string) (table string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { // a snapshot stays until somebody removes it
+	defer func() { // a snapshot stays until it is removed
 		if out, rerr := exec.CommandContext(context.WithoutCancel(ctx), "docker", "rmi",
 			image).CombinedOutput(); rerr != nil {
 			err = errors.Join(err, fmt.Errorf("docker rmi: %w: %s", rerr, out))

@@ -13,7 +13,7 @@ import (
 // program asks questions. A visit plays open, then again as often as it says, then end.
 type program struct {
 	name    string
-	listens bool // waits beside timed company: its callers are told attention
+	listens bool // waits beside timed company: its callers get attention
 	slow    bool // gets a fifth of the questions
 	setUp   string
 	open    []step
@@ -179,7 +179,7 @@ func installAskers(ctx context.Context, w *world, chosen []program) error {
 			continue
 		}
 		if err := w.exec(ctx, p.setUp); err != nil {
-			return fmt.Errorf("set-up of %s: %w", p.name, err)
+			return fmt.Errorf("setup of %s: %w", p.name, err)
 		}
 	}
 	return nil

@@ -19,19 +19,19 @@ const goal = 3
 
 // asked is what became of one program's questions.
 type asked struct {
-	Program string         `json:"program"`
-	Listens bool           `json:"listens"`
-	Told    map[string]int `json:"told"` // the word with which calls ended at a question
-	Sample  sample         `json:"latency"`
-	Wrong   []string       `json:"wrong,omitempty"`
-	waited  []float64      // latencies of those told as waiting
-	noticed []float64      // and as attention
+	Program  string         `json:"program"`
+	Listens  bool           `json:"listens"`
+	Reported map[string]int `json:"reported"` // the word with which calls ended at a question
+	Sample   sample         `json:"latency"`
+	Wrong    []string       `json:"wrong,omitempty"`
+	waited   []float64      // latencies of those reported as waiting
+	noticed  []float64      // and as attention
 }
 
 type askResults struct {
 	Programs []*asked `json:"programs"`
-	Waits    sample   `json:"waits"`    // told as waiting
-	Late     sample   `json:"late"`     // of programs that wait untimed, told as attention
+	Waits    sample   `json:"waits"`    // reported as waiting
+	Late     sample   `json:"late"`     // of programs that wait untimed, reported as attention
 	Listens  sample   `json:"listens"`  // of programs that listen
 	Wrong    int      `json:"wrong"`    // questions, answers and ends that were not as they must be
 	GoalMS   float64  `json:"goal_ms"`  // of the 99th percentile of waits
@@ -69,7 +69,7 @@ func asks(ctx context.Context, w *world, o options) (any, error) {
 	a := &asker{sh: sh}
 	counts := make([]*asked, len(chosen))
 	for i, p := range chosen {
-		counts[i] = &asked{Program: p.name, Listens: p.listens, Told: make(map[string]int)}
+		counts[i] = &asked{Program: p.name, Listens: p.listens, Reported: make(map[string]int)}
 	}
 	for more := true; more; {
 		more = false
@@ -130,9 +130,9 @@ func (r *askResults) print() {
 	for _, p := range r.Programs {
 		line(p.Program, len(p.waited), len(p.noticed), p.Sample, len(p.Wrong))
 	}
-	line("all that were told as waiting", r.Waits.N, 0, r.Waits, r.Wrong)
-	line("waits untimed, told as attention", 0, r.Late.N, r.Late, 0)
-	line("listens, told as attention", 0, r.Listens.N, r.Listens, 0)
+	line("all that were reported as waiting", r.Waits.N, 0, r.Waits, r.Wrong)
+	line("waits untimed, reported as attention", 0, r.Late.N, r.Late, 0)
+	line("listens, reported as attention", 0, r.Listens.N, r.Listens, 0)
 	_ = t.Flush() // to a terminal or a log
 	verdict := "reached"
 	if !r.Reached {
@@ -218,7 +218,7 @@ func (a *asker) play(ctx context.Context, s step, k int) error {
 	if !ok {
 		return fmt.Errorf("%s: %q was not printed: %s", what, question, said(res))
 	}
-	a.got.Told[string(res.Ended)]++
+	a.got.Reported[string(res.Ended)]++
 	late := float64(at.Sub(asked).Microseconds()) / 1000
 	if res.Ended == agent.EndedWaiting {
 		a.got.waited = append(a.got.waited, late)

@@ -132,7 +132,7 @@ func explode(ctx context.Context, w *world, o options) (any, error) {
 	fmt.Printf("%.0f s each; the neighbour runs true again and again\n\n", o.bomb.Seconds())
 	fmt.Println(
 		"| bomb | neighbour, median | p99 | machine: memory | processes | terminals | " +
-			"descriptors | container log | daemon | cleared after | told as |")
+			"descriptors | container log | daemon | cleared after | reported as |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, r := range rows {
 		fmt.Printf(

@@ -118,19 +118,19 @@ func slope(looks []look, of func(look) float64) float64 {
 // churnOnce works for a while and removes all that it made. It returns how many sandboxes came and
 // went.
 func (w *world) churnOnce(ctx context.Context, n int) (cycles int, err error) {
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH,
+	control, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH,
 		agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
 	if err != nil {
 		return 0, err
 	}
-	defer lobby.Close()
+	defer control.Close()
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	over := time.Now().Add(churnFor)
 	for i := range churners {
 		all.Go(func() {
 			for k := 0; time.Now().Before(over) && ctx.Err() == nil; k++ {
-				failed := w.life(ctx, lobby, fmt.Sprintf("c%d-%d-%d", n, i, k), k)
+				failed := w.life(ctx, control, fmt.Sprintf("c%d-%d-%d", n, i, k), k)
 				mu.Lock()
 				cycles++
 				err = errors.Join(err, failed)
@@ -146,7 +146,7 @@ func (w *world) churnOnce(ctx context.Context, n int) (cycles int, err error) {
 }
 
 // life is that of one sandbox.
-func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k int) error {
+func (w *world) life(ctx context.Context, control *agent.Client, name string, k int) error {
 	lines := []string{
 		"new --image " + churnImage + " --memory 64m --network none " + name,
 		"run -n " + name + " -- seq 1 2000",
@@ -160,7 +160,7 @@ func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k in
 	case 2:
 		lines = append(lines, "stop "+name, "run -n "+name+" -- true")
 	case 3:
-		lines = append(lines, "", "run -n "+name+" -- true") // killed behind the daemon's back
+		lines = append(lines, "", "run -n "+name+" -- true") // killed outside the daemon
 	}
 	for i, line := range append(lines, "rm "+name) {
 		if line == "" {
@@ -169,14 +169,14 @@ func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k in
 			}
 			continue
 		}
-		err := command(ctx, lobby, line)
+		err := command(ctx, control, line)
 		// A call that is under way when it is killed returns that.
 		for tries := 0; err != nil && i > 0 && i-1 < len(lines) && lines[i-1] == "" &&
 			tries < 50; tries++ {
 			if err := daemon.Pause(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
-			err = command(ctx, lobby, line)
+			err = command(ctx, control, line)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", line, err)
@@ -186,9 +186,9 @@ func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k in
 }
 
 // command runs one of the table, which has to succeed.
-func command(ctx context.Context, lobby *agent.Client, line string) error {
+func command(ctx context.Context, control *agent.Client, line string) error {
 	var out bytes.Buffer
-	exit, err := lobby.Exec(ctx, agent.Cmd{Command: line, Stdout: &out, Stderr: &out})
+	exit, err := control.Exec(ctx, agent.Cmd{Command: line, Stdout: &out, Stderr: &out})
 	if err == nil && exit.Code != 0 {
 		err = fmt.Errorf("exit %d: %s", exit.Code, strings.TrimSpace(out.String()))
 	}

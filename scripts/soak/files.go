@@ -25,15 +25,15 @@ const filesGrowth = 50
 
 // transfer is a file that went through the daemon.
 type transfer struct {
-	Door string  `json:"door"`
-	Way  string  `json:"way"`
-	Rate float64 `json:"mib_per_s"`
+	Server string  `json:"server"`
+	Way    string  `json:"way"`
+	Rate   float64 `json:"mib_per_s"`
 	// Its most resident memory while it went, beyond what it had before.
 	Growth float64 `json:"daemon_mib"`
 	Whole  bool    `json:"checksum_equal"`
 }
 
-// moveFiles sends a large file in and out by each door for files, and looks at what the daemon
+// moveFiles sends a large file in and out by each server for files, and measures what the daemon
 // keeps of it in memory.
 func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 	local, back := filepath.Join(w.dir, "up"), filepath.Join(w.dir, "down")
@@ -41,7 +41,7 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	door, err := w.httpDoor(ctx)
+	server, err := w.httpServer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -50,11 +50,11 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 		"| %d MiB | MiB/s | daemon's memory, MiB more | checksum |\n| --- | --- | --- | --- |\n",
 		o.mib)
 	for _, step := range []struct {
-		door, way string
-		move      func() error
+		server, way string
+		move        func() error
 	}{
-		{"HTTP", "in", func() error { return door.up(ctx, local, "/tmp/http") }},
-		{"HTTP", "out", func() error { return door.down(ctx, "/tmp/http", back) }},
+		{"HTTP", "in", func() error { return server.up(ctx, local, "/tmp/http") }},
+		{"HTTP", "out", func() error { return server.down(ctx, "/tmp/http", back) }},
 		{"sftp", "in", func() error { return w.sftp(ctx, "put "+local+" /tmp/sftp") }},
 		{"sftp", "out", func() error { return w.sftp(ctx, "get /tmp/sftp "+back) }},
 	} {
@@ -64,7 +64,7 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 		}
 		began := time.Now()
 		if err := step.move(); err != nil {
-			return rows, fmt.Errorf("%s %s: %w", step.door, step.way, err)
+			return rows, fmt.Errorf("%s %s: %w", step.server, step.way, err)
 		}
 		took := time.Since(began)
 		peak, err := w.memory("VmHWM")
@@ -73,17 +73,17 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 		}
 		got := ""
 		if step.way == "in" {
-			got, err = w.sumInside(ctx, "/tmp/"+strings.ToLower(step.door))
+			got, err = w.sumInside(ctx, "/tmp/"+strings.ToLower(step.server))
 		} else {
 			got, err = sumOf(back)
 		}
 		if err != nil {
 			return rows, err
 		}
-		row := transfer{step.door, step.way, float64(o.mib) / took.Seconds(), peak - before,
+		row := transfer{step.server, step.way, float64(o.mib) / took.Seconds(), peak - before,
 			got == sum}
 		rows = append(rows, row)
-		fmt.Printf("| %s %s | %.0f | %.0f | %s |\n", row.Door, row.Way, row.Rate, row.Growth,
+		fmt.Printf("| %s %s | %.0f | %.0f | %s |\n", row.Server, row.Way, row.Rate, row.Growth,
 			map[bool]string{true: "equal", false: "**other**"}[row.Whole])
 	}
 	for _, row := range rows {
@@ -91,7 +91,7 @@ func moveFiles(ctx context.Context, w *world, o options) (any, error) {
 			return rows,
 				fmt.Errorf(
 					"%s %s: checksum equal: %v; the daemon's memory grew by %.0f MiB, less than "+
-						"%d are wanted", row.Door, row.Way, row.Whole, row.Growth, filesGrowth)
+						"%d are wanted", row.Server, row.Way, row.Whole, row.Growth, filesGrowth)
 		}
 	}
 	return rows, nil
@@ -167,10 +167,10 @@ func (w *world) resetPeak() (float64, error) {
 	return w.memory("VmRSS")
 }
 
-// httpDoor is the door for files by HTTP: E2B's, on the sandbox.
-type httpDoor struct{ url, access string }
+// httpServer is the server for files by HTTP: E2B's, on the sandbox.
+type httpServer struct{ url, access string }
 
-func (w *world) httpDoor(ctx context.Context) (*httpDoor, error) {
+func (w *world) httpServer(ctx context.Context) (*httpServer, error) {
 	token, err := os.ReadFile(w.daemon.TokenFile)
 	if err != nil {
 		return nil, err
@@ -190,10 +190,10 @@ func (w *world) httpDoor(ctx context.Context) (*httpDoor, error) {
 		Access string `json:"envdAccessToken"`
 	}
 	err = json.Unmarshal(out.Bytes(), &made)
-	return &httpDoor{w.daemon.HTTP + "/e2b/files?path=", made.Access}, err
+	return &httpServer{w.daemon.HTTP + "/e2b/files?path=", made.Access}, err
 }
 
-func (d *httpDoor) up(ctx context.Context, from, to string) error {
+func (d *httpServer) up(ctx context.Context, from, to string) error {
 	f, err := os.Open(from)
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (d *httpDoor) up(ctx context.Context, from, to string) error {
 	return d.do(ctx, http.MethodPost, to, f, io.Discard)
 }
 
-func (d *httpDoor) down(ctx context.Context, from, to string) error {
+func (d *httpServer) down(ctx context.Context, from, to string) error {
 	f, err := os.Create(to)
 	if err != nil {
 		return err
@@ -210,7 +210,8 @@ func (d *httpDoor) down(ctx context.Context, from, to string) error {
 	return errors.Join(d.do(ctx, http.MethodGet, from, nil, f), f.Close())
 }
 
-func (d *httpDoor) do(ctx context.Context, method, path string, in io.Reader, out io.Writer) error {
+func (d *httpServer) do(ctx context.Context, method, path string, in io.Reader,
+	out io.Writer) error {
 	r, err := http.NewRequestWithContext(ctx, method, d.url+path, in)
 	if err != nil {
 		return err

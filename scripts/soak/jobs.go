@@ -11,7 +11,7 @@ type job struct {
 	command string
 	// most is for how long it runs: what is not done by then is interrupted. 0 is until it is done.
 	most    time.Duration
-	listens bool // it reads the keyboard beside its work: attention is what it may be told as
+	listens bool // it reads the keyboard beside its work: it may be reported as attention
 	fails   bool // its exit status says nothing
 }
 

@@ -24,7 +24,7 @@ type loadResults struct {
 	Commands map[string]int `json:"commands"` // how often each came to its end
 	// Of those, with another exit status than 0 where that is wanted.
 	Failed  map[string]int `json:"failed"`
-	States  map[string]int `json:"states"`  // told, by what they were
+	States  map[string]int `json:"states"`  // reported, by what they were
 	Wrong   []sighting     `json:"wrong"`   // waiting, where nobody asks
 	Notices []sighting     `json:"notices"` // attention likely, and opaque
 	Odd     []string       `json:"odd"`     // calls that ended as they should not
@@ -218,7 +218,8 @@ func (r *loadResults) print() {
 	for _, n := range r.States {
 		told += n
 	}
-	fmt.Printf("%.1f minutes, %d sessions, %d commands of %d kinds, %d states told\n\n", r.Minutes,
+	fmt.Printf("%.1f minutes, %d sessions, %d commands of %d kinds, %d states reported\n\n",
+		r.Minutes,
 		r.Sessions, commands, len(r.Commands), told)
 	list := func(title string, counts map[string]int) {
 		fmt.Printf("%s: ", title)

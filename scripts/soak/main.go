@@ -1,7 +1,7 @@
 // Command soak shows at length what tests show once: that a session which says waiting is right,
 // and soon.
 //
-//	soak asks   at least 1,000 questions of many programs, each answered: what the caller was told, and how late
+//	soak asks   at least 1,000 questions of many programs, each answered: what the caller got, and how late
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
 //	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses

@@ -132,8 +132,8 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		names[i] = fmt.Sprintf("m%d", i)
 	}
 	began := time.Now()
-	boots, err := w.each(ctx, names, func(lobby *agent.Client, name string) error {
-		return command(ctx, lobby, "new --image "+manyImage+" --network "+network+" "+name)
+	boots, err := w.each(ctx, names, func(control *agent.Client, name string) error {
+		return command(ctx, control, "new --image "+manyImage+" --network "+network+" "+name)
 	})
 	if err != nil {
 		return r, err
@@ -143,9 +143,9 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 	if r.Idle, err = w.cost(ctx, without, count); err != nil {
 		return r, err
 	}
-	runTrue := func(lobby *agent.Client,
+	runTrue := func(control *agent.Client,
 		name string) error {
-		return command(ctx, lobby, "run -n "+name+" -- true")
+		return command(ctx, control, "run -n "+name+" -- true")
 	}
 	if _, err := w.each(ctx, names, runTrue); err != nil {
 		return r, err
@@ -178,8 +178,8 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		return r, err
 	}
 	r.Listens = since()
-	if _, err := w.each(ctx, names, func(lobby *agent.Client, name string) error {
-		return command(ctx, lobby, "exec "+name+" true")
+	if _, err := w.each(ctx, names, func(control *agent.Client, name string) error {
+		return command(ctx, control, "exec "+name+" true")
 	}); err != nil {
 		return r, err
 	}
@@ -190,8 +190,8 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 	r.Runs = since()
 
 	began = time.Now()
-	_, err = w.each(ctx, names, func(lobby *agent.Client, name string) error {
-		return command(ctx, lobby, "rm "+name)
+	_, err = w.each(ctx, names, func(control *agent.Client, name string) error {
+		return command(ctx, control, "rm "+name)
 	})
 	r.Removal = time.Since(began).Seconds()
 	return r, err
@@ -200,7 +200,7 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 // each calls do for every name, by several callers at once with a connection each, and returns how
 // long each call took, in milliseconds.
 func (w *world) each(ctx context.Context, names []string,
-	do func(lobby *agent.Client, name string) error) ([]float64, error) {
+	do func(control *agent.Client, name string) error) ([]float64, error) {
 	next := make(chan string, len(names))
 	for _, name := range names {
 		next <- name
@@ -212,13 +212,13 @@ func (w *world) each(ctx context.Context, names []string,
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH,
+			control, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH,
 				agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
 			if err == nil {
-				defer lobby.Close()
+				defer control.Close()
 				for name := range next {
 					began := time.Now()
-					if err = do(lobby, name); err != nil {
+					if err = do(control, name); err != nil {
 						err = fmt.Errorf("%s: %w", name, err)
 						break
 					}

@@ -23,14 +23,14 @@ type watcher struct {
 	guest int // this machine's number of the sandbox's PID 1
 
 	mu       sync.Mutex
-	states   map[string]int    // guarded by mu; how many states were told, by what they were
+	states   map[string]int    // guarded by mu; how many states were reported, by what they were
 	wrong    []sighting        // guarded by mu
 	notices  []sighting        // guarded by mu; attention likely, opaque
 	commands map[string]string // guarded by mu; what a session runs, for the report
 	seen     map[string]bool   // guarded by mu; sessions that are watched
 }
 
-// sighting is a state that was told, and what ran.
+// sighting is a state that was reported, and what ran.
 type sighting struct {
 	Time    time.Time  `json:"time"`
 	Session string     `json:"session"`

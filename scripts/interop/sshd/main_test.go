@@ -40,8 +40,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestMain makes the test's binary the program, which go test -c builds: only tests may know a door
-// and the in-memory backend. Under go test it runs the tests.
+// TestMain makes the test's binary the program, which go test -c builds: only tests may know a
+// server and the in-memory backend. Under go test it runs the tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "-test.") {
 		signals.DefaultForChildren()
@@ -177,7 +177,7 @@ type world struct {
 	log     *slog.Logger
 	dir     string
 	cleanup []func() // last first
-	door    *sshd.Server
+	server  *sshd.Server
 }
 
 func (w *world) close() {
@@ -219,7 +219,7 @@ func (w *world) open(ctx context.Context, c config) error {
 	if err != nil {
 		return err
 	}
-	// Not ended by a signal: the door comes first.
+	// Not ended by a signal: the server comes first.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = hub.Run(running) })
@@ -235,7 +235,7 @@ func (w *world) open(ctx context.Context, c config) error {
 	if err != nil {
 		return err
 	}
-	w.door, err = sshd.New(sshd.Options{Hub: hub, HostKeys: hosts,
+	w.server, err = sshd.New(sshd.Options{Hub: hub, HostKeys: hosts,
 		Keys: sshd.OpenKeys(c.keys[0], login, w.log), Log: w.log,
 		Limits:   sshd.Limits{Grace: c.grace, PerSource: 100, Unauthenticated: max(c.startups, 0)},
 		Commands: func(context.Context, gateway.Principal, sshd.CommandIO) int { return 1 }})
@@ -277,7 +277,7 @@ func (w *world) listen(ctx context.Context, c config) error {
 		_, _ = ready.WriteString("listening\n") // nobody waits if it was started with -D by hand
 		ready.Close()
 	}
-	err = w.door.Serve(ctx, l)
+	err = w.server.Serve(ctx, l)
 	return errors.Join(err, os.Remove(c.pidFile))
 }
 
@@ -300,10 +300,10 @@ func (w *world) inetd(ctx context.Context) error {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		_, _ = io.Copy(os.Stdout, far) // until the door has closed its side
+		_, _ = io.Copy(os.Stdout, far) // until the server has closed its side
 		cancel()
 	}()
-	err = w.door.Serve(ctx, &single{conn: near, done: make(chan struct{})})
+	err = w.server.Serve(ctx, &single{conn: near, done: make(chan struct{})})
 	<-written
 	if err == nil && !spoke.two() {
 		err = errors.New("the client does not speak SSH-2")
@@ -355,7 +355,7 @@ func (s *single) Accept() (net.Conn, error) {
 func (s *single) Close() error   { s.once.Do(func() { close(s.done) }); return nil }
 func (s *single) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-// notATest lets the in-memory backend be used by a program: it needs a place, and to be told when
+// notATest lets the in-memory backend be used by a program: it needs a place, and to learn when
 // it is over.
 type notATest struct {
 	testing.TB

@@ -104,7 +104,7 @@ func offer() (kexInit, error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = w.door.Serve(ctx, &single{conn: near, done: make(chan struct{})})
+		_ = w.server.Serve(ctx, &single{conn: near, done: make(chan struct{})})
 	}()
 	defer func() { far.Close(); cancel(); <-served }()
 	if _, err := io.WriteString(far, "SSH-2.0-query\r\n"); err != nil {
