@@ -22,33 +22,26 @@ const relayed = "commands, files and forwards"
 // A read-only principal gets an error: such a connection allows everything.
 func (r *Relay) Open(ctx context.Context, p Principal, name string,
 	progress func(line string)) (*connect.Conn, error) {
-	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
-	if err == nil {
-		err = p.mayMake("commands")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return sb.Guest().Upstream(ctx, p.Name, progress)
+	return r.OpenAs(ctx, p, name, "", progress)
 }
 
 // OpenAs is Open for a connection whose commands run as user: name or uid, either with :group, of
 // the sandbox. Empty is the user of its sessions.
 func (r *Relay) OpenAs(ctx context.Context, p Principal, name, user string,
 	progress func(line string)) (*connect.Conn, error) {
-	if user == "" {
-		return r.Open(ctx, p, name, progress)
-	}
-	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
+	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
 	if err == nil {
+		err = p.mayMake("commands")
+	}
+	if err == nil && user != "" {
 		err = sb.Guest().MayBecome(sb.Owner() == p.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	conn, err := r.Open(ctx, p, name, progress)
-	if err != nil {
-		return nil, err
+	conn, err := sb.Guest().Upstream(ctx, p.Name, progress)
+	if err != nil || user == "" {
+		return conn, err
 	}
 	if err := sb.Guest().Become(ctx, conn, user); err != nil {
 		conn.Close()
@@ -92,9 +85,11 @@ func (r *Relay) Lost(ctx context.Context, p Principal, name string) error {
 
 // ExecEvent describes one relayed command in a sandbox's events.
 type ExecEvent struct {
-	Command string `json:"command"` // shortened when long; empty for a shell without a terminal
-	Exit    int    `json:"exit"`    // -1 when the connection ended first
-	Bytes   int64  `json:"bytes"`   // of standard output and error
+	// Shortened when long; empty for a shell without a terminal.
+	Command string `json:"command"`
+	User    string `json:"user,omitempty"` // that it ran as; empty is the user of the sessions
+	Exit    int    `json:"exit"`           // -1 when the connection ended first
+	Bytes   int64  `json:"bytes"`          // of standard output and error
 }
 
 // maxCommand bounds the command in an event, in bytes.

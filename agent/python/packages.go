@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // Package is an installed Python package.
@@ -27,7 +28,7 @@ for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lowe
 
 // Packages returns the installed Python packages, sorted by name, at most 1,000.
 func (in *Interpreter) Packages(ctx context.Context) ([]Package, error) {
-	out := &bounded{most: maxListed}
+	out := &text.Head{Limit: maxListed}
 	exit, err := in.exec(
 		ctx,
 		"listing its packages",

@@ -36,6 +36,7 @@ import (
 	"github.com/kballard/go-shellquote"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -282,7 +283,7 @@ func (in *Interpreter) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, said := &bounded{most: maxStart}, &bounded{most: maxStart}
+	out, said := &text.Head{Limit: maxStart}, &text.Head{Limit: maxStart}
 	exit, err := in.exec(
 		ctx,
 		"its start",
@@ -520,17 +521,6 @@ func (in *Interpreter) forgetLocked() bool {
 }
 
 var errClosed = errors.New("python: the interpreter is closed")
-
-// bounded keeps the first bytes that are written to it.
-type bounded struct {
-	bytes.Buffer
-	most int
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), max(0, b.most-b.Len()))])
-	return len(p), nil
-}
 
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)

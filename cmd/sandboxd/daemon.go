@@ -19,7 +19,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func (c *cli) daemonCommand() *cobra.Command {
+func daemonCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "start, stop and inspect the daemon on this machine",
@@ -28,7 +28,7 @@ func (c *cli) daemonCommand() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.upCommand("start"), c.downCommand("stop"), c.statusCommand(), c.logsCommand())
+	cmd.AddCommand(c.upCommand("start"), c.downCommand("stop"), statusCommand(c), logsCommand(c))
 	return cmd
 }
 
@@ -44,16 +44,19 @@ type daemonStatus struct {
 	Problem string `json:"problem,omitempty"`
 
 	endpoint
-	Started   *time.Time `json:"started,omitempty"`
-	Config    string     `json:"config,omitempty"` // the file of --config
-	Log       string     `json:"log,omitempty"`    // absent in the foreground
-	Sandboxes *struct {
-		Running int `json:"running"`
-		Total   int `json:"total"` // of the user, with those that are stopped
-	} `json:"sandboxes,omitempty"`
+	Started   *time.Time    `json:"started,omitempty"`
+	Config    string        `json:"config,omitempty"` // the file of --config
+	Log       string        `json:"log,omitempty"`    // absent in the foreground
+	Sandboxes *sandboxCount `json:"sandboxes,omitempty"`
 }
 
-func (c *cli) statusCommand() *cobra.Command {
+// sandboxCount counts the sandboxes of the user.
+type sandboxCount struct {
+	Running int `json:"running"`
+	Total   int `json:"total"` // with those that are stopped
+}
+
+func statusCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -67,7 +70,7 @@ func (c *cli) statusCommand() *cobra.Command {
 				return usage("daemon status: --gateway is not supported",
 					"omit it, or list the sandboxes of that daemon: sandboxd ls")
 			}
-			s := c.status(cmd.Context())
+			s := askStatus(cmd.Context(), c)
 			if asJSON {
 				if err := text.WriteJSON(os.Stdout, s); err != nil {
 					return err
@@ -88,8 +91,8 @@ func (c *cli) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// status asks the daemon of the state directory.
-func (c *cli) status(ctx context.Context) daemonStatus {
+// askStatus asks the daemon of the state directory.
+func askStatus(ctx context.Context, c *cli) daemonStatus {
 	state := string(c.config.State)
 	e, err := c.daemon()
 	if err != nil {
@@ -114,11 +117,7 @@ func (c *cli) status(ctx context.Context) daemonStatus {
 		return s
 	}
 	s.Answers = true
-	s.Sandboxes = new(struct {
-		Running int `json:"running"`
-		Total   int `json:"total"`
-	})
-	s.Sandboxes.Total = len(all)
+	s.Sandboxes = &sandboxCount{Total: len(all)}
 	for _, info := range all {
 		if info.State == agent.SandboxRunning {
 			s.Sandboxes.Running++
@@ -153,7 +152,7 @@ func printStatus(w io.Writer, s daemonStatus) error {
 	return t.Flush()
 }
 
-func (c *cli) logsCommand() *cobra.Command {
+func logsCommand(c *cli) *cobra.Command {
 	var lines int
 	var follow bool
 	cmd := &cobra.Command{

@@ -97,7 +97,7 @@ func lineOffset(f io.ReaderAt, size int64, n int) (int64, error) {
 	return 0, nil
 }
 
-// logPause is how long followLog waits between two looks at the file.
+// logPause is the time between two checks of the file by copyLog.
 const logPause = 200 * time.Millisecond
 
 // openLog opens a log for reading. It does not wait for the writer of a FIFO.

@@ -128,7 +128,7 @@ func (c *cli) tree() *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
 	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand("up"),
-		c.downCommand("down"), c.daemonCommand(),
+		c.downCommand("down"), daemonCommand(c),
 		demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
 		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c),
 		c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {

@@ -187,7 +187,7 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, h.options.Exec[0], h.options.Exec[1:]...)
 	cmd.Stdin = bytes.NewReader(body)
-	var printed head
+	printed := text.Head{Limit: 200} // of its output, for the error
 	cmd.Stdout, cmd.Stderr = &printed, &printed
 	cmd.Env = append(append(os.Environ(), h.options.Env...), "SANDBOXD_HOOK_SANDBOX="+n.Sandbox,
 		"SANDBOXD_HOOK_SESSION="+n.Session,
@@ -205,21 +205,13 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
-	if err != nil && printed.text != "" {
-		return fmt.Errorf("%s: %w: %s", h.options.Exec[0], err, printed.text)
+	if err != nil && len(printed.Bytes()) > 0 {
+		return fmt.Errorf("%s: %w: %s", h.options.Exec[0], err, printed.String())
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", h.options.Exec[0], err)
 	}
 	return nil
-}
-
-// head keeps the first 200 bytes that a program prints.
-type head struct{ text string }
-
-func (w *head) Write(p []byte) (int, error) {
-	w.text += string(p[:min(len(p), 200-min(len(w.text), 200))])
-	return len(p), nil
 }
 
 // post sends the notice, and repeats it after a failure that may pass.

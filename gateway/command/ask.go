@@ -18,24 +18,21 @@ func (env *Env) asking(ctx context.Context, quiet bool) context.Context {
 	if env.Pty == nil || quiet {
 		return ctx
 	}
-	return sandbox.WithAsk(ctx, env.ask)
-}
-
-// ask prints a question and reads a line without echo, such as a password.
-func (env *Env) ask(ctx context.Context, question string) (string, error) {
-	return env.line(ctx, question, io.Discard)
+	return sandbox.WithAsk(ctx, func(ctx context.Context, question string) (string, error) {
+		return answerTo(ctx, env, question, io.Discard) // such as a password
+	})
 }
 
 // confirm asks a question at the caller's terminal. Only y and yes confirm.
 func (env *Env) confirm(ctx context.Context, question string) (bool, error) {
-	answer, err := env.line(ctx, question+" [y/N] ", env.Stderr)
+	answer, err := answerTo(ctx, env, question+" [y/N] ", env.Stderr)
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes", err
 }
 
-// line prints a question and reads a line. The caller's terminal is in raw mode, so it writes what
-// the user types to echo.
-func (env *Env) line(ctx context.Context, question string, echo io.Writer) (string, error) {
+// answerTo prints a question at the caller's terminal and reads a line. The terminal is in raw
+// mode, so it writes what the user types to echo.
+func answerTo(ctx context.Context, env *Env, question string, echo io.Writer) (string, error) {
 	fmt.Fprint(env.Stderr, question)
 	defer fmt.Fprintln(env.Stderr)
 	type answer struct {

@@ -35,8 +35,8 @@ func TestAsk(t *testing.T) {
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := (&Env{Stdin: r, Stderr: io.Discard, Pty: &wire.PtyReq{}}).ask(ctx,
-		""); !errors.Is(err, context.Canceled) {
+	env := &Env{Stdin: r, Stderr: io.Discard, Pty: &wire.PtyReq{}}
+	if _, err := sandbox.AskOf(env.asking(ctx, false))(ctx, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: got %v", err)
 	}
 }

@@ -77,7 +77,8 @@ func (g Gateway) SSHCommand(target string) string {
 
 // ControlCommand returns how to run line on the control host: with this program, or with ssh alone.
 func (g Gateway) ControlCommand(line string) string {
-	return fmt.Sprintf("sandboxd %s, or ssh -p %s %s@%s %s", line, g.Port, wire.Lobby, g.Host, line)
+	return fmt.Sprintf("sandboxd %s, or ssh -p %s %s@%s %s", line, g.Port, wire.ControlHost, g.Host,
+		line)
 }
 
 // exitError ends a command with a status and prints nothing.
@@ -129,8 +130,8 @@ func (env *Env) hinted(cmd *cobra.Command, err error) *wire.Error {
 var needExisting = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "unshare"}
 
 // publicExisting returns what the caller may see of err in a command that has no use for a new
-// sandbox.
-// For a missing one the hint says how to find the right name, in place of how to create it.
+// sandbox. For a missing one the hint says how to find the right name, in place of how to create
+// it.
 func (env *Env) publicExisting(ctx context.Context, err error) *wire.Error {
 	e := env.public(err)
 	if !errors.Is(err, lifecycle.ErrUnknown) {

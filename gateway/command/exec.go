@@ -32,9 +32,9 @@ func execCommand(env *Env) *cobra.Command {
 			"gets the exact bytes.\n\n" +
 			"-u runs the command as another user of the sandbox. It is an error in\n" +
 			"sandboxes created with --user and without --sudo, and on hosts. Where programs\n" +
-			"cannot become root, only the owner may use it. Connections\n" +
-			"that the network blocks while the command runs are listed on standard error,\n" +
-			"and in \"denied\" of --json.",
+			"cannot become root, only the owner may use it.\n\n" +
+			"Connections that the network blocks while the command runs are listed on\n" +
+			"standard error, and in \"denied\" of --json.",
 		Example: "  sandboxd exec web -- cat /etc/os-release\n" +
 			"  sandboxd exec -e TOKEN=x -w /srv web ./deploy\n" +
 			"  sandboxd exec -u www-data web -- id\n" +
@@ -69,7 +69,7 @@ func execCommand(env *Env) *cobra.Command {
 			if o.before, err = setup(variables, dir); err != nil {
 				return err
 			}
-			if o.most, err = parseSize("max-output", maxOutput); err != nil {
+			if o.most, err = execOutput(maxOutput); err != nil {
 				return err
 			}
 			words := args[1:]
@@ -81,10 +81,12 @@ func execCommand(env *Env) *cobra.Command {
 				text = shellquote.Join(words...)
 			}
 			o.input = o.input || o.tty
+			x := &execution{env: env, sandbox: name, text: text, o: o,
+				stdout: env.Stdout, stderr: env.Stderr}
 			if o.asJSON {
-				return env.execJSON(cmd.Context(), name, text, o)
+				return x.json(cmd.Context())
 			}
-			return env.execText(cmd.Context(), name, text, o)
+			return x.print(cmd.Context())
 		},
 	}
 	cmd.Flags().BoolVarP(&o.input, "interactive", "i", false, "pass standard input to the command")
@@ -94,7 +96,7 @@ func execCommand(env *Env) *cobra.Command {
 		"user in the sandbox: NAME or UID[:GID] (default: the user of its sessions)")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print one object when the command has ended")
 	cmd.Flags().StringVar(&maxOutput, "max-output", "1m",
-		"with --json: longest stdout and longest stderr in bytes, up to 16m")
+		"with --json: longest stdout and longest stderr in bytes; 0 means all, up to 16m")
 	cmd.Flags().StringArrayVarP(&variables, "env", "e", nil,
 		"NAME=VALUE, a variable of the command; repeatable")
 	cmd.Flags().StringVarP(&dir, "workdir", "w", "",
@@ -108,7 +110,19 @@ type execOptions struct {
 	input, tty, asJSON bool
 	user               string // empty is the user of the sandbox's sessions
 	before             string // shell text before the command; not recorded
-	most               int64  // longest output with asJSON, in bytes; 0 is the default
+	most               int    // longest stdout, and longest stderr, with asJSON, in bytes
+}
+
+// execOutput parses --max-output. 0 means as much as is possible.
+func execOutput(size string) (int, error) {
+	if size == "0" {
+		return maxExecOutput, nil
+	}
+	n, err := parseSize("max-output", size)
+	if err == nil && n > maxExecOutput {
+		err = usage("exec: --max-output %s: must be at most 16m", size)
+	}
+	return int(n), err
 }
 
 // execUser matches a user: a name or uid, with or without a group.
@@ -142,10 +156,19 @@ func setup(variables []string, dir string) (string, error) {
 	return text.String(), nil
 }
 
-// exec runs text on a new SSH connection. The output goes to env. The error is an exitError for an
-// exit status other than 0.
-func (env *Env) exec(ctx context.Context, name, text string, o execOptions) error {
-	up, err := env.Hub.Relay.OpenAs(ctx, env.Principal, name, o.user, env.progress(o.asJSON))
+// execution is one command that exec runs.
+type execution struct {
+	env            *Env
+	sandbox, text  string
+	o              execOptions
+	stdout, stderr io.Writer
+}
+
+// run runs the command on a new SSH connection. The error is an exitError for an exit status other
+// than 0.
+func (x *execution) run(ctx context.Context) error {
+	env, o := x.env, x.o
+	up, err := env.Hub.Relay.OpenAs(ctx, env.Principal, x.sandbox, o.user, env.progress(o.asJSON))
 	if err != nil {
 		return err
 	}
@@ -155,9 +178,9 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 		_ = client.Wait()
 	}()
 	count := &counter{}
-	event := gateway.ExecEvent{Command: text, Exit: -1}
-	command := connect.Command{Line: o.before + text, Stdout: count.tee(env.Stdout),
-		Stderr: count.tee(env.Stderr)}
+	event := gateway.ExecEvent{Command: x.text, User: o.user, Exit: -1}
+	command := connect.Command{Line: o.before + x.text, Stdout: count.tee(x.stdout),
+		Stderr: count.tee(x.stderr)}
 	if o.input {
 		command.Stdin = env.Stdin
 	}
@@ -166,8 +189,8 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 		output := &recorded{to: command.Stdout}
 		command.Pty, command.Stdout = env.Pty, output
 		command.Ready = func() (err error) {
-			term, err = env.Hub.Relay.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols),
-				int(env.Pty.Rows))
+			term, err = env.Hub.Relay.Terminal(ctx, env.Principal, x.sandbox, x.text,
+				int(env.Pty.Cols), int(env.Pty.Rows))
 			output.term = term
 			return err
 		}
@@ -177,10 +200,10 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 			}
 		}()
 	}
-	record := env.Hub.Relay.Recorder(env.Principal, name)
+	record := env.Hub.Relay.Recorder(env.Principal, x.sandbox)
 	running, err := connect.Start(ctx, client, command)
 	if err != nil {
-		return env.execError(ctx, name, err)
+		return x.failed(ctx, err)
 	}
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() { // passes on changes of size and ^C of the caller's terminal
@@ -217,22 +240,22 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 	case exited:
 		return exitError(event.Exit)
 	}
-	return env.execError(ctx, name, err)
+	return x.failed(ctx, err)
 }
 
-// execError returns the error of a command whose exit status is unknown.
-func (env *Env) execError(ctx context.Context, name string, err error) error {
+// failed returns the error of a command whose exit status is unknown.
+func (x *execution) failed(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return exitError(wire.ExitInterrupt)
 	case errors.Is(err, connect.ErrNoTerminal):
-		return wire.Errorf(wire.CodeUnavailable, "sandbox %s: cannot open a terminal", name)
+		return wire.Errorf(wire.CodeUnavailable, "sandbox %s: cannot open a terminal", x.sandbox)
 	case errors.Is(err, connect.ErrLost):
-		return env.Hub.Relay.Lost(ctx, env.Principal, name)
+		return x.env.Hub.Relay.Lost(ctx, x.env.Principal, x.sandbox)
 	case errors.As(err, new(*wire.Error)):
 		return err
 	}
-	return fmt.Errorf("exec in %s: %w", name, err)
+	return fmt.Errorf("exec in %s: %w", x.sandbox, err)
 }
 
 // recorded writes output to the recording first, and then to the caller.

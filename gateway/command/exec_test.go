@@ -34,6 +34,20 @@ func TestSetup(t *testing.T) {
 	}
 }
 
+func TestExecOutput(t *testing.T) {
+	for size, want := range map[string]int{"1m": 1 << 20, "0": 16 << 20, "16m": 16 << 20,
+		"100": 100} {
+		if got, err := execOutput(size); got != want || err != nil {
+			t.Errorf("%s: %d, %v; want %d", size, got, err, want)
+		}
+	}
+	for _, size := range []string{"17m", "x", "-1"} {
+		if _, err := execOutput(size); err == nil {
+			t.Errorf("%s: no error", size)
+		}
+	}
+}
+
 // exec sets variables and the directory for one command; ls -q and new -q print only names.
 func TestExecSetsUp(t *testing.T) {
 	w := newWorld(t)

@@ -365,6 +365,7 @@ func TestEventsTellTheStory(t *testing.T) {
 	d := w.Start()
 	w.Create(d, "demo")
 	d.Relay.Recorder(alice, "demo")(gateway.ExecEvent{Command: "id", Exit: 3, Bytes: 7})
+	d.Relay.Recorder(alice, "demo")(gateway.ExecEvent{Command: "id", User: "root"})
 	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
@@ -378,6 +379,7 @@ func TestEventsTellTheStory(t *testing.T) {
 	}
 	want := []string{`state{"reason":"","state":"running"}`,
 		`exec{"by":"person:alice","command":"id","exit":3,"bytes":7}`,
+		`exec{"by":"person:alice","command":"id","user":"root","exit":0,"bytes":0}`,
 		`stop{"by":"alice"}`, `state{"reason":"","state":"stopped"}`}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("events = %v, want %v", got, want)

@@ -270,7 +270,7 @@ func (lk *link) follow(ctx context.Context, g *Guest, c *connect.Control) {
 		lk.mu.Unlock()
 		cancel(nil)
 	}()
-	wg.Go(func() { g.listen(ctx, c) })
+	wg.Go(func() { newPoller(g, c).run(ctx) })
 	for pause := redialPause; ; pause = min(2*pause, 10*time.Second) {
 		err := lk.refresh(ctx, g, c)
 		if err == nil {

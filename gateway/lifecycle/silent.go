@@ -90,26 +90,32 @@ const (
 	deadAfter = 2 * time.Minute
 )
 
-// polls returns the interval between polls of the guest while calls wait for it, and after how many
-// without an answer it is silent.
-func (g *Guest) polls() (every time.Duration, most int) {
-	if g.IsHost() {
-		return hostPollEvery, hostPolls
-	}
-	return pollEvery, silentPolls
+// poller asks the guest of one sandbox for signs of life on one control connection.
+type poller struct {
+	g     *Guest
+	c     *connect.Control
+	every time.Duration // between polls
+	most  int           // polls in a row without an answer until the guest is silent
 }
 
-// listen polls the guest on c for signs of life while calls wait for it, until c or ctx ends.
-func (g *Guest) listen(ctx context.Context, c *connect.Control) {
-	defer g.listening.set(nil)
-	every, _ := g.polls()
-	for g.listening.wait(ctx) && c.Err() == nil {
+func newPoller(g *Guest, c *connect.Control) *poller {
+	p := &poller{g: g, c: c, every: pollEvery, most: silentPolls}
+	if g.IsHost() {
+		p.every, p.most = hostPollEvery, hostPolls
+	}
+	return p
+}
+
+// run polls the guest while calls wait for it, until the connection or ctx ends.
+func (p *poller) run(ctx context.Context) {
+	defer p.g.listening.set(nil)
+	for p.g.listening.wait(ctx) && p.c.Err() == nil {
 		answered := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(answered)
-			_ = c.Alive(ctx) // an error on a live connection is an answer, too
+			_ = p.c.Alive(ctx) // an error on a live connection is an answer, too
 		}()
-		if !g.await(ctx, c, answered) || !sleep(ctx, every) {
+		if !p.await(ctx, answered) || !sleep(ctx, p.every) {
 			return
 		}
 	}
@@ -117,94 +123,93 @@ func (g *Guest) listen(ctx context.Context, c *connect.Control) {
 
 // await waits for the guest's sign of life, and ends the calls each time the guest becomes silent.
 // It reports whether the guest has answered.
-func (g *Guest) await(ctx context.Context, c *connect.Control, answered <-chan struct{}) bool {
-	every, most := g.polls()
+func (p *poller) await(ctx context.Context, answered <-chan struct{}) bool {
 	held := false // by this call
-	look := time.NewTicker(every)
+	look := time.NewTicker(p.every)
 	defer look.Stop()
 	for missed := 0; ; {
 		select {
 		case <-answered:
-			if ctx.Err() != nil || c.Err() != nil {
+			if ctx.Err() != nil || p.c.Err() != nil {
 				return false
 			}
-			if held || g.IsPaused() {
-				g.answeredAgain(ctx)
+			if held || p.g.IsPaused() {
+				p.answeredAgain(ctx)
 			}
 			return true
 		case <-ctx.Done():
 			return false
 		case <-look.C:
 		}
-		if c.Held() && !held { // frozen by this daemon
+		if p.c.Held() && !held { // frozen by this daemon
 			missed = 0
 			continue
 		}
 		missed++
-		silent := time.Duration(missed) * every
-		if missed%most == 0 && g.frozen(ctx, silent) {
-			g.loseFrozen(ctx, silent, held)
+		silent := time.Duration(missed) * p.every
+		if missed%p.most == 0 && p.frozen(ctx, silent) {
+			p.loseFrozen(ctx, silent, held)
 			held = true
 		}
-		if silent > deadAfter && !g.IsPaused() && !g.IsHost() {
-			g.sb.reg.pool.Forget(g.sb.id)
+		if silent > deadAfter && !p.g.IsPaused() && !p.g.IsHost() {
+			p.g.sb.reg.pool.Forget(p.g.sb.id)
 			return false
 		}
 	}
 }
 
 // frozen reports whether the guest of sb, silent for d, is frozen rather than busy.
-func (g *Guest) frozen(ctx context.Context, d time.Duration) bool {
-	if g.IsHost() || d >= hungAfter {
+func (p *poller) frozen(ctx context.Context, d time.Duration) bool {
+	if p.g.IsHost() || d >= hungAfter {
 		return true
 	}
-	g.inspect(ctx, g.sb.get().Instance, nil)
-	g.mu.Lock()
-	halted := g.halted
-	g.mu.Unlock()
-	return halted || g.sb.State() == Paused
+	p.g.inspect(ctx, p.g.sb.get().Instance, nil)
+	p.g.mu.Lock()
+	halted := p.g.halted
+	p.g.mu.Unlock()
+	return halted || p.g.sb.State() == Paused
 }
 
 // loseFrozen ends the calls that wait for the guest of sb, which has been frozen for d; a pause has
 // already ended them. The first time, the connections stay open because the guest may continue.
 // again says that this is not the first time.
-func (g *Guest) loseFrozen(ctx context.Context, d time.Duration, again bool) {
-	host := g.IsHost()
+func (p *poller) loseFrozen(ctx context.Context, d time.Duration, again bool) {
+	host := p.g.IsHost()
 	if !host {
-		g.hold(true)
-		if g.IsPaused() {
+		p.g.hold(true)
+		if p.g.IsPaused() {
 			return
 		}
 	}
-	silent := g.silentError(d)
-	g.listening.set(silent)
-	g.pauses.Interrupt(silent)
+	silent := p.silentError(d)
+	p.g.listening.set(silent)
+	p.g.pauses.Interrupt(silent)
 	if again && !host {
-		g.inspect(ctx, g.sb.get().Instance, g.Silent(d))
-		g.relays.close() // only now, because relayed commands end with their connections
+		p.g.inspect(ctx, p.g.sb.get().Instance, p.g.Silent(d))
+		p.g.relays.close() // only now, because relayed commands end with their connections
 	}
 }
 
 // answeredAgain records that the guest of sb answers after it was silent or paused.
-func (g *Guest) answeredAgain(ctx context.Context) {
-	g.listening.set(nil)
-	if g.inspect(ctx, g.sb.get().Instance, nil) || g.IsPaused() {
+func (p *poller) answeredAgain(ctx context.Context) {
+	p.g.listening.set(nil)
+	if p.g.inspect(ctx, p.g.sb.get().Instance, nil) || p.g.IsPaused() {
 		return
 	}
-	g.hold(false)
-	g.answered(ctx)
+	p.g.hold(false)
+	p.g.answered(ctx)
 }
 
 // silentError returns the error for calls that wait for the guest of sb, silent for d.
-func (g *Guest) silentError(d time.Duration) *interrupt.FrozenError {
-	why := g.Silent(d)
-	reach := g.Reach(why)
+func (p *poller) silentError(d time.Duration) *interrupt.FrozenError {
+	why := p.g.Silent(d)
+	reach := p.g.Reach(why)
 	refused, _ := errors.AsType[*wire.Error](reach)
 	e := &interrupt.FrozenError{Refused: refused}
-	if g.IsHost() {
+	if p.g.IsHost() {
 		e.Lost = wire.LostError(wire.LostHost, text.Line(reach.Error(), 300))
 		return e
 	}
-	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", g.sb.Name(), why))
+	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", p.g.sb.Name(), why))
 	return e
 }
