@@ -51,6 +51,7 @@ func (x *index) command(e wire.Event) {
 			x.prompt = e.Offset
 		}
 	case wire.EventCommand:
+		x.over = false
 		x.commands = append(x.commands, Command{Op: e.Op, By: e.By, Text: e.Text, Line: line,
 			From: e.Offset, To: e.Offset, Started: e.TimeUnix})
 	case wire.EventBegun:
@@ -64,6 +65,7 @@ func (x *index) command(e wire.Event) {
 		if by == "" {
 			by = x.typist
 		}
+		x.over = false
 		x.commands = append(x.commands, Command{By: by, Line: line, From: e.Offset, To: e.Offset,
 			Started: e.TimeUnix})
 	case wire.EventOver:
@@ -71,13 +73,13 @@ func (x *index) command(e wire.Event) {
 		if c == nil || c.Op != e.Op {
 			return
 		}
-		c.To = max(c.From, e.Offset)
+		c.To, x.over = max(c.From, e.Offset), true
 		if e.Op == "" {
 			c.Why, c.Exit, c.Ended = wire.Done, e.ExitCode, max(e.TimeUnix, 1)
 		}
 	case wire.EventResult:
 		if c := open(); c != nil && c.Op == e.Op {
-			if c.To == c.From {
+			if !x.over {
 				c.To = max(c.From, e.Offset)
 			}
 			c.Why, c.Exit, c.Ended = e.Why, e.ExitCode, max(e.TimeUnix, 1)

@@ -11,7 +11,7 @@ import (
 
 func TestCommands(t *testing.T) {
 	w, dir := create(t, Options{})
-	one := 1
+	zero, one := 0, 1
 	at := func(s string, e wire.Event) {
 		t.Helper()
 		appendAll(t, w, w.End(), s)
@@ -28,10 +28,16 @@ func TestCommands(t *testing.T) {
 	at("$ ", wire.Event{Kind: wire.EventResult, Op: "a", ExitCode: &one, Why: wire.Done})
 	at("", prompt) // 14
 	at("", wire.Event{Kind: wire.EventInput, By: "person:bob", Bytes: 3})
-	at("ls\r\n", wire.Event{Kind: wire.EventBegun})                        // 18
-	at("file\r\n", wire.Event{Kind: wire.EventOver, ExitCode: &one})       // 24
-	at("$ ", prompt)                                                       // 26
-	at("sleep 9\r\n", wire.Event{Kind: wire.EventBegun, By: "person:eve"}) // 35
+	at("ls\r\n", wire.Event{Kind: wire.EventBegun})                  // 18
+	at("file\r\n", wire.Event{Kind: wire.EventOver, ExitCode: &one}) // 24
+	at("$ ", prompt)                                                 // 26
+	// A command without output ends where it ended, not behind the next prompt.
+	at("true\r\n", wire.Event{Kind: wire.EventCommand, Op: "b", By: "agent:alice", Text: "true"})
+	at("", wire.Event{Kind: wire.EventBegun, Op: "b"}) // 32
+	at("", wire.Event{Kind: wire.EventOver, Op: "b"})
+	at("$ ", wire.Event{Kind: wire.EventResult, Op: "b", ExitCode: &zero, Why: wire.Done})
+	at("", prompt)                                                         // 34
+	at("sleep 9\r\n", wire.Event{Kind: wire.EventBegun, By: "person:eve"}) // 43
 	appendAll(t, w, w.End(), "zzz")
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -44,14 +50,16 @@ func TestCommands(t *testing.T) {
 	want := []Command{
 		{Op: "a", By: "agent:alice", Text: "false", Line: [2]uint64{2, 9}, From: 9, To: 12, Why: wire.Done, Exit: &one},
 		{By: "person:bob", Line: [2]uint64{14, 18}, From: 18, To: 24, Why: wire.Done, Exit: &one},
-		{By: "person:eve", Line: [2]uint64{26, 35}, From: 35, To: 38},
+		{Op: "b", By: "agent:alice", Text: "true", Line: [2]uint64{26, 32}, From: 32, To: 32, Why: wire.Done,
+			Exit: &zero},
+		{By: "person:eve", Line: [2]uint64{34, 43}, From: 43, To: 46},
 	}
 	got := r.Commands()
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Command{}, "Started",
 		"Ended")); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
 	}
-	for i, over := range []bool{true, true, false} {
+	for i, over := range []bool{true, true, true, false} {
 		if i < len(got) && (got[i].Ended != 0) != over {
 			t.Errorf("command %d: over is %v, want %v", i, !over, over)
 		}

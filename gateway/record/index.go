@@ -31,6 +31,7 @@ type index struct {
 	gapTotal uint64
 	private  bool // private mode has begun and not ended
 	commands []Command
+	over     bool   // EventOver of the newest command has told where its output ends
 	prompt   uint64 // offset of the shell's newest prompt
 	typist   string // who typed last
 }
