@@ -14,6 +14,10 @@ import (
 const freezeTries = 5
 
 // Pause freezes the container with its guest. See sandbox.Pauser.
+//
+// The engine sets its "paused" when a call returns and again when an event of containerd arrives
+// (moby, daemon/monitor.go). If it is busy, the event of a pause may arrive after the next resume:
+// a Pause or Resume within that tenth of a second goes by the former state, and does nothing.
 func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 	return b.instances.change(ctx, "pause", inst, func(ref string, running, paused bool) error {
 		switch {
