@@ -50,8 +50,8 @@ func TestCommands(t *testing.T) {
 	want := []Command{
 		{Op: "a", By: "agent:alice", Text: "false", Line: [2]uint64{2, 9}, From: 9, To: 12, Why: wire.Done, Exit: &one},
 		{By: "person:bob", Line: [2]uint64{14, 18}, From: 18, To: 24, Why: wire.Done, Exit: &one},
-		{Op: "b", By: "agent:alice", Text: "true", Line: [2]uint64{26, 32}, From: 32, To: 32, Why: wire.Done,
-			Exit: &zero},
+		{Op: "b", By: "agent:alice", Text: "true", Line: [2]uint64{26, 32}, From: 32, To: 32,
+			Why: wire.Done, Exit: &zero},
 		{By: "person:eve", Line: [2]uint64{34, 43}, From: 43, To: 46},
 	}
 	got := r.Commands()

@@ -31,7 +31,7 @@ type index struct {
 	gapTotal uint64
 	private  bool // private mode has begun and not ended
 	commands []Command
-	over     bool   // EventOver of the newest command has told where its output ends
+	over     bool   // the newest command has had its EventOver, which ends its output
 	prompt   uint64 // offset of the shell's newest prompt
 	typist   string // who typed last
 }
