@@ -44,12 +44,12 @@ test: ## set up this machine, build, and run every test but the slow ones with t
 	scripts/test fast $(value TESTFLAGS)
 
 test-slow: ## run the tests of scripts/slow-tests: E2B's SDKs, browsers, faults of daemon and engine
-	@scripts/setup test
+	@scripts/setup test-slow
 	@$(MAKE) --no-print-directory build
 	scripts/test slow $(value TESTFLAGS)
 
 test-all: ## run test and test-slow, with one summary of both: what CI runs
-	@scripts/setup test
+	@scripts/setup test-slow
 	@$(MAKE) --no-print-directory build
 	scripts/test all $(value TESTFLAGS)
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// sdkDir has the SDKs of E2B, which scripts/setup test installs, and the programs that use them.
+// sdkDir has the SDKs of E2B, which scripts/setup test-slow installs, and programs that use them.
 const sdkDir = "testdata/e2b"
 
 // requireSDKs fails without the SDKs, or skips if that is allowed.
@@ -31,9 +31,9 @@ func requireSDKs(t *testing.T) (python, node string) {
 		return python, node
 	}
 	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
-		t.Fatalf("no SDKs of E2B: %v; run scripts/setup test", err)
+		t.Fatalf("no SDKs of E2B: %v; run scripts/setup test-slow", err)
 	}
-	t.Skipf("no SDKs of E2B: %v; run scripts/setup test", err)
+	t.Skipf("no SDKs of E2B: %v; run scripts/setup test-slow", err)
 	return "", ""
 }
 
