@@ -17,16 +17,19 @@ import (
 // The attachment watches until it asks to drive. The caller closes it.
 func (s *Sessions) Join(ctx context.Context, p Principal, t wire.Target,
 	o attach.JoinOptions) (*attach.Attachment, error) {
-	sb, p, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
+	sb, here, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
-	party := partyOf(sb, p, cmp.Or(p.Kind, wire.Person))
+	party := partyOf(sb, here, cmp.Or(p.Kind, wire.Person))
 	if o.Watch {
 		party.Rights = wire.RightWatch
 	}
 	if party.Rights == wire.RightWatch && o.Fresh {
-		return nil, p.mayMake("starting sessions")
+		if err := s.mayStart(p, t.Sandbox); err != nil {
+			return nil, err
+		}
+		return nil, wire.Errorf(wire.CodeUsage, "a party that only watches starts no session")
 	}
 	t.Session = cmp.Or(t.Session, wire.DefaultSession)
 	return s.hub.attachments.Join(ctx, sb.Guest(), party, t, o)
@@ -36,7 +39,7 @@ func (s *Sessions) Join(ctx context.Context, p Principal, t wire.Target,
 // with the same rights act as one party. Callers do not close it.
 func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target,
 	o attach.JoinOptions) (*attach.Attachment, error) {
-	sb, p, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
+	sb, here, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +49,11 @@ func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target,
 		o.Create = o.Create && (l == nil || !l.Ended()) && (state == lifecycle.Running ||
 			state == lifecycle.Paused)
 	}
-	a, err := s.hub.attachments.Shared(ctx, sb.Guest(), partyOf(sb, p, wire.Agent), t, o)
+	a, err := s.hub.attachments.Shared(ctx, sb.Guest(), partyOf(sb, here, wire.Agent), t, o)
+	if o.Create && here.rights() == wire.RightWatch &&
+		errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+		return nil, s.mayStart(p, t.Sandbox)
+	}
 	if o.Typed && errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) &&
 		!errors.Is(err, lifecycle.ErrUnknown) {
 		e := wire.Errorf(wire.CodeUnavailable, "the shell of %s has ended with its sandbox", t)
@@ -54,6 +61,15 @@ func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target,
 		return nil, e
 	}
 	return a, err
+}
+
+// mayStart returns an error with code denied if p may only watch the sandbox called name.
+func (s *Sessions) mayStart(p Principal, name string) error {
+	if err := p.mayMake("starting sessions"); err != nil {
+		return err
+	}
+	_, _, err := s.hub.reachable(p, name, wire.RightDrive, "starting sessions")
+	return err
 }
 
 // partyOf returns the party that p is on a session of sb.

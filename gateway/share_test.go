@@ -314,6 +314,8 @@ func TestWatcherStartsNothing(t *testing.T) {
 		wantCode(t, err, wire.CodeNotFound)
 		_, err = d.Sessions.Shared(w.Ctx(), p, main, attach.JoinOptions{})
 		wantCode(t, err, wire.CodeNotFound)
+		_, err = d.Sessions.Shared(w.Ctx(), p, main, attach.JoinOptions{Create: true})
+		wantCode(t, err, wire.CodeDenied)
 		_, err = take(w.Ctx(), d, p, main)
 		wantCode(t, err, wire.CodeNotFound)
 		_, served, err := w.dial(d, p, wire.Attach{Session: "main"}, wire.Handler{})

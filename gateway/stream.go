@@ -39,14 +39,14 @@ func (s *Sessions) Stream(ctx context.Context, p Principal, name string,
 	if err := json.Unmarshal(first.Data, &a); err != nil {
 		return fmt.Errorf("session stream: attach: %w", err)
 	}
-	sb, p, err := s.hub.reachable(p, name, wire.RightWatch, "")
-	if err == nil && (a.Create || a.Fresh) && p.rights() == wire.RightWatch {
-		err = p.mayMake("starting sessions")
+	sb, here, err := s.hub.reachable(p, name, wire.RightWatch, "")
+	if err == nil && (a.Create || a.Fresh) {
+		err = s.mayStart(p, name)
 	}
 	if err != nil {
 		return attach.Refuse(client, s.hub.Public(err))
 	}
-	return s.hub.attachments.Serve(ctx, sb.Guest(), partyOf(sb, p, wire.Agent), client, a)
+	return s.hub.attachments.Serve(ctx, sb.Guest(), partyOf(sb, here, wire.Agent), client, a)
 }
 
 // greet reads a client's hello, answers it, and returns the next frame: an attach or a request.

@@ -82,7 +82,7 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 			defer out.Close()
 			remote.Stdout, remote.Stderr = out, bars
 		}
-		return lostResult(cmd, args, forward(cmd.Context(), control, remote))
+		return c.otherBuild(lostResult(cmd, args, forward(cmd.Context(), control, remote)))
 	}
 }
 

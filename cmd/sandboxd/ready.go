@@ -80,8 +80,8 @@ func printPaste(w io.Writer, e endpoint) {
 	}
 	fmt.Fprintf(w, "  shell    %s\n", shell)
 	fmt.Fprintf(
-		w, "           creates the sandbox if it is missing; Ctrl-] t takes the keyboard%s\n",
-		shorter)
+		w, "           creates the sandbox, if yours is the only name in authorized_keys;\n"+
+			"           Ctrl-] t takes the keyboard%s\n", shorter)
 	fmt.Fprintf(
 		w, "  run      %s run demo -- uname -a     returns its exit code; 123 means it waits for "+
 			"input\n", self())

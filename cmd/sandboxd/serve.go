@@ -278,7 +278,7 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 	}
 	d.address = endpoint{SSH: d.listen.Addr().String(),
 		KnownHosts: filepath.Join(state, "known_hosts"), Identity: identity, State: state,
-		PID: os.Getpid(), Version: build.Version}
+		PID: os.Getpid(), Version: build.Version, Commit: build.Commit}
 	if err := writeKnownHosts(d.address, hostKey.PublicKey()); err != nil {
 		return nil, nil, err
 	}

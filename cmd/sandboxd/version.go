@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Set by make build: the release, the commit, and its time (RFC 3339, UTC).
@@ -64,29 +66,37 @@ func versionCommand(c *cli) *cobra.Command {
 		Use:   "version",
 		Short: "print the versions of this program and of the daemon",
 		Long: "Print the version of this program, the commit that it was built from, and the\n" +
-			"version of the daemon on this machine, if one answers. A daemon keeps its\n" +
-			"version until it is restarted.",
+			"version of the daemon on this machine, if one answers; also its commit, if that\n" +
+			"is another. A daemon keeps its version until it is restarted.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			daemon := c.daemonVersion(cmd.Context())
+			daemon := c.answering(cmd.Context())
 			if c.json {
-				return text.WriteJSON(os.Stdout, struct {
+				out := struct {
 					buildFacts
-					Daemon *string `json:"daemon"` // null if none answers
-				}{build, daemon})
+					Daemon *string `json:"daemon"` // its version; null if none answers
+					From   *string `json:"daemon_commit"`
+				}{buildFacts: build}
+				if daemon != nil {
+					out.Daemon, out.From = &daemon.Version, &daemon.Commit
+				}
+				return text.WriteJSON(os.Stdout, out)
 			}
 			printVersion(os.Stdout, build, daemon)
 			return nil
 		},
 	}
-	cmd.Flags().Bool("json", false, "print one object; daemon is null if none answers")
+	cmd.Flags().Bool("json", false, "print one object; daemon and daemon_commit are null if none answers")
 	return cmd
 }
 
-func printVersion(w io.Writer, b buildFacts, daemon *string) {
+func printVersion(w io.Writer, b buildFacts, daemon *endpoint) {
 	running := "none answers"
 	if daemon != nil {
-		running = *daemon
+		running = daemon.Version
+		if daemon.Commit != b.Commit {
+			running += ", commit " + cmp.Or(daemon.Commit, unknown)
+		}
 	}
 	fmt.Fprintf(w, "sandboxd %s %s\n", b.Version, b.Platform)
 	fmt.Fprintf(w, "  commit   %s\n", b.Commit)
@@ -95,8 +105,8 @@ func printVersion(w io.Writer, b buildFacts, daemon *string) {
 	fmt.Fprintf(w, "  daemon   %s\n", running)
 }
 
-// daemonVersion returns the version of the daemon that answers for the state directory, or nil.
-func (c *cli) daemonVersion(ctx context.Context) *string {
+// answering returns the daemon that answers for the state directory, or nil.
+func (c *cli) answering(ctx context.Context) *endpoint {
 	e, err := c.daemon()
 	if err != nil {
 		return nil
@@ -107,5 +117,21 @@ func (c *cli) daemonVersion(ctx context.Context) *string {
 		return nil
 	}
 	conn.Close()
-	return &e.Version
+	return &e
+}
+
+// otherBuild prints a note if err is a usage error of a daemon on this machine that was built from
+// other sources: what it rejects this program may know. It returns err.
+func (c *cli) otherBuild(err error) error {
+	if exit, ok := errors.AsType[exitCode](err); !ok || exit != wire.ExitUsage || c.gateway != "" {
+		return err
+	}
+	e, gone := c.daemon()
+	if gone == nil && (e.Version != build.Version || e.Commit != build.Commit) {
+		fmt.Fprintf(os.Stderr, "note: the daemon is sandboxd %s, commit %s, and this program %s, "+
+			"commit %s; to restart the daemon: sandboxd down && sandboxd up\n",
+			text.Line(e.Version, 100), text.Line(cmp.Or(e.Commit, unknown), 100), build.Version,
+			build.Commit)
+	}
+	return err
 }

@@ -46,8 +46,9 @@ func TestReadBuild(t *testing.T) {
 }
 
 func TestPrintVersion(t *testing.T) {
-	running := "0.0.9"
-	for daemon, want := range map[*string]string{nil: "none answers", &running: "0.0.9"} {
+	for daemon, want := range map[*endpoint]string{nil: "none answers",
+		{Version: "1.2.3", Commit: "abc"}: "1.2.3", {Version: "0.0.9"}: "0.0.9, commit unknown",
+		{Version: "1.2.3", Commit: "def"}: "1.2.3, commit def"} {
 		var out strings.Builder
 		printVersion(&out, buildFacts{"1.2.3", "abc", "2026-01-02T03:04:05Z", "go1.99",
 			"linux/amd64"}, daemon)

@@ -256,9 +256,14 @@ func (env *Env) unnamed(ctx context.Context, args []string, err error) error {
 			if command[0] == "--" && len(command) > 1 {
 				command = command[1:]
 			}
-			fmt.Fprintf(env.Stderr,
-				"note: %s is a sandbox; to run in it: sandboxd run -n %s -- %s\n",
-				info.Name, info.Name, text.Line(shellquote.Join(command...), 200))
+			meant := fmt.Sprintf("%s is a sandbox; to run in it: sandboxd run -n %[1]s -- %s",
+				info.Name, text.Line(shellquote.Join(command...), 200))
+			if e, ok := errors.AsType[*wire.Error](err); ok {
+				better := *e
+				better.Hint = meant
+				return &better
+			}
+			fmt.Fprintln(env.Stderr, "note: "+meant)
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func (p *Person) status(s situation, notice, clipped string) (line string, brief
 	self := p.at.Party()
 	var others, typing, last string
 	if s.Others > 0 {
-		others = fmt.Sprintf("%d more here", s.Others)
+		others = fmt.Sprintf("%d more attached", s.Others)
 	}
 	switch {
 	case !s.holds && s.Keyboard != "":

@@ -21,8 +21,8 @@ func (w *world) two() (owner, guest *seat) {
 	}
 	w.shared()
 	owner, guest = w.sit("alice", "demo@127.0.0.1"), w.sit("bob", "demo@127.0.0.1")
-	owner.until("is in", func() bool { return strings.Contains(owner.status(), "more here") })
-	guest.until("is in", func() bool { return strings.Contains(guest.status(), "more here") })
+	owner.until("is in", func() bool { return strings.Contains(owner.status(), "more attached") })
+	guest.until("is in", func() bool { return strings.Contains(guest.status(), "more attached") })
 	return owner, guest
 }
 

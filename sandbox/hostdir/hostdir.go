@@ -171,7 +171,7 @@ func (r Rules) denied(path string) (why, hint string) {
 			return "", ""
 		}
 	}
-	return "is outside of " + strings.Join(r.Roots, ", "),
+	return "is outside of the directories that sandboxes may use: " + strings.Join(r.Roots, ", "),
 		"add it to mount_roots in the daemon's configuration, and restart the daemon"
 }
 
