@@ -2,56 +2,58 @@ package track
 
 import "time"
 
-// activity is when a terminal printed and was typed to.
+// activity is when a terminal had output and input.
 type activity struct {
-	printed  time.Time // when it last printed
-	reads    uint64    // how often it did
-	writes   uint64    // begins and ends of input
-	typed    time.Time // when the last input ended
-	answered uint64    // reads at the last input: what is more may be an answer
-	before   Reader    // who read before the last input
+	printed  time.Time // last output
+	reads    uint64    // number of outputs
+	writes   uint64    // number of starts and ends of input
+	typed    time.Time // end of the last input
+	answered uint64    // reads at the last input; later output may be an answer
+	before   Reader    // reader before the last input
 }
 
-// Reader is who a look found reading: two that are equal are one wait for input.
+// Reader is a process that a look found reading. Two equal values are one and the same wait for
+// input.
 type Reader struct {
 	Pid     int
 	Runs    uint64
 	Blocked bool
 }
 
-// Reader returns who reads by the facts.
+// Reader returns the process that reads, according to the facts.
 func (f Facts) Reader() Reader { return Reader{Pid: f.Pid, Runs: f.Runs, Blocked: f.Blocked} }
 
-// Printed notes output, marks included.
+// Printed records output, including marks.
 func (a *activity) Printed(now time.Time) {
 	a.printed = now
 	a.reads++
 }
 
-// Writes notes that input is about to be written. No look from before Wrote counts.
+// Writes records that input is about to be written. Looks from before Wrote do not count.
 func (a *activity) Writes() { a.writes++ }
 
-// Wrote notes that the input has been written.
+// Wrote records that the input has been written.
 func (a *activity) Wrote(now time.Time) {
 	a.writes++
 	a.typed = now
 }
 
-// Typed notes that the input which is about to be written wants an answer: what is on the screen is
-// none.
+// Typed records that the input about to be written expects an answer. What the screen shows now is
+// not that answer.
 func (a *activity) Typed() { a.answered = a.reads }
 
-// Was notes who read before the input, so that their wait is not taken for an answer to it.
+// Was records the reader before the input, whose wait is not an answer to the input.
 func (a *activity) Was(r Reader) { a.before = r }
 
-// Epoch changes with every output and every input: what was seen in another one no longer counts.
+// Epoch returns a number that changes with every output and input. A look from another epoch does
+// not count.
 func (a *activity) Epoch() uint64 { return a.reads + a.writes }
 
-// Quiet returns how long nothing has been printed, nor typed: who has just been typed to has yet to
-// answer.
+// Quiet returns the time since the last output or input. A program that has just received input has
+// yet to answer it.
 func (a *activity) Quiet(now time.Time) time.Duration {
 	return min(now.Sub(a.printed), now.Sub(a.typed))
 }
 
-// Silent returns how long nothing has been printed.
+// Silent returns the time since the last output.
 func (a *activity) Silent(now time.Time) time.Duration { return now.Sub(a.printed) }

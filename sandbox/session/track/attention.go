@@ -7,50 +7,52 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A program that listens beside its work is at rest when it is quiet: that is a guess, and a wrong
-// one for those that move something on the screen while they ask, and for those that pause while
-// they work. What a program says of itself goes before it (screen.Status). It is as good as the
-// program's word: for attention, and never for a phase.
+// A program that listens while it works counts as at rest when it is quiet. That is a guess. It
+// fails for programs that animate the screen while they ask, and for programs that pause while they
+// work. A program's statement about itself (screen.Status) takes precedence. It is only a claim, so
+// it sets attention and never a phase.
 
 const (
-	// saidTime is how long a program that has said that it is at rest must be quiet: it says so
-	// before it has drawn all. Codex shows its question a second later, and moves something until
-	// then. Claude Code shows its own after 0.4 s and is quiet for most of that, so one that says
-	// that it asks is believed when restTime has gone by, too.
+	// saidTime is how long a program that says it is at rest must be quiet, because it says so
+	// before it has drawn everything. Codex shows its question a second later, and animates the
+	// screen until then. Claude Code shows its question after 0.4 s and is quiet for most of that.
+	// So a program that says it asks must also have said so restTime ago.
 	saidTime = 300 * time.Millisecond
-	// moveTime is how long it may go on to move something.
+	// moveTime is the time after which a program that says it is at rest counts as such even if it
+	// still animates the screen.
 	moveTime = 2 * time.Second
-	// doubtTime is how long a program that says that it works may be quiet and be believed. All
-	// that say so move something.
+	// doubtTime is how long a program that says it works may be quiet. All programs that say so
+	// animate the screen.
 	doubtTime = 30 * time.Second
-	// StirTime is how long a listener may do something else, and still be one.
+	// StirTime is how long a listening program may do something else and still count as listening.
 	StirTime = 200 * time.Millisecond
-	// AskTime is how long a program may take to be seen asking, once an answer to it is there: one
-	// that listens counts as asking when it has come to rest.
+	// AskTime is how long a look may take to find a program asking for input that is already there.
+	// A program that listens counts as asking only when it is at rest.
 	AskTime = restTime + 300*time.Millisecond
 )
 
-// Statement is what a program said of itself, and when. The zero value is none.
+// Statement is what a program said about itself, and when. The zero value is no statement.
 type Statement struct {
 	Status screen.Status
-	Count  uint64 // of statements so far
-	At     uint64 // offset in the log, behind the output that said so
+	Count  uint64 // number of statements so far
+	At     uint64 // log offset after the output that made the statement
 	When   time.Time
 }
 
-// speaker is who made a statement: the group that was in the foreground when it was first seen.
+// speaker is the program that made a statement: the foreground group when a look first saw the
+// statement.
 type speaker struct {
-	count uint64 // of the statement
+	count uint64 // number of the statement
 	group int
 }
 
-// listener is who was last found listening.
+// listener is the group that a look last found listening.
 type listener struct {
 	group int
 	at    time.Time
 }
 
-// rests reports whether the program that was found listening has come to rest.
+// rests reports whether the listening program is at rest.
 func (t *judge) rests() bool {
 	l := t.l
 	said, f := l.Said, l.Facts
@@ -61,7 +63,7 @@ func (t *judge) rests() bool {
 		t.speaker = speaker{count: said.Count, group: f.Foreground}
 	}
 	if t.speaker.group != f.Foreground || said.At <= t.overAt {
-		said = Statement{} // of a program that is gone
+		said = Statement{} // of a program that has ended
 	}
 	now := t.at.Time
 	quiet, typed, when := t.Quiet(now), now.Sub(t.typed), now.Sub(said.When)
@@ -73,15 +75,15 @@ func (t *judge) rests() bool {
 	case said.Status == screen.StatusBlocked && when < restTime:
 		return false
 	case said.Status != "":
-		// It may have begun to work on what was typed since, and not have said so yet.
+		// The program may have started to work on the last input without saying so yet.
 		current := said.When.After(t.typed) || typed >= restTime
 		return quiet >= saidTime && current || min(when, typed) >= moveTime
 	}
 	return quiet >= restTime || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader
 }
 
-// stirs reports whether the program that was found doing something is one that listens, and of
-// which a thread stirs: a collector, a timer.
+// stirs reports whether the busy program is one that was just found listening. One of its threads
+// runs briefly, such as a garbage collector or a timer.
 func (t *judge) stirs(f Facts) bool {
 	return t.state.Listens && f.Foreground == t.listener.group &&
 		t.at.Time.Sub(t.listener.at) < StirTime

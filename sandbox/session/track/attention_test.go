@@ -8,8 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestRests says when a program that listens has come to rest, by what it prints, what is typed and
-// what it says of itself.
+// TestRests checks when a listening program counts as at rest. That depends on output, input and
+// its statement about itself.
 func TestRests(t *testing.T) {
 	const (
 		never = time.Hour

@@ -6,43 +6,43 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// How long a program whose processes cannot be seen must be quiet before it counts as asking, by
-// the other evidence of a question. A terminal that gives keys as they come is taken for a
-// listener's: restTime.
+// How long a program whose processes cannot be inspected must be quiet before it counts as asking.
+// The time depends on the other evidence of a question. In raw mode it is restTime.
 const (
-	// SecretTime is for a terminal that shows no input although it gathers lines: nobody does that
-	// but to ask for a secret. It is the least of them.
+	// SecretTime is for a terminal in line mode without echo. Programs use that only to ask for a
+	// secret. It is the shortest of these times.
 	SecretTime = idleReader
-	// blindTime is for text before the cursor, which a question has and a progress line, too.
+	// blindTime is for text before the cursor, which may be a question or a progress line.
 	blindTime = 2 * time.Second
-	// silentTime is for silence alone.
+	// silentTime is for silence without other evidence.
 	silentTime = 10 * time.Second
-	// promptQuiet is how long what looks like a prompt must stand: it may be the beginning of a
-	// line.
+	// promptQuiet is how long text that looks like a prompt must stay. It may be the start of a
+	// longer line.
 	promptQuiet = 150 * time.Millisecond
 )
 
-// unseen is what is remembered between looks of a terminal whose programs may not be traced.
+// unseen is what looks remember of a terminal whose processes cannot be inspected.
 type unseen struct {
-	pid   int       // the one that was looked at
+	pid   int       // process of the last look
 	runs  uint64    // how often it had been given a processor
-	at    time.Time // when either was last seen to differ
+	at    time.Time // when pid or runs last changed
 	modes Modes
-	since time.Time // when the modes were first seen
+	since time.Time // when the modes last changed
 }
 
-// hint is what the screen says of a program that nobody can look at.
+// hint is what the screen says of a program whose processes cannot be inspected.
 type hint struct {
-	want  wire.Want     // empty when nothing speaks for a question
-	after time.Duration // of quiet
-	works bool          // a program that is given a processor is not quiet
-	// The terminal's modes say so: who has just changed them is about to print a question.
+	want  wire.Want     // empty if nothing suggests a question
+	after time.Duration // how long the program must be quiet
+	works bool          // a program that was given a processor is not quiet
+	// modes: the evidence is the terminal's modes. A program that has just changed them has yet to
+	// print its question.
 	modes bool
 }
 
-// blind is the weakest layer: the kernel does not tell what the processes do, or they are
-// elsewhere. It never says waiting, which is a fact. It says opaque, and that attention is likely,
-// when the terminal's modes, the text before the cursor and silence speak for a question.
+// blind judges a look without process facts: tracing is not allowed, or the processes run
+// elsewhere. It never returns waiting, which needs facts. It returns opaque, with attention likely,
+// if modes, the text before the cursor and silence suggest a question.
 func (t *judge) blind() {
 	if t.screenPrompt() {
 		return
@@ -51,8 +51,7 @@ func (t *judge) blind() {
 		return
 	}
 	l, f, now := t.l, t.l.Facts, t.at.Time
-	// One short program after the other is work, although each was given a processor as often as
-	// the one before.
+	// A series of short programs is work, although each was given a processor as often as the last.
 	if f.Pid != t.unseen.pid || f.Runs != t.unseen.runs {
 		t.unseen.pid, t.unseen.runs, t.unseen.at = f.Pid, f.Runs, now
 	}
@@ -77,9 +76,9 @@ func (t *judge) blind() {
 		}
 		st.Basis = append(st.Basis, wire.BasisSilence)
 	case t.opt.Marked:
-		st.Basis = append(st.Basis, wire.BasisMark) // of the command's start
+		st.Basis = append(st.Basis, wire.BasisMark) // the start mark of the command
 	default:
-		st.Basis = append(st.Basis, wire.BasisSilence) // there was none
+		st.Basis = append(st.Basis, wire.BasisSilence) // there is no start mark
 	}
 	is := t.state
 	if st.Phase == wire.PhaseRunning && is.Phase == st.Phase && is.Reason == st.Reason &&
@@ -89,8 +88,8 @@ func (t *judge) blind() {
 	t.found(st)
 }
 
-// hint reads the screen layer. The modes of a local terminal belong to it: they are known without
-// tracing anybody.
+// hint reads the screen. It also uses the modes of a local terminal, which are known without
+// tracing.
 func (t *judge) hint() hint {
 	l := t.l
 	if t.opt.NoScreen {
@@ -118,25 +117,27 @@ func (t *judge) hint() hint {
 	return hint{after: silentTime, works: true}
 }
 
-// ByScreen reports whether the prompt of the shell is known by the screen alone: the shell prints
-// no marks and nobody can look at its processes, as of network gear or a restricted account. Then a
-// command can be run by typing it: it is over when the next prompt stands before the cursor. Its
-// exit code is not known, and a program that prints such a line is taken for the shell.
+// ByScreen reports whether only the screen can show the prompt of the shell: the shell prints no
+// marks, and its prompt is known. Network gear and restricted accounts are like that. A command is
+// then run by typing it, and ends when the next prompt is before the cursor. Its exit code is not
+// known. A program that prints such a line is taken for the shell.
 func (t *Tracker) ByScreen() bool { return !t.opt.Marked && !t.opt.Program && t.opt.Prompt != nil }
 
-// screenPrompt makes prompt the state, or running, by what stands before the cursor. It reports
-// whether that is all there is to say.
+// screenPrompt sets the state to prompt or running by the text before the cursor. It returns true
+// if the look needs no further judgement.
 func (t *judge) screenPrompt() bool {
 	l := t.l
 	if !t.ByScreen() || t.opt.NoScreen || t.reads == 0 {
-		return false // what is on the screen is not this terminal's
+		// The screen may still show the output of the last terminal.
+		return false
 	}
 	cmd := t.command
 	if cmd != nil && !cmd.Started {
-		return true // it is being typed
+		// The command is being typed.
+		return true
 	}
 	stands := !l.Alt && l.Before != "" && t.opt.Prompt(l.Before)
-	// What has been typed since is not answered yet, not even by its echo.
+	// Without output since the last input, the input has no answer yet, not even its echo.
 	answered := t.reads > t.answered
 	switch {
 	case stands && answered && t.state.Phase == wire.PhasePrompt:

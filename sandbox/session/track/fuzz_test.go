@@ -11,8 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// FuzzTracker makes observations in any order, three bytes each, and holds after each of them what
-// a tracker promises. The first byte says what is known of the terminal.
+// FuzzTracker makes observations in any order, three bytes each, and checks the invariants of a
+// tracker after each one. The first byte sets the options.
 func FuzzTracker(f *testing.F) {
 	f.Add([]byte{1, 5, 0, 0, 6, 0, 0, 0x20, 0, 0, 0x09, 0, 9})
 	f.Add([]byte{3, 5, 4, 0, 6, 4, 0, 13, 0, 0, 2, 4, 1, 3, 0, 1, 5, 4, 1, 6, 4, 1})
@@ -36,7 +36,7 @@ func FuzzTracker(f *testing.F) {
 	})
 }
 
-// fuzzed is a tracker with what has been observed of its terminal so far.
+// fuzzed is a tracker and the observations so far.
 type fuzzed struct {
 	t      *testing.T
 	opt    Options
@@ -52,7 +52,7 @@ type fuzzed struct {
 
 func (z *fuzzed) moment() Moment { return Moment{Time: z.now, End: z.end} }
 
-// step makes one observation and checks what comes of it.
+// step makes one observation and checks the result.
 func (z *fuzzed) step(op, a, b byte) {
 	tr := z.tr
 	z.now = z.now.Add(time.Duration(b) * 10 * time.Millisecond)
@@ -107,7 +107,7 @@ func (z *fuzzed) step(op, a, b byte) {
 	z.check(before, counts, overs, n, again)
 }
 
-// lookOf is a look of processes that can be seen, or not.
+// lookOf returns a look with process facts, or without them if blind.
 func (z *fuzzed) lookOf(blind bool, a, b byte) Look {
 	l := Look{Shell: 1, Alt: a&1 != 0, Line: z.end, Calls: uint64(b & 1), Anew: b&2 != 0,
 		Answers: b&4 != 0}
@@ -136,7 +136,7 @@ func (z *fuzzed) lookOf(blind bool, a, b byte) Look {
 	return l
 }
 
-// overs is how many commands are over.
+// overs returns how many commands have ended.
 func (z *fuzzed) overs() (n int) {
 	for _, cmd := range z.given {
 		if cmd.Over {
@@ -146,7 +146,7 @@ func (z *fuzzed) overs() (n int) {
 	return n
 }
 
-// check holds what is true after every observation.
+// check checks what must hold after every observation.
 func (z *fuzzed) check(before wire.State, counts Counts, overs int, n News, again bool) {
 	z.t.Helper()
 	st, now := z.tr.State(z.now), z.tr.Counts()

@@ -6,15 +6,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Input makes a state that the program is given data for no longer the present one. What it is
-// instead is for marks and looks to say. calls counts calls for attention so far.
+// Input records that data is written to the program, which ends a state of waiting for it. Marks
+// and looks then find the new state. calls is the number of calls for attention so far.
 func (t *Tracker) Input(data []byte, calls uint64, at Moment) News {
 	t.at = at
 	t.called = calls
 	switch t.state.Phase {
 	case wire.PhaseWaiting, wire.PhaseOpaque:
 	case wire.PhasePrompt, wire.PhaseContinuation:
-		// Only what ends a line or a shell takes a shell from its prompt.
+		// A shell leaves its prompt only when a line ends, or on Ctrl-C or Ctrl-D.
 		if !bytes.ContainsAny(data, "\r\n\x03\x04") {
 			return News{}
 		}

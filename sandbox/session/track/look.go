@@ -9,60 +9,60 @@ import (
 )
 
 const (
-	// staleTime is how long after a write a reader that has not run since is taken for one that has
-	// not been woken yet.
+	// staleTime is how long after a write an unchanged reader counts as not woken yet.
 	staleTime = 50 * time.Millisecond
-	// restTime is how long a program that listens beside its work must be quiet to have come to
-	// rest.
+	// restTime is how long a program that listens while it works must be quiet to count as at rest.
 	restTime = 700 * time.Millisecond
-	// idleReader is the same for one whose only company is in timed futexes, as in every Go and
-	// Java program.
+	// idleReader is the same for a program whose other threads all wait in timed futexes, as in
+	// every Go and Java program.
 	idleReader = 100 * time.Millisecond
-	// settledLooks is how many looks in a row have to find the shell reading before a line that was
-	// edited at its prompt, and not ended, is taken for edited.
+	// settledLooks is how many successive looks must find the shell reading after input that did
+	// not end its line. Then the line counts as edited.
 	settledLooks = 3
-	// markTime is how long a mark may be on its way: printed by the shell, which reads again, and
-	// not yet come out of the terminal. On a busy machine that takes more than a few looks.
+	// markTime is how long a mark may take from the shell to us. The shell may read again before
+	// its mark arrives. On a busy machine that takes longer than a few looks.
 	markTime = 25 * time.Millisecond
-	// promiseTime is how long a shell that printed its prompt may do something else before it
-	// reads: after that, the mark was printed by what runs in it.
+	// promiseTime is how long a shell that printed its prompt may take until it reads. After that,
+	// the mark came from a program that runs in the shell.
 	promiseTime = time.Second
 )
 
-// Modes say what a terminal does with input.
+// Modes say how a terminal treats input.
 type Modes struct {
-	Lines bool // it gathers lines before a program reads them
-	Echo  bool // it shows them
+	Lines bool // the terminal collects a line before a program can read it
+	Echo  bool // the terminal shows input
 }
 
-// Look is what was seen of a terminal at one moment, at which nothing was printed nor typed.
+// Look is what was seen of a terminal while nothing was printed or typed.
 type Look struct {
 	Facts Facts
-	// Why the processes cannot be seen; then of Facts only Pid, Argv, Runs and ShellCwd count.
+	// Err says why the processes cannot be inspected. Then only Pid, Argv, Runs and ShellCwd of
+	// Facts are valid.
 	Err   error
-	Shell int // process ID of the shell; 0 if it is not known
+	Shell int // process ID of the shell, 0 if not known
 
 	Alt    bool   // the alternate screen is on
 	Before string // text before the cursor
-	Line   uint64 // where in the log the cursor's line begins; for ByScreen alone
-	Modes  *Modes // of the terminal; nil if they are not known
+	Line   uint64 // log offset at which the cursor's line begins; set only if ByScreen
+	Modes  *Modes // modes of the terminal, nil if not known
 
-	Said  Statement // the program's last of itself
-	Calls uint64    // for attention, so far
+	Said  Statement // last statement of the program about itself
+	Calls uint64    // how often programs have called for attention
 
-	Answers bool // the terminal has answers to queries that nobody has read
-	Anew    bool // looks before it do not count: there was output, or a new waiter
+	Answers bool // answers to terminal queries are pending
+	Anew    bool // earlier looks do not count: there was output, or a new caller waits
 }
 
-// Look makes what was seen the state. It reports whether another look is worth while soon: to
-// confirm it, or because something is under way.
+// Look updates the state from a look. again is true if another look is useful soon: to confirm the
+// result, or because something is under way.
 func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
 	t.at = at
 	if l.Anew {
 		t.agreed = 0
 	}
 	if cmd := t.command; cmd != nil && !cmd.Typed || t.state.Phase == wire.PhaseDead {
-		// The shell is still at the prompt before it, and does not say so of the next.
+		// The command is not typed yet, so the shell is still at the last prompt. Its next prompt
+		// prints its own mark.
 		return true, News{}
 	}
 	if l.Err != nil {
@@ -81,18 +81,18 @@ func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
 
 func (l *Look) gathersNoLines() bool { return l.Modes == nil || !l.Modes.Lines }
 
-// judge makes a state of one look.
+// judge derives a state from one look.
 type judge struct {
 	*Tracker
 	l Look
 }
 
-// processes makes what was seen of the processes the state, or returns true if another look has to
-// confirm it.
+// processes updates the state from process facts. It returns true if another look must confirm
+// them.
 func (t *judge) processes() (again bool) {
 	l, f := t.l, t.l.Facts
-	// What a key of the line editor started may be in the shell's own group, and read the terminal
-	// in its place.
+	// A key binding of the line editor may start a program in the shell's own group, which then
+	// reads the terminal.
 	f.ShellIsForeground = f.ShellIsForeground && f.Pid == l.Shell
 	if done, again := t.shell(f); done {
 		return again
@@ -103,7 +103,8 @@ func (t *judge) processes() (again bool) {
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, l.Before
 		if f.Want == wire.WantPassword {
-			// Lines that are not shown are a question: keys are passed on as they come.
+			// A program that forwards keys uses raw mode. Line mode without echo is a question of
+			// its own, such as ssh's password prompt.
 			st.Want = f.Want
 		}
 		if t.Quiet(t.at.Time) >= restTime {
@@ -132,8 +133,8 @@ func (t *judge) processes() (again bool) {
 	return false
 }
 
-// shell judges a shell that is in front, as far as its marks count. done says that this is
-// all.
+// shell judges a shell in the foreground, as far as its marks count. done is true if the look needs
+// no further judgement.
 func (t *judge) shell(f Facts) (done, again bool) {
 	now := t.at.Time
 	sinceMS := now.UnixMilli() - t.state.SinceUnix
@@ -141,14 +142,16 @@ func (t *judge) shell(f Facts) (done, again bool) {
 	case !f.ShellIsForeground:
 		return false, false
 	case t.atPrompt() && !f.Blocked && sinceMS < promiseTime.Milliseconds():
-		return true, false // it is about to read the line that its mark promised
+		// The shell has printed its prompt's mark and is about to read.
+		return true, false
 	case t.Expecting() && (f.Blocked || f.Listens):
-		return true, false // its prompt has begun, and is taken for complete soon: see Tick
+		// The prompt has started, and Tick takes it for complete soon.
+		return true, false
 	case f.Opaque || !f.Blocked:
 		return false, false
 	case t.opt.Marked && t.phase != wire.PhaseRunning:
-		// It reads a line: it is where its last mark said. Input has been edited, or the mark came
-		// while another group was in front.
+		// The shell reads a line, so it is where its last mark said. Either the line was edited, or
+		// another group was in the foreground when the mark arrived.
 		t.agreed++
 		if t.state.Phase == t.phase && t.agreed < settledLooks {
 			return true, true
@@ -158,8 +161,8 @@ func (t *judge) shell(f Facts) (done, again bool) {
 		}
 		return true, false
 	}
-	// It reads the way it does at its prompt. Bash edits lines there, and reads them whole for its
-	// read.
+	// The shell reads in the mode it uses at its prompt. Bash edits lines there, but uses line mode
+	// for its builtin read.
 	likePrompt := !t.opt.ReadsLines || t.l.gathersNoLines()
 	return t.opt.Marked && likePrompt && t.markDue(), false
 }
@@ -169,10 +172,10 @@ func (t *Tracker) atPrompt() bool {
 	return t.state.Phase == wire.PhasePrompt || t.state.Phase == wire.PhaseContinuation
 }
 
-// markDue reports whether a mark may still be on its way.
+// markDue reports whether a mark may not have arrived yet.
 func (t *judge) markDue() bool { return t.Quiet(t.at.Time) < markTime }
 
-// settle makes the state what the shell's last mark said, now that it is known to read a line.
+// settle sets the state to what the shell's last mark said. The shell is known to read a line.
 func (t *judge) settle() {
 	basis := []wire.Basis{wire.BasisProcess, wire.BasisMark}
 	if t.phase != t.state.Phase {
@@ -186,14 +189,14 @@ func (t *judge) settle() {
 	t.verdict()
 }
 
-// verdict notes that a look found something that callers wait for.
+// verdict records that a look found something callers wait for.
 func (t *Tracker) verdict() {
 	t.counts.Verdicts++
 	t.news.Changed = true
 }
 
-// found makes st the state unless it is already, and counts it as a verdict if callers wait for one
-// like it.
+// found sets the state to st if that differs. It counts a verdict if st is something callers wait
+// for.
 func (t *judge) found(st wire.State) {
 	is := t.state
 	attention := st.Listens == is.Listens && st.Attention == is.Attention
@@ -202,7 +205,7 @@ func (t *judge) found(st wire.State) {
 	switch {
 	case same:
 	case st.Phase == wire.PhaseRunning && is.Phase == wire.PhaseRunning && attention:
-		// Another program, or another look at the same one: the state changes without an event.
+		// Another program, or the same one again, is not worth an event.
 		st.Offset, st.SinceUnix = is.Offset, is.SinceUnix
 		t.state = st
 	default:
@@ -213,15 +216,15 @@ func (t *judge) found(st wire.State) {
 	}
 }
 
-// sameProcess compares arguments, too: a child that was just forked has its shell's.
+// sameProcess also compares arguments: a child that was just forked has those of its shell.
 func sameProcess(a, b *wire.Process) bool {
 	return a == b || a != nil && b != nil && a.Pid == b.Pid && slices.Equal(a.Argv, b.Argv)
 }
 
-// pagers are programs whose raw mode means turning pages.
+// pagers are programs that use raw mode to turn pages.
 var pagers = map[string]bool{"less": true, "more": true, "most": true, "pg": true, "man": true}
 
-// wantOf is the kind of input that the program of f wants.
+// wantOf returns the kind of input that the program of f wants.
 func wantOf(f Facts, alt bool) wire.Want {
 	switch {
 	case f.Want == wire.WantRaw && len(f.Argv) > 0 && pagers[filepath.Base(f.Argv[0])]:

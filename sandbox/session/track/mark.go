@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// promptPatience is how long the end of a prompt is waited for: a shell whose user took our
-	// part out of PS1 never prints that mark.
+	// promptPatience is how long to wait for the end mark of a prompt. The mark never comes if the
+	// user removed our part from PS1.
 	promptPatience = 50 * time.Millisecond
-	// promptTries is how many times that a shell which does not read yet is given: it is busy with
-	// its prompt, or the machine is.
+	// promptTries is how often that wait is repeated while the shell does not read yet: its prompt
+	// may be slow to compute, or the machine busy.
 	promptTries = 40
-	// takenTime is how long a shell at its prompt that nobody can look at is given to take a
-	// command: other lines may have been typed before it.
+	// takenTime is how long a shell at its prompt may need to take a command, if its processes
+	// cannot be inspected. Other lines may have been typed before the command.
 	takenTime = 500 * time.Millisecond
 )
 
-// Front says who has the terminal.
+// Front says which process group is in the terminal's foreground.
 type Front struct {
-	Shell bool // the shell's own group, which a program in front of it cannot arrange
+	Shell bool // it is the shell's own, which a program in front of the shell cannot fake
 	Known bool
 }
 
-// basis is what a mark that has just come stands on.
+// basis returns the evidence behind a mark that has just arrived.
 func (f Front) basis() []wire.Basis {
 	if f.Shell && f.Known {
 		return []wire.Basis{wire.BasisProcess, wire.BasisMark}
@@ -33,18 +33,18 @@ func (f Front) basis() []wire.Basis {
 	return []wire.Basis{wire.BasisMark}
 }
 
-// Starts reports whether m is the start of the command that the shell was given.
+// Starts reports whether m is the start mark of the command that was given to the shell.
 func (t *Tracker) Starts(m marks.Mark) bool {
 	cmd := t.command
 	return m.Kind == marks.CommandStart && m.Run && cmd != nil && !cmd.Started &&
 		cmd.Number == m.Number
 }
 
-// Key notes that the shell has seen the key by which it takes a command.
+// Key records that the shell has received the key that makes it take a command.
 func (t *Tracker) Key() { t.phase = wire.PhaseRunning }
 
-// Mark takes a mark of the shell. All output before it is in the log; before the mark that Starts a
-// command, output that was held back is, too.
+// Mark processes a mark of the shell. All output before the mark must be in the log. Before a mark
+// that Starts a command, this includes the output that was held back.
 func (t *Tracker) Mark(m marks.Mark, front Front, at Moment) News {
 	if t.state.Phase == wire.PhaseDead {
 		return News{}
@@ -78,13 +78,15 @@ func (t *Tracker) Mark(m marks.Mark, front Front, at Moment) News {
 		t.editing = true
 		if waits && !t.expecting {
 			t.news.Changed = true
-			// Late, of the prompt that was taken for complete and at which the command was given.
+			// The mark is late: the prompt already counted as complete, and the command was given
+			// at it.
 			break
 		}
 		t.prompt(front)
 	case marks.PromptAgain:
 		if front.Shell && t.doubt && t.phase == wire.PhasePrompt {
-			t.ready(front.basis()) // the shell says it now, after a program that forged it
+			// The mark confirms a prompt that another program may have forged.
+			t.ready(front.basis())
 		}
 	case marks.Continuation:
 		t.phase = wire.PhaseContinuation
@@ -94,8 +96,7 @@ func (t *Tracker) Mark(m marks.Mark, front Front, at Moment) News {
 	return t.tell()
 }
 
-// commandStarts takes the mark before a command that runs: the one that was given, or one that was
-// typed.
+// commandStarts handles the mark before a command, which was given by a run or typed by a user.
 func (t *Tracker) commandStarts(m marks.Mark) {
 	t.phase, t.began = wire.PhaseRunning, true
 	if t.Starts(m) {
@@ -114,9 +115,9 @@ func (t *Tracker) commandStarts(m marks.Mark) {
 	}
 }
 
-// promptStarts takes the mark before a prompt: what ran is over. The prompt is taken for complete
-// when the shell reads and the mark of its end does not come. Earlier would be wrong: a line that
-// is typed before the shell has set its terminal up is echoed twice.
+// promptStarts handles the mark before a prompt, which means that the last command has ended.
+// Without an end mark, the prompt counts as complete when the shell reads. It must not count
+// earlier: a line typed before the shell has set the terminal's modes is echoed twice.
 func (t *Tracker) promptStarts(m marks.Mark) {
 	end := t.at.End
 	t.editing, t.since = false, end
@@ -129,21 +130,23 @@ func (t *Tracker) promptStarts(m marks.Mark) {
 	if m.Cwd != "" {
 		t.cwd = m.Cwd
 	}
-	if next := t.counts.Prompted + 1; t.over != next { // an empty line ends without having begun
+	// An empty line ends without having started.
+	if next := t.counts.Prompted + 1; t.over != next {
 		t.over, t.overAt = next, end
 	}
 	switch cmd := t.command; {
 	case cmd == nil || cmd.Ended:
 	case cmd.Started:
 		t.ends(cmd, end)
-	default: // what was typed for it may still be queued: another line ran
+	default:
+		// The typed command may still be queued: another line ran.
 		cmd.From, cmd.To = end, end
 	}
 	t.expecting, t.tries, t.due = true, 0, t.at.Time.Add(promptPatience)
 }
 
-// Tick is called when it is Due. busy says that the shell is known not to read its terminal yet, or
-// that what it printed has not come out of it.
+// Tick does what is due after a wait; see Due. busy says that the shell does not read its terminal
+// yet, or that output of it has not arrived yet.
 func (t *Tracker) Tick(busy bool, front Front, at Moment) News {
 	if t.due.IsZero() || at.Time.Before(t.due) {
 		return News{}
@@ -164,13 +167,13 @@ func (t *Tracker) Tick(busy bool, front Front, at Moment) News {
 	return t.tell()
 }
 
-// Expecting reports whether a prompt has begun, and was not taken for complete yet.
+// Expecting reports whether a prompt has started and does not count as complete yet.
 func (t *Tracker) Expecting() bool { return t.expecting && t.phase == wire.PhaseRunning }
 
-// prompt is the moment at which the shell is ready for a command, by its mark. It counts only if
-// the shell's own group has the terminal. Whether the shell takes the command that it was given,
-// whose line may be queued behind others, stays open: who looks at the shell finds it reading when
-// nothing is queued any more. Where nobody can, time has to do.
+// prompt handles the mark that ends a prompt. The mark does not count if another process group is
+// known to be in the foreground. A command that was given may not have run yet: its line may be
+// queued after others. A later look finds the shell reading with nothing queued. If processes
+// cannot be inspected, takenTime decides.
 func (t *Tracker) prompt(front Front) {
 	t.phase, t.expecting, t.due = wire.PhasePrompt, false, time.Time{}
 	t.counts.Prompted++
@@ -190,8 +193,8 @@ func (t *Tracker) prompt(front Front) {
 	}
 }
 
-// ends notes where the output of cmd ends. It reports that at once: who passes the output on as it
-// comes must not find the prompt in it.
+// ends records where the output of cmd ends. It reports that at once, so that a client that streams
+// the output does not include the prompt.
 func (t *Tracker) ends(cmd *Command, end uint64) {
 	cmd.Ended, cmd.To = true, end
 	if cmd.Started {
@@ -199,7 +202,7 @@ func (t *Tracker) ends(cmd *Command, end uint64) {
 	}
 }
 
-// typedOver reports that a command which was typed is over.
+// typedOver reports that a command typed by a user has ended.
 func (t *Tracker) typedOver() {
 	if t.typing {
 		t.typing = false
@@ -207,7 +210,7 @@ func (t *Tracker) typedOver() {
 	}
 }
 
-// ready makes the state prompt: what ran is over.
+// ready sets the state to prompt, and ends the command that was given.
 func (t *Tracker) ready(basis []wire.Basis) {
 	t.doubt = false
 	if cmd := t.command; cmd != nil {
@@ -227,7 +230,8 @@ func (t *Tracker) ready(basis []wire.Basis) {
 	t.news.Rests = true
 }
 
-// giveUp notes that cmd was not taken: what was held back as its echo is in the log now.
+// giveUp records that the shell did not take cmd. The log now includes the output that was held
+// back as its echo.
 func (t *Tracker) giveUp(cmd *Command) {
 	if !cmd.Ended && cmd.To == 0 {
 		cmd.From, cmd.To = t.at.End, t.at.End

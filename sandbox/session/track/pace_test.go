@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestPace lists the rests between looks at a terminal on which nothing happens, until they no
-// longer grow.
+// TestPace lists the rests between looks at a terminal on which nothing happens, until they stop
+// growing.
 func TestPace(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	soon := []time.Duration{300 * us, 600 * us, 1200 * us, 2400 * us, 4800 * us, 9600 * us,
@@ -51,7 +51,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestPaceInAFlood: looks come less often than output, once it does not stop.
+// TestPaceInAFlood checks that looks come less often than output in a flood.
 func TestPaceInAFlood(t *testing.T) {
 	var p Pace
 	for i := range 20 {

@@ -13,7 +13,7 @@ import (
 
 const shellPID = 100
 
-// script drives a tracker through a series of observations, on a clock of its own.
+// script passes a series of observations to a tracker. It has its own clock.
 type script struct {
 	t    *testing.T
 	tr   *Tracker
@@ -104,7 +104,7 @@ var (
 	listens = Facts{Foreground: 7, Pid: 7, Argv: []string{"top"}, Listens: true, Want: wire.WantRaw}
 )
 
-// TestRun follows a command that is run from its prompt to the next.
+// TestRun follows a command from its prompt to the next.
 func TestRun(t *testing.T) {
 	s := newScript(t, Options{Marked: true, TypedMarks: true})
 	s.cycle(0)
@@ -136,7 +136,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestNotTaken says how a command ends that the shell did not run.
+// TestNotTaken checks how a command ends that the shell did not run.
 func TestNotTaken(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -184,7 +184,8 @@ func TestNotTaken(t *testing.T) {
 	}
 }
 
-// TestGiveUpFollowsWhatWasHeldBack: the prompt comes behind the output that was taken for an echo.
+// TestGiveUpFollowsWhatWasHeldBack checks that the prompt comes after the output that was held back
+// as an echo.
 func TestGiveUpFollowsWhatWasHeldBack(t *testing.T) {
 	s := newScript(t, Options{Marked: true})
 	s.cycle(0)
@@ -197,7 +198,7 @@ func TestGiveUpFollowsWhatWasHeldBack(t *testing.T) {
 	}
 }
 
-// TestPromptWithoutEnd takes a prompt for complete whose end mark does not come, when the shell
+// TestPromptWithoutEnd checks that a prompt without an end mark counts as complete when the shell
 // reads.
 func TestPromptWithoutEnd(t *testing.T) {
 	s := newScript(t, Options{Marked: true})
@@ -229,7 +230,7 @@ func TestPromptWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestForgedPrompt: a prompt's mark counts only while the shell has the terminal.
+// TestForgedPrompt checks that a prompt's mark counts only while the shell is in the foreground.
 func TestForgedPrompt(t *testing.T) {
 	s := newScript(t, Options{Marked: true, Probed: true})
 	s.mark(marks.Mark{Kind: marks.PromptStart}, behind)
@@ -252,7 +253,7 @@ func TestForgedPrompt(t *testing.T) {
 	}
 }
 
-// TestLook is the table of what a look makes of what it sees while a command runs.
+// TestLook checks the state that follows from one look while a command runs.
 func TestLook(t *testing.T) {
 	lines, secret, keys := &Modes{Lines: true, Echo: true}, &Modes{Lines: true}, &Modes{}
 	blind := errors.New("not from here")
@@ -320,7 +321,7 @@ func TestLook(t *testing.T) {
 			s.cycle(0)
 			s.give(&Command{Number: 1})
 			s.mark(marks.Mark{Kind: marks.CommandStart, Run: true, Number: 1}, Front{})
-			// Where nobody can look, what was first seen now counts from now: look twice.
+			// Without process facts, times count from the first look. So look twice.
 			s.look(Look{Facts: Facts{Pid: tt.look.Facts.Pid}, Err: tt.look.Err,
 				Modes: tt.look.Modes})
 			s.after(tt.quiet)
@@ -343,7 +344,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestStaleReader: who was reading before the input, and has not run since, has not read it yet.
+// TestStaleReader checks that a reader from before the input, which has not run since, does not
+// count as waiting.
 func TestStaleReader(t *testing.T) {
 	s := newScript(t, Options{Program: true})
 	s.look(Look{Facts: asks})
@@ -363,7 +365,7 @@ func TestStaleReader(t *testing.T) {
 	}
 }
 
-// TestInput says which input takes a shell from its prompt.
+// TestInput checks which input takes a shell from its prompt.
 func TestInput(t *testing.T) {
 	for data, leaves := range map[string]bool{"ls": false, "ls\r": true, "\n": true, "\x03": true,
 		"\x04": true, "\t": false} {
@@ -376,8 +378,8 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestEditedLine: a shell that is seen to read after a line was edited is at its prompt, once looks
-// agree.
+// TestEditedLine checks that a shell which reads after a line was edited is at its prompt, once
+// several looks agree.
 func TestEditedLine(t *testing.T) {
 	s := newScript(t, Options{Marked: true, Probed: true})
 	s.cycle(0)
@@ -392,7 +394,7 @@ func TestEditedLine(t *testing.T) {
 	}
 }
 
-// TestScreenPrompt knows the prompt of a shell without marks by the text before the cursor.
+// TestScreenPrompt recognizes the prompt of a shell without marks by the text before the cursor.
 func TestScreenPrompt(t *testing.T) {
 	blind := errors.New("not from here")
 	s := newScript(t, Options{Prompt: func(b string) bool { return strings.HasSuffix(b, "#") }})
@@ -420,7 +422,7 @@ func TestScreenPrompt(t *testing.T) {
 	s.take(s.tr.Start(cmd, 16))
 	s.after(promptQuiet)
 	s.look(prompt)
-	// Nothing was printed since: it is the prompt before.
+	// There was no output since, so this is the previous prompt.
 	s.want(wire.PhaseRunning, wire.BasisScreen)
 	s.print(20)
 	s.after(promptQuiet)
@@ -432,7 +434,7 @@ func TestScreenPrompt(t *testing.T) {
 	}
 }
 
-// TestExit ends the command that runs with its shell.
+// TestExit checks that the end of the shell ends the command that runs.
 func TestExit(t *testing.T) {
 	s := newScript(t, Options{Marked: true})
 	s.cycle(0)

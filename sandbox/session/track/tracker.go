@@ -1,13 +1,13 @@
-// Package track infers what the shell or program on a terminal is doing, and on which evidence.
+// Package track infers what the shell or program on a terminal is doing, and from which evidence.
 //
-// A [Tracker] takes observations – marks of the shell, looks at processes and screen, input,
-// output, the end – and returns what they change. The best evidence wins: exit status, process
-// facts, marks, the screen, silence. Every state names its basis.
+// A [Tracker] takes observations and returns what they change. Observations are the shell's marks,
+// looks at processes and the screen, input, output, and the end of the program. The best evidence
+// wins: exit status, then process facts, marks, the screen, silence. Every state names its basis.
 //
-// The package is pure: it has no lock, no goroutine, no clock and no I/O. The caller passes the
-// time and the end of the log with each observation, reports the [News], and calls [Tracker.Tick]
-// when it is due. [Pace] says when to look. The package knows nothing of terminals, parties or
-// streams.
+// The package is pure: it has no lock, no goroutine, no clock and no I/O. With each observation,
+// the caller passes the time and the end of the log. It reports the [News], and calls
+// [Tracker.Tick] when that is due. [Pace] says when to look. The package knows nothing of
+// terminals, parties or streams.
 package track
 
 import (
@@ -17,96 +17,98 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options say what is known of a terminal from its start.
+// Options are the facts about a terminal that do not change.
 type Options struct {
-	Program bool // it runs a program of its own and no shell
-	Marked  bool // its shell prints marks
-	// TypedMarks: the shell prints marks of commands that were typed, too.
+	Program bool // the terminal runs a program and no shell
+	Marked  bool // the shell prints marks
+	// TypedMarks: the shell also prints marks for commands that a user types.
 	TypedMarks bool
-	// ReadsLines: the shell edits lines at its prompt, and reads them whole elsewhere, as bash
+	// ReadsLines: the shell edits lines at its prompt, but reads whole lines elsewhere, as bash
 	// does.
 	ReadsLines bool
-	Probed     bool // processes can be looked at
-	NoScreen   bool // the screen does not count as evidence
-	// Prompt reports whether the text before the cursor is the prompt of a shell that prints no
-	// marks. Nil: nobody knows.
+	Probed     bool // processes can be inspected
+	NoScreen   bool // the screen is not used as evidence
+	// Prompt reports whether the text before the cursor is the prompt of a shell without marks. Nil
+	// means that the prompt of this shell is not known.
 	Prompt func(before string) bool
 }
 
-// Moment is when something was observed.
+// Moment is the time of an observation, and the state of the log at that time.
 type Moment struct {
 	Time time.Time
-	End  uint64 // of the log
-	Held uint64 // bytes of output behind it that are held back as the echo of a command
+	End  uint64 // end of the log, an offset in bytes
+	Held uint64 // bytes of output after End that are held back as the echo of a command
 }
 
-// News is what an observation changed. The caller first drops what a command that GaveUp left, then
-// reports Events in their order, and wakes who waits if Changed.
+// News is what an observation changed. If GaveUp is set, the caller first logs the output that it
+// held back as an echo. Then it reports Events in order, and wakes waiting callers if Changed is
+// set.
 type News struct {
 	Events []wire.Event
-	// The shell did not take the command: output that is held back is output like any other.
+	// GaveUp: the shell did not take the command. The output that was held back is not its echo.
 	GaveUp  bool
-	Rests   bool // nothing runs any more: the shell is at its prompt, or has ended
+	Rests   bool // nothing runs now: the shell is at its prompt, or has ended
 	Changed bool
 }
 
-// Command is a run whose text the shell was given, from then until the next prompt. It outlives the
-// call that asked for it, which returns when the command waits for input.
+// Command is a run, from the time its text is given to the shell until the next prompt. It outlives
+// the call that started it: the call returns when the command waits for input.
 type Command struct {
 	Op, By string
-	Number uint64 // which the shell repeats when it starts
-	Line   []byte // that makes the shell take it; not read here
-	Typed  bool   // Line is being typed, or was; set by the caller
+	Number uint64 // number of the run; the start mark repeats it
+	Line   []byte // input that makes the shell take the command; not read here
+	Typed  bool   // the caller types Line now, or has typed it; set by the caller
 
-	Started    bool // its start mark came
-	Unfinished bool // the shell did not run it: its parser wants more, or finds it wrong
+	Started    bool // its start mark arrived
+	Unfinished bool // the shell did not run it: it is incomplete, or has a syntax error
 	Unread     bool // the shell did not run it: it could not read it
-	Unsure     bool // whether the shell ran it is not known
-	Ended      bool // its end mark came, or the prompt's
+	Unsure     bool // it is not known whether the shell ran it
+	Ended      bool // its end mark arrived, or the mark of the next prompt
 	Over       bool // the shell is at its prompt again
 	From, To   uint64
 	Exit       *int
 }
 
-// Counts are how often something happened. They only grow.
+// Counts are how often something happened. They never decrease.
 type Counts struct {
 	Prompted  uint64 // prompts
-	Continued uint64 // prompts for the rest of a command
-	Concluded uint64 // commands that were over at a prompt; where that is not known, prompts
-	Verdicts  uint64 // times that a look found something that callers wait for
+	Continued uint64 // continuation prompts
+	Concluded uint64 // commands that ended at a prompt; all prompts if typed commands have no marks
+	Verdicts  uint64 // looks that found something callers wait for
 }
 
-// Tracker is what is known of one terminal. [New] makes one, [Tracker.Restart] the next.
+// Tracker infers the state of one terminal. [New] returns the first of a session, [Tracker.Restart]
+// each later one.
 type Tracker struct {
 	opt   Options
-	at    Moment // of the observation at hand
-	news  News   // of the same
+	at    Moment // of the current observation
+	news  News   // of the current observation
 	state wire.State
-	exit  *int   // of the last command
-	cwd   string // of the shell, from its last prompt
+	exit  *int   // exit code of the last command
+	cwd   string // working directory of the shell at its last prompt
 
 	counts Counts
 	phase  wire.Phase // what the marks alone say: prompt, continuation or running
-	doubt  bool       // phase is prompt, and another group was in front when the mark came
-	forged bool       // another program prints marks too: none proves anything any more
+	doubt  bool       // phase is prompt, but the mark arrived while another group was in front
+	forged bool       // another program prints marks too: they prove nothing
 
-	command *Command // that the shell has; nil when there is none
-	began   bool     // a command has begun since the last prompt
-	typing  bool     // it was typed and not run
+	command *Command // the command that was given to the shell; nil if there is none
+	began   bool     // a command has started since the last prompt
+	typing  bool     // that command was typed by a user, not started by a run
 
-	expecting bool      // a prompt has begun, and was not taken for complete yet
-	tries     int       // times that a shell which does not read yet was waited for
-	due       time.Time // of Tick; zero when nothing is
+	expecting bool      // a prompt has started, and does not count as complete yet
+	tries     int       // how often Tick has waited for a shell that does not read yet
+	due       time.Time // when to call Tick; zero for never
 
-	editing bool   // the present prompt said where it ends
-	over    uint64 // number of the prompt before which what ran was over
-	overAt  uint64 // where in the log that was
-	ranTo   uint64 // where in the log the last command that is over ended
-	since   uint64 // where the present prompt begins, or the output of the command that a run gave
+	editing bool   // the current prompt had an end mark
+	over    uint64 // number of the prompt that followed the end at overAt
+	overAt  uint64 // offset at which the last command or program ended
+	ranTo   uint64 // offset at which the last finished command ended
+	since   uint64 // offset at which the current prompt, or the output of the current run, starts
 
 	activity
 
-	agreed   int    // looks in a row that found the shell reading
+	agreed   int    // successive looks that found the shell reading
 	called   uint64 // calls for attention up to the last input
 	speaker  speaker
 	listener listener
@@ -119,7 +121,7 @@ func New(now time.Time) *Tracker {
 		state: wire.State{Phase: wire.PhaseRunning, Reason: "starting", SinceUnix: now.UnixMilli()}}
 }
 
-// Restart returns the tracker of the next terminal of t's session.
+// Restart returns the tracker of the session's next terminal.
 func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 	n := &Tracker{
 		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
@@ -131,7 +133,7 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 	return n, n.tell()
 }
 
-// State returns the present state, with what changes by the clock.
+// State returns the current state, including the fields that depend on the clock.
 func (t *Tracker) State(now time.Time) wire.State {
 	st := t.state
 	st.QuietMS = max(now.Sub(t.printed).Milliseconds(), 0)
@@ -148,34 +150,33 @@ func (t *Tracker) State(now time.Time) wire.State {
 	return st
 }
 
-// Last returns the state as it was last reported.
+// Last returns the state as last reported.
 func (t *Tracker) Last() wire.State { return t.state }
 
 // Phase returns what the terminal is doing.
 func (t *Tracker) Phase() wire.Phase { return t.state.Phase }
 
-// Marked returns what the marks alone say: prompt, continuation or running.
+// Marked returns the phase by the marks alone: prompt, continuation or running.
 func (t *Tracker) Marked() wire.Phase { return t.phase }
 
-// Counts returns how often something happened.
+// Counts returns the counts so far.
 func (t *Tracker) Counts() Counts { return t.counts }
 
-// Command returns the command that the shell has; nil when there is none.
+// Command returns the command that was given to the shell, or nil if there is none.
 func (t *Tracker) Command() *Command { return t.command }
 
-// Editing reports whether the present prompt said where it ends.
+// Editing reports whether the current prompt had an end mark.
 func (t *Tracker) Editing() bool { return t.editing }
 
-// Due returns when Tick is to be called; the zero time if it is not.
+// Due returns when to call Tick, or the zero time for never.
 func (t *Tracker) Due() time.Time { return t.due }
 
-// OverAt returns where in the log ended what ran before the present prompt; ok is false where it is
-// not known.
+// OverAt returns the log offset at which the last command or program before the current prompt
+// ended. ok is false if it is not known.
 func (t *Tracker) OverAt() (at uint64, ok bool) { return t.overAt, t.over == t.counts.Prompted }
 
-// Bounds returns the offsets of the log at which one program ends and the next begins: the end of
-// the last command, and the begin of the present prompt or of the output of the command that a run
-// gave.
+// Bounds returns the log offsets at which one program ends and the next starts. ranTo is the end of
+// the last command. since is the start of the current prompt or, during a run, of its output.
 func (t *Tracker) Bounds() (ranTo, since uint64) { return t.ranTo, t.since }
 
 // Asks reports whether a program wants input.
@@ -189,7 +190,7 @@ func (t *Tracker) Asks() bool {
 	return false
 }
 
-// likely is the attention of a program that probably needs a person.
+// likely is the attention value of a program that probably waits for a person.
 const likely = "likely"
 
 // Rests reports whether nothing runs: the shell is at its prompt, or has ended.
@@ -197,16 +198,16 @@ func (t *Tracker) Rests() bool {
 	return t.state.Phase == wire.PhasePrompt || t.state.Phase == wire.PhaseDead
 }
 
-// Forge notes that another program prints marks, too.
+// Forge records that another program prints marks too.
 func (t *Tracker) Forge() { t.forged = true }
 
-// Erased notes that the text of the screen was erased.
+// Erased records that the text on the screen was erased.
 func (t *Tracker) Erased() {
 	t.reads++
 	t.state.Prompt = ""
 }
 
-// Give notes that the shell is given cmd, with the basis on which it is running from now.
+// Give records that cmd is given to the shell. The state is running from now on, by basis.
 func (t *Tracker) Give(cmd *Command, basis wire.Basis, at Moment) News {
 	t.at = at
 	t.command, t.due = cmd, time.Time{}
@@ -214,21 +215,21 @@ func (t *Tracker) Give(cmd *Command, basis wire.Basis, at Moment) News {
 	return t.tell()
 }
 
-// Withdraw notes that cmd was not given after all.
+// Withdraw records that cmd was not given to the shell after all.
 func (t *Tracker) Withdraw(cmd *Command) {
 	if t.command == cmd {
 		t.command, t.due = nil, time.Time{}
 	}
 }
 
-// Start notes that cmd, which prints no marks, has begun, with its output from an offset on.
+// Start records that cmd, which prints no marks, has started. Its output begins at offset from.
 func (t *Tracker) Start(cmd *Command, from uint64) News {
 	cmd.Started, cmd.From = true, from
 	t.emit(wire.Event{Kind: wire.EventBegun, Offset: from, Op: cmd.Op, By: cmd.By})
 	return t.tell()
 }
 
-// Exit notes that the shell or program has ended, by a code or by a signal.
+// Exit records that the shell or program has ended, with an exit code or by a signal.
 func (t *Tracker) Exit(code *int, signal, reason string, at Moment) News {
 	if t.state.Phase == wire.PhaseDead {
 		return News{}
@@ -254,7 +255,7 @@ func (t *Tracker) Exit(code *int, signal, reason string, at Moment) News {
 	return t.tell()
 }
 
-// Close notes that the session is closed, and its program with it.
+// Close records that the session was closed, which also ended its program.
 func (t *Tracker) Close(reason string, at Moment) News {
 	if t.state.Phase == wire.PhaseDead {
 		return News{}
@@ -265,7 +266,7 @@ func (t *Tracker) Close(reason string, at Moment) News {
 	return t.tell()
 }
 
-// become makes st the state from here on, and reports it.
+// become sets the state to st and reports it.
 func (t *Tracker) become(st wire.State) {
 	if st.Offset == 0 {
 		st.Offset = t.at.End
@@ -278,7 +279,7 @@ func (t *Tracker) become(st wire.State) {
 
 func (t *Tracker) emit(ev wire.Event) { t.news.Events = append(t.news.Events, ev) }
 
-// tell returns what the observation at hand changed.
+// tell returns and clears the news of the current observation.
 func (t *Tracker) tell() News {
 	n := t.news
 	t.news = News{}
