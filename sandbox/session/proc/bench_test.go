@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// BenchmarkProbe looks at one busy process, at one that blocks (a millisecond of that is the wait
-// between two readings), and at a pipeline of 46.
+// BenchmarkProbe probes a busy process, a blocked one (which includes a wait of a millisecond
+// between two readings), and a pipeline of 46.
 func BenchmarkProbe(b *testing.B) {
 	for name, script := range map[string]string{
 		"busy":     "exec sleep 1000",
@@ -33,7 +33,7 @@ func BenchmarkProbe(b *testing.B) {
 	}
 }
 
-// BenchmarkReading is the part of a blocked Probe that takes the processor.
+// BenchmarkReading measures the part of a blocked Probe that uses the processor.
 func BenchmarkReading(b *testing.B) {
 	x := open(b, "cat")
 	x.until("blocked", func(f session.Facts) bool { return f.Blocked })

@@ -13,7 +13,7 @@ type call struct {
 	name    string
 	kind    callKind
 	timeout timeoutKind
-	arg     int // index among the arguments: of the timeout, or as kind says
+	arg     int // index of the argument that is the timeout, or see callMove
 }
 
 type callKind int
@@ -21,32 +21,33 @@ type callKind int
 const (
 	callUnknown callKind = iota
 	callRead             // argument 0 is the descriptor
-	// From one descriptor to another; arg is the index of the first among the arguments.
+	// Moves data from one descriptor to another; arg is the index of the source among the
+	// arguments.
 	callMove
 	callPoll   // arguments 0 and 1 are the set and its length
 	callSelect // arguments 0 and 1 are the length and the set
 	callEpoll  // argument 0 is the epoll descriptor
 	callFutex
-	callWait    // for a child or a signal
-	callRestart // of a call that was interrupted by a stop
-	callOther   // goes on by itself, or by a process outside
+	callWait    // waits for a child or a signal
+	callRestart // resumes a call that a stop interrupted
+	callOther   // continues by itself, or through a process outside
 )
 
 type timeoutKind int
 
 const (
 	timeoutNone    timeoutKind = iota
-	timeoutMillis              // an int, negative for none
-	timeoutPointer             // to a struct timespec or timeval, NULL for none
+	timeoutMillis              // an int of milliseconds, negative for none
+	timeoutPointer             // a struct timespec or timeval, NULL for none
 )
 
-// arguments of a system call.
+// arguments are the arguments of a system call.
 type arguments [6]uint64
 
-// decode reads a line of /proc/PID/task/TID/syscall (proc_pid_syscall(5)): the number of the call,
-// six arguments, stack and program counter; "running"; or -1 for a thread that is blocked outside a
-// call. table is the architecture's. Of what is no call in it, kind is callUnknown and name says
-// what is known.
+// decode parses a line of /proc/PID/task/TID/syscall (proc_pid_syscall(5)). It has the number of
+// the call, six arguments, stack pointer and program counter. Or it is "running", or -1 for a
+// thread that is blocked outside a call. table is the architecture's. For a call that table does
+// not list, kind is callUnknown, and name says what is known.
 func decode(line string, table func(nr int) call) (call, arguments) {
 	var a arguments
 	f := strings.Fields(line)
@@ -74,7 +75,7 @@ func decode(line string, table func(nr int) call) (call, arguments) {
 	return c, a
 }
 
-// timed reports whether the call was given a timeout.
+// timed reports whether the call has a timeout.
 func (c call) timed(a arguments) bool {
 	switch c.timeout {
 	case timeoutMillis:
@@ -85,7 +86,7 @@ func (c call) timed(a arguments) bool {
 	return false
 }
 
-// An arch is a set of numbers of system calls: a column of blocking.
+// An arch is a set of system call numbers: a column of blocking.
 type arch int
 
 const (
@@ -94,7 +95,7 @@ const (
 	arm64             // include/uapi/asm-generic/unistd.h
 )
 
-// callHere returns the blocking call that has this number for programs of our own architecture.
+// callHere returns the blocking call with number nr on our own architecture.
 func callHere(nr int) call {
 	if runtime.GOARCH == "arm64" {
 		return arm64.call(nr)
@@ -102,7 +103,7 @@ func callHere(nr int) call {
 	return amd64.call(nr)
 }
 
-// call returns the blocking call with that number; of others the kind is callUnknown.
+// call returns the blocking call with number nr. For other calls, kind is callUnknown.
 func (a arch) call(nr int) call {
 	for _, b := range blocking {
 		if b.numbers[a] == nr && nr != none {
@@ -112,25 +113,24 @@ func (a arch) call(nr int) call {
 	return call{}
 }
 
-// The instructions by which programs call the system: of our own architecture, and of 32-bit
-// programs and parts of programs on amd64.
+// The instructions of a system call, on our own architecture and in 32-bit code on amd64.
 var (
 	// Syscall, svc 0.
 	trapHere = map[string]string{"amd64": "\x0f\x05", "arm64": "\x01\x00\x00\xd4"}[runtime.GOARCH]
 	trapSize = len(trapHere)
 )
 
-const trapI386 = "\xcd\x80" // int 0x80; what enters by sysenter leaves behind one, in the vDSO
+const trapI386 = "\xcd\x80" // int 0x80; the vDSO has one right after sysenter
 
-// foreign is the table of a call whose number says nothing.
+// foreign is the table for calls of an unknown architecture, whose numbers mean nothing.
 func foreign(int) call { return call{} }
 
-// none is the number of a call that an architecture does not have.
+// none marks a call that an architecture does not have.
 const none = -1
 
-// blocking are the calls that block, by their numbers on amd64, i386 and arm64. Every call that is
-// not here counts as one that goes on by itself. The old select of i386, whose arguments are in
-// memory, and socketcall are not here.
+// blocking lists the calls that block, by their numbers on amd64, i386 and arm64. Any other call
+// counts as one that continues by itself. The old select of i386, whose arguments are in memory,
+// and socketcall are not listed.
 var blocking = []struct {
 	numbers [3]int
 	call    call

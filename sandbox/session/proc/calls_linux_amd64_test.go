@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// The numbers of amd64 in blocking against the system's own. The compiler compares: a negative
-// constant is no uint. So it is enough to vet the package for an architecture that is not at hand.
+// The numbers of amd64 in blocking must be the system's. The compiler compares them: a negative
+// constant does not fit into a uint. So vetting the package for another architecture is enough.
 const (
 	_ = uint(unix.SYS_READ-0) + uint(0-unix.SYS_READ)
 	_ = uint(unix.SYS_WRITE-1) + uint(1-unix.SYS_WRITE)

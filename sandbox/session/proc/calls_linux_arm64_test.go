@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// The numbers of arm64 in blocking against the system's own. The compiler compares: a negative
-// constant is no uint. So it is enough to vet the package for an architecture that is not at hand.
+// The numbers of arm64 in blocking must be the system's. The compiler compares them: a negative
+// constant does not fit into a uint. So vetting the package for another architecture is enough.
 const (
 	_ = uint(unix.SYS_EPOLL_PWAIT-22) + uint(22-unix.SYS_EPOLL_PWAIT)
 	_ = uint(unix.SYS_READ-63) + uint(63-unix.SYS_READ)

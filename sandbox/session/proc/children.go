@@ -8,15 +8,15 @@ import (
 	"strconv"
 )
 
-// Children returns a number that has changed when children of a process have ended and were waited
-// for – the page faults of these, which each has (proc_pid_stat(5), cminflt) – and whether it has
-// children now.
+// Children reports whether a process has children now, and returns a number that changes when it
+// has waited for children that ended. The number is the page faults of those children
+// (proc_pid_stat(5), cminflt): every process has some.
 func Children(pid int) (ended uint64, live bool, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false, err
 	}
-	// A name may hold ") ", and then what follows is no number.
+	// The name may contain ") ". Then the text after it is no number.
 	_, rest, ok := bytes.Cut(stat, []byte(") "))
 	fields := bytes.Fields(rest)
 	if !ok || len(fields) < 10 {

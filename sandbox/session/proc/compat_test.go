@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// program32 writes a 32-bit program of nothing but this code, and returns its path.
+// program32 writes a 32-bit program that consists only of code, and returns its path.
 func program32(t *testing.T, code string) string {
 	t.Helper()
 	const base, header = 0x08048000, 52 + 32
@@ -38,7 +38,7 @@ func program32(t *testing.T, code string) string {
 	return path
 }
 
-// TestReads32 looks at a 32-bit program that reads: its calls have other numbers.
+// TestReads32 probes a 32-bit program that reads. Its calls have other numbers.
 func TestReads32(t *testing.T) {
 	// read(0, stack, 100)
 	x := open(t, program32(t, "\xb8\x03\x00\x00\x00\x31\xdb\x89\xe1\xba\x64\x00\x00\x00\xcd\x80"+
@@ -48,8 +48,8 @@ func TestReads32(t *testing.T) {
 	})
 }
 
-// TestSleeps32 stops and continues a 32-bit program that sleeps. Its call is number 0 then, which
-// is read elsewhere.
+// TestSleeps32 stops and continues a 32-bit program that sleeps. Its call then has number 0, which
+// is read on amd64.
 func TestSleeps32(t *testing.T) {
 	// clock_nanosleep(0, 0, {1000, 0}, 0)
 	sleeper := program32(t,

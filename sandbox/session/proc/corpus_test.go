@@ -18,14 +18,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// verdict is what a program must be found to do.
+// verdict is what a probe must find a program doing.
 type verdict int
 
 const (
-	runs    verdict = iota // goes on without a person
-	blocked                // waits for one
-	listens                // reads the keyboard and may go on without
-	timers                 // the same, in company of timed futexes only
+	runs    verdict = iota // continues without input
+	blocked                // waits for input
+	listens                // reads the keyboard and may continue without
+	timers                 // the same, with only timed futexes besides
 )
 
 func (v verdict) String() string {
@@ -44,20 +44,20 @@ func verdictOf(f session.Facts) verdict {
 	return runs
 }
 
-// corpusCase is a program and what it must be found to do.
+// corpusCase is a program and what a probe must find it doing.
 type corpusCase struct {
 	name string
 	argv []string
 	is   verdict
-	want wire.Want // unless it runs
-	who  string    // of one that reads: argv[0] of the reader. Else a word of the reason
+	want wire.Want // empty if it runs
+	who  string    // argv[0] of the reader; a word of Why if it runs
 }
 
 func sh(script string) []string     { return []string{"sh", "-c", script} }
 func bash(script string) []string   { return []string{"bash", "--norc", "-c", script} }
 func python(script string) []string { return []string{"python3", "-c", script} }
 
-// source is python that waits for the keyboard and for one thing more.
+// source is python that waits for the keyboard and for one more descriptor.
 func source(make string) []string {
 	return python(`
 import ctypes, os, select, socket
@@ -69,7 +69,7 @@ p.register(more, select.POLLIN)
 p.poll()`)
 }
 
-// timed is python that reads the keyboard and has a timer, which notifies as sigevent(7) says.
+// timed is python that reads the keyboard and has a timer with a notification of sigevent(7).
 func timed(notify int) []string {
 	return python(`
 import ctypes, os
@@ -79,8 +79,7 @@ if ctypes.CDLL(None).timer_create(1, event, ctypes.byref(timer)): raise OSError
 os.read(0, 10)`)
 }
 
-// forked is python that starts a program on a terminal of its own, whose master is fd, and goes on
-// with the work.
+// forked is python that starts a program on another terminal with master fd, and then does work.
 func forked(script, work string) []string {
 	return python(`
 import os, pty
@@ -89,10 +88,10 @@ if pid == 0: os.execvp("sh", ["sh", "-c", "exec ` + script + `"])
 ` + work)
 }
 
-// beside is a thread that reads what such a program prints.
+// beside is a thread that reads what the program of forked prints.
 const beside = "import threading; threading.Thread(target=lambda: os.read(fd, 100) and os.read(fd, 100), daemon=True).start()\n"
 
-// supervisor is python of which one thread reads the keyboard while another waits for a program.
+// supervisor is python in which one thread reads the keyboard and another waits for a program.
 func supervisor(script, how string) []string {
 	return python(`
 import os, subprocess, sys, threading
@@ -101,7 +100,7 @@ threading.Thread(target=lambda: os.read(0, 1), daemon=True).start()
 p.wait()`)
 }
 
-// nested is python that waits for one epoll with another in it, which waits for these descriptors.
+// nested is python that waits for one epoll with another in it, which waits for the descriptors.
 func nested(fds string) []string {
 	return python(`
 import ctypes, select
@@ -111,7 +110,7 @@ outer.register(inner.fileno(), select.EPOLLIN)
 outer.poll()`)
 }
 
-// orphaned is python of which only a second thread lives, that does this.
+// orphaned is python in which only a second thread still runs, which does work.
 func orphaned(work string) []string {
 	return python(`
 import ctypes, os, threading, time
@@ -123,7 +122,7 @@ ctypes.CDLL(None).syscall(` + strconv.Itoa(unix.SYS_EXIT) + `, 0)`)
 }
 
 var corpus = []corpusCase{
-	// Shells and what they are made of.
+	// Shells and basic tools.
 	{"cat", []string{"cat"}, blocked, wire.WantLine, "cat"},
 	{"tee", []string{"tee", "/dev/null"}, blocked, wire.WantLine, "tee"},
 	{"bash at its prompt", []string{"bash", "--norc", "-i"}, blocked, wire.WantRaw, "bash"},
@@ -170,8 +169,8 @@ r.question("name? ", () => r.close())`}, blocked, wire.WantRaw, "node"},
 	{"go: Scanln", []string{"GO"}, timers, wire.WantLine, "scan"},
 	{"java: Scanner", []string{"JAVA"}, timers, wire.WantLine, "java"},
 
-	// System calls, and what may be waited for beside the keyboard: wake-ups of a program's own do
-	// not count.
+	// System calls, and other descriptors that a program waits for besides the keyboard. Wake-ups
+	// within the program do not count.
 	{"select", python("import select; select.select([0], [], [])"), blocked, wire.WantLine, "python3"},
 	{"poll", python("import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()"), blocked, wire.WantLine, "python3"},
 	{"epoll", python("import select; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll()"), blocked, wire.WantLine, "python3"},
@@ -258,7 +257,7 @@ while not open("/proc/%d/stat" % p.pid).read().startswith("%d (cat) S" % p.pid):
 os.kill(p.pid, signal.SIGSTOP)
 p.wait()`), runs, "", "stopped"},
 
-	// Programs that people use.
+	// Common interactive programs.
 	{"less", sh("seq 1000 | LESS= less"), blocked, wire.WantRaw, "less"},
 	{"man", sh("MANPAGER=less PAGER=less man -l page.1"), blocked, wire.WantRaw, "less"},
 	{"git log", sh("cd repo && LESS= GIT_PAGER=less git log"), blocked, wire.WantRaw, "less"},
@@ -272,7 +271,7 @@ p.wait()`), runs, "", "stopped"},
 	{"ssh-keygen", []string{"ssh-keygen", "-t", "ed25519", "-f", "key"}, blocked, wire.WantPassword, "ssh-keygen"},
 	{"ssh-keygen: file", []string{"ssh-keygen", "-t", "ed25519"}, blocked, wire.WantLine, "ssh-keygen"},
 
-	// Those that pass the keyboard on to a terminal of their own.
+	// Programs that forward the keyboard to a terminal of their own.
 	{"script", []string{"script", "-qc", "cat", "/dev/null"}, blocked, wire.WantLine, "cat"},
 	{"script of a shell", []string{"script", "-qc", "bash --norc -i", "/dev/null"}, blocked, wire.WantRaw, "bash"},
 	{"script in script", []string{"script", "-qc", "script -qc 'bash -c \"read -s x\"' /dev/null", "/dev/null"}, blocked, wire.WantPassword, "bash"},
@@ -314,7 +313,7 @@ select.select([0, fd, more], [], [])`), blocked, wire.WantLine, "cat"},
 	{"su -l", []string{"su", "-s", "/bin/bash", "-l", "nobody"}, blocked, wire.WantRaw, "-bash"},
 	{"su -P", []string{"su", "-s", "/bin/dash", "-P", "nobody"}, blocked, wire.WantLine, "dash"},
 
-	// Those that do not wait for a person.
+	// Programs that do not wait for a person.
 	{"sleep", []string{"sleep", "100"}, runs, "", "nanosleep"},
 	{"a loop", sh("while :; do :; done"), runs, "", "running"},
 	{"wait", bash("sleep 100 & wait"), runs, "", "nanosleep"},
@@ -331,7 +330,7 @@ select.select([0, fd, more], [], [])`), blocked, wire.WantLine, "cat"},
 	{"asyncio.sleep", python("import asyncio; asyncio.run(asyncio.sleep(1000))"), runs, "", "timeout"},
 }
 
-// TestCorpus starts programs on real terminals, as a person would, and says what they do.
+// TestCorpus starts programs on real terminals and probes them.
 func TestCorpus(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -368,7 +367,7 @@ func TestCorpus(t *testing.T) {
 			if test.is == blocked {
 				return
 			}
-			// It is that way for good.
+			// The verdict must not change.
 			for range 20 {
 				f, err := Prober{}.Probe(context.Background(), x.tty)
 				if err != nil || f.Blocked {
@@ -379,7 +378,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// workbench is a directory with what the programs of the corpus work on.
+// workbench returns a directory with the files that the programs of the corpus use.
 func workbench(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -403,8 +402,7 @@ func workbench(t *testing.T) string {
 	return dir
 }
 
-// scanner builds a program without the race detector, whose threads would be company for the
-// reader.
+// scanner builds a program without the race detector, which would add threads to the reader's.
 func scanner(t *testing.T, dir string) string {
 	t.Helper()
 	build := exec.Command("go", "build", "-o", "scan", "scan.go")
@@ -416,7 +414,7 @@ func scanner(t *testing.T, dir string) string {
 	return filepath.Join(dir, "scan")
 }
 
-// TestPasswords asks for passwords as another user, whose programs are root's.
+// TestPasswords runs programs as another user that ask for passwords as root.
 func TestPasswords(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")

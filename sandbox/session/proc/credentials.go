@@ -4,16 +4,16 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// credentials are those of this thread for file access, by which the kernel decides who may look
-// into a process. With the target's own, no capability is needed to look at a program that has not
-// changed its user.
+// credentials are the current thread's credentials for file access. The kernel checks them before
+// it lets a thread inspect a process. With the target's own credentials, no capability is needed to
+// inspect a program that has not changed its user.
 type credentials struct {
 	known    bool
 	uid, gid int // of this process
 	as       bool
 }
 
-// become takes the file access credentials of uid and gid, if this process may.
+// become takes the file access credentials of uid and gid, if this process is root.
 func (c *credentials) become(uid, gid int) {
 	if !c.known {
 		c.known, c.uid, c.gid = true, unix.Geteuid(), unix.Getegid()
@@ -24,14 +24,14 @@ func (c *credentials) become(uid, gid int) {
 	if !c.as && uid == c.uid && gid == c.gid {
 		return
 	}
-	// The group first: without the user it may be taken no more.
-	_ = unix.Setfsuid(c.uid) // these calls report no errors; what comes of them restore finds out
+	// Set the group while the user is root: any other user may not change it.
+	_ = unix.Setfsuid(c.uid) // these calls return no errors; restore checks the result
 	_ = unix.Setfsgid(gid)
 	_ = unix.Setfsuid(uid)
 	c.as = uid != c.uid || gid != c.gid
 }
 
-// restore gives the credentials back and reports whether that worked.
+// restore takes our own credentials back and reports whether that worked.
 func (c *credentials) restore() bool {
 	if !c.as {
 		return true
@@ -39,7 +39,7 @@ func (c *credentials) restore() bool {
 	_ = unix.Setfsuid(c.uid)
 	_ = unix.Setfsgid(c.gid)
 	c.as = false
-	// A call with an invalid ID reports what is set.
+	// A call with an invalid ID returns the current ID.
 	uid, _ := unix.SetfsuidRetUid(-1)
 	gid, _ := unix.SetfsgidRetGid(-1)
 	return uid == c.uid && gid == c.gid

@@ -13,8 +13,8 @@ import (
 	"unsafe"
 )
 
-// TestDecode reads lines of /proc/PID/syscall as kernels of both architectures print them for the
-// same waits. Those of arm64 hold its numbers and its addresses; nothing else is different.
+// TestDecode decodes lines of /proc/PID/syscall as kernels of both architectures print them for the
+// same waits. The lines of arm64 differ only in numbers and addresses.
 func TestDecode(t *testing.T) {
 	type table struct {
 		name string
@@ -78,7 +78,7 @@ func TestDecode(t *testing.T) {
 }
 
 // TestNumbers compares the tables with the numbers that the compiler has compared with the
-// system's, and finds no call beside them.
+// system's. It checks that the tables list no other calls.
 func TestNumbers(t *testing.T) {
 	for arch, table := range map[string]func(int) call{"amd64": amd64.call, "arm64": arm64.call,
 		"386": i386.call} {
@@ -152,7 +152,7 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
-// A call that is given no time only looks.
+// TestOnlyLooks checks that a call with a timeout of zero does not count as a wait.
 func TestOnlyLooks(t *testing.T) {
 	x := &inspector{dir: "/proc/self"}
 	defer x.close()

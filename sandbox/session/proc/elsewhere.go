@@ -14,20 +14,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// scanPart is the part of a processor that the search for readers in other sessions may take: one
-// in so many.
+// scanPart limits the search for readers in other sessions to 1/scanPart of a processor.
 const scanPart = 1000
 
-// scans is what searches of the whole system have found, and when the next one may be made.
+// scans is what searches of the whole system found, and when the next one may start.
 var scans = struct {
 	sync.Mutex
-	readers map[uint64]int // process that reads a terminal, by its device
+	readers map[uint64]int // process that reads a terminal, by the terminal's device
 	next    time.Time
 }{readers: make(map[uint64]int)}
 
-// elsewhere completes f for a group that is at rest and reads nothing: it may wait for a process
-// that reads the terminal in another session, as the pinentry of a gpg-agent does. What else that
-// process waits for is not known, so the group counts as listening.
+// elsewhere completes f for a group that is at rest and reads nothing. The group may wait for a
+// process that reads the terminal in another session, such as the pinentry of a gpg-agent. What
+// else that process waits for is not known, so the group counts as listening.
 func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
 	scans.Lock()
 	defer scans.Unlock()
@@ -53,8 +52,8 @@ func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
 	f.Why = fmt.Sprintf("pid %d, in another session: %s", t.proc.pid, t.call)
 }
 
-// search returns a reader of the terminal of now among all processes of other sessions, nil if
-// there is none. Those on another terminal have that to read.
+// search returns a thread of any other session that reads the terminal of now, or nil. A process
+// with another controlling terminal does not count.
 func (l *look) search(now layer) *thread {
 	pids, err := list("/proc")
 	if err != nil {
@@ -71,19 +70,19 @@ func (l *look) search(now layer) *thread {
 	return nil
 }
 
-// readerIn returns the thread of a process of another session that reads the terminal of now, nil
-// if there is none.
+// readerIn returns the thread of process pid that reads the terminal of now, or nil. The process
+// must be in another session.
 func (l *look) readerIn(pid int, now layer) *thread {
 	if pid == 0 {
 		return nil
 	}
 	p, err := l.stat(pid)
-	// The kernel's own are in no session.
+	// Kernel threads are in no session.
 	if err != nil || p.state == 'Z' || p.state == 'X' || p.sid == 0 ||
 		p.sid == now.members[0].sid || p.tty != 0 && p.tty != now.dev {
 		return nil
 	}
-	threads, _ := l.threads(p, now.dev) // of one that may not be looked into nothing is known
+	threads, _ := l.threads(p, now.dev) // fails for a process that we may not inspect
 	for i := range threads {
 		if t := &threads[i]; (t.class == reader || t.class == listener) && sameNumbers(pid) {
 			return t
@@ -92,18 +91,18 @@ func (l *look) readerIn(pid int, now layer) *thread {
 	return nil
 }
 
-// sameNumbers reports whether the process is in our PID namespace. One in a container has terminals
-// of its own, whose numbers are those of ours.
+// sameNumbers reports whether the process is in our PID namespace. A process in a container has
+// terminals of its own, which have the same device numbers as ours.
 func sameNumbers(pid int) bool {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
-		return true // there are none here
+		return true // the kernel has no PID namespaces
 	}
 	its, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
 	return err == nil && its == ours
 }
 
-// spent is how long this thread of ours has had a processor.
+// spent returns how long this thread of ours has had a processor.
 func (l *look) spent() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {

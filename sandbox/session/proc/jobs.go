@@ -12,7 +12,7 @@ import (
 
 // Jobs implements session.JobProber.
 func (Prober) Jobs(tty session.TTY) (jobs []session.Job, err error) {
-	runtime.LockOSThread() // credentials are the thread's
+	runtime.LockOSThread() // credentials belong to the thread
 	l := &look{}
 	defer func() {
 		if l.self.restore() {
@@ -33,9 +33,9 @@ func (Prober) Jobs(tty session.TTY) (jobs []session.Job, err error) {
 	return jobs, err
 }
 
-// job returns what a process has written. It returns false for one that does not print on the
-// terminal, and for one that is ending: that prints no more, and the kernel shows its files to root
-// alone, so that they would be taken for hidden.
+// job returns how much a process has written. ok is false for a process that does not print on the
+// terminal, and for one that is ending. That one prints no more, and only root can see its files,
+// so that it would look hidden.
 func (l *look) job(p *process, terminal string) (j session.Job, ok bool) {
 	if !prints(p.pid, terminal) {
 		return j, false
@@ -51,7 +51,7 @@ func (l *look) job(p *process, terminal string) (j session.Job, ok bool) {
 	return j, err == nil && !now.ending
 }
 
-// prints reports whether standard output or standard error of pid is the terminal, or may be.
+// prints reports whether standard output or standard error of pid is, or may be, the terminal.
 func prints(pid int, terminal string) bool {
 	for _, fd := range []string{"1", "2"} {
 		to, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/fd/" + fd)

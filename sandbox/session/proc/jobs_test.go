@@ -14,8 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// TestJobs finds the processes of a terminal's session that may print on it, also one whose parent
-// has ended.
+// TestJobs finds the processes of a terminal's session that may print on it, including one whose
+// parent has ended.
 func TestJobs(t *testing.T) {
 	x := open(t, "bash", "--norc", "-i")
 	jobs := func(what string, ok func([]session.Job) bool) []session.Job {
@@ -50,8 +50,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestEndedJob has a process that prints elsewhere end after it was listed: it is no job of the
-// terminal, also for one that is not root, to whom the kernel no longer shows where it printed.
+// TestEndedJob ends a process that prints elsewhere, after it was listed. It must not count as a
+// job of the terminal, even if we are not root, and the kernel hides where it printed.
 func TestEndedJob(t *testing.T) {
 	runtime.LockOSThread() // not unlocked: the thread's credentials end with it
 	child := exec.Command("sleep", "1000")

@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package proc tells from /proc which process blocks on a terminal. It needs the same PID namespace
-// as the terminal's processes and the right to trace them: the same user, or CAP_SYS_PTRACE for
-// programs that changed theirs.
+// Package proc finds out from /proc which process blocks on a terminal. It must run in the PID
+// namespace of the terminal's processes, and have the right to trace them. That takes the same
+// user, or CAP_SYS_PTRACE for programs that changed their user.
 //
-// What it cannot see: readers by io_uring, alarms set before a read (alarm(2), setitimer(2)), and
-// whatever is on the far side of a relay that leaves the machine.
+// It cannot see reads by io_uring, alarms that were set before a read (alarm(2), setitimer(2)), or
+// the far side of a relay to another machine.
 package proc
 
 import (
@@ -23,57 +23,56 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// Prober is the session.Prober of Linux. The zero value is ready, and may be used by many
+// Prober is the session.Prober of Linux. The zero value is ready to use, also by several
 // goroutines.
 type Prober struct{}
 
-// settle is how long a reader behind other terminals has to stay unmoved before it is called
-// blocked: what one terminal gives to the next is on its way for as long as a worker of the kernel
-// takes to come to it, and nobody can wait for that one. What is on its way to a terminal itself is
-// waited for where that is looked at, see queued.
+// settle is the time between the two readings of a terminal inside the terminal. Its reader counts
+// as blocked if it has not run in between. A kernel worker passes input from the outer to the inner
+// terminal, and nothing can wait for that worker. Input for one terminal needs no such time, see
+// queued.
 const settle = time.Millisecond
 
-// settlePiece is how long it may take to notice that nobody wants the answer any more.
+// settlePiece is the longest time until Probe notices that ctx is done.
 const settlePiece = 500 * time.Microsecond
 
-// maxRelays bounds how many terminals inside terminals are followed.
+// maxRelays limits the depth of terminals inside terminals.
 const maxRelays = 4
 
-// Probe looks at the foreground group of tty. It takes some 50 µs for one process that is busy,
-// twice that to say that one is blocked, and a millisecond longer where there are terminals inside
-// the terminal.
+// Probe inspects the foreground group of tty. It takes about 50 µs to find one busy process, twice
+// that for a blocked one, and a millisecond more if there are terminals inside the terminal.
 //
-// With an error the Facts hold what can be known without tracing: the group, its leader, Want by
-// the terminal's modes, and Runs.
+// With an error, the Facts hold what is known without tracing: the group, its leader, Want by the
+// terminal's modes, and Runs.
 func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
-	runtime.LockOSThread() // credentials are the thread's
+	runtime.LockOSThread() // credentials belong to the thread
 	l := &look{}
 	f, err := l.probe(ctx, tty)
 	if l.self.restore() {
-		// Else the thread ends with the goroutine's lock, and the wrong credentials with it.
+		// Otherwise the thread stays locked and ends with the goroutine, and so do its credentials.
 		runtime.UnlockOSThread()
 	}
 	return f, err
 }
 
-// look is one call of Probe.
+// look is the state of one call of Probe.
 type look struct {
 	self   credentials
-	polls  bool        // of the terminal being judged
+	polls  bool        // modes.polls of the current terminal
 	relays bool        // a process waits for the master of another terminal
-	buf    [16384]byte // of the file being read
+	buf    [16384]byte // for reading files
 }
 
-// layer is one terminal of a chain of relays.
+// layer is one terminal in a chain of relays.
 type layer struct {
-	dev     uint64 // of the slave
+	dev     uint64 // device of the slave
 	modes   modes
 	pending bool
 	members []*process // the foreground group
 
-	depth  int  // of relays above
-	works  bool // one of them has work of its own
-	timers bool // or timers
+	depth  int  // number of outer terminals
+	works  bool // an outer relay is busy with something else
+	timers bool // an outer relay has timers
 }
 
 func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
@@ -84,8 +83,8 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		}
 		return f, err
 	}
-	// The same once more, the group's members too: a process that was started while they were
-	// listed may be in no list, and its parent may wait for it by now.
+	// Read again, including the group's members. A process that started while they were listed may
+	// be missing from the list, and its parent may already wait for it.
 	at := time.Now()
 	if l.relays {
 		at = at.Add(settle)
@@ -102,9 +101,9 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 	return again, err
 }
 
-// once is one reading, which looks at the readers at the given time. The terminal is asked before
-// them, so that input which is on its way is either seen here, or has moved its reader by then.
-// What decides nothing is taken from before, if that is not nil.
+// once makes one reading, and inspects the readers at time at. It asks the terminal for queued
+// input first. So input on its way is either seen here, or has already made its reader run. Facts
+// that decide nothing are copied from before, unless that is nil.
 func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 	at time.Time) (f session.Facts, s sight, err error) {
 	if _, s.group, _, err = masterModes(tty, false); err != nil {
@@ -115,7 +114,7 @@ func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 		return f, s, nil
 	}
 	f.Foreground, f.Pid = s.group, s.group
-	l.nap(&s, "/proc/"+strconv.Itoa(tty.SessionPID)) // which begins what is in front
+	l.nap(&s, "/proc/"+strconv.Itoa(tty.SessionPID)) // the shell starts what is in the foreground
 	members, err := l.group(tty.SessionPID, s.group)
 	if err != nil {
 		return f, s, err
@@ -152,16 +151,16 @@ func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 	return f, s, err
 }
 
-// Pause sleeps for d, to some 50 µs (nanosleep(2)), and takes an operating system thread for as
-// long. The runtime's timers can be a millisecond late in a process that does nothing else: it then
-// sleeps in epoll_wait(2), which counts in milliseconds.
+// Pause sleeps for d, with a precision of about 50 µs (nanosleep(2)). It blocks an operating system
+// thread. The runtime's timers can be a millisecond late in an idle process, which sleeps in
+// epoll_wait(2), and that counts milliseconds.
 func Pause(d time.Duration) {
 	t := unix.NsecToTimespec(d.Nanoseconds())
-	_ = unix.Nanosleep(&t, nil) // a signal cuts it short, which does no harm
+	_ = unix.Nanosleep(&t, nil) // a signal may end it early, which is harmless
 }
 
-// descend fills f with what the group of now does, and with what those do to whose terminals it
-// passes the keyboard on.
+// descend fills f with the facts about the group of now, and of the groups on inner terminals that
+// it forwards the keyboard to.
 func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Facts) error {
 	o := l.judge(now)
 	o.busy, o.timers = o.busy || now.works, o.timers || now.timers
@@ -179,9 +178,9 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	if o.reader == nil || len(o.masters) == 0 || now.depth == maxRelays {
 		return nil
 	}
-	// One that waits for the master itself passes the keyboard on. Where another one of the group
-	// does, that may be so, or the reader has a question of its own: it asks if nobody goes on in
-	// either case.
+	// A thread that waits for the terminal and for a master forwards the keyboard. If another
+	// thread of the group waits for the master, the reader may ask a question of its own. In both
+	// cases the group asks if no process continues by itself.
 	relay := len(o.reader.masters) > 0
 	var inner []layer
 	coming := false
@@ -223,7 +222,7 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	return nil
 }
 
-// describe fills f with what is known of the group of now.
+// describe fills f with the facts about the group of now.
 func (l *look) describe(f *session.Facts, now layer, o outcome, before *session.Facts) {
 	f.Want, f.Pending = now.modes.want(), now.pending
 	f.Blocked, f.Listens, f.OnlyTimers, f.Opaque = false, false, false, false
@@ -265,7 +264,7 @@ func (l *look) describe(f *session.Facts, now layer, o outcome, before *session.
 	}
 }
 
-// program is the name of the program in argv.
+// program returns the name of the program in argv.
 func program(argv []string) string {
 	if len(argv) == 0 {
 		return ""
@@ -273,8 +272,8 @@ func program(argv []string) string {
 	return filepath.Base(argv[0])
 }
 
-// passesOn reports whether a program reads the keyboard for a process on another terminal that is
-// not below it.
+// passesOn reports whether a program forwards the keyboard to a process that is on another terminal
+// and not its descendant.
 func passesOn(program string) bool {
 	switch program {
 	case "ssh", "slogin", "mosh-client", "telnet", "tmux", "screen", "docker", "podman", "nerdctl",
@@ -285,46 +284,47 @@ func passesOn(program string) bool {
 	return false
 }
 
-// handsOver reports whether a program's server, which is not below it, reads the terminal in its
-// place: it is given the descriptor (tmux) or opens the terminal itself (screen).
+// handsOver reports whether a program's server reads the terminal instead of the program, and is
+// not its descendant. The server is given the descriptor (tmux) or opens the terminal (screen).
 func handsOver(program string) bool { return program == "tmux" || program == "screen" }
 
-// ender is timeout(1). Its timer does not go on with anything: it ends the program that asks, as a
-// person would who has no answer.
+// ender is timeout(1). Its timer does not let the group continue: it ends the program that asks, as
+// a person without an answer would.
 const ender = "timeout"
 
-// outcome is what one reading of a foreground group says.
+// outcome is the result of one reading of a foreground group.
 type outcome struct {
-	reader *thread // who reads the terminal, if anybody does; an untimed reader is preferred
-	busy   bool    // another thread may go on without input
-	works  bool    // a thread does that does not read the terminal, or is about to
-	own    bool    // a thread does that reads it
-	// Another thread waits in a timed futex, or a process has a timer, and none is busy.
+	reader *thread // a thread that reads the terminal, or nil; one without a timeout is preferred
+	busy   bool    // a thread may continue without input
+	works  bool    // one that does not read the terminal, or not yet
+	own    bool    // one that reads the terminal
+	// A thread waits in a timed futex, or a process has a timer, and no thread is busy.
 	timers bool
-	denied error // a process could not be looked at
+	denied error // a process could not be inspected
 	runs   uint64
-	print  string // equal in two readings if nobody has moved
-	naps   []nap  // of everybody who was looked at
+	print  string // equal in two readings if no thread ran in between
+	naps   []nap  // of every inspected thread
 	why    string
 
-	masters []*thread // who waits for masters of other terminals
+	masters []*thread // threads that wait for masters of other terminals
 }
 
-// asks reports whether a program that passes the keyboard on has a question of its own, as ssh has
-// before it is connected: it reads a whole line, and nothing else but that of a language's runtime.
-// What it passes on it waits for beside its connection.
+// asks reports whether a program that forwards the keyboard asks a question of its own, as ssh does
+// before it is connected. It then makes a plain read in line mode, and no other thread is busy;
+// those of a language's runtime may wait in timed futexes. To forward, it would wait for its
+// connection as well.
 func (o outcome) asks(m modes) bool {
 	return m.canonical && !o.busy && o.reader.class == reader &&
 		strings.HasPrefix(o.reader.call, "read ")
 }
 
-// judge reads what every thread of the group does.
+// judge inspects every thread of the group of now.
 func (l *look) judge(now layer) outcome {
 	var o outcome
 	var print []byte
 	var company *thread
 	l.polls = now.modes.polls
-	var waiters []*process // for a child
+	var waiters []*process // those that wait for a child
 	read := func(p *process, group bool) {
 		threads, err := l.threads(p, now.dev)
 		waits := false
@@ -378,7 +378,7 @@ func (l *look) judge(now layer) outcome {
 		read(p, true)
 	}
 	if o.reader == nil && !o.busy && o.denied == nil {
-		// A program that was started with setsid may still read the terminal it has inherited.
+		// A program started with setsid may still read the terminal that it inherited.
 		for _, p := range l.strays(now.members) {
 			read(p, false)
 		}
@@ -413,8 +413,8 @@ func (l *look) judge(now layer) outcome {
 	return o
 }
 
-// awaited looks at the descendants, beyond the group, of processes that wait for a child and go on
-// when it ends. It returns the thread that keeps them from being at rest, if any.
+// awaited inspects the descendants, outside the group, of processes that wait for a child and
+// continue when it ends. It returns the thread that keeps them from being at rest, or nil.
 func (l *look) awaited(o *outcome, now layer, waiters []*process, print *[]byte) (company *thread) {
 	seen := map[int]bool{}
 	for _, p := range now.members {

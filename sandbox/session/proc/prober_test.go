@@ -28,7 +28,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestMain makes this process the one that adopts, as a session's keeper is.
+// TestMain makes this process adopt orphans, as a session's keeper does.
 func TestMain(m *testing.M) {
 	inherited.DefaultForChildren()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -52,7 +52,7 @@ type terminal struct {
 
 func open(t testing.TB, argv ...string) *terminal { return openIn(t, "", nil, argv...) }
 
-// openIn starts the program in dir, with cred.
+// openIn starts a program in dir, with the credentials cred.
 func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) *terminal {
 	t.Helper()
 	master, slave, err := pty.Open()
@@ -76,8 +76,8 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 		tty: session.TTY{Master: master, Name: slave.Name(), Device: st.Rdev,
 			SessionPID: cmd.Process.Pid}}
 	slave.Close()
-	// A descriptor of its own that does not block: closing it ends the read, even if a process
-	// still holds the terminal.
+	// The copy of the descriptor does not block. Closing it ends the read even if a process still
+	// has the terminal open.
 	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
@@ -91,7 +91,7 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 		io.Copy(x, reader)
 	}()
 	t.Cleanup(func() {
-		// The session first, then what is left of it.
+		// Kill the session first, then its remaining processes.
 		for _, p := range x.tree() {
 			syscall.Kill(p, syscall.SIGKILL)
 		}
@@ -104,7 +104,7 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 	return x
 }
 
-// Write is for what the terminal prints.
+// Write receives the terminal's output.
 func (x *terminal) Write(p []byte) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,7 +126,7 @@ func (x *terminal) typ(text string) {
 	}
 }
 
-// until probes until the facts are as wanted, and returns them.
+// until probes until ok accepts the facts, and returns them.
 func (x *terminal) until(what string, ok func(session.Facts) bool) session.Facts {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
@@ -142,7 +142,7 @@ func (x *terminal) until(what string, ok func(session.Facts) bool) session.Facts
 	}
 }
 
-// needs fails the test if a program that it drives is missing.
+// needs fails the test if a required program is missing.
 func needs(t testing.TB, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
@@ -150,21 +150,21 @@ func needs(t testing.TB, program string) {
 	}
 }
 
-// TestPending types ahead of a program that is not reading yet.
+// TestPending types ahead of a program that does not read yet.
 func TestPending(t *testing.T) {
 	x := open(t, "sh", "-c",
 		"sleep 0.3; exec python3 -c 'import time; time.sleep(0.3); input(); input()'")
 	x.until("sleeping", func(f session.Facts) bool { return strings.Contains(f.Why, "nanosleep") })
 	x.typ("one\ntwo")
 	x.until("pending", func(f session.Facts) bool { return f.Pending && !f.Blocked })
-	// The first line is taken; the second is not complete, so it is not pending.
+	// The program has read the first line. The second is incomplete, so it is not pending.
 	x.until("blocked", func(f session.Facts) bool {
 		return f.Blocked && !f.Pending && program(f.Argv) == "python3"
 	})
 }
 
-// TestKeystroke follows a program from one question to the next: a look right after an answer does
-// not say that it waits before it has read it, or says so with the run count of the wait before.
+// TestKeystroke follows a program from question to question. A probe right after an answer must not
+// return the wait before it: the program is not blocked, or Runs differs.
 func TestKeystroke(t *testing.T) {
 	x := open(t, "bash", "-c", "i=0; while read x; do i=$((i+1)); echo got$i; done")
 	ctx := context.Background()
@@ -192,7 +192,7 @@ func TestKeystroke(t *testing.T) {
 	}
 }
 
-// TestForeground tells the shell from its jobs.
+// TestForeground distinguishes the shell from its jobs.
 func TestForeground(t *testing.T) {
 	dir := t.TempDir()
 	x := open(t, "bash", "--norc", "-i")
@@ -213,8 +213,7 @@ func TestForeground(t *testing.T) {
 	x.until("cat", func(f session.Facts) bool { return f.Blocked && program(f.Argv) == "cat" })
 }
 
-// TestResumed stops and continues a program in poll, which the kernel shows as another call
-// afterwards.
+// TestResumed stops and continues a program in poll, which the kernel then shows as another call.
 func TestResumed(t *testing.T) {
 	x := open(t, "bash", "--norc", "-i")
 	x.until("prompt", func(f session.Facts) bool { return f.Blocked })
@@ -230,7 +229,7 @@ func TestResumed(t *testing.T) {
 	})
 }
 
-// TestOpaque gives a program the name of one that passes the keyboard to another machine.
+// TestOpaque gives a program the name of one that forwards the keyboard to another machine.
 func TestOpaque(t *testing.T) {
 	needs(t, "cat")
 	cat, _ := exec.LookPath("cat")
@@ -245,7 +244,7 @@ func TestOpaque(t *testing.T) {
 	}
 }
 
-// TestOpaqueAsks gives such a name to a program with a runtime of its own that asks.
+// TestOpaqueAsks gives such a name to a program that asks and has a language runtime.
 func TestOpaqueAsks(t *testing.T) {
 	dir := t.TempDir()
 	source := "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Scanln(new(string)) }\n"
@@ -265,8 +264,8 @@ func TestOpaqueAsks(t *testing.T) {
 	}
 }
 
-// TestElsewhere finds who reads the terminal from another session, while the one in front waits for
-// him.
+// TestElsewhere finds a process that reads the terminal from another session, while the process in
+// the foreground waits for it.
 func TestElsewhere(t *testing.T) {
 	x := open(t, "python3", "-c", `
 import os, tty, termios
@@ -289,8 +288,8 @@ print("answered", flush=True)
 os.read(0, 1)`)
 	f := x.until("listening", func(f session.Facts) bool {
 		searchAgain()
-		// Not while the one in front has yet to come to rest, nor by modes that were read before
-		// the other set them.
+		// This fails until the foreground process is at rest, and until the modes were read after
+		// the other process set them.
 		return f.Listens && strings.Contains(f.Why, "another session") &&
 			f.Want == wire.WantPassword
 	})
@@ -304,15 +303,15 @@ os.read(0, 1)`)
 	x.until("blocked", func(f session.Facts) bool { return f.Blocked && f.Pid == x.tty.SessionPID })
 }
 
-// searchAgain lets the next look search the whole system: how soon one may depends on how long the
-// last took, which is minutes on a busy machine with the race detector.
+// searchAgain lets the next probe search the whole system. Otherwise, the time to the next search
+// depends on how long the last took: minutes on a busy machine with the race detector.
 func searchAgain() {
 	scans.Lock()
 	defer scans.Unlock()
 	scans.next = time.Time{}
 }
 
-// TestContainer has a process in a container that reads a terminal with the number of ours there.
+// TestContainer runs a process in a container that reads a terminal with the number of ours.
 func TestContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -370,8 +369,8 @@ os.wait()`, strconv.Itoa(int(unix.Minor(x.tty.Device))))
 	}
 }
 
-// TestOtherUser looks at programs of another user without the capability to trace them.
-// A tmux client does not read its terminal: it gives the descriptor to its server.
+// TestHandsOver probes a tmux client. It does not read its terminal: it gives the descriptor to its
+// server.
 func TestHandsOver(t *testing.T) {
 	needs(t, "tmux")
 	dir := t.TempDir()
@@ -384,6 +383,7 @@ func TestHandsOver(t *testing.T) {
 	}
 }
 
+// TestOtherUser probes programs of another user without the capability to trace them.
 func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -399,7 +399,7 @@ func TestOtherUser(t *testing.T) {
 		t.Errorf("this thread is left with the file access of user %d", uid)
 	}
 
-	// One that changed its user cannot be looked into: the modes are still known.
+	// A program that changed its user cannot be inspected, but its modes are known.
 	y := openIn(t, "", nil, "python3", "-c",
 		"import os, getpass; os.setresuid(0, 12345, 0); getpass.getpass()")
 	for end := time.Now().Add(deadline); ; {
@@ -417,8 +417,8 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
-// TestChangedUser looks, with the capability, at programs that have changed their user while they
-// ran, as apt's do: their files in /proc are root's although the directory is not.
+// TestChangedUser probes, with the capability, programs that changed their user while they ran, as
+// apt's do. Root owns their files in /proc, but not the directory.
 func TestChangedUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -437,7 +437,7 @@ func TestChangedUser(t *testing.T) {
 	}
 }
 
-// dropTrace takes CAP_SYS_PTRACE from this thread and what it starts.
+// dropTrace takes CAP_SYS_PTRACE from this thread and the processes that it starts.
 func dropTrace(t *testing.T) {
 	t.Helper()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -446,7 +446,7 @@ func dropTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_PTRACE, 0, 0, 0); err != nil {
-		t.Fatal(err) // else a child of root has it back at exec
+		t.Fatal(err) // otherwise a child of root gets it back at exec
 	}
 	data[0].Effective &^= 1 << unix.CAP_SYS_PTRACE
 	data[0].Permitted &^= 1 << unix.CAP_SYS_PTRACE
@@ -456,7 +456,7 @@ func dropTrace(t *testing.T) {
 	}
 }
 
-// TestGone looks at terminals on which nobody is left.
+// TestGone probes terminals that no process uses any more.
 func TestGone(t *testing.T) {
 	x := open(t, "true")
 	x.cmd.Wait()
@@ -497,8 +497,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// A reader beside one that starts a program and waits for it: who looks at that moment has the new
-// one in no list, and everybody in it waits.
+// TestStartsProgram has one thread read while another starts a program and waits for it. A list
+// from that moment may miss the new program, while all listed threads wait.
 func TestStartsProgram(t *testing.T) {
 	for range 50 {
 		x := open(t, "sh", "-c", "cat | sh -c 'sleep 100; :'")
@@ -514,8 +514,8 @@ func TestStartsProgram(t *testing.T) {
 	}
 }
 
-// TestStill holds that a sleeping program is reported as asleep until any of its threads runs or
-// the terminal changes.
+// TestStill checks that Still is true until a thread of the sleeping program runs or the terminal
+// changes.
 func TestStill(t *testing.T) {
 	for _, test := range []struct {
 		name, script string
@@ -574,8 +574,7 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// TestStillBlocked is the same for one that reads, which is not at rest when there is something to
-// read.
+// TestStillBlocked is the same for a program that reads. Still is false once there is input.
 func TestStillBlocked(t *testing.T) {
 	x := open(t, "cat")
 	f := x.until("blocked", func(f session.Facts) bool { return f.Blocked })

@@ -10,34 +10,34 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// sight is what one reading saw. Two are equal if nobody has moved, come or gone, and the terminal
-// is set up as it was.
+// sight is the result of one reading. Two are equal if no process has run, started or ended between
+// them, and the terminal's modes are the same.
 type sight struct {
 	group int
 	modes modes
 	print string
-	naps  []nap // of everybody who was looked at, and of the shell
+	naps  []nap // of every inspected thread, and of the shell
 }
 
 func (s sight) equal(t sight) bool {
 	return s.group == t.group && s.modes == t.modes && s.print == t.print
 }
 
-// nap is what the kernel reports of a thread's times. It stays the same for as long as the thread
-// has not run.
+// nap is the run times of a thread as the kernel reports them. They do not change while the thread
+// does not run.
 type nap struct {
-	task string // its directory
-	stat string // its schedstat
+	task string // directory of the thread in /proc
+	stat string // contents of its schedstat
 }
 
-// nap adds that of a thread to s.
+// nap adds the run times of a thread to s.
 func (l *look) nap(s *sight, task string) {
 	s.naps = append(s.naps, nap{task, l.schedstat(task)})
 }
 
-// still returns a function that reports whether nobody whom s saw has run since, and the terminal
-// is as it was. It is nil where the kernel does not count. A sleeping thread does the same as
-// before, and starting a process would have made it run.
+// still returns a function that reports whether no thread in s has run since, and the terminal is
+// unchanged. It is nil if the kernel does not count run times. A thread that has not run still does
+// the same, and has started no process.
 func (s sight) still(tty session.TTY, pending bool) func() bool {
 	for _, n := range s.naps {
 		if n.stat == "" || strings.HasPrefix(n.stat, "0 ") {
@@ -59,8 +59,8 @@ func (s sight) still(tty session.TTY, pending bool) func() bool {
 	}
 }
 
-// read returns the beginning of a file of /proc, in buf. Not os.ReadFile, which asks the poller for
-// each.
+// read returns the beginning of a file in /proc, in buf. It does not use os.ReadFile, which
+// registers each file with the poller.
 func read(path string, buf []byte) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

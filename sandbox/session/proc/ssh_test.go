@@ -18,8 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestSSH follows ssh from its own questions, which are like anybody's, to the other side, which
-// nobody here sees.
+// TestSSH follows ssh from its own questions, which a probe sees, to the remote side, which it
+// cannot see.
 func TestSSH(t *testing.T) {
 	needs(t, "ssh")
 	addr := sshServer(t, "secret")
@@ -45,7 +45,7 @@ func TestSSH(t *testing.T) {
 	}
 }
 
-// sshServer accepts clients with the password, and gives each a terminal on which nothing happens.
+// sshServer accepts clients with the password, and gives each a terminal without output.
 func sshServer(t *testing.T, password string) (addr string) {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
@@ -80,7 +80,7 @@ func sshServer(t *testing.T, password string) (addr string) {
 	})
 	t.Cleanup(func() {
 		l.Close()
-		wg.Wait() // the client has been killed by then
+		wg.Wait() // the client has been killed before
 	})
 	return l.Addr().String()
 }

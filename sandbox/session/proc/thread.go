@@ -17,39 +17,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// class is what a thread is doing, as far as the terminal is concerned.
+// class is what a thread is doing with regard to the terminal.
 type class int
 
 const (
 	rest   class = iota // waits without a timeout for another thread, a child or a pipe
 	reader              // waits for the terminal without a timeout, and for nothing from outside
-	// Waits for the terminal, but with a timeout or also for something from outside.
+	// Waits for the terminal, but with a timeout or also for an event from outside.
 	listener
 	timer // waits in a futex with a timeout
-	busy  // runs, or goes on by itself
+	busy  // runs, or continues by itself
 )
 
-// thread is one thread at one moment.
+// thread is the state of a thread at one moment.
 type thread struct {
 	proc  *process
 	tid   int
 	class class
-	call  string // what it does, for people
-	line  string // of /proc/PID/task/TID/syscall
+	call  string // what it does, in words
+	line  string // contents of /proc/PID/task/TID/syscall
 	nap   nap
 	runs  uint64 // how often it was given a processor
 	wait
 }
 
-// wait is what else is known of what a thread waits for.
+// wait is more about what a thread waits for.
 type wait struct {
-	masters []int // descriptors of masters, of other terminals
-	own     bool  // it goes on by itself, or by something from outside that is no signal
-	child   bool  // it waits for a child, or a signal as that a child has ended
+	masters []int // master descriptors of other terminals
+	own     bool  // it continues by itself, or on an event from outside other than a signal
+	child   bool  // it waits for a child, or for a signal such as SIGCHLD
 }
 
-// threads reads what every thread of p does. An error is one of the kernel's for the process as a
-// whole.
+// threads returns what every thread of p does. An error concerns the process as a whole.
 func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	l.as(p.pid)
 	dir := "/proc/" + strconv.Itoa(p.pid)
@@ -66,7 +65,7 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 			if tid == p.pid {
 				continue
 			}
-			x.dir = task // the leader has no descriptors and no memory any more
+			x.dir = task // the leader has no descriptors and no memory left
 		}
 		t := thread{proc: p, tid: tid}
 		t.nap.task, t.nap.stat = task, l.schedstat(task)
@@ -76,8 +75,7 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
 			if tid == p.pid || exists(task) {
-				// A whole kernel without this file, or a leader that ended before its other
-				// threads.
+				// Either the kernel has no such file, or the leader ended before its other threads.
 				if !exists("/proc/self/syscall") {
 					return nil, fmt.Errorf("the kernel has no /proc/PID/syscall")
 				}
@@ -100,9 +98,10 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	return threads, nil
 }
 
-// stopped reports whether a thread neither reads nor waits, whatever its call: the process that
-// stopped it may let it go on (ptrace(2), job control). The state of p is its first thread's, and a
-// stop of a whole process stops all threads; beyond that only readers matter.
+// stopped reports whether a thread is stopped, by ptrace(2) or job control, and so neither reads
+// nor waits in its call. The process that stopped it may continue it. The state of p is that of its
+// first thread. A stop of the whole process stops all threads; otherwise only the state of readers
+// matters.
 func (l *look) stopped(p *process, t *thread, task string) bool {
 	state := p.state
 	if t.tid != p.pid && state != 'T' && (t.class == reader || t.class == listener) {
@@ -115,8 +114,8 @@ func (l *look) stopped(p *process, t *thread, task string) bool {
 	return state == 'T' || state == 't'
 }
 
-// alarmed reports whether p has made a timer that is to signal it (timer_create(2)), set or not:
-// the kernel does not tell which.
+// alarmed reports whether p has a timer that signals it (timer_create(2)). The kernel does not show
+// whether the timer is armed.
 func (l *look) alarmed(p *process) bool {
 	b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/timers")
 	if err != nil {
@@ -130,8 +129,8 @@ func (l *look) alarmed(p *process) bool {
 	return false
 }
 
-// schedstat returns the kernel's times of a thread (the line of schedstat), nothing if they are not
-// available. Any user may read it.
+// schedstat returns the run times of a thread (the line of schedstat), or "" if not available. Any
+// user may read it.
 func (l *look) schedstat(task string) string {
 	b, err := l.read(task + "/schedstat")
 	if err != nil {
@@ -141,7 +140,7 @@ func (l *look) schedstat(task string) string {
 }
 
 // parseSchedstat returns how long a thread has run, in nanoseconds, and how often it was given a
-// processor; 0 if that is not known.
+// processor. Both are 0 if not known.
 func parseSchedstat(line string) (ran, runs uint64) {
 	if f := strings.Fields(line); len(f) == 3 {
 		ran, _ = strconv.ParseUint(f[0], 10, 64)
@@ -150,12 +149,12 @@ func parseSchedstat(line string) (ran, runs uint64) {
 	return ran, runs
 }
 
-// ran returns how long all threads of the processes have run. Unlike the number of times it grows
-// for one that is alone on its processor, too.
+// ran returns how long all threads of the processes have run. Unlike the number of times, this also
+// grows for a thread that never leaves its processor.
 func (l *look) ran(members []*process) (sum uint64) {
 	for _, p := range members {
 		dir := "/proc/" + strconv.Itoa(p.pid) + "/task"
-		tids, _ := list(dir) // one that has ended has none
+		tids, _ := list(dir) // a process that has ended has none
 		for _, tid := range tids {
 			ran, _ := parseSchedstat(l.schedstat(dir + "/" + strconv.Itoa(tid)))
 			sum += ran
@@ -164,14 +163,14 @@ func (l *look) ran(members []*process) (sum uint64) {
 	return sum
 }
 
-// inspector looks at the descriptors and the memory of one process.
+// inspector reads the descriptors and the memory of one process.
 type inspector struct {
 	*look
 	proc *process
-	dev  uint64 // of the terminal
+	dev  uint64 // device of the terminal
 	dir  string
-	wait     // of the thread that is classified
-	mem  int // descriptor of /proc/PID/mem plus one, 0 before it is needed
+	wait     // of the current thread
+	mem  int // descriptor of /proc/PID/mem plus one, 0 before its first use
 }
 
 func (x *inspector) close() {
@@ -180,7 +179,7 @@ func (x *inspector) close() {
 	}
 }
 
-// classify says what a thread does whose line of /proc/PID/task/TID/syscall is given.
+// classify returns what a thread does, from its line of /proc/PID/task/TID/syscall.
 func (x *inspector) classify(line string) (class, string) {
 	c, a := x.decode(line)
 	var fds []int
@@ -194,7 +193,7 @@ func (x *inspector) classify(line string) (class, string) {
 		if x.kind(fd) != "tty" {
 			return busy, c.name
 		}
-		x.own = true // it may as well wait for room on the other side
+		x.own = true // it may wait for room in the destination instead
 		return listener, fmt.Sprintf("%s of the terminal (descriptor %d)", c.name, fd)
 	case callPoll:
 		fds, ok = x.pollSet(a[0], a[1])
@@ -208,8 +207,8 @@ func (x *inspector) classify(line string) (class, string) {
 		}
 		return rest, c.name
 	case callRestart:
-		// Resumed after a stop. The arguments are the first call's, its number is lost: what reads
-		// as a poll of the terminal is one.
+		// The call was resumed after a stop. Its arguments are the first call's, but its number is
+		// lost. If the arguments make sense as a poll of the terminal, it is one.
 		if fds, ok := x.pollSet(a[0], a[1]); ok {
 			if class, why := x.sources("poll", fds, int32(a[2]) >= 0); class == reader ||
 				class == listener {
@@ -235,21 +234,23 @@ func (x *inspector) classify(line string) (class, string) {
 	return x.sources(c.name, fds, c.timed(a))
 }
 
-// onlyLooks reports whether the timeout of a call is zero. A thread is found in such a call when it
-// had to give up its processor: busybox looks so whether there are keys before it draws its prompt.
+// onlyLooks reports whether the timeout of a call is zero. A thread is seen in such a call if it
+// had to give up its processor. For example, busybox checks for keys that way before it draws its
+// prompt.
 func (x *inspector) onlyLooks(c call, a arguments) bool {
 	switch c.timeout {
 	case timeoutMillis:
 		return int32(a[c.arg]) == 0
 	case timeoutPointer:
-		b, ok := x.peek(a[c.arg], 16) // struct timespec or timeval, both of two 64-bit numbers
+		// struct timespec or timeval: two 64-bit numbers, except in old calls of i386.
+		b, ok := x.peek(a[c.arg], 16)
 		return a[c.arg] != 0 && ok && bytes.Count(b, []byte{0}) == len(b)
 	}
 	return false
 }
 
-// decode is decode with the table of the program's own kind of call, which its number does not
-// tell: it is read from the instruction before the program counter, the last field of the line.
+// decode is decode with the table for the architecture of the calling code. The number does not
+// show it. The instruction before the program counter, the last field of the line, does.
 func (x *inspector) decode(line string) (call, arguments) {
 	f := strings.Fields(line)
 	if len(f) < 9 {
@@ -266,7 +267,7 @@ func (x *inspector) decode(line string) (call, arguments) {
 		case trap == trapI386 && runtime.GOARCH == "amd64":
 			c, a := decode(line, i386.call)
 			for i := range a {
-				a[i] &= 1<<32 - 1 // as the kernel takes them
+				a[i] &= 1<<32 - 1 // the kernel uses 32 bits
 			}
 			return c, a
 		}
@@ -274,8 +275,9 @@ func (x *inspector) decode(line string) (call, arguments) {
 	return decode(line, foreign)
 }
 
-// sources classifies a wait for any of fds. One that is not waited for to be read stands there as
-// its complement: what a socket tells beside, as that a connection has been made, ends a wait, too.
+// sources classifies a wait for any of fds. A descriptor that is not waited for to be readable is
+// given as its complement. For a socket, other events end a wait too, such as an established
+// connection.
 func (x *inspector) sources(name string, fds []int, timed bool) (class, string) {
 	tty, outside := -1, ""
 	x.own = timed
@@ -327,7 +329,7 @@ func (x *inspector) sources(name string, fds []int, timed bool) (class, string) 
 	return busy, name + how
 }
 
-// Some of the words of kind.
+// Some of the values that kind returns.
 const (
 	master    = "a master"
 	signals   = "signals"
@@ -335,9 +337,9 @@ const (
 	eventpoll = "eventpoll"
 )
 
-// kind says what fd is: "tty" for our terminal, master for that of another, "" for what only
-// another thread or process of this sandbox moves (pipes, event counters, socket pairs, terminals
-// of our own), else a word for what may come from outside.
+// kind returns what fd is: "tty" for our terminal, master for the master of another. It returns ""
+// if only another thread or process of this sandbox can make fd ready: pipes, event counters,
+// socket pairs, our other terminals. Else it returns a word for a source of events from outside.
 func (x *inspector) kind(fd int) string {
 	path := x.dir + "/fd/" + strconv.Itoa(fd)
 	link, err := os.Readlink(path)
@@ -363,7 +365,7 @@ func (x *inspector) kind(fd int) string {
 	case strings.HasPrefix(link, "pipe:"):
 		return ""
 	case strings.HasPrefix(link, "socket:"):
-		// The protocol of a socket of another process: sockfs tells it as an attribute.
+		// The protocol of another process's socket is an extended attribute of sockfs.
 		var name [32]byte
 		n, err := unix.Getxattr(path, "system.sockprotoname", name[:])
 		if err == nil && strings.HasPrefix(string(name[:n]), "UNIX") &&
@@ -395,8 +397,9 @@ func (x *inspector) kind(fd int) string {
 	return "an unknown descriptor"
 }
 
-// serves reports whether a UNIX socket has a name, or listens: any process may connect to it, and
-// no event loop wakes itself by one. Of connected sockets only the server's end has a name.
+// serves reports whether a UNIX socket has a name or listens, so that any process may connect to
+// it. Event loops do not use such a socket to wake themselves. Of two connected sockets, only the
+// server's has a name.
 func (x *inspector) serves(inode string) bool {
 	b, err := os.ReadFile(x.dir + "/net/unix")
 	if err != nil {
@@ -411,7 +414,7 @@ func (x *inspector) serves(inode string) bool {
 	return false
 }
 
-// peek reads n bytes at addr of the process.
+// peek reads n bytes of the process's memory at addr.
 func (x *inspector) peek(addr uint64, n int) ([]byte, bool) {
 	if x.mem == 0 {
 		fd, err := unix.Open(x.dir+"/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -427,11 +430,11 @@ func (x *inspector) peek(addr uint64, n int) ([]byte, bool) {
 
 const pollRdNorm = 0x40 // POLLRDNORM of <asm-generic/poll.h>
 
-// maxFDs bounds what is looked at of one wait.
+// maxFDs limits the descriptors that are inspected per wait.
 const maxFDs = 1024
 
-// pollSet returns the descriptors that poll waits for (struct pollfd: int fd, short events, short
-// revents), as sources takes them.
+// pollSet returns the descriptors of a poll, in the form that sources takes. The memory holds
+// structs pollfd: int fd, short events, short revents.
 func (x *inspector) pollSet(addr, n uint64) (fds []int, ok bool) {
 	if n > maxFDs {
 		return nil, false
@@ -457,7 +460,7 @@ func (x *inspector) pollSet(addr, n uint64) (fds []int, ok bool) {
 	return fds, true
 }
 
-// selectSets returns the descriptors of a select, as sources takes them.
+// selectSets returns the descriptors of a select, in the form that sources takes.
 func (x *inspector) selectSets(a arguments) (fds []int, ok bool) {
 	fds, ok = x.selectSet(a[0], a[1])
 	for _, addr := range a[2:4] {
@@ -490,12 +493,12 @@ func (x *inspector) selectSet(n, addr uint64) (fds []int, ok bool) {
 	return fds, true
 }
 
-// epollSet returns the descriptors that an epoll descriptor waits for, as sources takes them, from
+// epollSet returns the descriptors of an epoll descriptor, in the form that sources takes. It reads
 // the lines "tfd: 5 events: 19 …" of its fdinfo.
 func (x *inspector) epollSet(ep int) (fds []int, ok bool) {
 	b, err := x.read(x.dir + "/fdinfo/" + strconv.Itoa(ep))
 	if err != nil || len(b) == len(x.buf) {
-		return nil, false // unreadable, or too many to know all
+		return nil, false // unreadable, or longer than the buffer
 	}
 	set, ok := parseEpoll(string(b))
 	for _, w := range set {
@@ -506,15 +509,15 @@ func (x *inspector) epollSet(ep int) (fds []int, ok bool) {
 	return fds, ok
 }
 
-// present returns the descriptor by which the process holds what an epoll descriptor waits for: the
-// number is that of its registration, and may have been closed and taken by something else since.
-// It is one that is not open if there is none.
+// present returns the descriptor that now refers to the file that an epoll descriptor waits for.
+// The number is from the registration. It may have been closed since, and reused for another file.
+// If there is no descriptor, present returns one that is not open.
 func (x *inspector) present(w watched) int {
 	if w.ino == 0 || x.holds(w.number(), w) {
 		return w.fd
 	}
 	found := math.MaxInt32
-	fds, _ := list(x.dir + "/fd") // none is none
+	fds, _ := list(x.dir + "/fd") // empty on error
 	for _, fd := range fds {
 		if x.holds(fd, w) {
 			found = fd
@@ -527,8 +530,8 @@ func (x *inspector) present(w watched) int {
 	return found
 }
 
-// holds reports whether fd is what w is. All anonymous inodes are one, and an overlay shows a named
-// pipe by another number than it has.
+// holds reports whether fd refers to the file of w. All anonymous inodes have the same inode
+// number. On an overlay file system, a named pipe has a different number here than in fdinfo.
 func (x *inspector) holds(fd int, w watched) bool {
 	path := x.dir + "/fd/" + strconv.Itoa(fd)
 	link, err := os.Readlink(path)
@@ -542,17 +545,17 @@ func (x *inspector) holds(fd int, w watched) bool {
 	if unix.Stat(path, &st) != nil {
 		return false
 	}
-	dev := uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev)) // as the kernel has it
+	dev := uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev)) // as the kernel encodes it
 	if st.Ino == w.ino && dev == w.dev {
 		return fd == w.number() || !strings.HasPrefix(link, "anon_inode:")
 	}
 	return fd == w.number() && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// watched is what an epoll descriptor waits for.
+// watched is a file that an epoll descriptor waits for.
 type watched struct {
-	fd       int    // when it was registered; as sources takes it
-	ino, dev uint64 // 0 where the kernel does not tell
+	fd       int    // number at the registration, in the form that sources takes
+	ino, dev uint64 // 0 if the kernel does not report them
 }
 
 func (w watched) number() int { return max(w.fd, ^w.fd) }
@@ -571,7 +574,7 @@ func parseEpoll(fdinfo string) (set []watched, ok bool) {
 		switch {
 		case events&unix.EPOLLIN != 0:
 		case events&unix.EPOLLHUP != 0:
-			// the kernel adds that, until EPOLLONESHOT has switched the descriptor off
+			// The kernel adds EPOLLHUP to every registration, until EPOLLONESHOT disables it.
 			fd = ^fd
 		default:
 			continue

@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is one line of /proc/PID/stat.
+// process is the contents of /proc/PID/stat.
 type process struct {
 	pid, ppid, pgrp, sid int
 	tty                  uint64 // device number of the controlling terminal
 	tpgid                int    // foreground group of that terminal
 	state                byte
-	ending               bool // all of it; it executes nothing of its program any more
+	ending               bool // the whole process is ending and runs no more code of its program
 }
 
-// leaderless is the state that is given to a process whose first thread has ended while others run:
-// the kernel calls it a zombie.
+// leaderless is our state for a process whose first thread has ended while others run. The kernel
+// calls it a zombie.
 const leaderless = 'z'
 
-// ends is the flag of a thread that is ending: PF_EXITING of the kernel.
+// ends is the kernel's flag for a thread that is ending: PF_EXITING.
 const ends = 0x4
 
-// read is read into l.buf.
+// read reads the beginning of a file into l.buf.
 func (l *look) read(path string) ([]byte, error) { return read(path, l.buf[:]) }
 
 func (l *look) stat(pid int) (*process, error) {
@@ -40,8 +40,8 @@ func (l *look) stat(pid int) (*process, error) {
 	return parseStat(pid, b)
 }
 
-// parseStat reads /proc/PID/stat (proc_pid_stat(5)). The name of the program is in parentheses and
-// may hold any byte.
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The name of the program is in parentheses and
+// may contain any byte.
 func parseStat(pid int, b []byte) (*process, error) {
 	i := bytes.LastIndexByte(b, ')')
 	f := strings.Fields(string(b[i+1:]))
@@ -53,7 +53,7 @@ func parseStat(pid int, b []byte) (*process, error) {
 		p.state = leaderless
 	}
 	if len(f) > 6 && p.state != leaderless {
-		flags, _ := strconv.ParseUint(f[6], 10, 32) // 0 where there are none
+		flags, _ := strconv.ParseUint(f[6], 10, 32) // 0 if there are no flags
 		p.ending = flags&ends != 0
 	}
 	var dev int
@@ -64,7 +64,7 @@ func parseStat(pid int, b []byte) (*process, error) {
 		}
 		*v = n
 	}
-	// As new_encode_dev in the kernel packs it: 12 bits of major between 8 and 12 bits of minor.
+	// The format of new_encode_dev in the kernel: 12 bits of major between 8 and 12 bits of minor.
 	u := uint32(dev)
 	p.tty = unix.Mkdev(u>>8&0xfff, u&0xff|u>>12&0xfff00)
 	return p, nil
@@ -78,7 +78,7 @@ func (l *look) argv(pid int) []string {
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
-// cwd returns the working directory of pid, or nothing if it may not be read.
+// cwd returns the working directory of pid, or "" if it is not readable.
 func (l *look) cwd(pid int) string {
 	l.as(pid)
 	path, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/cwd")
@@ -88,9 +88,10 @@ func (l *look) cwd(pid int) string {
 	return path
 }
 
-// as takes the credentials by which pid may be looked into: its own, or root's for a program that
-// changed its user and is for CAP_SYS_PTRACE alone. The owner of its files in /proc tells the two
-// apart; its directory's is always its user (proc_pid(5)).
+// as takes credentials that allow inspecting pid. These are the process's own, or root's if the
+// program changed its user, which then needs CAP_SYS_PTRACE. The owner of the files in its /proc
+// directory tells the two apart. The owner of the directory itself is always the user
+// (proc_pid(5)).
 func (l *look) as(pid int) {
 	var st unix.Stat_t
 	if unix.Stat("/proc/"+strconv.Itoa(pid)+"/stat", &st) == nil {
@@ -107,7 +108,7 @@ func (l *look) group(shell, pgrp int) ([]*process, error) {
 func (l *look) members(shell int, is func(*process) bool) ([]*process, error) {
 	sh, err := l.stat(shell)
 	if err != nil {
-		return l.scan(is) // the shell is gone, its session may live on
+		return l.scan(is) // the shell has ended, but its session may still exist
 	}
 	var found []*process
 	add := func(p *process) {
@@ -121,7 +122,7 @@ func (l *look) members(shell int, is func(*process) bool) ([]*process, error) {
 		return p.sid == sh.sid
 	})
 	if ok {
-		// Of others the parent may have died: they hang below whatever adopts here, the shell's own
+		// Processes whose parent has ended are below the process that adopts orphans: the shell's
 		// parent.
 		ok = l.walk(sh.ppid, func(p *process) bool {
 			if p.sid == sh.sid && p.pid != shell {
@@ -137,7 +138,7 @@ func (l *look) members(shell int, is func(*process) bool) ([]*process, error) {
 	return found, nil
 }
 
-// strays returns those that descend from members without being in their session.
+// strays returns the descendants of members that are in another session.
 func (l *look) strays(members []*process) (found []*process) {
 	for _, m := range members {
 		l.walk(m.pid, func(p *process) bool {
@@ -150,8 +151,8 @@ func (l *look) strays(members []*process) (found []*process) {
 	return found
 }
 
-// walk calls visit for the processes below pid, and for those below each for which it returns true.
-// It reports whether the kernel lists children at all.
+// walk calls visit for the children of pid, and for the children of each process for which visit
+// returns true. It returns false if the kernel does not list children.
 func (l *look) walk(pid int, visit func(*process) bool) bool {
 	tids, err := list("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
@@ -194,7 +195,7 @@ func (l *look) scan(ok func(*process) bool) (found []*process, err error) {
 	return found, nil
 }
 
-// list returns the numbers among the names in dir.
+// list returns the names in dir that are numbers.
 func list(dir string) (ids []int, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -215,10 +216,11 @@ func exists(path string) bool {
 	return unix.Stat(path, &st) == nil
 }
 
-// follow returns the terminals whose masters p waits for by these descriptors, with the groups in
-// front of them, which are below p: sudo, script and python's pty.spawn pass the keyboard on to
-// them. There is an error if there is nobody on any. Where there is nobody on one of them, coming
-// says that a process below p may be on the way to it: just begun, and on no terminal of its own.
+// follow returns the terminals with these master descriptors of p, and their foreground groups
+// among the descendants of p. Programs such as sudo, script and python's pty.spawn forward the
+// keyboard to them. It returns an error if none of the terminals has such a group. If one of them
+// has none, coming says that a descendant may be about to open it: a running process without a
+// terminal of its own.
 func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, err error) {
 	l.as(p.pid)
 	for _, fd := range masters {
@@ -231,7 +233,7 @@ func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, er
 		if !ok || err != nil {
 			continue
 		}
-		// Unix98 slaves have the majors from 136 on, 256 to each.
+		// Unix98 slaves have major numbers from 136 on, with 256 slaves each.
 		in := layer{dev: unix.Mkdev(uint32(136+n/256), uint32(n%256))}
 		below := map[int][]*process{} // by group
 		tpgid, begun := 0, false
@@ -261,7 +263,7 @@ func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, er
 	return inner, coming, nil
 }
 
-// field returns the value of the line of text that begins with name.
+// field returns the rest of the line of text that begins with name.
 func field(text, name string) (value string, ok bool) {
 	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, name); ok {

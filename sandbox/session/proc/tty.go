@@ -12,10 +12,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// modes is the part of a terminal's modes that says what kind of input it gives.
+// modes are the modes of a terminal that decide what kind of input it gives.
 type modes struct {
 	canonical, echo bool
-	polls           bool // a read ends without input (VMIN is 0, termios(3)), after VTIME
+	polls           bool // a read returns without input (VMIN is 0, termios(3)), after VTIME
 }
 
 func (m modes) want() wire.Want {
@@ -28,8 +28,8 @@ func (m modes) want() wire.Want {
 	return wire.WantLine
 }
 
-// masterModes returns the modes of the terminal, its foreground group, and, if it is to ask for
-// that, whether input is queued that nobody has read.
+// masterModes returns the modes of the terminal and its foreground group. If ask is set, it also
+// returns whether input is queued that no process has read.
 func masterModes(tty session.TTY, ask bool) (m modes, fg int, pending bool, err error) {
 	c, err := tty.Master.SyscallConn()
 	if err != nil {
@@ -43,8 +43,8 @@ func masterModes(tty session.TTY, ask bool) (m modes, fg int, pending bool, err 
 		if fg, fault = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP); fault != nil || !ask {
 			return
 		}
-		// The queue is asked on the slave: the master has the output. By way of the master it is
-		// the right slave whatever is mounted on /dev/pts.
+		// Only the slave can report queued input: the master reports output. TIOCGPTPEER opens the
+		// right slave whatever is mounted on /dev/pts.
 		slave, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.TIOCGPTPEER,
 			unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
 		if errno != 0 {
@@ -68,7 +68,7 @@ func masterModes(tty session.TTY, ask bool) (m modes, fg int, pending bool, err 
 	return m, fg, pending, nil
 }
 
-// slaveModes is masterModes for a terminal of which there is only the name.
+// slaveModes is masterModes for a terminal of which only the name is known.
 func slaveModes(name string) (m modes, pending bool, err error) {
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -91,14 +91,14 @@ func termios(fd int) (modes, error) {
 		t.Cc[unix.VMIN] == 0}, nil
 }
 
-// queued reports whether a read on the slave would return something. In canonical mode an
-// unfinished line does not count.
+// queued reports whether a read on the slave would return data. In canonical mode an unfinished
+// line does not count.
 //
-// What was written to the master may still be on its way, in a buffer that a worker of the kernel
-// empties when it gets to it, while the reader looks as blocked as ever: on a busy machine for
-// milliseconds. Polling waits for that worker.
+// Input that was written to the master may still be in a buffer, until a kernel worker passes it
+// on. On a busy machine that takes milliseconds, while the reader looks blocked. Polling waits for
+// that worker.
 func queued(slave int) bool {
-	// Only what it does on the way counts.
+	// Only the side effect of polling matters.
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(slave), Events: unix.POLLIN}}, 0)
 	n, err := unix.IoctlGetInt(slave, unix.TIOCINQ)
 	return err == nil && n > 0
