@@ -1,34 +1,37 @@
-# Marks for bash: read once, from a pipe that only this shell holds.
+# Marks for bash. The shell reads this file once, from a pipe that only this shell has.
 #
-# Every mark needs __sbx_k, the nonce. It is a plain variable because prompts expand it without a fork; it is never
-# exported. Prompts test it (${__sbx_k+…}), so that a nested shell that inherits PS1 shows the user's prompt alone.
+# Every mark needs the nonce, __sbx_k. It is a plain variable, so that prompts expand it without a
+# fork, and never exported. Prompts test it (${__sbx_k+…}), so that a nested shell that inherits PS1
+# shows only the user's prompt.
 #
-# Nothing here is assigned in the words of a command (local x=1), which set -k takes for its environment, nor to a variable
-# that may be read-only, which would end the line.
+# No assignment here is a word of a command (local x=1): set -k would put it into the command's
+# environment. None is to a variable that may be read-only: that would end the line.
 exec 9<&-
-trap : INT # ^C typed before the first prompt ends what a start-up file runs, and not the reading of this file
+trap : INT # ^C typed before the first prompt ends what a start-up file runs, not this file
 
-__sbx_k=@NONCE@ __sbx_host=@HOSTNAME@ # the secret; the name to show for \h
-__sbx_n=0                             # number of the present prompt, the counter of the marks
+__sbx_k=@NONCE@ __sbx_host=@HOSTNAME@ # the nonce; the name to show for \h
+__sbx_n=0                             # number of the current prompt, the counter of the marks
 __sbx_h=0                             # 1: __sbx_z has printed the prompt-start mark of this prompt
-__sbx_s=0                             # 1: __sbx_a ran first, so __sbx_rc is the status of the last command
+__sbx_s=0                             # 1: __sbx_a ran first, so __sbx_rc is the last status
 __sbx_rc=0
-__sbx_c= __sbx_x=0 __sbx_i=           # the command that came on the command descriptor, its status, and its first line
-__sbx_u=                              # $_ behind it
-__sbx_m=- __sbx_o=                    # page faults of ended children when the command began; modes that are meant
-__sbx_ps1= __sbx_w0=- __sbx_w1=- __sbx_w2=- # the user's PS1; PS0, PS1, PS2 as we last left them
+__sbx_c= __sbx_x=0 __sbx_i=           # the command from the descriptor, its status, its first line
+__sbx_u=                              # $_ after it
+__sbx_m=- __sbx_o=                    # page faults at the command's start; modes set on purpose
+__sbx_ps1= __sbx_w0=- __sbx_w1=- __sbx_w2=- # the user's PS1; PS0, PS1, PS2 as we last set them
 export -n __sbx_k __sbx_c
 
-# What PS1 begins and ends with, what PS2 ends with, what PS0 begins with. PS1 prints the prompt-start mark itself
-# (without the cwd, which may hold what readline cannot measure) for when somebody overwrote PROMPT_COMMAND.
+# What we add before and after PS1, after PS2, and before PS0. PS1 prints the prompt-start mark if
+# another program has overwritten PROMPT_COMMAND. That mark has no cwd, which may contain text whose
+# width readline cannot measure.
 __sbx_1='\[${__sbx_k+\e]7337;A;$__sbx_k;$((__sbx_n+=1-__sbx_h));$?;$((__sbx_h=0));;$__sbx_k\a}\]'
 __sbx_2='\[${__sbx_k+\e]7337;B;$__sbx_k;$__sbx_n\a}\]'
 __sbx_3='\[${__sbx_k+\e]7337;E;$__sbx_k;$__sbx_n\a}\]'
 __sbx_0='${__sbx_k+\e]7337;C;$__sbx_k;$__sbx_n\a}'
 
-# What PROMPT_COMMAND begins and ends with. The redirection hides set -x and DEBUG traps; && keeps set -e and ERR
-# traps from seeing that the function returns the status it found. __sbx_y takes the place of an old one between
-# other people's commands. By way of variables, as a nested shell that inherits PROMPT_COMMAND has no such functions.
+# What we add before and after PROMPT_COMMAND. The redirection hides set -x and DEBUG traps. The &&
+# hides the returned status from set -e and ERR traps. __sbx_y replaces an old part of ours between
+# other commands. The function names are in variables, because a nested shell that inherits
+# PROMPT_COMMAND does not have the functions.
 __sbx_va=__sbx_a __sbx_vz=__sbx_z __sbx_vy=__sbx_y
 __sbx_ea='{ "${__sbx_va-:}"&&:;}>/dev/null 2>&1'
 __sbx_ez='{ "${__sbx_vz-:}"&&:;}>/dev/null 2>&1'
@@ -36,15 +39,16 @@ __sbx_ey='{ "${__sbx_vy-:}"&&:;}>/dev/null 2>&1'
 
 __sbx_y() { return $?; }
 
-# Print a mark: of kind $1, with more fields in $2. The terminal may let nobody open it, and /dev/tty be a file.
+# Print a mark of kind $1, with more fields in $2. Opening the terminal may not be allowed, and
+# /dev/tty may be a file.
 __sbx_p() {
 	[[ -c /dev/tty ]] && builtin printf '\e]7337;%s;%s;%s%s\a' "$1" "$__sbx_k" "$__sbx_n" "${2-}" >/dev/tty ||
 		{ [[ -t 0 ]] && builtin printf '\e]7337;%s;%s;%s%s\a' "$1" "$__sbx_k" "$__sbx_n" "${2-}" >&0; }
 }
 
-# Make the terminal usable again, which a program left raw or silent. As a look costs a process, only after a failure or
-# when children have ended since the command began. What the shell's own stty set without a failure is meant to stay: its
-# place is then among those that the shell remembers.
+# Reset the terminal if a program left it raw or without echo. The check starts a process, so it
+# happens only after a failure, or if children have ended since the command began. Modes that the
+# shell's own stty set stay, if the command did not fail: then bash has stty in its hash table.
 __sbx_tty() {
 	local m t
 	m=$__sbx_m t=
@@ -71,8 +75,8 @@ __sbx_kids() {
 	__sbx_m=${a%% *}
 }
 
-# First of PROMPT_COMMAND: the command is over. Says nothing where something ran before it, for then $? is not the
-# command's; PS1 knows it still.
+# First in PROMPT_COMMAND: the command has ended. Print nothing if another command ran before this
+# one, because $? is not the command's then. PS1 still knows the status.
 __sbx_a() {
 	__sbx_rc=$? __sbx_s=0 __sbx_c=
 	__sbx_tty
@@ -83,7 +87,7 @@ __sbx_a() {
 	return "$__sbx_rc"
 }
 
-# Last of PROMPT_COMMAND, when whatever sets PS1 there has done so.
+# Last in PROMPT_COMMAND, after commands there that set PS1.
 __sbx_z() {
 	__sbx_q=$?
 	__sbx_fix
@@ -96,10 +100,10 @@ __sbx_z() {
 	return "$__sbx_q"
 }
 
-# Succeed if the variable $1 is read-only; before bash 4.4 that is not known.
+# Succeed if the variable $1 is read-only. Before bash 4.4, bash cannot tell.
 __sbx_ro() { ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) && [[ -v $1 && ${!1@a} == *r* ]]; }
 
-# Put our parts back into the prompts and into PROMPT_COMMAND, around what is there now.
+# Add our parts to the prompts and to PROMPT_COMMAND again, around their current values.
 __sbx_fix() {
 	if [[ ${PS1-} != "$__sbx_w1" ]]; then
 		local p q
@@ -141,7 +145,7 @@ __sbx_fix() {
 	local u last
 	u=${PROMPT_COMMAND-} last=0
 	if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) && [[ -n $u && ${PROMPT_COMMAND@a} == *a* ]]; then
-		last=-1 # before 5.1 only the first element of an array is run
+		last=-1 # before 5.1, bash runs only the first element of an array
 	fi
 	[[ $u == "$__sbx_ea"* && ${PROMPT_COMMAND[last]-} == *"$__sbx_ez" ]] && return
 	! __sbx_ro PROMPT_COMMAND || return
@@ -159,7 +163,7 @@ __sbx_fix() {
 	PROMPT_COMMAND=("${all[@]}" "$__sbx_ez")
 }
 
-# Take our own lines out of the variable named $1.
+# Remove our own lines from the variable named $1.
 __sbx_clean() {
 	local t
 	t=${!1}
@@ -171,9 +175,9 @@ __sbx_clean() {
 	builtin printf -v "$1" %s "$t"
 }
 
-# Run, first part: read the command and put it into the history in place of the line that was typed. Its first line, "#sbx
-# NUMBER NEWLINES", says which it is, and how many newlines end it: none is run twice, nor what somebody else put there, nor one
-# whose start could not be told.
+# Run, first part: read the command, and put it into the history instead of the typed line. Its
+# first line, "#sbx NUMBER NEWLINES", has its number and how many newlines end it. Run no number
+# twice, no other content, and nothing if printf cannot print the start mark.
 __sbx_r() {
 	__sbx_q=$?
 	local IFS a t
@@ -190,16 +194,17 @@ __sbx_r() {
 	__sbx_c=${t#*$'\n'}
 	[[ ! -o history ]] || builtin history -s -- "${__sbx_c:0:${#__sbx_c}-${a##* }}"
 	__sbx_ro PS1 || PS1=$__sbx_ps1
-	# The mark comes from inside the eval, behind whatever set -x and DEBUG traps say about the typed line.
-	# Its last line makes the eval succeed, lest set -e and ERR traps take the command's status, which they have
-	# seen already, for a second failure.
+	# The eval prints the mark, so that it comes after what set -x and DEBUG traps print about the
+	# typed line. The last line makes the eval succeed. Otherwise set -e and ERR traps, which have
+	# already seen the command's status, would see a second failure.
 	__sbx_x=0
 	__sbx_c='{ __sbx_g "$_"&&: "$_";}>/dev/null 2>&1'$'\n'$__sbx_c$'\n\n{ __sbx_x=$? __sbx_u=$_;}>/dev/null 2>&1'
-	builtin export -n __sbx_c # set -a exports what is assigned, and an environment takes no long text
+	builtin export -n __sbx_c # set -a exports every assignment, but an environment is limited
 	return "$__sbx_q"
 }
 
-# Run, second part: the command starts. No line that is left of this one, when the command is interrupted, runs it again.
+# Run, second part: the command starts. If it is interrupted, the rest of this line must not run it
+# again.
 __sbx_g() {
 	__sbx_q=$?
 	local t
@@ -211,7 +216,8 @@ __sbx_g() {
 	return "$__sbx_q"
 }
 
-# Run, last part: $? is the command's again. Says so where PROMPT_COMMAND, which may be read-only, will not.
+# Run, last part: $? is the command's again. Print the end mark if PROMPT_COMMAND, which may be
+# read-only, does not.
 __sbx_f() {
 	__sbx_q=$?
 	((__sbx_q)) || __sbx_q=$__sbx_x
@@ -225,7 +231,7 @@ __sbx_f() {
 [[ $(trap -p INT) != "trap -- ':' SIGINT" ]] || trap - INT
 { __sbx_fix && :; } >/dev/null 2>&1
 
-# The key that empties a line half typed, in every keymap.
+# The key that clears a half typed line, in every keymap.
 {
 	builtin bind -m emacs-standard '"@KEY@": kill-whole-line' &&
 		builtin bind -m vi-insert '"@KEY@": kill-whole-line' &&

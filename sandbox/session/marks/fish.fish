@@ -1,14 +1,15 @@
-# Marks for fish: read once, behind the user's configuration, from a pipe. The nonce stands in a function only.
+# Marks for fish. The shell reads this file once, after the user's configuration, from a pipe. The
+# nonce is only in a function.
 set -g __sbx_n 0 # number of the prompt
 set -g __sbx_w 0 # number of our fish_prompt
-set -g __sbx_i # first line of the last command that was handed over
-set -g __sbx_r # what the mark of a command's start says more, set for a run
+set -g __sbx_i # number of the last run
+set -g __sbx_r # more fields for the start mark, set for a run
 
 function __sbx_p
     printf '\e]7337;%s;@NONCE@;%s%s\a' $argv[1] $__sbx_n "$argv[2]"
 end
 
-# ^C shows the prompt again as it was, and then as it is.
+# On ^C, fish prints the old prompt first. Start a new prompt and redraw it.
 function __sbx_b --on-event fish_cancel
     __sbx_a
     commandline -f repaint
@@ -18,8 +19,8 @@ function __sbx_a --on-event fish_prompt
     set -l rc $status
     set -g __sbx_n (math $__sbx_n + 1)
     __sbx_p A ";"(math $rc % 256)";0;$PWD;@NONCE@" >/dev/tty
-    # Around a prompt that somebody has set meanwhile, such as a virtual environment. Earlier ones may call older ones of
-    # ours, which have nothing to say.
+    # Wrap the current prompt, which another program may have set, such as a virtual environment.
+    # That one may call an earlier wrapper of ours, which prints no mark.
     if not string match -q "*__sbx_f$__sbx_w;*" -- (functions fish_prompt)
         set -g __sbx_w (math $__sbx_w + 1)
         functions -q fish_prompt; or function fish_prompt; end
@@ -38,14 +39,14 @@ function __sbx_d --on-event fish_postexec
     __sbx_p D ";"(math $rc % 256) >/dev/tty
 end
 
-# Enter: a line that is not whole waits for more.
+# Enter: if the line is incomplete, fish waits for more.
 function __sbx_e
     commandline --is-valid
     test $status = 2; and not commandline -P; and not commandline -S; and __sbx_p E >/dev/tty
     commandline -f execute
 end
 
-# Run: the key was typed. Behind two spaces, no abbreviation is expanded.
+# Run: the key was typed. After two spaces, fish expands no abbreviation.
 function __sbx_k
     test -s @FDDIR@/@COMMANDFD@; or return
     read -zl t <@FDDIR@/@COMMANDFD@

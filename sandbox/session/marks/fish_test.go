@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fishStart has fish greet nobody, and not begin its life by reading all manual pages in the
+// fishStart starts fish without a greeting. It also keeps fish from reading all manual pages in the
 // background.
 func fishStart(t *testing.T, config string) start {
 	t.Helper()
@@ -16,8 +16,8 @@ func fishStart(t *testing.T, config string) start {
 			".local/share/fish/generated_completions/none.fish": ""}}
 }
 
-// plain takes out of a command's output what fish prints between the command line and the command:
-// the end of bracketed paste, the title, a change of color.
+// plain removes from a command's output what fish prints before the command runs: the end of
+// bracketed paste, the title, a change of color.
 func plain(out string) string {
 	out = strings.TrimPrefix(out, "\x1b[?2004l")
 	if i := strings.Index(out, "\a"); strings.HasPrefix(out, "\x1b]0;") && i >= 0 {
@@ -26,13 +26,13 @@ func plain(out string) string {
 	return strings.TrimPrefix(out, "\x1b[30m\x1b(B\x1b[m\r")
 }
 
-// TestFishRun gives fish commands one after the other.
+// TestFishRun runs commands one after the other in fish.
 func TestFishRun(t *testing.T) {
 	long := strings.Repeat("0123456789", 10_000)
 	for _, test := range []struct {
 		name, config string
 		steps        []string
-		out          string // of the last step; * stands for anything
+		out          string // of the last step; * matches any text
 		exit         int
 	}{
 		{"output", "", []string{"echo hi"}, "hi\n", 0},
@@ -87,8 +87,7 @@ func TestFishRun(t *testing.T) {
 	}
 }
 
-// TestFishTerminal meets the terminal: half typed lines, ^C, a line that is not whole, reading,
-// death.
+// TestFishTerminal tests half typed lines, ^C, incomplete lines, input, and the end of the shell.
 func TestFishTerminal(t *testing.T) {
 	t.Run("half typed line", func(t *testing.T) {
 		t.Parallel()
@@ -170,7 +169,7 @@ func TestFishTerminal(t *testing.T) {
 		s.prompt()
 		s.send("sh -c 'echo go; exec sleep 100'; echo no")
 		m := s.started()
-		// Not in the title.
+		// The output, not the title, which contains the text too.
 		s.until("output", func() bool { return strings.Contains(string(s.clean[m.At:]), "go\r\n") })
 		s.typ("\x03")
 		if got := s.result(m); got.exit != 130 || strings.Contains(got.out, "no\n") {
@@ -194,7 +193,7 @@ func TestFishTerminal(t *testing.T) {
 	}
 }
 
-// interrupt types ^C until there is a new prompt: fish misses one that comes while it paints.
+// interrupt types ^C until there is a new prompt, because fish misses a ^C while it paints.
 func (s *shell) interrupt() {
 	s.t.Helper()
 	var wg sync.WaitGroup
@@ -214,8 +213,8 @@ func (s *shell) interrupt() {
 	wg.Wait()
 }
 
-// TestRefused gives zsh and fish what they cannot parse: they say so, run nothing, and are where
-// they were.
+// TestRefused runs commands in zsh and fish that they cannot parse. The shells refuse them, run
+// nothing, and stay at the prompt.
 func TestRefused(t *testing.T) {
 	for name, commands := range map[string][]string{
 		"zsh": {"touch ran; echo 'a", "touch ran\ncat <<E\nx", "touch ran; if true; then", "touch ran; f() {", "touch ran; echo $(", "touch ran; echo `date",

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Generate writes the scripts for the shells as they are embedded: without comments, empty lines
-// and indentation, since every byte of them is in every sandbox.
+// Generate writes the scripts for the shells in the form that is embedded: without comments, empty
+// lines and indentation. Every sandbox gets every byte of them.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 		var short strings.Builder
 		for line := range strings.Lines(string(text)) {
 			if line = strings.TrimLeft(line, " \t"); line != "\n" && !strings.HasPrefix(line, "#") {
-				// None of them has that in quotes.
+				// No script contains this in quotes.
 				if text, _, comment := strings.Cut(line, " # "); comment {
 					line = strings.TrimRight(text, " ") + "\n"
 				}

@@ -10,26 +10,26 @@ import (
 
 // The descriptors that a shell with marks inherits.
 const (
-	// ScriptFD is the read end of a pipe that holds Integration.Script and has no writer left. The
-	// shell reads it to its end and closes it before it reads the user's own start-up files. A
-	// single digit, because dash can close no other.
+	// ScriptFD is the read end of a pipe that contains Integration.Script and has no writer left.
+	// The shell reads it to its end and closes it before it reads the user's own start-up files. It
+	// is a single digit, because dash can close no other.
 	ScriptFD = 9
-	// CommandFD is an open file that the shell reads commands from, see [Integration.Command].
-	// High, out of the way of the digits that scripts use. The shell's children inherit it, so it
-	// should be open for reading only.
+	// CommandFD is an open file that the shell reads commands from, see [Integration.Command]. It
+	// is above the digits that scripts use. The shell's children inherit it, so the caller should
+	// open it for reading only.
 	CommandFD = 61
 )
 
-// clearKey is no key of any keyboard; bash binds it to emptying the line, in emacs and in both vi
-// modes, zsh to running what it finds on CommandFD.
+// clearKey is sent by no keyboard. In emacs and both vi modes, bash binds it to clearing the line.
+// Zsh binds it to running the command on CommandFD.
 const clearKey = "\x1b[7337~"
 
-// runKey is the same for fish, which drops sequences that no terminal has: ^^ ^_.
+// runKey is the same for fish, which drops sequences that no terminal sends: ^^ ^_.
 const runKey = "\x1e\x1f"
 
 //go:generate go run generate.go
 
-// The scripts for the shells, shortened.
+// The scripts for the shells, without comments.
 var (
 	//go:embed bash.min
 	bashScript string
@@ -41,45 +41,46 @@ var (
 	fishScript string
 )
 
-// Options says more about the shell to start. The zero value works.
+// Options are details of the shell to start. The zero value is ready to use.
 type Options struct {
-	// Hostname is shown where the user's PS1 says \h or \H. Empty leaves them alone. Anything that
-	// is not a host name is ignored.
+	// Hostname replaces \h and \H in the user's PS1. If empty, they stay. An invalid host name is
+	// ignored.
 	Hostname string
-	// Login makes the shell load the login start-up files (/etc/profile and so on). The shell
-	// itself does not start as a login shell, which would not read our file: `shopt login_shell`
-	// says off.
+	// Login makes the shell load the login start-up files (/etc/profile and so on). Zsh and fish
+	// start as login shells. Other shells do not, because a login shell would not read our file:
+	// `shopt login_shell` reports off.
 	Login bool
-	// Env is the environment that the shell will be started with. Only ENV and ZDOTDIR matter,
-	// which POSIX shells and zsh will find as they are here, and use.
+	// Env is the environment of the shell. Only ENV and ZDOTDIR matter: POSIX shells and zsh find
+	// and use the values given here.
 	Env []string
 	// FDDir is the directory in which a process finds its own descriptors. Empty means /dev/fd. The
-	// caller looks: /dev/fd, else /proc/self/fd, and where there is neither, the shell has to be
-	// started without marks.
+	// caller chooses /dev/fd or /proc/self/fd. If neither exists, the caller must start the shell
+	// without marks.
 	FDDir string
 }
 
 // Integration says how to start a shell so that it prints marks.
 type Integration struct {
 	Args      []string // argv to execute; Args[0] is the shell's path
-	Script    []byte   // what the shell has to find on ScriptFD; fits into a pipe
-	Env       []string // NAME=value to set over the shell's environment; holds no secret
+	Script    []byte   // contents of ScriptFD; fits into a pipe
+	Env       []string // NAME=value to add to the shell's environment; contains no secret
 	CommandFD bool     // the shell takes commands from CommandFD
-	// DotDir is the name of a variable that has to be set to a directory which holds nothing but a
-	// symbolic link called Link to Target. The shell has followed it when it prints its first mark.
-	// Empty for most shells.
+	// DotDir is the name of a variable. If it is not empty, the caller sets that variable to a
+	// directory that contains only a symbolic link called Link to Target. The shell has followed
+	// the link when it prints its first mark. DotDir is empty for most shells.
 	DotDir, Link, Target string
-	// Key says that what [Integration.Command] types is a key which only a shell with line editing
-	// understands, after the PromptEnd mark. Nothing echoes it. The shell answers by a CommandStart
-	// without Run, and what it prints from there to the one with Run is its own doing.
+	// Key says that [Integration.Command] types a key that only the shell's line editor
+	// understands, after the PromptEnd mark. The key is not echoed. The shell answers with a
+	// CommandStart without Run. What it prints from there to the CommandStart with Run is not the
+	// command's output.
 	Key bool
-	// Typed says that the shell prints a CommandStart before a command that was typed, too.
+	// Typed says that the shell also prints a CommandStart before a typed command.
 	Typed bool
-	// Asks says that the line editor may ask the terminal something at a prompt, and wait for the
+	// Asks says that the line editor may send a query to the terminal at a prompt, and wait for the
 	// answer.
 	Asks bool
-	// Shown is what the line editor draws of its own between those two CommandStarts. Empty where
-	// that is not known: fish draws the command, in colours, and draws it again.
+	// Shown is what the line editor draws between those two CommandStarts. It is empty if that is
+	// not known: fish draws the command in colors, and redraws it.
 	Shown string
 
 	kind  kind
@@ -95,9 +96,9 @@ const (
 	fish
 )
 
-// For returns how to start the shell at path so that it prints marks with n, or false for a shell
-// that it does not know. A path whose last element is sh is followed to what it links to; one that
-// stays sh is taken for a POSIX shell.
+// For returns how to start the shell at path so that it prints marks with n, or false for an
+// unknown shell. If path is a link whose name is sh, For uses the shell that it links to. A plain
+// sh counts as a POSIX shell.
 func For(path string, n Nonce, opt Options) (Integration, bool) {
 	in := Integration{CommandFD: true, fdDir: opt.FDDir}
 	if in.fdDir == "" {
@@ -118,7 +119,7 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 			startup = bashStartup(opt.Login)
 			break
 		}
-		// As sh, bash is a POSIX shell and reads $ENV.
+		// Bash called as sh is a POSIX shell and reads $ENV.
 		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
 		startup = posixStartup(opt)
 	case name == "dash" || name == "ash" || name == "sh" &&
@@ -162,8 +163,8 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 	return in, true
 }
 
-// bashStartup loads what bash would have loaded without --rcfile. bash itself loads a system-wide
-// bashrc that is compiled in.
+// bashStartup loads the files that bash would load without --rcfile. Bash itself loads the
+// system-wide bashrc, if one is compiled in.
 func bashStartup(login bool) string {
 	if !login {
 		return `[[ -r ~/.bashrc ]] && . ~/.bashrc`
@@ -176,7 +177,7 @@ for __sbx_t in ~/.bash_profile ~/.bash_login ~/.profile; do
 done`
 }
 
-// posixStartup gives ENV back its value and loads what a POSIX shell would have loaded.
+// posixStartup restores ENV and loads the files that a POSIX shell would load.
 func posixStartup(opt Options) string {
 	text := "unset ENV\n"
 	if v, ok := variable(opt.Env, "ENV"); ok {
@@ -201,39 +202,39 @@ func variable(env []string, name string) (value string, ok bool) {
 	return value, ok
 }
 
-// quote returns s as one word of the shell.
+// quote returns s quoted as one word for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// hostname reports whether s is safe to stand in a prompt.
+// hostname reports whether s is safe in a prompt.
 func hostname(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == ""
 }
 
-// Command returns what makes the shell, at its prompt, run text as if it had been typed: at its top
-// level, with $? of the previous command, whatever its length and whatever it holds but NUL.
+// Command returns the input and the file that make the shell, at its prompt, run text as if a user
+// had typed it. The shell runs it at top level, with $? of the previous command. text may have any
+// length and contain any byte but NUL.
 //
-// Number is the caller's, positive, and another for each command of one shell: the CommandStart
-// mark repeats it, so that the start of one command is not taken for that of another. The shell
-// runs no number twice.
+// The caller chooses number: positive, and different for each command of one shell. The shell runs
+// no number twice. The CommandStart mark repeats it, so that the caller knows which command has
+// started.
 //
-// The caller makes the content of the file on CommandFD exactly payload, sets its offset to 0, and
-// then types typed. Typed is short and the same each time; it empties a line half typed first. What
-// the terminal prints from then until the CommandStart mark with Run set is its echo: nobody needs
-// it but for what [Keep] leaves of it. An Unread mark in its place says that the shell found no
-// such payload, and ran nothing. A PromptStart without either says only that it has not yet run:
-// what was typed may still wait to be read, or another program has read it.
+// The caller writes payload to the file on CommandFD, as its only content, sets its offset to 0,
+// and then types typed. typed is short and always the same. It first clears a half typed line. What
+// the terminal prints from then until the CommandStart mark with Run is the echo. The caller may
+// drop the echo except for what [Keep] returns. An Unread mark instead means that the shell found
+// no such payload and ran nothing. A PromptStart without either means only that the shell has not
+// run it yet. The input may still be queued, or another program has read it.
 //
-// The text is to be a complete command. One that is not is reported by the shell as a syntax error,
-// as its own parser sees fit.
+// The text should be a complete command. If it is not, the shell's parser reports a syntax error.
 func (in Integration) Command(text string, number uint64) (typed, payload []byte) {
 	head := fmt.Sprintf("#sbx %d", number)
 	switch in.kind {
 	case bash:
-		// ^U for a shell without line editing, where the key is text like any other. The space
-		// keeps the line out of the history where the user has ignorespace; __sbx_r takes it out
-		// elsewhere. It begins with no reserved word: after text that ends inside quotes, bash's
-		// parser misses one. $_ is the last argument of what ran last, so each part of ours has as
-		// its own the one that it found.
+		// ^U clears the line in a shell without line editing, where the key is plain text. The
+		// space keeps the line out of the history if the user has set ignorespace; otherwise
+		// __sbx_r removes it. The line does not begin with a reserved word, because bash's parser
+		// misses one after text that ends inside quotes. $_ is the last argument of the last
+		// command. So each of our commands passes on the value that it found.
 		return []byte(clearKey + "\x15" +
 				` __sbx_r "$_">/dev/null 2>&1&&: "$_";eval "$__sbx_c";{ __sbx_f "$__sbx_u"&&: "$_";}>/dev/null 2>&1` + "\n"),
 			fmt.Appendf(nil, "%s %d\n%s", head, len(text)-len(strings.TrimRight(text, "\n")), text)
@@ -244,7 +245,8 @@ func (in Integration) Command(text string, number uint64) (typed, payload []byte
 				"\n"),
 			[]byte(head + "\n{ __sbx_g&&:;}>/dev/null 2>&1\n" + text +
 				"\n\n{ __sbx_x=$?;}>/dev/null 2>&1\n")
-	case zsh: // an empty file is no command
+	// Zsh runs nothing if the file is empty.
+	case zsh:
 		return []byte(clearKey), []byte(head + "\n" + text + "\n")
 	case fish:
 		return []byte(runKey), []byte(head + "\n" + text + "\n")
@@ -252,8 +254,8 @@ func (in Integration) Command(text string, number uint64) (typed, payload []byte
 	return nil, nil
 }
 
-// Keep returns what of the echo of a typed command still matters to a terminal that does not see
-// the rest of it: the switching of private modes (CSI ? … h and l), such as the end of bracketed
+// Keep returns the part of a command's echo that a terminal needs even if it does not show the
+// rest. This is the switching of private modes (CSI ? … h and l), such as the end of bracketed
 // paste, and of the keypad (ESC = and >).
 func Keep(echo []byte) []byte {
 	var kept []byte

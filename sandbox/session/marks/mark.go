@@ -1,16 +1,16 @@
-// Package marks teaches a shell to say where its prompts and commands begin and end, and takes
-// those marks out of the terminal's output again.
+// Package marks makes a shell report where its prompts and commands begin and end. It also removes
+// these marks from the terminal's output again.
 //
 // A mark is a private terminal sequence:
 //
 //	ESC ] 7337 ; kind ; nonce ; counter [; fields] BEL      (or ST instead of BEL)
 //
-// The nonce is 128 random bits that only the shell and the [Parser] know, the counter is the number
-// of the prompt that the mark belongs to. A sequence with another nonce or with a counter out of
-// order is ordinary output.
+// The nonce is 128 random bits that only the shell and the [Parser] know. The counter is the number
+// of the prompt that the mark belongs to. A sequence with another nonce, or with a counter out of
+// order, is ordinary output.
 //
-// The package knows no terminal, no process and no descriptor: it says how a shell has to be
-// started ([For]), what has to be typed to run a command ([Integration.Command]), and reads bytes.
+// The package does not use terminals, processes or descriptors. It returns how to start a shell
+// ([For]) and what to type to run a command ([Integration.Command]), and parses bytes.
 package marks
 
 import (
@@ -18,9 +18,9 @@ import (
 	"encoding/hex"
 )
 
-// Nonce is the secret shared by one shell and the parser of its output. It is never put where
-// another program of the sandbox can read it without attaching to the shell: not in an environment,
-// an argument list or a file.
+// Nonce is the secret shared by one shell and the parser of its output. It is never in a place
+// where another program of the sandbox can read it without tracing the shell: not in an
+// environment, an argument list or a file.
 type Nonce [16]byte
 
 // NewNonce returns a fresh random nonce.
@@ -30,30 +30,30 @@ func NewNonce() Nonce {
 	return n
 }
 
-// String returns the 32 lower-case hexadecimal digits that stand in the marks.
+// String returns the nonce as in marks: 32 lower-case hexadecimal digits.
 func (n Nonce) String() string { return hex.EncodeToString(n[:]) }
 
-// Kind says what a mark stands for.
+// Kind is the kind of a mark.
 type Kind int
 
-// The kinds, in the order in which one cycle of a shell prints them.
+// The kinds, in the order in which a shell prints them.
 const (
 	PromptStart Kind = iota + 1 // the shell is about to print its prompt; carries Exit and Cwd
-	// The prompt is complete, what follows is the echo of what is typed.
+	// The prompt is complete; the echo of typed input follows.
 	PromptEnd
-	// The shell shows PS2: what was typed so far is not a whole command.
+	// The shell shows PS2: the typed input is not a complete command yet.
 	Continuation
-	CommandStart // a command begins to run, what follows is its output
-	CommandEnd   // the command is over; carries Exit
-	// In place of CommandStart with Run: the command is not whole, and the shell is where it was.
+	CommandStart // a command starts to run; its output follows
+	CommandEnd   // the command has ended; carries Exit
+	// Instead of CommandStart with Run: the command is not complete, and the shell has not run it.
 	Refused
-	PromptAgain // the prompt was drawn again, up to its end: after ^L, or a resize
-	// In place of CommandStart with Run: the shell could not read a command that it had not run,
-	// and ran none.
+	PromptAgain // the prompt was redrawn up to its end, after ^L or a resize
+	// Instead of CommandStart with Run: the shell found no new command on CommandFD and ran
+	// nothing.
 	Unread
 )
 
-// String returns the name of the kind as documentation writes it.
+// String returns the name of the kind that the documentation uses.
 func (k Kind) String() string {
 	switch k {
 	case PromptStart:
@@ -79,18 +79,16 @@ func (k Kind) String() string {
 // Mark is one valid mark of the shell.
 type Mark struct {
 	Kind Kind
-	// Exit is the status of the last command as the shell's $? has it, for PromptStart and
-	// CommandEnd.
+	// Exit is the value of $? after the last command, for PromptStart and CommandEnd.
 	Exit int
-	// Cwd is the shell's $PWD, any bytes, for PromptStart. Empty when the shell could not say.
+	// Cwd is the shell's $PWD, any bytes, for PromptStart. Empty if the shell could not report it.
 	Cwd string
-	// Run is set on the CommandStart that a command from [Integration.Command] prints. Most shells
-	// print two for such a command: a first one without Run, as for everything that is typed, then
-	// the one with it.
+	// Run is set on the CommandStart of a command from [Integration.Command]. Most shells print two
+	// of them for such a command: one without Run, as for every typed line, then one with Run.
 	Run bool
-	// Number is the command's, if Run is set: what was given to Command with it.
+	// Number is the number that was passed to Command, if Run is set.
 	Number uint64
-	// At is the index into the bytes that Parse returned with the mark at which it stood: all bytes
-	// before At were printed before it.
+	// At is the position of the mark in the bytes that Parse returned with it: the shell printed
+	// all bytes before At before the mark.
 	At int
 }

@@ -9,18 +9,18 @@ import (
 const (
 	introducer = "\x1b]7337;"
 
-	// maxCwd bounds the cwd in a mark: PATH_MAX, doubled because a terminal prints a newline as two
-	// bytes, and some.
+	// maxCwd limits the cwd in a mark: PATH_MAX, doubled because a terminal prints a newline as two
+	// bytes, with some reserve.
 	maxCwd = 2*4096 + 64
-	// maxFields bounds the fields of every other kind.
+	// maxFields limits the fields of every other kind.
 	maxFields = 64
-	// patience is the number of calls of Flush that a sequence with the right nonce survives. Only
-	// the shell can have begun it, so the rest is on its way, and the nonce should not reach a log
-	// because a busy machine was slow.
+	// patience is how many calls of Flush keep an unfinished sequence with the right nonce. Only
+	// the shell can have begun it, so the rest will follow. A slow machine should not make the
+	// nonce appear in a log.
 	patience = 20
 )
 
-// phase is where in its cycle of prompt and command the shell is, as far as its marks say.
+// phase is the position of the shell in its cycle of prompt and command, by its marks.
 type phase int
 
 const (
@@ -28,17 +28,17 @@ const (
 	prompt               // PromptStart seen
 	ready                // PromptEnd seen
 	command              // CommandStart seen
-	running              // CommandStart of a command from Integration.Command seen
+	running              // CommandStart with Run seen
 	ended                // CommandEnd seen
 )
 
-// Parser takes the marks of one shell out of its output. It is for one goroutine at a time. A
-// program that prints something that looks like a mark costs nothing and delays nothing: bytes are
-// held back only while they are the exact beginning of a mark with the right nonce.
+// Parser removes the marks of one shell from its output. Only one goroutine at a time may use it.
+// Output that looks like a mark is delayed only while it is the exact beginning of a mark with the
+// right nonce.
 type Parser struct {
-	nonce   string // between two semicolons
+	nonce   string // with a semicolon on both sides
 	held    []byte // an unfinished sequence, from its ESC on
-	flushes int    // calls of Flush that held has survived
+	flushes int    // calls of Flush since held was last extended
 	phase   phase
 	counter uint64 // of the last PromptStart
 	exit    int    // of the last CommandEnd
@@ -46,17 +46,17 @@ type Parser struct {
 	forged  bool
 }
 
-// NewParser returns a parser of marks that carry n.
+// NewParser returns a parser for marks with the nonce n.
 func NewParser(n Nonce) *Parser { return &Parser{nonce: ";" + n.String() + ";"} }
 
-// Parse returns the bytes held back by earlier calls followed by in, without the valid marks and
-// without what may become one, and the valid marks in their order. All other bytes are exact and in
-// order. The result is the same however the output is cut into calls. It does not alias in.
+// Parse returns the bytes held back by earlier calls followed by in, without marks, and the marks
+// in order. It holds back a possible beginning of a mark. All other bytes are returned exactly and
+// in order. The result does not depend on how the output is split into calls. It does not alias in.
 //
 // Each CommandStart without Run is followed by exactly one CommandEnd before the next PromptStart,
-// also for shells that do not print one; an empty line or ^C at the prompt gives neither. Lines
-// that bash was given at once, by a paste, are one command. Of a prompt that is drawn again (^L, a
-// resize) only PromptAgain is reported.
+// also for shells that do not print one. An empty line or ^C at the prompt returns neither. Several
+// lines pasted into bash at once count as one command. A prompt that is redrawn (^L, a resize)
+// returns only PromptAgain.
 func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 	if len(p.held) == 0 && bytes.IndexByte(in, 0x1b) < 0 {
 		return bytes.Clone(in), nil
@@ -81,26 +81,25 @@ func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 		case verdict == whole && p.accept(seq, len(out), &marks):
 			buf = buf[n:]
 		default:
-			// Only the ESC is known to be ordinary; a mark may begin right behind it.
+			// Only the ESC is known to be ordinary: a mark may begin right after it.
 			out, buf = append(out, buf[0]), buf[1:]
 		}
 	}
 	return append(out, buf...), marks
 }
 
-// Pending reports whether bytes are held back because they may be the beginning of a mark. The
-// caller then calls Flush when nothing follows for a few milliseconds, and again as long as Pending
-// stays true.
+// Pending reports whether bytes are held back because they may be the beginning of a mark. If no
+// output follows for a few milliseconds, the caller calls Flush, again and again while Pending is
+// true.
 func (p *Parser) Pending() bool { return len(p.held) > 0 }
 
-// Forged reports whether there was a mark that contradicts another one: an end of a command that
-// was over or the present prompt, with another status, or one of an earlier prompt. A shell says
-// neither. Some other program knows the nonce, and which of the two it printed is not known: no
-// mark of this shell is proof any more.
+// Forged reports whether one mark contradicted another: it ended an ended command or began the
+// current prompt with another status, or it belonged to an earlier prompt. A shell never prints
+// such marks. So another program knows the nonce, and no mark of this shell is proof any more.
 func (p *Parser) Forged() bool { return p.forged }
 
-// Flush gives the held-back bytes up as ordinary output and returns them. A sequence that has the
-// right nonce already is kept for some more calls.
+// Flush returns the bytes held back, as ordinary output. It keeps a sequence with the right nonce
+// for some more calls.
 func (p *Parser) Flush() []byte {
 	if len(p.held) > len(introducer)+1+len(p.nonce) && p.flushes < patience {
 		p.flushes++
@@ -111,7 +110,7 @@ func (p *Parser) Flush() []byte {
 	return b
 }
 
-// sequence is one mark as it is written, not yet checked against the phase.
+// sequence is a mark as printed, not yet checked against the phase.
 type sequence struct {
 	kind    byte
 	counter uint64
@@ -125,11 +124,11 @@ type verdict int
 
 const (
 	other   verdict = iota // not a mark of this shell
-	partial                // the beginning of one
+	partial                // the beginning of a mark of this shell
 	whole
 )
 
-// scan reads the sequence at the start of buf, which is an ESC, and returns it and its length.
+// scan parses the sequence at the start of buf, which is an ESC, and returns it and its length.
 func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
 	rest, v := literal(buf, introducer)
 	if v != whole {
@@ -146,10 +145,10 @@ func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
 		return seq, 0, v
 	}
 
-	// From here on the sequence is the shell's own.
+	// The sequence has the right nonce, so the shell printed it.
 	var fields []byte
 	if seq.kind == 'A' {
-		// The cwd is the last field, any bytes, so what ends it is the nonce.
+		// The cwd is the last field and may contain any byte, so the nonce ends it.
 		end := p.nonce[:len(p.nonce)-1]
 		i := bytes.Index(rest, []byte(end))
 		switch {
@@ -178,7 +177,7 @@ func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
 	return seq, len(buf) - len(rest), whole
 }
 
-// literal takes want off the front of buf.
+// literal removes want from the front of buf.
 func literal(buf []byte, want string) (rest []byte, v verdict) {
 	if len(buf) < len(want) {
 		if strings.HasPrefix(want, string(buf)) {
@@ -192,7 +191,7 @@ func literal(buf []byte, want string) (rest []byte, v verdict) {
 	return buf[len(want):], whole
 }
 
-// terminator takes BEL or ST off the front of buf.
+// terminator removes BEL or ST from the front of buf.
 func terminator(buf []byte) (rest []byte, v verdict) {
 	switch {
 	case len(buf) == 0 || len(buf) == 1 && buf[0] == 0x1b:
@@ -205,10 +204,10 @@ func terminator(buf []byte) (rest []byte, v verdict) {
 	return nil, other
 }
 
-// parse reads the fields behind the nonce: the counter, and by kind
+// parse parses the fields after the nonce: the counter, then for each kind
 //
-//	A: exit status, a field without meaning, cwd
-//	C: "run" and its number if the command came from the command descriptor
+//	A: exit status, an unused field, cwd
+//	C: "run" and the command's number, if the command came from CommandFD
 //	D: exit status
 func (s *sequence) parse(text string) bool {
 	f := strings.SplitN(text, ";", 4)
@@ -221,7 +220,7 @@ func (s *sequence) parse(text string) bool {
 		if len(f) != 4 {
 			return false
 		}
-		// The terminal's output processing made CR LF of every LF.
+		// The terminal's output processing turned every LF into CR LF.
 		s.cwd = strings.ReplaceAll(f[3], "\r\n", "\n")
 		s.exit, err = strconv.Atoi(f[1])
 	case 'C':
@@ -243,7 +242,7 @@ func (s *sequence) parse(text string) bool {
 	return err == nil && 0 <= s.exit && s.exit <= 255
 }
 
-// accept reports whether the sequence is to be removed from the output, and adds what it means to
+// accept reports whether to remove the sequence from the output. It adds the mark, if any, to
 // marks.
 func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	report := func(m Mark) { m.At = at; *marks = append(*marks, m) }
@@ -251,7 +250,7 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 
 	busy := p.phase == command || p.phase == running
 
-	// Behind a forged number the shell's own counts again.
+	// After a forged counter, which is too high, the shell's own lower counter is accepted again.
 	if s.kind == 'A' && (s.counter > p.counter || p.forged && s.counter < p.counter) {
 		if busy {
 			report(Mark{Kind: CommandEnd, Exit: s.exit})
@@ -260,22 +259,23 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 		report(Mark{Kind: PromptStart, Exit: s.exit, Cwd: s.cwd})
 		return true
 	}
-	// After a syntax error inside eval, bash shows the expansion of PS1 that it made for the prompt
-	// before. The prompt-start mark of this one has come from PROMPT_COMMAND by then.
+	// After a syntax error inside eval, bash prints the PS1 that it expanded for the previous
+	// prompt. PROMPT_COMMAND has printed the prompt-start mark of the current one before that.
 	stale := p.phase == prompt && s.counter+1 == p.counter && (s.kind == 'A' || s.kind == 'B')
-	// After ^C at its prompt, bash expands PS1, and so counts, but readline may find that the
-	// screen has that prompt already: the marks in it are not printed.
+	// After ^C at its prompt, bash expands PS1, which increases the counter. But readline may find
+	// the same prompt on the screen, and then prints none of its marks.
 	if p.phase == ready && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D') {
 		p.counter = s.counter
 	}
-	// Of lines pasted at once, bash shows one prompt but expands PS1, and so counts, for each.
+	// For lines pasted at once, bash shows one prompt, but it expands PS1 for each line, which
+	// increases the counter.
 	ahead := busy && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D')
 	if p.counter == 0 || s.counter != p.counter && !stale && !ahead {
 		p.forged = p.forged || s.counter < p.counter && (s.kind == 'A' || s.kind == 'D')
 		return false
 	}
 	switch s.kind {
-	case 'A': // drawn again
+	case 'A': // redrawn
 		p.forged = p.forged || s.counter == p.counter && s.cwd != "" && s.exit != p.status
 		return atPrompt
 	case 'B':
@@ -304,7 +304,7 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	case 'D':
 		if !busy {
 			p.forged = p.forged || p.phase == ended && s.exit != p.exit
-			// There was no command: an empty line, ^C; or zsh says it twice.
+			// There was no command: an empty line, or ^C. Or zsh printed the mark twice.
 			return atPrompt || p.phase == ended
 		}
 		p.phase, p.exit = ended, s.exit

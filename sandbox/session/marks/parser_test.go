@@ -13,7 +13,7 @@ import (
 
 var testNonce = Nonce{0xde, 0xad, 15: 1}
 
-// write returns a mark of testNonce: kind, counter, fields.
+// write returns a mark with testNonce, and the given kind, counter and fields.
 func write(kind string, counter int, fields string) string {
 	s := fmt.Sprintf("\x1b]7337;%s;%s;%d%s", kind, testNonce, counter, fields)
 	if kind == "A" {
@@ -22,7 +22,7 @@ func write(kind string, counter int, fields string) string {
 	return s + "\a"
 }
 
-// cycle is one command as bash writes it.
+// cycle returns one command as bash prints it.
 func cycle(n int, out string, exit int) string {
 	return write("C", n, "") + out + write("D", n, fmt.Sprintf(";%d", exit)) +
 		write("A", n+1, fmt.Sprintf(";%d;0;/tmp", exit)) + "$ " + write("B", n+1, "")
@@ -83,7 +83,7 @@ func TestParser(t *testing.T) {
 		{"ESC before", "\x1b\x1b" + first, "\x1b\x1b$ ", []Mark{{Kind: PromptStart, Cwd: "/", At: 2}, {Kind: PromptEnd, At: 4}}},
 		{"begun twice", "\x1b]7337;A;" + first, "\x1b]7337;A;$ ", []Mark{{Kind: PromptStart, Cwd: "/", At: 9}, {Kind: PromptEnd, At: 11}}},
 	}
-	// What is no mark comes out as it went in, whatever the shell is doing.
+	// Anything that is no mark is returned unchanged, in every phase.
 	forged := map[string]string{
 		"another nonce":        strings.ReplaceAll(write("A", 9, ";0;0;/"), n, NewNonce().String()),
 		"nonce in capitals":    strings.ReplaceAll(write("A", 9, ";0;0;/"), n, strings.ToUpper(n)),
@@ -110,7 +110,7 @@ func TestParser(t *testing.T) {
 		"ended by another ESC": strings.TrimSuffix(write("D", 2, ";0"), "\a") + "\x1b[m",
 	}
 	for name, f := range forged {
-		// In the middle of the second command.
+		// During the second command.
 		in := first + cycle(1, "", 0) + write("C", 2, ";run;7") + f
 		marks := append(firstMarks[:2:2], Mark{Kind: CommandStart, At: 2},
 			Mark{Kind: CommandEnd, At: 2},
@@ -135,7 +135,8 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// everySplit parses in byte by byte and cut in two at every place, and wants what one call gives.
+// everySplit parses in byte by byte, and split in two at every position. The results must be those
+// of one call.
 func everySplit(t *testing.T, in []byte) {
 	t.Helper()
 	want, wantMarks := parse(in)
@@ -155,7 +156,7 @@ func everySplit(t *testing.T, in []byte) {
 	}
 }
 
-// parse parses in, cut at cuts, and flushes.
+// parse parses in, split at cuts, and flushes.
 func parse(in []byte, cuts ...int) (out []byte, marks []Mark) {
 	p := NewParser(testNonce)
 	from := 0
@@ -187,7 +188,8 @@ func TestFlush(t *testing.T) {
 		t.Errorf("flush: got %q pending %v, want the rest", got, p.Pending())
 	}
 
-	// With the whole nonce it must be the shell, so the parser waits longer, but not indefinitely.
+	// With the whole nonce, it must be the shell's. So the parser waits longer, but not
+	// indefinitely.
 	whole := write("A", 1, ";0;0;/tmp")
 	p.Parse([]byte(whole[:50]))
 	for range patience {
@@ -207,7 +209,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestAliasing keeps results apart from the caller's buffer.
+// TestAliasing checks that results do not share the caller's buffer.
 func TestAliasing(t *testing.T) {
 	for _, in := range []string{"plain", "x\x1b[my"} {
 		buf := []byte(in)
@@ -257,7 +259,7 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestGenerated compares the scripts that are embedded with those that are written.
+// TestGenerated checks that the embedded scripts are up to date.
 func TestGenerated(t *testing.T) {
 	for name, got := range map[string]string{"bash.sh": bashScript, "posix.sh": posixScript,
 		"zsh.sh": zshScript, "fish.fish": fishScript} {
@@ -285,7 +287,7 @@ func FuzzParser(f *testing.F) {
 	f.Add([]byte("\x1b]7337;A;\x1b\x1b]"), uint64(2))
 	f.Add([]byte(write("E", 1, "")+write("C", 1, ";run;7")), uint64(3))
 	f.Fuzz(func(t *testing.T, in []byte, seed uint64) {
-		// The fuzzer cannot guess a nonce: N stands for it.
+		// The fuzzer cannot guess a nonce, so N stands for it.
 		in = bytes.ReplaceAll(in, []byte("N"), []byte(testNonce.String()))
 		want, wantMarks := parse(in)
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -306,7 +308,7 @@ func FuzzParser(f *testing.F) {
 			}
 			at = m.At
 		}
-		// Exactly the removed marks are missing: every one holds the nonce.
+		// Only marks may be missing, and every mark contains the nonce.
 		if !bytes.Contains(in, []byte(testNonce.String())) && !bytes.Equal(got, in) {
 			t.Fatalf("got %q, want %q", got, in)
 		}

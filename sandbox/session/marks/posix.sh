@@ -1,28 +1,30 @@
-# Marks for POSIX shells (dash, busybox ash): read once, from a pipe that only this shell holds. There is no
-# PROMPT_COMMAND here: the prompts print the marks, by parameter and arithmetic expansion alone, without a fork.
-# A nested shell that inherits PS1 does not know __sbx_k and shows the user's prompt alone.
+# Marks for POSIX shells (dash, busybox ash). The shell reads this file once, from a pipe that only
+# this shell has. There is no PROMPT_COMMAND. So the prompts print the marks, by parameter and
+# arithmetic expansion, without a fork. A nested shell that inherits PS1 does not have __sbx_k and
+# shows only the user's prompt.
 exec 9<&-
 
 __sbx_k=@NONCE@ __sbx_n=0 __sbx_rc=0 __sbx_host=@HOSTNAME@
-__sbx_d= __sbx_x=0 __sbx_i= # what runs the command that came, its status, and its first line
-__sbx_m= __sbx_o= # page faults of ended children when the command began; modes that are meant
+__sbx_d= __sbx_x=0 __sbx_i= # what runs the command, its status, and its first line
+__sbx_m= __sbx_o= # page faults of ended children at the command's start; modes set on purpose
 __sbx_1='${__sbx_k+@ESC@]7337;A;$__sbx_k;$((__sbx_n=__sbx_n+1));$?;0;$PWD;$__sbx_k@BEL@}'
 __sbx_2='${__sbx_k+@ESC@]7337;B;$__sbx_k;$__sbx_n@BEL@}'
 __sbx_3='${__sbx_k+@ESC@]7337;E;$__sbx_k;$__sbx_n@BEL@}'
 __sbx_ash=
 if (__sbx_p=a && eval '[ "${__sbx_p//a/b}" = b ]') 2>/dev/null; then
-	# Busybox, told by what dash cannot do. Its line editor measures the prompt, and reads backslashes in it.
+	# Busybox: unlike dash, it can replace in expansions. Its line editor measures the prompt and
+	# interprets backslashes in it.
 	__sbx_ash=1
 	__sbx_1='\[${__sbx_k+@ESC@]7337;A;$__sbx_k;$((__sbx_n=__sbx_n+1));$?;0;${PWD//\\/\\\\};$__sbx_k@BEL@}\]'
 	__sbx_2="\\[$__sbx_2\\]"
 	__sbx_3="\\[$__sbx_3\\]"
 else
-	# ^C typed before the first prompt ends what a start-up file runs, and not the reading of this file. Busybox would
-	# not end the program either.
+	# ^C typed before the first prompt ends what a start-up file runs, not this file. In busybox,
+	# the trap would keep ^C from ending the program as well.
 	trap : INT
 fi
 
-# Put our parts back around PS1 and PS2.
+# Add our parts to PS1 and PS2 again.
 __sbx_fix() {
 	case ${PS1-} in
 	"$__sbx_1"*"$__sbx_2") ;;
@@ -44,7 +46,7 @@ __sbx_fix() {
 	esac
 }
 
-# Take $1 out of __sbx_p, wherever it stands.
+# Remove $1 from __sbx_p everywhere.
 __sbx_strip() {
 	while :; do
 		case $__sbx_p in
@@ -72,14 +74,15 @@ __sbx_name() {
 	__sbx_p=$__sbx_q$__sbx_p
 }
 
-# Print a mark: of kind $1, with more fields in $2. The terminal may let nobody open it, and /dev/tty be a file.
+# Print a mark of kind $1, with more fields in $2. Opening the terminal may not be allowed, and
+# /dev/tty may be a file.
 __sbx_t() {
 	[ -c /dev/tty ] && command printf '\033]7337;%s;%s;%s%s\007' "$1" "$__sbx_k" "$__sbx_n" "${2-}" >/dev/tty ||
 		{ [ -t 0 ] && command printf '\033]7337;%s;%s;%s%s\007' "$1" "$__sbx_k" "$__sbx_n" "${2-}" >&0; }
 }
 
-# Look at the command. Its first line, "#sbx NUMBER", says which it is: none is run twice, nor what somebody else put
-# there, nor one whose start a command of the user's own would not print.
+# Check the command. Its first line, "#sbx NUMBER", has its number. Run no number twice, no other
+# content, and nothing if the user has redefined command, which prints the start mark.
 __sbx_r() {
 	__sbx_rc=$? __sbx_x=0
 	IFS= read -r __sbx_p <@FDDIR@/@COMMANDFD@ || __sbx_p=
@@ -103,9 +106,9 @@ __sbx_g() {
 	return "$__sbx_rc"
 }
 
-# Make the terminal usable again, which a program left raw or silent. As a look costs a process, only after a failure or
-# when children have ended since the command began. What the shell's own stty set without a failure is meant to stay: its
-# place is then among those that the shell remembers.
+# Reset the terminal if a program left it raw or without echo. The check starts a process, so it
+# happens only after a failure, or if children have ended since the command began. Modes that the
+# shell's own stty set stay, if the command did not fail: then the shell has hashed stty.
 __sbx_tty() {
 	__sbx_p=$__sbx_m
 	__sbx_kids
@@ -115,7 +118,7 @@ __sbx_tty() {
 	*-icanon*|*-isig*|*-opost*|*' -echo '*)
 		__sbx_q=$(stty -g </dev/tty)
 		case $__sbx_rc$(hash):$(command -v stty) in
-		0*/stty*:* | 0*:stty) ;; # which it does not of what is built in
+		0*/stty*:* | 0*:stty) ;; # stty is built in, which hash does not list
 		*)
 			if [ "$__sbx_rc" != 0 ] || [ "$__sbx_q" != "$__sbx_o" ]; then
 				__sbx_q=
@@ -129,13 +132,13 @@ __sbx_tty() {
 	hash -r
 }
 
-# Page faults of ended children, into __sbx_m.
+# Store the page faults of ended children in __sbx_m.
 __sbx_kids() {
 	IFS=' ' read -r __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_m __sbx_q </proc/self/stat
 }
 
-# It is over. The file ends by keeping the command's status in __sbx_x, lest set -e, which has seen it already, takes
-# it for a second failure.
+# The command has ended. The last line of the file stores the command's status in __sbx_x. Otherwise
+# set -e, which has already seen it, would see a second failure.
 __sbx_f() {
 	__sbx_rc=$?
 	[ "$__sbx_rc" != 0 ] || __sbx_rc=$__sbx_x

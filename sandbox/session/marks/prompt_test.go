@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// text returns the prompt that begins with m, as a terminal shows it.
+// text returns the prompt that begins with m, as the terminal shows it.
 func (s *shell) text(m Mark) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -20,7 +20,7 @@ func (s *shell) text(m Mark) string {
 	return "no prompt"
 }
 
-// visible takes the sequences out of s that every prompt of bash has.
+// visible removes from s the sequences that every prompt of bash has.
 func visible(s string) string {
 	for _, seq := range []string{"\x1b[?2004h", "\x1b[?2004l\r", "\x1b[6n"} {
 		s = strings.ReplaceAll(s, seq, "")
@@ -28,7 +28,7 @@ func visible(s string) string {
 	return s
 }
 
-// sign is what dash's prompt ends with, and who is what bash calls this user.
+// sign is the end of dash's prompt, and who is bash's name for this user.
 var sign, who = func() (string, string) {
 	me, err := user.Current()
 	switch {
@@ -41,7 +41,7 @@ var sign, who = func() (string, string) {
 	}
 }()
 
-// TestStartup looks at the first prompt.
+// TestStartup checks the first prompt.
 func TestStartup(t *testing.T) {
 	paths := shells(t)
 	shrc := t.TempDir() + "/shrc"
@@ -101,16 +101,16 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// TestPrompts changes prompts and hooks, by Run and by typing, and expects marks and the user's
-// prompt all the same.
+// TestPrompts changes prompts and hooks, by Run and by typing. The marks and the user's prompt must
+// stay.
 func TestPrompts(t *testing.T) {
 	paths := shells(t)
 	const venv = `_OLD_PS1="${PS1-}"; PS1="(venv) ${PS1-}"; export PS1`
 	tests := []struct {
 		name, shell string
 		rc          string
-		steps       []string // given to the shell one after the other
-		prompt      string   // after them
+		steps       []string // commands, in order
+		prompt      string   // after the steps
 	}{
 		{"PS1", "bash", "", []string{"PS1='new> '"}, "new> "},
 		{"venv", "bash", "PS1='$ '", []string{venv}, "(venv) $ "},
@@ -147,11 +147,11 @@ func TestPrompts(t *testing.T) {
 				switch {
 				case how == "run":
 				case test.shell != "bash":
-					// Dash and ash have no hook but the prompt itself: the next Run repairs it.
+					// Dash and ash have no hook but the prompt itself. The next Run repairs it.
 					return
 				case test.name == "all overwritten", test.name == "PROMPT_COMMAND sets PS1",
 					test.name == "PROMPT_COMMAND", test.name == "read-only PROMPT_COMMAND":
-					// Likewise; with PROMPT_COMMAND alone lost, what the new one prints counts as
+					// The same. If only PROMPT_COMMAND is lost, the output of the new one counts as
 					// the command's.
 					return
 				}
@@ -181,7 +181,7 @@ func TestPrompts(t *testing.T) {
 				for i := range s.marks {
 					if s.marks[i] == p {
 						end = s.marks[i+1]
-						// What PROMPT_COMMAND prints stands between the end of the command and the
+						// The output of PROMPT_COMMAND comes between the end of the command and the
 						// prompt.
 						if i > 0 && s.marks[i-1].Kind == CommandEnd {
 							p = s.marks[i-1]
@@ -198,7 +198,7 @@ func TestPrompts(t *testing.T) {
 					t.Errorf("the nonce is in the output: %q", clean)
 				}
 				if how == "run" && !strings.Contains(test.name, "set -e") {
-					// A prompt that was lost comes back, and so does its status.
+					// A lost prompt is restored, and so is its status.
 					if got := s.run("(exit 77)"); got.exit != 77 {
 						t.Errorf("then exit 77: got %v", got)
 					}
@@ -208,7 +208,7 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
-// TestRepair loses all hooks by typing and expects the next Run to bring them back.
+// TestRepair removes all hooks by typing. The next Run must restore them.
 func TestRepair(t *testing.T) {
 	paths := shells(t)
 	for name, lose := range map[string]string{
@@ -233,7 +233,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestCwd goes through directories with every byte that a name can have.
+// TestCwd changes to directories whose names contain every possible byte.
 func TestCwd(t *testing.T) {
 	var all []byte
 	for b := 1; b < 256; b++ {
@@ -271,7 +271,7 @@ func TestCwd(t *testing.T) {
 	}
 }
 
-// TestPS0 keeps the user's PS0, for what is typed.
+// TestPS0 checks that typed commands print the user's PS0.
 func TestPS0(t *testing.T) {
 	s := open(t, start{path: "/bin/bash",
 		home: map[string]string{".bashrc": `PS0='[ps0 $((n+=1))]\n'`}})
@@ -291,7 +291,7 @@ func TestPS0(t *testing.T) {
 	}
 }
 
-// TestEditing uses the line editor before a command is given.
+// TestEditing uses the line editor before a command is run.
 func TestEditing(t *testing.T) {
 	for _, test := range []struct{ name, rc, keys, echo string }{
 		{"emacs, cursor in the middle", "", "echo never\x01\x06\x06", "never"},
@@ -309,7 +309,7 @@ func TestEditing(t *testing.T) {
 			s.run("echo 1; (exit 3)")
 			s.typ(test.keys)
 			if test.echo == "" {
-				// At PS2 a line would only be added to: the caller interrupts first.
+				// At PS2, a command would only continue the line: the caller interrupts first.
 				s.next(Continuation)
 				s.idle()
 				s.typ("\x03")
@@ -333,7 +333,7 @@ func TestEditing(t *testing.T) {
 	}
 }
 
-// TestNested starts shells inside: they print no marks, and the prompt of the outer one comes back.
+// TestNested starts inner shells. They print no marks, and the outer shell's prompt comes back.
 func TestNested(t *testing.T) {
 	for _, inner := range []string{"/bin/bash --norc", "dash", "busybox ash", "bash --posix --norc",
 		"bash --norc -u"} {
@@ -343,7 +343,7 @@ func TestNested(t *testing.T) {
 			s.prompt()
 			s.run("PS1='outer> ' PS2='more> ' PROMPT_COMMAND=:; export PS1 PS2 PROMPT_COMMAND")
 			s.run(":")
-			// Typed, they are exported with our parts inside.
+			// As typed commands, so that the exported variables contain our parts.
 			s.typ("export PS1 PS2 PROMPT_COMMAND\r")
 			s.next(CommandEnd)
 			s.prompt()
@@ -365,7 +365,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestPaste pastes several lines at once.
+// TestPaste pastes several lines in one write.
 func TestPaste(t *testing.T) {
 	s := open(t, start{path: "/bin/bash"})
 	s.prompt()
@@ -380,7 +380,7 @@ func TestPaste(t *testing.T) {
 	}
 }
 
-// TestSecret looks for the nonce where another program could read it.
+// TestSecret searches for the nonce where another program could read it.
 func TestSecret(t *testing.T) {
 	for name, path := range shells(t) {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestSecret(t *testing.T) {
 			if strings.Contains(got.out, s.nonce.String()) {
 				t.Errorf("the nonce is in plain sight: %q", got.out)
 			}
-			// Which cannot close a descriptor: the pipe is empty.
+			// Fish cannot close a descriptor, but the pipe is empty.
 			if strings.Contains(got.out, " 9 -> ") && name != "fish" {
 				t.Errorf("a program inherits the script's pipe: %q", got.out)
 			}
@@ -401,12 +401,12 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestInterruptedStartup types ^C while a start-up file runs: the rest of it, and the marks, come
-// all the same.
+// TestInterruptedStartup types ^C while a start-up file runs. The rest of the file and the marks
+// must still come.
 func TestInterruptedStartup(t *testing.T) {
 	paths := shells(t)
 	shrc := t.TempDir() + "/shrc"
-	// In one process: ^C comes when it runs.
+	// One process, so that ^C arrives while it runs.
 	const text = "sh -c 'echo ready; exec sleep 60'; PS1='rc> '\n"
 	if err := os.WriteFile(shrc, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

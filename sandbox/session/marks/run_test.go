@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// names lists the shells in a fixed order. Fish, whose language is another one, has tests of its
-// own.
+// names lists the shells in a fixed order, without fish, whose language differs. It has its own
+// tests.
 func names(m map[string]string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m)),
 		func(name string) bool { return name == "fish" })
 }
 
-// TestRun gives each shell commands one after the other, as they would be typed.
+// TestRun runs commands one after the other in each shell.
 func TestRun(t *testing.T) {
 	long := strings.Repeat("0123456789", 10_000)
 	var lines strings.Builder
@@ -27,7 +27,7 @@ func TestRun(t *testing.T) {
 		name   string
 		shells string
 		steps  []string
-		out    string // of the last step; * stands for anything
+		out    string // of the last step; * matches any text
 		exit   int
 	}{
 		{"output", all, []string{"echo hi"}, "hi\n", 0},
@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// match reports whether got is want, in which * stands for any text.
+// match reports whether got matches want, in which * stands for any text.
 func match(want, got string) bool {
 	first, rest, star := strings.Cut(want, "*")
 	if !star {
@@ -125,7 +125,7 @@ func match(want, got string) bool {
 	return false
 }
 
-// TestDeath ends the shell from inside a command.
+// TestDeath ends the shell during a command.
 func TestDeath(t *testing.T) {
 	paths := shells(t)
 	for _, name := range names(paths) {
@@ -158,8 +158,8 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// TestLastArgument types a line behind a command, and gives a command behind that line: each finds
-// the last argument of the one before.
+// TestLastArgument runs a command, types a line and runs a command again. Each finds the last
+// argument of the one before in $_.
 func TestLastArgument(t *testing.T) {
 	s := open(t, start{path: "/bin/bash"})
 	s.prompt()
@@ -175,7 +175,7 @@ func TestLastArgument(t *testing.T) {
 	}
 }
 
-// TestTerminal runs commands that meet the terminal: reading it, ^C, ^Z, jobs.
+// TestTerminal runs commands that use the terminal: input, ^C, ^Z, jobs.
 func TestTerminal(t *testing.T) {
 	paths := shells(t)
 	for _, name := range names(paths) {
@@ -270,7 +270,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is the time from typing to the next prompt.
+// BenchmarkRun measures the time from typing to the next prompt.
 func BenchmarkRun(b *testing.B) {
 	paths := shells(b)
 	for _, name := range names(paths) {

@@ -20,13 +20,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-// A shell that ignores ^C, as this program may, does not pass.
+// TestMain resets signals: a shell that inherits an ignored ^C would fail the tests.
 func TestMain(m *testing.M) {
 	signals.DefaultForChildren()
 	os.Exit(m.Run())
 }
 
-// patience in tests: a real shell on a busy machine.
+// deadline is generous: these are real shells, and the machine may be busy.
 const deadline = time.Minute
 
 // shell is a real shell with marks on a real terminal.
@@ -159,7 +159,7 @@ func (s *shell) read() {
 	}
 }
 
-// until waits for what the terminal has printed to satisfy ok, called with mu held.
+// until waits until ok is true for the terminal's output. It calls ok with mu held.
 func (s *shell) until(what string, ok func() bool) {
 	s.t.Helper()
 	timer := time.AfterFunc(deadline, func() {
@@ -179,7 +179,7 @@ func (s *shell) until(what string, ok func() bool) {
 	}
 }
 
-// next waits for the next mark of kind k that the test has not waited for yet, and returns it.
+// next waits for the next mark of kind k that it has not returned yet.
 func (s *shell) next(k Kind) (m Mark) {
 	s.t.Helper()
 	s.until(k.String(), func() bool {
@@ -210,7 +210,7 @@ func (s *shell) typ(text string) {
 	}
 }
 
-// send gives text to the shell as a command.
+// send runs text in the shell as a command.
 func (s *shell) send(text string) {
 	s.t.Helper()
 	s.number++
@@ -228,7 +228,7 @@ func (s *shell) send(text string) {
 	s.typ(string(typed))
 }
 
-// started waits for the command given by send to start.
+// started waits for the start of the command from send.
 func (s *shell) started() Mark {
 	s.t.Helper()
 	for {
@@ -241,8 +241,8 @@ func (s *shell) started() Mark {
 	}
 }
 
-// idle waits for the shell to sleep. Bash that is interrupted between printing its prompt and
-// reading, shows no new prompt until a key is pressed, with marks or without.
+// idle waits until the shell sleeps. If bash is interrupted between printing its prompt and
+// reading, it shows no new prompt until the next key. It does so without marks as well.
 func (s *shell) idle() {
 	s.t.Helper()
 	for end := time.Now().Add(deadline); ; runtime.Gosched() {
@@ -289,13 +289,13 @@ func (s *shell) between(a, b Mark) string {
 	return string(s.clean[a.At:b.At])
 }
 
-// output, terminal and list return what there is now: the output without marks, with them, and the
-// marks.
+// output, terminal and list return what the terminal has printed so far: the output without marks,
+// the output with marks, and the marks.
 func (s *shell) output() string   { s.mu.Lock(); defer s.mu.Unlock(); return string(s.clean) }
 func (s *shell) terminal() string { s.mu.Lock(); defer s.mu.Unlock(); return string(s.raw) }
 func (s *shell) list() []Mark     { s.mu.Lock(); defer s.mu.Unlock(); return slices.Clone(s.marks) }
 
-// line is what was printed since the last mark. Called with mu held.
+// line returns the output since the last mark. Called with mu held.
 func (s *shell) line() string {
 	if len(s.marks) == 0 {
 		return string(s.clean)
@@ -315,7 +315,7 @@ func (s *shell) exit() int {
 
 func (r result) String() string { return fmt.Sprintf("{%q exit %d}", r.out, r.exit) }
 
-// shells are the shells under test by name. A missing one fails its tests.
+// shells returns the shells under test, by name. A missing shell fails the test.
 func shells(t testing.TB) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -339,8 +339,8 @@ func shells(t testing.TB) map[string]string {
 	return m
 }
 
-// searchable returns path without the directories that this user may not search. There a shell
-// says "Permission denied" of a command that is nowhere.
+// searchable returns path without the directories that this user may not search. In those, shells
+// report "Permission denied" for a command that does not exist.
 func searchable(path string) string {
 	dirs := slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		return unix.Access(dir, unix.X_OK) != nil

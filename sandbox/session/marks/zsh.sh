@@ -1,10 +1,11 @@
-# Marks for zsh: read once, as .zshenv, from a pipe that only this shell holds. The nonce stands in a function only, and
-# prompts stay as they are: hooks print the marks. A hook's body is in braces to hide set -x, and sets all options to
-# their defaults, as long as it runs.
+# Marks for zsh. The shell reads this file once, as .zshenv, from a pipe that only this shell has.
+# The nonce is only in functions. Hooks print the marks, so that prompts stay unchanged. A hook's
+# body is in braces, which hides set -x. It resets all options while it runs.
 exec 9<&-
 @STARTUP@
-# The prompt's number; the last status; the prompt's start is printed; a run; set -x is to be restored; in __sbx_l; the user
-# has frozen the terminal's modes himself.
+# n: number of the prompt. rc: the last status. h: 1 if the prompt's start is printed. w: 1 for a
+# run. xt: 1 to restore set -x. in: 1 inside __sbx_l. own: 1 if the user has frozen the terminal's
+# modes with ttyctl, -1 if not known.
 typeset -gi +x __sbx_n=0 __sbx_rc=0 __sbx_h=0 __sbx_w=0 __sbx_xt=0 __sbx_in=0 __sbx_own=-1
 typeset -g +x __sbx_c= __sbx_i= __sbx_eol=
 precmd_functions=(__sbx_a $precmd_functions __sbx_z)
@@ -12,18 +13,19 @@ preexec_functions=($preexec_functions __sbx_e)
 
 __sbx_p() { builtin print -rn -- $'\e]7337;'"$1;@NONCE@;$__sbx_n$2"$'\a' >/dev/tty }
 
-# First of precmd: the command is over.
+# First in precmd: the command has ended.
 __sbx_a() { {
 	local rc=$?
 	emulate -LR zsh
 	__sbx_rc=rc
 	((__sbx_n)) && __sbx_p D ";$((__sbx_rc & 255))"
-	# What a crash left behind; as it costs a process, only after a failure.
+	# Reset the terminal after a crash. The check starts a process, so it happens only after a
+	# failure.
 	((__sbx_rc)) && [[ $(stty -a </dev/tty) == *-(icanon|opost|echo|isig)[\;[:space:]]* ]] && stty sane </dev/tty
 	:
 } >/dev/null 2>&1 }
 
-# Last of precmd.
+# Last in precmd.
 __sbx_z() { {
 	emulate -LR zsh
 	[[ -z $__sbx_eol || $PROMPT_EOL_MARK != "$__sbx_eol"* ]] || PROMPT_EOL_MARK=${PROMPT_EOL_MARK#"$__sbx_eol"}
@@ -36,7 +38,8 @@ __sbx_z() { {
 	__sbx_p A ";$((__sbx_rc & 255));0;$PWD;@NONCE@"
 } >/dev/null 2>&1 }
 
-# Last of preexec. The end of the command is to stand before the mark for a missing newline.
+# Last in preexec. The end mark is in PROMPT_EOL_MARK, so that it comes before the sign for a
+# missing newline.
 __sbx_e() { {
 	emulate -LR zsh
 	__sbx_h=0
@@ -47,8 +50,9 @@ __sbx_e() { {
 	__sbx_fix
 } >/dev/null 2>&1 }
 
-# What programs do to the terminal ends with them, unless the user said what becomes of it. What the shell's own stty sets is
-# meant to stay: not in a command that may hold one.
+# Freeze the terminal's modes, so that zsh undoes changes by programs, unless the user has decided
+# that himself. Do not freeze them for a command that may contain stty, whose changes are meant to
+# stay.
 __sbx_o() {
 	((__sbx_own == 1)) && return
 	local w
@@ -62,13 +66,14 @@ __sbx_o() {
 	ttyctl -f
 }
 
-# In a function, where allexport is off.
+# A function, because emulate turns allexport off only inside it.
 __sbx_i() {
 	emulate -LR zsh
 	((!__sbx_in && ${+widgets[__sbx_u]})) && __sbx_in=1
 }
 
-# The editor is ready for a line. Whose widget stood here before comes first, unless it is what called this.
+# The line editor is ready for a line. First call the widget that was here before us, unless that
+# widget called this one.
 __sbx_l() {
 	if { __sbx_i } 2>/dev/null; then
 		zle __sbx_u -- "$@"
@@ -78,7 +83,7 @@ __sbx_l() {
 		__sbx_in=0
 		case $CONTEXT in
 		start)
-			if ((!__sbx_h)); then # somebody overwrote precmd_functions
+			if ((!__sbx_h)); then # another program overwrote precmd_functions
 				__sbx_a
 				__sbx_z
 			fi
@@ -89,13 +94,13 @@ __sbx_l() {
 	} >/dev/null 2>&1
 }
 
-# Not into the history: the line that stands for a command.
+# Keep the line that stands for a command out of the history.
 __sbx_y() { {
 	emulate -LR zsh
 	[[ $1 != ' \eval "$__sbx_c"'* ]]
 } >/dev/null 2>&1 }
 
-# Put our parts back where they belong.
+# Add our parts again where they are missing.
 __sbx_fix() {
 	precmd_functions=(__sbx_a ${precmd_functions:#__sbx_[az]} __sbx_z)
 	preexec_functions=(${preexec_functions:#__sbx_e} __sbx_e)
@@ -116,12 +121,12 @@ __sbx_r() {
 		__sbx_t || return 0
 		unsetopt xtrace
 	} >/dev/null 2>&1
-	BUFFER=' \eval "$__sbx_c";__sbx_x&&:' # an alias shall not stand in the way
+	BUFFER=' \eval "$__sbx_c";__sbx_x&&:' # the backslash avoids an alias
 	zle .accept-line
 }
 
-# Take the command. It is whole if zsh takes it for a function's body, and does not take one more line into it, as it
-# would into a here-document.
+# Read the command. It is complete if zsh accepts it as the body of a function, but does not accept
+# it with one more line, as an open here-document would.
 __sbx_t() {
 	[[ -o xtrace ]]
 	local x=$?
@@ -147,7 +152,7 @@ __sbx_t() {
 	return $((!ok))
 }
 
-# The command starts.
+# Run: the command starts.
 __sbx_g() {
 	local rc=$?
 	((!__sbx_xt)) || setopt xtrace
@@ -162,7 +167,8 @@ __sbx_g() {
 	return rc
 }
 
-# It is over. The line's last part gives the status back, where set -e takes no notice of it.
+# The command has ended. __sbx_x, the last part of the line, returns the status, where set -e
+# ignores it.
 __sbx_f() {
 	local rc=$?
 	emulate -LR zsh

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestZsh starts zsh with what people have in their .zshrc, gives it commands and types some.
+// TestZsh starts zsh with typical .zshrc files, runs commands and types some.
 func TestZsh(t *testing.T) {
 	path := shells(t)["zsh"]
 	for _, test := range []struct{ name, rc string }{
@@ -75,7 +75,7 @@ func TestZsh(t *testing.T) {
 	}
 }
 
-// TestZshHistory wants commands in the history once, as they are, and nothing of ours.
+// TestZshHistory checks that commands are in the history once and unchanged, without our lines.
 func TestZshHistory(t *testing.T) {
 	for name, want := range map[string]string{
 		"": "echo one\necho 'two\nthree'\n secret\n", "setopt histignorespace": "echo one\necho 'two\nthree'\n",
@@ -92,7 +92,7 @@ func TestZshHistory(t *testing.T) {
 	}
 }
 
-// TestZshRepair loses hooks: what is left of them, or the next command, brings them back.
+// TestZshRepair removes hooks. The remaining hooks, or the next command, must restore them.
 func TestZshRepair(t *testing.T) {
 	for _, lose := range []string{"precmd_functions=()", "preexec_functions=()",
 		"precmd_functions=() preexec_functions=()", "zle -D zle-line-init",
@@ -113,7 +113,7 @@ func TestZshRepair(t *testing.T) {
 	}
 }
 
-// TestZshDirectory leaves the user's ZDOTDIR alone.
+// TestZshDirectory checks that the user's ZDOTDIR stays unchanged.
 func TestZshDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for _, test := range []struct {
