@@ -1,8 +1,8 @@
 // Package attach connects a party to a session. An [Attachment] serves a person or a raw agent. A
 // stream serves an agent that speaks the session protocol itself. A shared attachment serves all
-// calls of the command table by one principal. Each sends requests to the guest and answers each
-// request once: with the guest's answer, or as lost. The caller passes a [Sandbox] and an
-// authorised party. The package knows no login, no store and no backend.
+// calls of the command table by one principal. Each sends requests to the guest. It answers each
+// request once, with the guest's answer or as lost. The caller passes a [Sandbox] and an authorized
+// party. The package does not know about logins, stores and backends.
 package attach
 
 import (
@@ -21,57 +21,59 @@ import (
 type Sandbox interface {
 	Name() string
 	Sessions() *live.Sessions
-	// IsHost reports whether it is an existing machine, on which the guest is a program of the
-	// account.
+	// IsHost reports whether the sandbox is an existing machine, on which the guest runs as a
+	// program of the account.
 	IsHost() bool
-	IsPaused() bool //
-	// StopsAfter is how long after the last party leaves the idle sandbox stops; 0 if it does not
-	// stop.
+	IsPaused() bool
+	// StopsAfter returns how long after the last party leaves the idle sandbox stops, or 0 if it
+	// does not stop.
 	StopsAfter() time.Duration
-	MayStay(party wire.Party) error // nil while the party has the rights in it that it came with
-	// MayBegin reports whether another session fits. The caller calls done once the session exists
-	// or has failed.
+	MayStay(party wire.Party) error // returns nil while the party keeps its rights in the sandbox
+	// MayBegin returns an error if no other session fits. The caller calls done once the session
+	// exists or has failed.
 	MayBegin() (done func(), e error)
-	Touch() // it is used now
+	Touch() // records that the sandbox is in use
 
-	// Control returns its control connection, for a party on a session. A stopped sandbox is
-	// started for a party that may drive and starts the session. A paused sandbox is resumed for a
-	// party that may drive.
+	// Control returns the control connection of the sandbox for a party on a session. It starts a
+	// stopped sandbox if the party may drive and starts the session. It resumes a paused sandbox if
+	// the party may drive.
 	Control(ctx context.Context, party wire.Party, session string, starts bool,
 		progress func(string)) (*connect.Control, error)
-	// Again returns the control connection after one broke, and starts nothing. A permanent error
-	// is a *wire.Error with code lost and a reason.
+	// Again returns the control connection after one broke. It starts nothing. A permanent error is
+	// a *wire.Error with code lost and a reason.
 	Again(ctx context.Context) (*connect.Control, error)
-	// Answers waits until the sandbox answers after a connection broke. An error is the loss of the
-	// calls under way.
+	// Answers waits after a connection broke until the sandbox answers again. An error is the loss
+	// of the calls in progress.
 	Answers(ctx context.Context) *wire.Error
-	// Session returns the daemon's copy of a guest's session; fresh says that it was just started.
+	// Session returns the daemon's copy of a guest's session. fresh says that the session was just
+	// started.
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
-	// Wake resumes it for the principal by if it is paused.
+	// Wake resumes the sandbox for the principal by if it is paused.
 	Wake(ctx context.Context, by string) error
-	// Within is ctx for a call that waits for the guest: it also ends with an
-	// *interrupt.FrozenError when the sandbox is paused or its guest falls silent. The caller calls
-	// over.
+	// Within returns ctx for a call that waits for the guest. The context also ends with an
+	// *interrupt.FrozenError when the sandbox is paused or its guest stops answering. The caller
+	// calls over.
 	Within(ctx context.Context) (_ context.Context, over func())
-	Silence() error // refuses a call while the guest is silent; nil while it answers
+	Silence() error // returns an error while the guest does not answer
 
-	// Over returns the loss of the calls under way; nil while the sandbox is not known to have
-	// ended.
+	// Over returns the loss of the calls in progress if the sandbox has ended, as far as is known,
+	// else nil.
 	Over() *wire.Error
-	Unreachable(err error) *wire.Error // the loss of the calls under way while it does not answer
-	// Patience is how long the sandbox may take to answer again after a connection broke.
+	// Unreachable returns the loss of the calls in progress while the sandbox does not answer.
+	Unreachable(err error) *wire.Error
+	// Patience returns how long the sandbox may take to answer again after a connection broke.
 	Patience() time.Duration
 	Reach(err error) error           // wraps a connection error for its owner
-	Silent(d time.Duration) error    // the error of a guest that has not answered for so long
-	NotRunning(session string) error // refuses a caller that may not start it
+	Silent(d time.Duration) error    // returns the error for a guest that has not answered for d
+	NotRunning(session string) error // returns the error for a caller that may not start it
 
-	Stops() *interrupt.Event // ends what was not sent yet
+	Stops() *interrupt.Event // ends calls that have not been sent yet
 }
 
 // Options configure Attachments. All fields are required.
 type Options struct {
 	Log   *slog.Logger
-	Bound func(context.Context) (context.Context, context.CancelFunc) // ends with the daemon, too
+	Bound func(context.Context) (context.Context, context.CancelFunc) // also ends with the daemon
 	// Public returns the part of an error that clients may see.
 	Public func(error) *wire.Error
 }
@@ -79,11 +81,11 @@ type Options struct {
 // Attachments holds the attachments of one daemon.
 type Attachments struct {
 	options Options
-	wholes  chan struct{} // slots for outputs that are rendered as a whole: each may be large
+	wholes  chan struct{} // slots for outputs that are rendered as a whole; each may be large
 
 	mu     sync.Mutex
 	shared map[sharedKey]*shared // guarded by mu
-	// Guarded by mu; resume secrets of parties that were disconnected, since when.
+	// Guarded by mu; resume secrets of disconnected parties, and when they were disconnected.
 	banned map[string]time.Time
 }
 
@@ -94,17 +96,17 @@ func New(o Options) *Attachments {
 }
 
 const (
-	// reachWithin bounds how long a caller waits for a sandbox that is said to run.
+	// reachWithin limits how long a caller waits for a running sandbox.
 	reachWithin = 15 * time.Second
-	// rememberedFor is how long a guest remembers a party that was cut off.
+	// rememberedFor is how long a guest remembers a disconnected party.
 	rememberedFor = 30 * time.Second
 	// bannedFor is how long a disconnected party cannot resume. It is longer than a guest remembers
-	// a party, because giving its keyboard back restarts that time.
+	// a party, because giving back the party's keyboard restarts that time.
 	bannedFor = 2*rememberedFor + giveWithin
 )
 
-// Join attaches party to a session of sb. The attachment watches until it first drives. The caller
-// closes it.
+// Join attaches party to a session of sb. The attachment only watches until it first drives. The
+// caller closes it.
 func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target,
 	o JoinOptions) (*Attachment, error) {
 	if o.Fresh {
@@ -137,11 +139,11 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 	return a, nil
 }
 
-// Disconnect ends the attachments of a session of sb that match, for a cause, and returns how many.
-// They lose the keyboard, and their resume secrets are no longer accepted.
+// Disconnect ends the attachments to a session of sb that match, with a cause, and returns their
+// number. They lose the keyboard, and their resume secrets are no longer accepted.
 func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Session, cause error,
 	match func(wire.Party) bool) (n int) {
-	var stream live.Member // one of those that may have left the keyboard behind
+	var stream live.Member // any stream that may still hold the keyboard
 	stays := make(map[string]bool)
 	for _, m := range l.Members() {
 		if !match(m.Party()) {
@@ -155,7 +157,7 @@ func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Sess
 		m.Disconnect(cause)
 		n++
 	}
-	// An agent holds the keyboard by name: another connection of the same agent may be using it.
+	// An agent holds the keyboard by name, so another connection of the same agent may use it.
 	if stream != nil && l.Keyboard() == stream.Party().String() && !stays[stream.Party().String()] {
 		if err := giveFor(ctx, sb, l.Name(), stream); err != nil {
 			all.options.Log.Warn("keyboard of a party that was disconnected not given back",
@@ -165,8 +167,8 @@ func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Sess
 	return n
 }
 
-// giveFor gives back the keyboard in the name of a party whose stream was cut off. Otherwise the
-// guest would keep it for that party.
+// giveFor gives back the keyboard for a party whose stream was closed. Otherwise the guest would
+// keep it for that party.
 func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, giveWithin)
 	defer cancel()
@@ -189,7 +191,7 @@ func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) err
 	return err
 }
 
-// ban rejects a resume secret for as long as the guest may remember it.
+// ban makes Serve reject a resume secret while the guest may remember it.
 func (all *Attachments) ban(secret string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -201,7 +203,7 @@ func (all *Attachments) ban(secret string) {
 	all.banned[secret] = time.Now()
 }
 
-// isBanned reports whether secret is that of a party that was disconnected.
+// isBanned reports whether secret belongs to a disconnected party.
 func (all *Attachments) isBanned(secret string) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -209,7 +211,7 @@ func (all *Attachments) isBanned(secret string) bool {
 	return ok && time.Since(since) <= bannedFor
 }
 
-// sleep waits for d, and reports whether ctx is still live.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

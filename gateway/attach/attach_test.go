@@ -25,13 +25,13 @@ func TestMain(m *testing.M) {
 
 var demo = wire.Target{Sandbox: "demo", Session: "main"}
 
-// box is a sandbox that runs, whose guest the test plays. What a test needs more of panics.
+// box is a running sandbox whose guest is the test. Methods that a test does not need panic.
 type box struct {
 	Sandbox
 	sessions      *live.Sessions
 	pauses, stops interrupt.Event
 	paused        atomic.Bool
-	asked         chan struct{} // receives when the guest of answering has a request
+	asked         chan struct{} // receives a value when the guest of answering gets a request
 	over          *wire.Error
 }
 
@@ -68,7 +68,7 @@ func (b *box) NotRunning(string) error {
 	return wire.Errorf(wire.CodeUnavailable, "sandbox demo is paused")
 }
 
-// pause is what a pause of the sandbox does to calls.
+// pause has the effects of a pause of the sandbox on calls.
 func (b *box) pause() {
 	b.paused.Store(true)
 	b.pauses.Interrupt(&interrupt.FrozenError{Lost: wire.LostError(wire.LostPaused,
@@ -77,7 +77,7 @@ func (b *box) pause() {
 			"sandbox demo was paused before the call was made")})
 }
 
-// session returns a session of b that the test feeds.
+// session returns a session of b whose output comes from the test.
 func (b *box) session(t *testing.T) *live.Session {
 	t.Helper()
 	l, err := b.sessions.Adopt(wire.SessionInfo{Name: "main",
@@ -159,7 +159,7 @@ func answering(t *testing.T, reply string) (*Attachment, *box) {
 	return a, b
 }
 
-// A party that was disconnected is not the same one again for as long as its guest may know it.
+// TestBannedSecrets checks that a disconnected party cannot resume while its guest may know it.
 func TestBannedSecrets(t *testing.T) {
 	all := newAttachments()
 	all.ban("one")

@@ -16,9 +16,9 @@ import (
 
 // Attachment is one party on a session. Its methods are safe for concurrent use.
 //
-// The guest does not know a person who only watches. The party's own stream to the guest is opened
-// when it first drives. It is opened again, as the same party, after the connection to the sandbox
-// or the daemon's control connection broke.
+// The guest does not know a person who only watches. The attachment opens the party's own stream to
+// the guest when the party first drives. It reopens the stream for the same party after the
+// connection to the sandbox, or the daemon's control connection, broke.
 type Attachment struct {
 	all     *Attachments
 	sandbox Sandbox
@@ -27,38 +27,37 @@ type Attachment struct {
 	party   wire.Party
 	options JoinOptions
 	opening chan struct{} // semaphore for opening the stream
-	// Guarded by opening; since when the wanted stream has been missing; zero while it is open.
+	// Guarded by opening; since when the stream is missing, zero while it is open.
 	away time.Time
 
 	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
 	end  context.CancelCauseFunc
 
 	imu  sync.Mutex   // serialises Input
-	last *wire.Client // guarded by imu; on which input was sent last
-	sent uint64       // guarded by imu; input bytes of last that the guest dealt with
+	last *wire.Client // guarded by imu; client of the last input
+	sent uint64       // guarded by imu; bytes of input on last that the guest has handled
 
-	calls atomic.Int32 // under way
+	calls atomic.Int32 // number of calls in progress
 
-	secret live.PrivateView // taken before the locks of live and mu
+	secret live.PrivateView // its lock is taken before those of live and mu
 
 	mu     sync.Mutex
 	client *wire.Client // guarded by mu; nil before the party first drives
-	// Guarded by mu; the secret with which it is the same party again; empty before it first
-	// drives.
+	// Guarded by mu; secret to resume as the same party; empty before the party first drives.
 	resumes string
-	// Guarded by mu; of the shell that the session had when client was opened.
+	// Guarded by mu; incarnation of the session's shell when client was opened.
 	incarnation string
 	cols        int    // guarded by mu
 	rows        int    // guarded by mu
 	holds       bool   // guarded by mu
-	told        bool   // guarded by mu; the guest says by ID who holds the keyboard
-	seq         uint64 // guarded by mu; of the newest event on the party's stream
-	// Guarded by mu; the newest command for which the shell threw away what the party had typed.
+	told        bool   // guarded by mu; the guest reports the keyboard's holder by ID
+	seq         uint64 // guarded by mu; newest event on the party's stream
+	// Guarded by mu; the last command for which the shell discarded the party's unsent input.
 	undone wire.Event
-	leave  func() // guarded by mu; takes the party off the replica's list
+	leave  func() // guarded by mu; removes the party from the copy's list
 }
 
-// Live is the daemon's copy of the session.
+// Live returns the daemon's copy of the session.
 func (a *Attachment) Live() *live.Session { return a.live }
 
 // Changed calls JoinOptions.Changed. With Disconnect, Resume, Secret, Calls and Shared it makes a
@@ -69,22 +68,22 @@ func (a *Attachment) Changed() {
 	}
 }
 
-// Secret is empty: the daemon itself holds the connection.
+// Secret returns "": the daemon itself holds the connection.
 func (a *Attachment) Secret() string { return "" }
 
-// Calls is the number of calls under way.
+// Calls returns the number of calls in progress.
 func (a *Attachment) Calls() int { return int(a.calls.Load()) }
 
-// Shared reports whether it is the shared attachment of a principal.
+// Shared reports whether this is the shared attachment of a principal.
 func (a *Attachment) Shared() bool { return a.options.shared }
 
-// Target is where the attachment is, with the name that a fresh session was given.
+// Target returns the session of the attachment. A fresh session has its generated name.
 func (a *Attachment) Target() wire.Target { return a.target }
 
-// Party is how the attachment appears to others.
+// Party returns the attachment's party, as others see it.
 func (a *Attachment) Party() wire.Party { return a.party }
 
-// open opens the party's stream to the guest. at says to which session.
+// open opens the party's stream to the guest, on the session that at names.
 func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attach) (*wire.Client,
 	error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachWithin, a.sandbox.Silent(reachWithin))
@@ -93,7 +92,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	if err != nil {
 		return nil, a.sandbox.Reach(err)
 	}
-	private := func(off uint64, p []byte) { // output that the guest sends to this party alone
+	private := func(off uint64, p []byte) { // output that the guest sends only to this party
 		a.mu.Lock()
 		l := a.live
 		a.mu.Unlock()
@@ -127,7 +126,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	return client, nil
 }
 
-// event tracks who holds the keyboard. An agent holds it by name, with all its connections.
+// event updates who holds the keyboard. An agent holds it by name, with all its connections.
 func (a *Attachment) event(e wire.Event) {
 	if e.Kind == wire.EventPrivate && e.By == "" {
 		a.secret.End()
@@ -143,10 +142,10 @@ func (a *Attachment) event(e wire.Event) {
 	case e.Keyboard != a.party.String():
 		a.holds = false
 	case e.ID != "" && a.party.Kind == wire.Person:
-		a.holds, a.told = e.ID == a.party.ID, true // also when another party gave it to this one
+		a.holds, a.told = e.ID == a.party.ID, true // also if another party gave it to this one
 	}
 	a.mu.Unlock()
-	if l != nil { // it may have had the event before, and would not notify again
+	if l != nil { // the copy may have processed the event before, and does not notify again
 		l.Notify()
 	}
 }
@@ -194,8 +193,8 @@ func terminalFor(cols, rows int) (int, int) {
 	return cols, rows
 }
 
-// Resize sets the size of the attachment's window. It becomes the session's size, within the limits
-// of a terminal, while the attachment drives.
+// Resize sets the size of the attachment's window. While the attachment drives, the session has
+// that size, within the limits of a terminal.
 func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
 	cols, rows = terminalFor(wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0))))
 	a.mu.Lock()
@@ -209,7 +208,7 @@ func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
 	return err
 }
 
-// Err is nil while the attachment lives. Afterwards it is the cause, such as
+// Err returns nil while the attachment is open, and then the cause of its end, such as
 // interrupt.ErrDisconnected.
 func (a *Attachment) Err() error {
 	if a.life.Err() == nil {
@@ -218,8 +217,8 @@ func (a *Attachment) Err() error {
 	return context.Cause(a.life)
 }
 
-// Wait returns the attachment's end: io.EOF when the session ended, interrupt.ErrDisconnected, or
-// ctx's cause.
+// Wait waits for the attachment's end and returns its cause: io.EOF if the session ended, or
+// interrupt.ErrDisconnected. If ctx ends first, it returns ctx's cause.
 func (a *Attachment) Wait(ctx context.Context) error {
 	ctx, done := a.within(ctx)
 	defer done()
@@ -232,7 +231,7 @@ func (a *Attachment) Wait(ctx context.Context) error {
 	}
 }
 
-// Over says why the attachment is at its end, as Wait does; nil while it goes on.
+// Over returns the cause of the attachment's end, as Wait does, or nil while it is open.
 func (a *Attachment) Over() error {
 	if err := a.Err(); err != nil {
 		return err
@@ -240,8 +239,8 @@ func (a *Attachment) Over() error {
 	return a.live.Over()
 }
 
-// Disconnect ends the attachment for a cause; the first one counts. It gives the keyboard back,
-// because the guest keeps it for a party that was cut off and may resume.
+// Disconnect ends the attachment with a cause; the first cause counts. It gives the keyboard back,
+// because the guest keeps the keyboard for a disconnected party that may resume.
 func (a *Attachment) Disconnect(cause error) {
 	a.mu.Lock()
 	client, holds, leave := a.client, a.holds, a.leave
@@ -259,7 +258,7 @@ func (a *Attachment) Disconnect(cause error) {
 	if a.options.Changed != nil {
 		a.options.Changed()
 	}
-	// A concurrent open closes its stream itself, because it sees the end.
+	// A concurrent open sees the end and closes its stream itself.
 	a.mu.Lock()
 	client = a.client
 	a.mu.Unlock()
@@ -271,10 +270,10 @@ func (a *Attachment) Disconnect(cause error) {
 	}
 }
 
-// giveWithin bounds giving the keyboard back when a party leaves.
+// giveWithin limits the time to give the keyboard back.
 const giveWithin = 2 * time.Second
 
-// Close detaches. The session goes on unless JoinOptions.Close was set.
+// Close detaches. The session continues unless JoinOptions.Close was set.
 func (a *Attachment) Close() error {
 	var err error
 	if a.options.Close && a.Err() == nil && !a.live.Final() {
@@ -284,7 +283,7 @@ func (a *Attachment) Close() error {
 		}
 		cancel()
 		if a.live.Final() || errors.Is(err, &wire.Error{Code: wire.CodeLost}) {
-			err = nil // its stream ended with the session, as was asked for
+			err = nil // the stream ended with the session, as requested
 		}
 	}
 	a.Disconnect(interrupt.ErrLeft)

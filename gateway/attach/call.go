@@ -15,12 +15,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// call is one request of a party on a session, from when it is made until it is answered.
-// Attachments and streams make all of theirs by beginCall, complete and lose. They differ in how
-// the request reaches the guest, and when the answer goes out.
+// call is one request of a party on a session, until it is answered. Attachments and streams use
+// beginCall, complete and lose for all their calls. They differ in how the request reaches the
+// guest, and in when the answer goes out.
 //
-// A call that was sent to a guest is carried out by that guest or by none: it is repeated only to
-// the party that it was sent for, which no other guest knows. When that cannot be reached any more
+// Only the guest that a call was sent to may carry it out. So the call is repeated only as the
+// party that it was sent for, which no other guest knows. If that guest cannot be reached any more,
 // the call is lost, and its caller decides what to do.
 type call struct {
 	*live.Call
@@ -34,7 +34,7 @@ func beginCall(sb Sandbox, l *live.Session, t wire.Target, r wire.Request) *call
 	return &call{Call: l.Begin(r), sandbox: sb, live: l, target: t}
 }
 
-// incomplete rejects a run of a command that its shell would find unfinished.
+// incomplete rejects a run whose text the shell would find incomplete.
 func incomplete(shell string, r wire.Request) *wire.Error {
 	if r.Verb != wire.VerbRun {
 		return nil
@@ -44,8 +44,8 @@ func incomplete(shell string, r wire.Request) *wire.Error {
 	return refused
 }
 
-// complete makes reply, the guest's answer, what the caller gets: with what the guest does not
-// know, and lost if the call is; nil if it is not.
+// complete turns reply, the guest's answer, into the caller's answer. It adds what the guest does
+// not know. If lost is not nil, it also marks the call as lost.
 func (c *call) complete(ctx context.Context, reply *wire.Reply, lost *wire.Error) {
 	r := reply.Result
 	if r == nil {
@@ -55,15 +55,16 @@ func (c *call) complete(ctx context.Context, reply *wire.Reply, lost *wire.Error
 		asLost(r, lost)
 		reply.Error = lost
 	}
-	r.Sandbox, r.Session = c.target.Sandbox, c.target.Session // whatever the guest says
+	r.Sandbox, r.Session = c.target.Sandbox, c.target.Session // overrides what the guest says
 	c.Call.Complete(ctx, r)
 	if c.Request.Op != "" {
 		c.NoteRestart(r)
 	}
 }
 
-// lossOf is the loss of a call that a guest answers with reply, if it is lost all the same: its
-// sandbox ended, and the guest ends its sessions before it ends itself; or there is no result.
+// lossOf returns the loss of a call that a guest answers with reply, or nil if the call is not
+// lost. A call is lost if its sandbox ended, because the guest ends its sessions before itself. A
+// call is also lost if there is no result.
 func (c *call) lossOf(reply wire.Reply) *wire.Error {
 	empty := reply.Result == nil && reply.Error == nil && hasResult(c.Request.Verb)
 	if !empty && !diedWith(reply.Result) {
@@ -75,8 +76,9 @@ func (c *call) lossOf(reply wire.Reply) *wire.Error {
 	return wire.LostError(wire.LostGuest, "the guest answered without a result")
 }
 
-// lose answers a call that was sent and whose end is not known: what it is known to have printed,
-// and why. It reads at most most bytes of the log and returns how many it read.
+// lose answers a call that was sent and whose end is not known. The answer contains the known
+// output and why the call is lost. lose reads at most most bytes of the log and returns how many it
+// read.
 func (c *call) lose(ctx context.Context, why *wire.Error, most uint64) (reply wire.Reply,
 	read uint64) {
 	reply.Error = why
@@ -102,33 +104,33 @@ func hasResult(v wire.Verb) bool {
 		wire.VerbInterrupt}, v)
 }
 
-// diedWith reports whether a guest answers that the session has ended, for which the end of its
-// sandbox may be the reason. Before a sandbox is stopped for its full disk, the daemon has its
-// processes killed: that is how the command ended.
+// diedWith reports whether a guest answers that the session has ended, which may be because its
+// sandbox ended. It returns false if the daemon killed the processes of a full disk before it
+// stopped the sandbox: that is how the command ended.
 func diedWith(r *wire.Result) bool {
 	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, diskFull)
 }
 
-// diskFull is the note of a result that the limit of disk ended.
+// diskFull is the note of a result that the disk limit ended.
 const diskFull = "disk_full"
 
-// asLost makes the Result with which a guest that was about to end answered that of a lost call.
+// asLost turns the Result of a guest that was about to end into that of a lost call.
 func asLost(r *wire.Result, why *wire.Error) {
 	r.Ended, r.ExitCode, r.Signal, r.Error = wire.Lost, nil, nil, why
 	r.Notes = append(r.Notes, why.Reason)
 }
 
-// maxReply is the size in bytes that fits a frame.
+// maxReply is the largest reply in bytes that fits a frame.
 const maxReply = wire.MaxFrame - 64
 
-// fitting is a reply as a frame has it, without what does not fit into one.
+// fitting encodes a reply for a frame, without the parts that do not fit.
 func fitting(reply wire.Reply) ([]byte, error) {
 	data, err := plainJSON(reply)
 	if err == nil && len(data) > maxReply && reply.Result != nil {
 		reply.Result.Denied = []wire.Denial{}
 		data, err = plainJSON(reply)
 	}
-	// Of characters that JSON writes longer than the guest did.
+	// Even so, JSON may encode some characters longer than the guest did.
 	if err == nil && len(data) > maxReply {
 		data, err = plainJSON(wire.Reply{Error: wire.Errorf(wire.CodeInternal,
 			"the sandbox's answer is too long")})
@@ -136,7 +138,7 @@ func fitting(reply wire.Reply) ([]byte, error) {
 	return data, err
 }
 
-// plainJSON is v without escapes for HTML, which could make it longer than it came.
+// plainJSON encodes v without escapes for HTML, which could make it longer than the original.
 func plainJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -145,8 +147,8 @@ func plainJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended,
-// or the caller has left one that nothing can come of.
+// whyLost returns the loss of a call that was answered with reply and err. It returns nil if that
+// is how the call ended, or if the caller has gone and the call has no lasting effect.
 func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
 	lost, _ := errors.AsType[*wire.Error](err)
@@ -155,7 +157,7 @@ func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err err
 	case diedWith(reply.Result), err == nil:
 		return a.call.lossOf(reply)
 	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "":
-		// the session ended, for which its sandbox may be the reason
+		// The session ended, perhaps because its sandbox did.
 		if over := a.sandbox.Over(); over != nil {
 			return over
 		}
@@ -164,7 +166,7 @@ func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err err
 		}
 		return wire.LostError(wire.LostGuest, lost.Message)
 	case answered && (lost == nil || lost.Code != wire.CodeLost):
-		return nil // it is the guest's answer
+		return nil // this is the guest's answer
 	case caller.Err() != nil:
 		if a.call.Request.Op != "" && !answered {
 			return a.given(caller)
@@ -180,15 +182,15 @@ func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err err
 	return a.sandbox.Unreachable(err)
 }
 
-// given is the loss of a request that was sent and whose caller has been cut off: by the end of the
-// daemon, or of its access.
+// given returns the loss of a request that was sent and whose caller was disconnected, by the end
+// of the daemon or of the caller's access.
 func (a exchange) given(caller context.Context) *wire.Error {
 	cause := context.Cause(caller)
 	return CutOff(cause, a.all.options.Public(cause))
 }
 
-// CutOff returns the loss of a call that was sent and whose caller was cut off. public is what the
-// caller may see of cause.
+// CutOff returns the loss of a call that was sent and whose caller was disconnected. public is the
+// part of cause that the caller may see.
 func CutOff(cause error, public *wire.Error) *wire.Error {
 	if errors.Is(cause, interrupt.ErrClosed) {
 		return wire.LostError(wire.LostGateway, public.Message)
@@ -196,8 +198,8 @@ func CutOff(cause error, public *wire.Error) *wire.Error {
 	return wire.LostError(wire.LostDetached, public.Message)
 }
 
-// lostUnrecorded answers a request in place of the guest, whose answer may tell of output that
-// nobody may see; nil while the session is recorded.
+// lostUnrecorded returns the loss of a request while the session cannot be recorded, else nil. The
+// guest's answer may describe output that nobody may see.
 func lostUnrecorded(l *live.Session) *wire.Error {
 	why := l.Unrecorded()
 	if why == "" {
@@ -206,13 +208,13 @@ func lostUnrecorded(l *live.Session) *wire.Error {
 	return wire.LostError(wire.LostRecord, fmt.Sprintf("session %s was ended: %s", l.Name(), why))
 }
 
-// admits reports whether a request of a party resumes sb, if it is paused, because it does
-// something in it. It refuses the others while sb is paused, and all while its guest is silent: a
-// frozen guest does not answer. What is for a program that runs it refuses when sb has ended, which
-// its connection may not show yet.
+// admits reports whether a request of a party resumes sb if it is paused, because it acts in the
+// sandbox. It rejects other requests while sb is paused, since a frozen guest does not answer. It
+// rejects all requests while the guest does not answer. It rejects input for a program if sb has
+// ended, which its connection may not show yet.
 func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool,
 	err error) {
-	if verb == wire.VerbCancel { // which has no answer
+	if verb == wire.VerbCancel { // it has no answer
 		return false, nil
 	}
 	if err := sb.Silence(); err != nil {
@@ -231,7 +233,8 @@ func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (res
 	return false, nil
 }
 
-// wakes reports whether a request resumes a sandbox that is paused. Looking and leaving do not.
+// wakes reports whether a request resumes a paused sandbox. Reading the screen, resizing and giving
+// the keyboard back do not.
 func wakes(v wire.Verb) bool {
 	switch v {
 	case wire.VerbGive, wire.VerbResize, wire.VerbScreen:
@@ -242,7 +245,7 @@ func wakes(v wire.Verb) bool {
 
 // lastWords waits briefly for the last output of a session whose sandbox has ended.
 func lastWords(ctx context.Context, sb Sandbox, l *live.Session) {
-	if sb.Over() == nil || sb.IsPaused() || sb.Silence() != nil { // it goes on
+	if sb.Over() == nil || sb.IsPaused() || sb.Silence() != nil { // the sandbox continues
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lastOutput)
@@ -254,5 +257,5 @@ func lastWords(ctx context.Context, sb Sandbox, l *live.Session) {
 	}
 }
 
-// lastOutput is how long the copy of a session may take to end once its sandbox has.
+// lastOutput is how long the copy of a session may take to end after its sandbox.
 const lastOutput = time.Second

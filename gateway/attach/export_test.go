@@ -10,8 +10,8 @@ import (
 // MaxRepeats is maxRepeats.
 const MaxRepeats = maxRepeats
 
-// Repeats returns what opens a's stream again for a call that was sent to its guest, once for each
-// time that it broke.
+// Repeats returns a function that reopens a's stream for a call that was sent to its guest. Call it
+// once each time the stream breaks.
 func (a *Attachment) Repeats() func(context.Context) (*wire.Client, error) {
 	s := &sent{party: a.client.Attached().Resume}
 	return func(ctx context.Context) (*wire.Client, error) { return a.resumed(ctx, s) }

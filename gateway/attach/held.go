@@ -9,16 +9,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What came from the guest waits here until the stream's client has the output before it.
+// Frames from the guest wait here until the stream's client has the output before them.
 
-// asked is a request that has not been answered.
+// asked is a request without an answer to the client.
 type asked struct {
 	call *call
-	held bool // the guest has answered, and its answer waits for its turn
-	lost bool // it was answered as lost: the guest's answer is not passed on
+	held bool // the guest's answer waits for its turn
+	lost bool // it was answered as lost: the guest's answer is dropped
 }
 
-// heldFrame is a frame of the guest that may go out once the client has output up to a place.
+// heldFrame is a frame of the guest that is due once the client has output up to an offset.
 type heldFrame struct {
 	frame wire.Frame
 	after uint64
@@ -27,15 +27,15 @@ type heldFrame struct {
 	lost bool
 }
 
-// What waits for a client that does not read, in frames and in bytes. Then the guest waits, for
-// this stream alone. One frame may go beyond.
+// maxHeld and maxHeldBytes limit the frames that wait for a client that does not read. Then the
+// guest waits, for this stream only. One frame may exceed the limit.
 const (
 	maxHeld      = 256
 	maxHeldBytes = 1 << 20
 )
 
-// maxAsked is how many answers the guest may owe a stream: many more than the requests that it
-// takes.
+// maxAsked limits the requests of a stream that the guest has not answered. It is far more than the
+// guest accepts.
 const maxAsked = 4096
 
 // ask records request id, which waits for its answer. An error ends the stream.
@@ -58,8 +58,8 @@ func (st *stream) ask(id uint32, a asked) error {
 	return nil
 }
 
-// forget returns the requests that the guest has not answered. What it answers to them from here
-// on is not passed on.
+// forget returns the requests that the guest has not answered. Its later answers to them are
+// dropped.
 func (st *stream) forget() map[uint32]asked {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -75,8 +75,8 @@ func (st *stream) forget() map[uint32]asked {
 	return all
 }
 
-// dropStuck returns the requests whose answer waits for output that the replica does not have, and
-// drops these answers: a sandbox that is paused sends no more.
+// dropStuck returns and drops the answers that wait for output which the copy does not have. A
+// paused sandbox sends no more output.
 func (st *stream) dropStuck() map[uint32]asked {
 	length := st.live.Len()
 	st.mu.Lock()
@@ -96,7 +96,7 @@ func (st *stream) dropStuck() map[uint32]asked {
 	return all
 }
 
-// hold puts a frame of the guest into the queue, as soon as there is room.
+// hold adds a frame of the guest to the queue. It waits until there is room.
 func (st *stream) hold(h heldFrame) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -120,8 +120,8 @@ func (st *stream) hold(h heldFrame) {
 	st.changedLocked()
 }
 
-// holdLost puts the answer to a lost call into the queue, ahead of what has to wait for more of the
-// guest's output: there may be none. It waits for room among its like.
+// holdLost adds the answer to a lost call to the queue, before frames that wait for later output:
+// there may be none. It waits for room among the answers to lost calls.
 func (st *stream) holdLost(h heldFrame) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -141,7 +141,7 @@ func (st *stream) holdLost(h heldFrame) {
 	st.changedLocked()
 }
 
-// lostLocked is how many answers to lost calls wait, and their bytes.
+// lostLocked returns how many answers to lost calls wait, and their size in bytes.
 func (st *stream) lostLocked() (n, weight int) {
 	for _, h := range st.held {
 		if h.lost {
@@ -162,8 +162,9 @@ func (st *stream) owedLocked() bool {
 	return false
 }
 
-// nextLocked returns the first of the held frames, and takes it if it is due: for a client that has
-// output up to seen, and gets no more of it if ended. Without a frame it returns the zero value.
+// nextLocked returns the first held frame. It also removes the frame if it is due: the client has
+// output up to seen, or gets no more because the output has ended. Without a frame, it returns the
+// zero value.
 func (st *stream) nextLocked(seen uint64, ended bool) (h heldFrame, due bool) {
 	if len(st.held) == 0 {
 		return h, false
@@ -181,8 +182,8 @@ func (st *stream) nextLocked(seen uint64, ended bool) (h heldFrame, due bool) {
 	return h, true
 }
 
-// farewell ends a stream of a session that was ended because it cannot be recorded. What the guest
-// says of output that nobody may see is not passed on: requests are answered by an error.
+// farewell ends a stream whose session was ended because it cannot be recorded. It answers requests
+// with an error, because the guest's answers may describe output that nobody may see.
 func (st *stream) farewell(why string) error {
 	state := st.live.State()
 	event := wire.Event{Kind: wire.EventEnded, Offset: st.sent, TimeUnix: time.Now().UnixMilli(),

@@ -16,8 +16,8 @@ import (
 
 var alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
 
-// A guest that takes each connection and ends it when it gets the call does not keep the daemon
-// busy with it.
+// TestRepeatsEnd checks that the daemon stops repeating a call to a guest that ends each connection
+// when it gets the call.
 func TestRepeatsEnd(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
 	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
@@ -51,8 +51,8 @@ func isLost(err error, reason string) bool {
 		!errors.Is(err, context.Canceled)
 }
 
-// A shared attachment that nobody has used for long is closed, but never under a call, however long
-// that takes.
+// TestSharedAttachmentStaysForItsCalls checks that an unused shared attachment is closed, but never
+// during a call of any length.
 func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
 	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
@@ -76,7 +76,7 @@ func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 			wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
 		waited <- err
 	}()
-	// The attachment comes when a call of it begins.
+	// The attachment is listed when one of its calls begins.
 	for gen := a.Live().Generation(); a.Calls() == 0; {
 		if gen, err = a.Live().Wait(t.Context(), gen); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,8 @@ func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	}
 }
 
-// Unused attachments are expired while others are opened. The race detector holds the test.
+// TestExpireWhileOpening expires unused attachments while others are opened. The race detector does
+// the checking.
 func TestExpireWhileOpening(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
 	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {

@@ -9,43 +9,42 @@ import (
 
 // JoinOptions say how to join a session.
 type JoinOptions struct {
-	// Start the session when it does not exist, and its shell again when that has ended; without it
-	// or Fresh no sandbox is started.
+	// Create starts the session if it does not exist, or its shell if that has ended. Without
+	// Create or Fresh, no sandbox is started.
 	Create bool
-	// For text that a program reads: Create starts no sandbox, and no session in the place of one
-	// that ended with it.
+	// Typed is for text that a program reads. Then Create starts no sandbox, and no session to
+	// replace one that ended with its sandbox.
 	Typed bool
-	Fresh bool // start a new one with a generated name; the target's session is ignored
+	Fresh bool // start a new session with a generated name; the target's session is ignored
 	Watch bool // never drive, whatever the rights
-	Close bool // closing the attachment ends the session: a terminal of its own
-	// That the joining window has for the session, as in Resize; sizes a session that this call
-	// starts.
+	Close bool // closing the attachment ends the session, as for a terminal of its own
+	// Size of the joining window for the session, as in Resize. It is also the size of a session
+	// that this call starts.
 	Cols int
-	Rows int      //
+	Rows int
 	Term string   // TERM of a session that this call starts
 	Bare bool     // a session that this call starts is a plain terminal, as wire.Start.Bare
 	Argv []string // a session that this call starts runs this program
-	Env  []string // of a session that this call starts
+	Env  []string // environment of a session that this call starts
 
-	// Changed is called after every change of the session, which Live.Generation counts, and when
-	// the attachment has ended. Callers of anything else wait for it meanwhile, so it must neither
-	// wait nor call the session. nil wants to know of none.
+	// Changed is called after every change of the session that Live.Generation counts, and after
+	// the attachment's end. It must not wait or call the session, because other callers wait for
+	// it. It may be nil.
 	Changed func()
 
 	shared bool // the attachment of all calls of a principal
 
-	// Progress receives lines that a person may want to see while the sandbox starts. nil drops
-	// them.
+	// Progress receives lines for a person while the sandbox starts. It may be nil.
 	Progress func(line string)
 }
 
-// begin finds the session, or starts it.
+// begin finds or starts the session.
 func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	drives := a.party.Rights != wire.RightWatch
 	l := a.sandbox.Sessions().Get(a.target.Session)
 	alive := l != nil && !l.Ended()
 	// A person only watches for now. An agent, or a party that starts a session, becomes a party of
-	// the guest at once.
+	// the guest immediately.
 	if a.options.Fresh || drives && a.options.Create && !alive || drives &&
 		a.party.Kind == wire.Agent {
 		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create,
@@ -72,7 +71,7 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 		if l, err = a.sandbox.Session(ctx, c, at.Session, at.Created); err != nil {
 			return err
 		}
-		if l.Ended() && at.State.Phase != wire.PhaseDead { // its shell has just been started again
+		if l.Ended() && at.State.Phase != wire.PhaseDead { // its shell has just been restarted
 			if err := l.CaughtUp(ctx, at.Seq); err != nil {
 				return a.sandbox.Reach(err)
 			}

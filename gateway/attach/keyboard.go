@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Take takes the keyboard, from an agent at once. Its error names a person who holds it.
+// Take takes the keyboard; an agent loses it immediately. If a person holds it, the error names
+// that person.
 func (a *Attachment) Take(ctx context.Context) error {
 	_, err := a.take(ctx, false)
 	return err
@@ -67,8 +68,8 @@ func (a *Attachment) Holds() bool {
 	return a.holds
 }
 
-// took notes that the party holds the keyboard, by the answer of a guest that does not say so by an
-// event.
+// took records that the party holds the keyboard, after an answer of a guest that does not report
+// the holder by an event.
 func (a *Attachment) took() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,8 +84,8 @@ func mayDrive(party wire.Party) error {
 	return nil
 }
 
-// Private begins or ends private mode: from then on what the terminal shows is for this person
-// alone, until the keyboard is given back. It needs the keyboard, or a free one, which it takes.
+// Private begins or ends private mode. In private mode, only this person sees the terminal's
+// output, until the keyboard is given back. It needs the keyboard, or takes it if it is free.
 func (a *Attachment) Private(ctx context.Context, on bool) error {
 	if err := mayDrive(a.party); err != nil {
 		return err
@@ -98,13 +99,13 @@ func (a *Attachment) Private(ctx context.Context, on bool) error {
 	return nil
 }
 
-// Screen is the session's screen, but in private mode of the attachment's own what this person
-// alone sees.
+// Screen passes the session's screen to f. In private mode of this attachment, it is the screen
+// that only this person sees.
 func (a *Attachment) Screen(f func(s *screen.Screen, offset uint64)) error {
 	return a.secret.Screen(a.live, f)
 }
 
-// Situation is how the session stands for the party.
+// Situation returns the state of the session for the party.
 func (a *Attachment) Situation() live.Situation {
 	s := a.live.Situation(a.party)
 	s.Idle = a.sandbox.StopsAfter()

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	firstRetry = 50 * time.Millisecond // pauses between tries to open a party's stream
+	firstRetry = 50 * time.Millisecond // pause before another attempt to open a party's stream
 	maxRetry   = time.Second
 
-	// maxRepeats is how often a call is repeated to the guest that has it: a guest that ends each
-	// connection gets it no more.
+	// maxRepeats limits how often a call is repeated to its guest. It stops a guest that ends each
+	// connection on getting the call.
 	maxRepeats = 20
 )
 
-// stream returns the party's stream. Where there is none that lives, open opens one.
+// stream returns the party's stream. If none is open, it calls open.
 func (a *Attachment) stream(ctx context.Context,
 	open func(context.Context) (*wire.Client, error)) (*wire.Client, error) {
 	select {
@@ -48,9 +48,9 @@ func (a *Attachment) stream(ctx context.Context,
 	return client, err
 }
 
-// anew opens the party's stream, first or again, in a sandbox that is started for it if need be.
-// When a connection breaks, the next one may, too: it is tried again for as long as the guest
-// remembers the party, unless something is known to be wrong.
+// anew opens or reopens the party's stream. It starts the sandbox if necessary. After a connection
+// broke, the next one may break too. So anew retries while the guest remembers the party, unless
+// the error is permanent.
 func (a *Attachment) anew(ctx context.Context) (*wire.Client, error) {
 	ctx, done := a.sandbox.Stops().Within(ctx)
 	defer done()
@@ -60,8 +60,8 @@ func (a *Attachment) anew(ctx context.Context) (*wire.Client, error) {
 	}, a.options.Create && !a.options.Fresh)
 }
 
-// openOn opens the party's stream, first or again, on the connection that control returns. create
-// starts a session that is missing.
+// openOn opens or reopens the party's stream on the connection that control returns. create starts
+// a missing session.
 func (a *Attachment) openOn(ctx context.Context,
 	control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if a.away.IsZero() {
@@ -70,7 +70,7 @@ func (a *Attachment) openOn(ctx context.Context,
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		client, err := a.reopen(ctx, control, create)
 		a.mu.Lock()
-		isNew := a.resumes == "" // the guest has not known the party yet
+		isNew := a.resumes == "" // the guest does not know the party yet
 		a.mu.Unlock()
 		switch {
 		case err == nil:
@@ -81,15 +81,15 @@ func (a *Attachment) openOn(ctx context.Context,
 		case !isPassing(err) || time.Since(a.away) > rememberedFor:
 			return nil, err
 		case isNew && errors.As(err, new(*interrupt.SilentError)):
-			return nil, err // it has nothing to lose, and has waited
+			return nil, err // it has nothing to lose, and has waited already
 		case !sleep(ctx, pause):
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// reopen opens the stream: as the party that it was or, when the guest no longer knows that, as
-// another one, which holds nothing.
+// reopen opens the stream as the same party. If the guest no longer knows that party, it opens the
+// stream as a new one, which holds nothing.
 func (a *Attachment) reopen(ctx context.Context,
 	control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if err := a.Err(); err != nil {
@@ -108,7 +108,7 @@ func (a *Attachment) reopen(ctx context.Context,
 			return client, nil
 		}
 		if !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
-			return nil, err // the secret is good still
+			return nil, err // the secret is still valid
 		}
 		a.mu.Lock()
 		a.resumes, a.holds = "", false
@@ -119,7 +119,7 @@ func (a *Attachment) reopen(ctx context.Context,
 		return nil, err
 	}
 	if cols > 0 && rows > 0 && a.party.Kind == wire.Person {
-		// The size that the session gets when this party drives.
+		// The size that the session has while this party drives.
 		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols,
 			Rows: rows}); err != nil && client.Err() != nil {
 			return nil, a.sandbox.Reach(client.Err())
@@ -128,8 +128,8 @@ func (a *Attachment) reopen(ctx context.Context,
 	return client, nil
 }
 
-// Resume opens the stream again on a new control connection, so that the party keeps what it holds.
-// It starts no sandbox: nobody has called.
+// Resume reopens the stream on a new control connection, so that the party keeps what it holds. It
+// starts no sandbox, because there is no call.
 func (a *Attachment) Resume(ctx context.Context, c *connect.Control) {
 	a.mu.Lock()
 	had := a.client != nil && a.Err() == nil
@@ -147,14 +147,14 @@ func (a *Attachment) Resume(ctx context.Context, c *connect.Control) {
 	}
 }
 
-// within returns ctx, which also ends when the attachment does.
+// within returns a context that ends with ctx or with the attachment.
 func (a *Attachment) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(a.life, func() { cancel(a.Err()) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// resume opens the stream as the party that it was, and as no other. It starts nothing.
+// resume opens the stream only as the same party. It starts nothing.
 func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
 	c, err := a.sandbox.Again(ctx)
 	if err != nil {
@@ -166,8 +166,8 @@ func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
 	return a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: secret})
 }
 
-// there is anew in a sandbox that runs and a session that exists: it starts nothing. Nothing was
-// sent yet, so that the loss of what runs in the sandbox refuses the request.
+// there is anew for a running sandbox and an existing session: it starts nothing. Nothing was sent
+// yet, so a loss becomes a rejection of the request.
 func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 	client, err := a.openOn(ctx, a.sandbox.Again, false)
 	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost &&
@@ -177,13 +177,13 @@ func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 	return client, err
 }
 
-// notTyped refuses what is for a program of a sandbox that has ended.
+// notTyped rejects input for a program in a sandbox that has ended.
 func notTyped(why *wire.Error) *wire.Error {
 	return &wire.Error{Code: wire.CodeUnavailable, Message: why.Message,
 		Hint: "nothing was typed; run starts it again"}
 }
 
-// shellIs notes the incarnation of the shell that has answered a call; empty is not known.
+// shellIs records the incarnation of the shell that answered a call. Empty means not known.
 func (a exchange) shellIs(incarnation string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,21 +192,21 @@ func (a exchange) shellIs(incarnation string) {
 	}
 }
 
-// shell is the incarnation of the shell that the party knows; empty before it first drives.
+// shell returns the incarnation of the shell that the party knows, or "" before it first drives.
 func (a exchange) shell() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.incarnation
 }
 
-// sent is what was given to a guest: it is given to no other.
+// sent describes a call that was sent to a guest. It must not be sent to another guest.
 type sent struct {
-	party   string // the secret of the party that it was sent for
+	party   string // resume secret of the party that it was sent for
 	repeats int
 }
 
-// resumed returns a stream of the party for which s was sent, after the one before broke. An error
-// is the loss of s, or ctx's cause.
+// resumed returns a new stream of the party for which s was sent, after the last one broke. An
+// error is the loss of s, or ctx's cause.
 func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error) {
 	within, cancel := context.WithTimeout(ctx, a.sandbox.Patience())
 	defer cancel()
@@ -242,8 +242,8 @@ func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error)
 	}
 }
 
-// isPassing reports whether err is no more than a connection to a sandbox that broke or could not
-// be made just now.
+// isPassing reports whether err only means that a connection to a sandbox broke, or could not be
+// made at the moment.
 func isPassing(err error) bool {
 	e, ok := errors.AsType[interface {
 		error

@@ -16,28 +16,28 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// stream is one agent's stream: two connections and the replica between them.
+// stream is one agent's stream: two connections, and the daemon's copy of the session between them.
 type stream struct {
 	client, guest *wire.Conn
 	all           *Attachments
 	sandbox       Sandbox
 	live          *live.Session
-	secret        string // with which the client is the same party again
+	secret        string // resume secret of the client
 	party         wire.Party
 	quiet         bool   // the client reads the log elsewhere
-	shell         string // what the session's commands are for
-	sent          uint64 // the client has output up to here
-	heard         uint64 // and events up to this one
+	shell         string // shell of the session's commands
+	sent          uint64 // offset up to which the client has output
+	heard         uint64 // number of the last event that the client has
 	leave         func()
 
 	mu     sync.Mutex
-	cancel context.CancelFunc // guarded by mu; ends what fromGuest waits for
-	asked  map[uint32]asked   // guarded by mu; requests whose answer has not gone out
-	held   []heldFrame        // guarded by mu; what came from the guest and waits for its turn
+	cancel context.CancelFunc // guarded by mu; ends the waits of fromGuest
+	asked  map[uint32]asked   // guarded by mu; requests without an answer to the client
+	held   []heldFrame        // guarded by mu; frames of the guest that wait for their turn
 	weight int                // guarded by mu; bytes of held
 	more   chan struct{}      // guarded by mu; closed and replaced when held or over changes
 	over   bool               // guarded by mu; the guest sends nothing more
-	failed error              // guarded by mu; how the stream ended first
+	failed error              // guarded by mu; first reason for the end
 }
 
 // fail ends the stream; the first reason counts.
@@ -58,22 +58,22 @@ func (st *stream) fail(why error) {
 // Party, Changed, Disconnect, Resume, Secret, Calls and Shared make it a live.Member.
 func (st *stream) Party() wire.Party { return st.party }
 
-// Changed does nothing: toClient waits for changes.
+// Changed does nothing, because toClient waits for changes.
 func (st *stream) Changed() {}
 
-// Disconnect ends the stream for a cause.
+// Disconnect ends the stream with a cause.
 func (st *stream) Disconnect(cause error) { st.fail(cause) }
 
-// Resume does nothing: the client comes again itself.
+// Resume does nothing, because the client attaches again itself.
 func (st *stream) Resume(context.Context, *connect.Control) {}
 
-// Secret is that of the client.
+// Secret returns the client's resume secret.
 func (st *stream) Secret() string { return st.secret }
 
-// Calls is 0: a stream counts as attached as long as it lasts.
+// Calls returns 0: a stream counts as attached while it is open.
 func (st *stream) Calls() int { return 0 }
 
-// Shared is false.
+// Shared returns false.
 func (st *stream) Shared() bool { return false }
 
 func (st *stream) changedLocked() {
@@ -81,7 +81,7 @@ func (st *stream) changedLocked() {
 	st.more = make(chan struct{})
 }
 
-// errEnded says that a side ended the stream in order.
+// errEnded is a regular end of the stream by one side.
 var errEnded = errors.New("ended")
 
 // serve passes frames both ways until one side ends.
@@ -91,7 +91,7 @@ func (st *stream) serve(ctx context.Context) error {
 	defer cancel()
 	st.mu.Lock()
 	st.cancel = cancel
-	if st.over { // it was ended before this
+	if st.over { // it was ended before
 		cancel()
 	}
 	st.mu.Unlock()
@@ -106,7 +106,7 @@ func (st *stream) serve(ctx context.Context) error {
 	}()
 	st.fail(st.toClient(ctx))
 	wg.Wait()
-	// Of a frozen guest fromGuest ends when that goes on, or its connection ends.
+	// If the guest is frozen, fromGuest ends when the guest continues, or when its connection ends.
 	if !st.sandbox.IsPaused() && st.sandbox.Silence() == nil {
 		<-told
 	}
@@ -121,12 +121,12 @@ func (st *stream) serve(ctx context.Context) error {
 	return st.failed
 }
 
-// fromClient passes on input and requests.
+// fromClient passes the client's input and requests to the guest.
 func (st *stream) fromClient(ctx context.Context) {
 	for {
 		f, err := st.client.Read()
 		if errors.Is(err, io.EOF) {
-			err = errEnded // it detaches
+			err = errEnded // the client detaches
 		}
 		var refused *wire.Error
 		var resumes bool
@@ -150,9 +150,8 @@ func (st *stream) fromClient(ctx context.Context) {
 	}
 }
 
-// check refuses what a client may not send, and commands that are not whole. The rest is the
-// guest's to judge. resumes says that the sandbox is resumed for it if it is paused. An error ends
-// the stream.
+// check rejects frames that a client may not send, and incomplete commands. The guest checks the
+// rest. resumes says to resume a paused sandbox for the frame. An error ends the stream.
 func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err error) {
 	switch f.Type {
 	case wire.FrameInput:
@@ -172,8 +171,8 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 		if err != nil {
 			return st.all.options.Public(err), false, nil
 		}
-		if r.Verb != wire.VerbCancel { // which has no reply of its own
-			// What its answer needs and no more: the guest may never give one.
+		if r.Verb != wire.VerbCancel { // it has no reply
+			// Keep only what the answer needs, because the guest may never answer.
 			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)),
 				Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
 			c := beginCall(st.sandbox, st.live,
@@ -186,8 +185,8 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 	return nil, false, fmt.Errorf("frame type %d is not for a server", f.Type)
 }
 
-// fromGuest takes in what the guest sends. When too much waits it stops reading, and the guest
-// waits.
+// fromGuest receives the guest's frames. It stops reading while too many frames wait, which makes
+// the guest wait.
 func (st *stream) fromGuest(ctx context.Context) {
 	for {
 		f, err := st.guest.Read()
@@ -203,7 +202,8 @@ func (st *stream) fromGuest(ctx context.Context) {
 		}
 		if err != nil {
 			st.loseAll(ctx)
-			// What it sent before is still passed on: that it ended the session may be among it.
+			// Frames that the guest sent before are still passed on. They may include the end of
+			// the session.
 			st.mu.Lock()
 			st.over = true
 			st.changedLocked()
@@ -214,8 +214,9 @@ func (st *stream) fromGuest(ctx context.Context) {
 	}
 }
 
-// loseWhenFrozen answers what is under way each time the guest is frozen, until ctx ends. frozen
-// ends at the first time. Who freezes it does not wait for that: the client may not read.
+// loseWhenFrozen answers the requests in progress as lost each time the guest is frozen, until ctx
+// ends. frozen ends at the first time. The caller that freezes the guest does not wait for it,
+// because the client may not read.
 func (st *stream) loseWhenFrozen(ctx, frozen context.Context, over func()) {
 	for {
 		<-frozen.Done()
@@ -230,8 +231,8 @@ func (st *stream) loseWhenFrozen(ctx, frozen context.Context, over func()) {
 	}
 }
 
-// loseAll answers what is under way, after the connection to the guest has ended, if the guest will
-// not be found again. Else the client asks again, as the party that it was.
+// loseAll answers the requests in progress as lost after the connection to the guest has ended, if
+// the guest will not come back. Otherwise the client asks again, as the same party.
 func (st *stream) loseAll(ctx context.Context) {
 	st.mu.Lock()
 	none := st.over || !st.owedLocked()
@@ -252,7 +253,7 @@ func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Erro
 			a.call.End()
 		}
 	}()
-	left := uint64(wire.MaxWhole) // to be read, of all of them
+	left := uint64(wire.MaxWhole) // bytes to read for all of them
 	for id, a := range all {
 		reply, read := a.call.lose(ctx, why, left)
 		left -= read
@@ -269,8 +270,8 @@ func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Erro
 	}
 }
 
-// answer makes a reply of the guest what the client gets. due is false for a request that was
-// answered as lost: the reply is not for the client.
+// answer turns a reply of the guest into the client's answer. due is false if the request was
+// answered as lost: the reply is dropped.
 func (st *stream) answer(ctx context.Context, h *heldFrame) (due bool, err error) {
 	st.mu.Lock()
 	a, asked := st.asked[h.frame.ID]
@@ -303,8 +304,8 @@ func (st *stream) answer(ctx context.Context, h *heldFrame) (due bool, err error
 	return true, err
 }
 
-// hold says after which byte a frame of the guest belongs: events at N come after byte N, a result
-// after its output.
+// hold returns a frame of the guest with the offset after which it is due. An event at N comes
+// after byte N, a result after its output.
 func hold(f wire.Frame) (heldFrame, error) {
 	h := heldFrame{frame: f}
 	h.frame.Data = slices.Clone(f.Data)
@@ -343,10 +344,10 @@ func hold(f wire.Frame) (heldFrame, error) {
 	return h, nil
 }
 
-// toClient sends output from the replica and, each in its place, what came from the guest.
+// toClient sends output from the copy, and the guest's frames at their offsets.
 func (st *stream) toClient(ctx context.Context) error {
 	buf := make([]byte, 32<<10)
-	// For what is held when the guest has gone: the replica is about to have its place.
+	// For frames that are held when the guest has ended: the copy will soon reach their offsets.
 	var patience <-chan time.Time
 	for {
 		seen, ended := st.sent, st.live.Final()
@@ -402,7 +403,7 @@ func (st *stream) toClient(ctx context.Context) error {
 	}
 }
 
-// lastFrames is how long frames of a guest that has gone wait for their place in the log.
+// lastFrames is how long frames of an ended guest wait for their offset.
 const lastFrames = 5 * time.Second
 
 func errOr(err, otherwise error) error {
@@ -412,9 +413,9 @@ func errOr(err, otherwise error) error {
 	return otherwise
 }
 
-// copyOutput sends the output that the replica has now. If there is none it returns a channel that
-// is closed when that changes, or nil if no more comes. It stops where a run's output begins or
-// ends until the client has the event for it. With untold, the guest sends no more events, and it
+// copyOutput sends the output that the copy has now. If there is none, it returns a channel that is
+// closed when that changes, or nil if no more comes. It stops at the beginning and end of a run's
+// output until the client has the event for it. With untold, the guest sends no more events, and it
 // does not stop.
 func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-chan struct{},
 	err error) {
@@ -424,7 +425,7 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	}
 	n, changed, err := st.live.ReadNow(at, buf)
 	if n > 0 && !untold {
-		// Looked up after the reading: by then the edges within what was read are known.
+		// Look the edge up after reading: then the edges within the bytes read are known.
 		if n = int(min(uint64(n), st.live.Edge(at, st.heard)-at)); n == 0 {
 			return false, nil, nil // the event wakes us
 		}
@@ -443,7 +444,7 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	case n == 0:
 		return false, changed, nil
 	case st.quiet:
-		// The log grew since at was looked up: what is held may have its place by now.
+		// The log grew after at was read. Held frames may be due by now.
 		return true, nil, nil
 	}
 	if err := st.client.Queue(wire.Frame{Type: wire.FrameOutput, Offset: at,

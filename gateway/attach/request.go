@@ -11,9 +11,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Request asks the session for something else: run, type, keys, wait, screen… What it does is done
-// once, also when the connection to the sandbox breaks in the middle. A call whose end is not
-// known, as when its sandbox was stopped, has a Result with Ended lost beside the error.
+// Request sends a request to the session, such as run, type, keys, wait or screen. It takes effect
+// once, even if the connection to the sandbox breaks meanwhile. If the end of a call is not known,
+// for example because its sandbox was stopped, Request returns an error and a Result with Ended
+// lost.
 func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	if r.Party != nil {
 		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "party comes from the login")
@@ -52,17 +53,17 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	return x.answer(ctx, caller, reply, err)
 }
 
-// exchange is one request of an attachment with the guest.
+// exchange is one request of an attachment to the guest.
 type exchange struct {
 	*Attachment
 	call *call
 }
 
-// types reports whether a request is text for what runs in the session.
+// types reports whether a request is input for the program in the session.
 func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
 
-// clientFor returns the party's stream for a request. Text that is typed is for the shell that the
-// party knows, or for what runs there: it starts nothing, and is refused when that has ended.
+// clientFor returns the party's stream for a request. Input is for the shell that the party knows,
+// or for its program. It starts nothing, and is rejected if that shell has ended.
 func (a exchange) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
 	if !types(r.Verb) {
 		return a.stream(ctx, a.anew)
@@ -78,8 +79,8 @@ func (a exchange) clientFor(ctx context.Context, r wire.Request) (*wire.Client, 
 	return client, err
 }
 
-// send makes a request, and makes it again to the same guest as the same party when the connection
-// breaks, if that does not repeat what it does.
+// send makes a request. If the connection breaks, it repeats the request to the same guest as the
+// same party, if repeating has no second effect.
 func (a exchange) send(ctx context.Context, client *wire.Client) (wire.Reply, error) {
 	s, r, shell := &sent{party: client.Attached().Resume}, a.call.Request, a.shell()
 	a.call.Sent()
@@ -98,13 +99,13 @@ func (a exchange) send(ctx context.Context, client *wire.Client) (wire.Reply, er
 	return reply, err
 }
 
-// answer is what the caller of c gets, to which reply and err are the guest's answer.
+// answer returns the answer for the caller of c, from the guest's answer reply and err.
 func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err error) (wire.Reply,
 	error) {
 	c := a.call
 	lost := a.whyLost(ctx, caller, reply, err)
 	if !hasResult(c.Request.Verb) {
-		lost = nil // the error says what there is to say
+		lost = nil // the error says everything
 	}
 	if lost == nil || reply.Result != nil {
 		settled := err
@@ -114,10 +115,10 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 		c.complete(ctx, &reply, lost)
 		a.noShell(reply.Result)
 		if err = settled; lost != nil {
-			err = lost // that counts
+			err = lost // this error counts
 		}
 	}
-	// Before its output was here.
+	// The guest's answer came before its output.
 	if frozen, ok := errors.AsType[*interrupt.FrozenError](err); ok && lost == nil &&
 		hasResult(c.Request.Verb) {
 		lost, reply.Result = frozen.Lost, nil
@@ -127,7 +128,7 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 		reply, _ = c.lose(ctx, lost, maxReply/2)
 		err = lost
 	}
-	// last: what it printed may be seen by nobody
+	// Check this last: no party may see the output.
 	if unrecorded := lostUnrecorded(a.live); unrecorded != nil {
 		reply, err = wire.Reply{Error: unrecorded}, unrecorded
 		if hasResult(c.Request.Verb) {
@@ -137,8 +138,8 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 	return reply, err
 }
 
-// settled waits until the replica knows what an answer tells of: nobody hears of bytes that are not
-// in the record, and who asks the replica next finds it no older than the answer.
+// settled waits until the copy has the output and events of an answer. So no caller learns of bytes
+// that are not recorded, and the copy is never older than an answer.
 func (a exchange) settled(ctx context.Context, reply wire.Reply) error {
 	a.mu.Lock()
 	seq := a.seq
@@ -162,7 +163,7 @@ func (a exchange) settled(ctx context.Context, reply wire.Reply) error {
 	return nil
 }
 
-// request makes a request on a stream, and returns of the guest's answer what a guest may say.
+// request makes a request on a stream, and sanitizes the guest's answer.
 func request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
 	reply, err := client.Request(ctx, r)
 	if live.InboundReply(&reply); reply.Error != nil {
@@ -171,8 +172,8 @@ func request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Rep
 	return reply, err
 }
 
-// broke reports whether err is that of a connection which broke, rather than the guest's answer or
-// the caller's leaving.
+// broke reports whether err is from a connection that broke. It returns false for the guest's
+// answer, and if the caller has gone.
 func broke(ctx context.Context, client *wire.Client, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
@@ -185,9 +186,9 @@ func broke(ctx context.Context, client *wire.Client, err error) bool {
 	return true
 }
 
-// Input sends bytes to the terminal, taking the keyboard if it is free. A *wire.Error says that
-// they were refused: its message names the holder. When the connection to the sandbox breaks, the
-// bytes that it had not taken are sent again on the next one, and none twice.
+// Input sends bytes to the terminal and takes the keyboard if it is free. A *wire.Error says that
+// the bytes were rejected; its message names the holder. If the connection to the sandbox breaks,
+// Input sends the bytes that the guest has not accepted on the next connection, and none twice.
 func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	if err := mayDrive(a.party); err != nil {
 		return err
@@ -214,7 +215,8 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 			a.took()
 		}
 		if !broke(ctx, client, err) {
-			a.sent = client.Sent() // also what was refused, and what nobody waited for any longer
+			// This includes rejected input, and input that no caller waits for now.
+			a.sent = client.Sent()
 			return err
 		}
 		if client, err = a.resumed(ctx, s); err != nil {
@@ -230,8 +232,8 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	}
 }
 
-// noShell completes the error of a call on a machine that waited for a prompt of a shell which has
-// ended instead: what runs there in its place mostly says why.
+// noShell completes the error of a call on a machine that waited for a prompt of a shell which
+// ended instead. The output of the program that runs in its place usually says why.
 func (a exchange) noShell(r *wire.Result) {
 	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead ||
 		r.Error.Code != wire.CodeUnavailable || !a.sandbox.IsHost() {

@@ -11,25 +11,25 @@ import (
 // idleShared is how long an unused shared attachment that holds nothing is kept.
 const idleShared = 10 * time.Minute
 
-// sharedKey says whose shared attachment it is and where. A key that may only watch has another
-// than one that drives: neither ends the other's.
+// sharedKey identifies a shared attachment. A key that may only watch has another attachment than
+// one that drives, so that neither ends the other's.
 type sharedKey struct {
 	sandbox            Sandbox
 	principal, session string
 	rights             wire.Rights
 }
 
-// shared is the attachment of all calls of the command table by one principal on one session: each
-// call is a connection of its own, and together they are one party.
+// shared is the attachment of all calls of the command table by one principal on one session. Each
+// call is a connection of its own; together they are one party.
 type shared struct {
-	opening    chan struct{} // semaphore of who makes it
-	attachment *Attachment   // guarded by opening; while calls is 0 by Attachments.mu
-	calls      int           // guarded by Attachments.mu; of Shared, under way
+	opening    chan struct{} // semaphore for opening the attachment
+	attachment *Attachment   // guarded by opening; by Attachments.mu while calls is 0
+	calls      int           // guarded by Attachments.mu; calls of Shared in progress
 	used       time.Time     // guarded by Attachments.mu
 }
 
-// Shared returns the one lasting attachment of party's principal, with party's rights, on a session
-// of sb; party is what it is where there is none yet. It is not closed by its callers.
+// Shared returns the shared attachment of party's principal, with party's rights, on a session of
+// sb. If there is none, it joins as party. Callers do not close it.
 func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target,
 	o JoinOptions) (*Attachment, error) {
 	key := sharedKey{sb, party.Name, t.Session, party.Rights}
@@ -55,15 +55,14 @@ func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party
 		return nil, context.Cause(ctx)
 	}
 	if a := s.attachment; a != nil && a.Err() == nil && !a.Live().Final() {
-		// Its shell may have ended since: who asks for it to be there gets a new one on the same
-		// session.
+		// Its shell may have ended. A caller that needs a shell gets a new one in the same session.
 		if !o.Create || !a.Live().Ended() {
 			return a, nil
 		}
 		a.Disconnect(interrupt.ErrLeft)
 	}
 	if a := s.attachment; o.Typed && a != nil && a.Live() != nil && a.Live().Final() {
-		o.Create = false // the program that the party knew has ended with its sandbox
+		o.Create = false // the program that the party knew ended with its sandbox
 	}
 	o.Fresh, o.Close, o.shared = false, false, true
 	a, err := all.Join(ctx, sb, party, t, o)
@@ -74,13 +73,13 @@ func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party
 	return a, nil
 }
 
-// Expire closes shared attachments that nobody has used for long, and forgets those that have
-// ended. One that holds the keyboard stays: its principal has a program waiting.
+// Expire closes shared attachments that have been unused for long, and removes ended ones. An
+// attachment that holds the keyboard stays, because its principal has a program that waits.
 func (all *Attachments) Expire() {
 	var idle []*Attachment
 	all.mu.Lock()
 	for key, s := range all.shared {
-		if s.calls > 0 { // a call of Shared may set the attachment now
+		if s.calls > 0 { // a call of Shared may be setting the attachment
 			continue
 		}
 		a := s.attachment

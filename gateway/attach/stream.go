@@ -10,11 +10,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Serve serves a session stream of an agent on sb until it ends: client has sent a as its first
-// frame. The client's frames reach the guest as they are, with party as the party; output comes
-// from the copy, so that nothing is seen that is not recorded. nil means that the client ended it.
-// It ends also when the connection to the sandbox breaks: the client attaches again, with its
-// resume secret, and is the same party.
+// Serve serves a session stream of an agent on sb until the stream ends. client has sent a as its
+// first frame. Its frames go to the guest unchanged, except that party is the party. Output comes
+// from the copy, so that the client sees only recorded output. Serve returns nil if the client
+// ended the stream. The stream also ends when the connection to the sandbox breaks. The client then
+// attaches again with its resume secret, as the same party.
 func (all *Attachments) Serve(ctx context.Context, sb Sandbox, party wire.Party, client *wire.Conn,
 	a wire.Attach) error {
 	st, err := all.openStream(ctx, sb, party, client, a)
@@ -28,7 +28,7 @@ func (all *Attachments) Serve(ctx context.Context, sb Sandbox, party wire.Party,
 	return err
 }
 
-// Refuse answers the first frame of a stream that is not served.
+// Refuse answers the first frame of a rejected stream.
 func Refuse(client *wire.Conn, why *wire.Error) error {
 	return client.WriteJSON(wire.FrameAttached, 0,
 		wire.Attached{State: wire.State{Basis: []wire.Basis{}}, Error: why})
@@ -48,7 +48,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 			Hint: "attach by the session's name, as another one"}
 	}
 	var c *connect.Control
-	if a.Resume != "" && !sb.IsPaused() { // what it was is in the sandbox that runs, or nowhere
+	if a.Resume != "" && !sb.IsPaused() { // only a running sandbox can know the party
 		c, err = sb.Again(ctx)
 	} else {
 		c, err = sb.Control(ctx, party, a.Session, a.Create || a.Fresh, nil)
@@ -64,7 +64,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 		defer begun()
 	}
 	from, quiet := a.From, a.Quiet
-	a.Party, a.Quiet, a.Keep = &party, true, false // that is the daemon's own stream
+	a.Party, a.Quiet, a.Keep = &party, true, false // these are for the daemon's own stream
 	ctx, over := sb.Within(ctx)
 	defer over()
 	guest, at, err := attachGuest(ctx, c, a)
@@ -91,7 +91,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 	}
 	st.sent, st.heard = at.Offset, at.Seq
 	if a.After > 0 || from.Word != "" && from.Word != wire.FromNow {
-		st.heard = min(a.After, at.Seq) // the guest tells those behind it again
+		st.heard = min(a.After, at.Seq) // the guest repeats the events after it
 	}
 	st.leave = st.live.Join(st)
 	if err := sb.MayStay(party); err != nil { // its rights ended meanwhile
@@ -107,7 +107,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 	return st, nil
 }
 
-// attachGuest opens a party's stream to the guest, raw: frames are passed on, not understood.
+// attachGuest opens a party's stream to the guest. Its frames are passed on without decoding.
 func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.Conn, wire.Attached,
 	error) {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)

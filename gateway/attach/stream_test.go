@@ -17,8 +17,8 @@ func newBoard() *attention.Board {
 	return attention.NewBoard(func(string) []attention.Session { return nil })
 }
 
-// newStream is a stream of a session of b whose client does not read, with that many waits under
-// way, and its guest.
+// newStream returns a stream of a session of b with waits waits in progress, and its guest. The
+// client does not read.
 func newStream(t *testing.T, b *box, waits int) (st *stream, client, guest net.Conn) {
 	t.Helper()
 	near, client := net.Pipe()
@@ -34,13 +34,14 @@ func newStream(t *testing.T, b *box, waits int) (st *stream, client, guest net.C
 	return st, client, guest
 }
 
-// A client that does not read what it gets keeps nobody from pausing the sandbox.
+// TestPauseWaitsForNoClient checks that a client that does not read cannot delay a pause.
 func TestPauseWaitsForNoClient(t *testing.T) {
 	b := newBox(t)
 	st, client, _ := newStream(t, b, maxHeld+2)
 	served := make(chan error, 1)
 	go func() { served <- st.serve(t.Context()) }()
-	if _, err := client.Write(make([]byte, 1)); err != nil { // half a frame: the stream serves
+	// Half a frame: now the stream is served.
+	if _, err := client.Write(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	paused := make(chan struct{})
@@ -57,8 +58,8 @@ func TestPauseWaitsForNoClient(t *testing.T) {
 	<-served
 }
 
-// A guest's answer whose output is still in the sandbox when that is paused comes no more: the call
-// is lost, at once and not when the sandbox is resumed.
+// TestPauseLosesHeldAnswer checks that a pause loses a call whose answer waits for output in the
+// sandbox. The call is lost immediately, not when the sandbox is resumed.
 func TestPauseLosesHeldAnswer(t *testing.T) {
 	b := newBox(t)
 	st, near, far := newStream(t, b, 1)
@@ -104,8 +105,8 @@ func TestPauseLosesHeldAnswer(t *testing.T) {
 	<-served
 }
 
-// A request is answered once: what the guest says of one that was lost is not passed on, whenever
-// it comes.
+// TestRequestIsAnsweredOnce checks that a guest's answer to a lost request is dropped, whenever it
+// comes.
 func TestRequestIsAnsweredOnce(t *testing.T) {
 	st, _, _ := newStream(t, newBox(t), 1)
 	st.lose(t.Context(), st.forget(), wire.LostError(wire.LostPaused, "paused"))
@@ -127,7 +128,7 @@ func TestRequestIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// What a stream keeps of a request that the guest does not answer is small.
+// TestAskedIsSmall checks that a stream keeps little of a request that the guest does not answer.
 func TestAskedIsSmall(t *testing.T) {
 	st, _, _ := newStream(t, newBox(t), 0)
 	long := strings.Repeat("a", 64<<10)
@@ -144,8 +145,8 @@ func TestAskedIsSmall(t *testing.T) {
 	}
 }
 
-// A stream refuses what cannot be answered while the sandbox is paused, and resumes it for what
-// does something in it.
+// TestStreamOfAPausedSandbox checks that a stream rejects requests that cannot be answered while
+// the sandbox is paused, and resumes it for requests that act in it.
 func TestStreamOfAPausedSandbox(t *testing.T) {
 	b := newBox(t)
 	b.paused.Store(true)
@@ -168,7 +169,8 @@ func TestStreamOfAPausedSandbox(t *testing.T) {
 	}
 }
 
-// The daemon alone knows what became of a sandbox: a guest's word for it is not believed.
+// TestStreamPassesOnNoForgedReason checks that only the daemon reports why a sandbox ended. A
+// guest's reason is dropped.
 func TestStreamPassesOnNoForgedReason(t *testing.T) {
 	st, _, _ := newStream(t, newBox(t), 1)
 	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply,
@@ -179,7 +181,8 @@ func TestStreamPassesOnNoForgedReason(t *testing.T) {
 	}
 }
 
-// Whatever a guest sends, a stream passes on frames that fit or ends.
+// FuzzStreamAnswer checks that a stream passes on only frames that fit, or ends, for any frame of a
+// guest.
 func FuzzStreamAnswer(f *testing.F) {
 	f.Add([]byte(`{"result":{"ended":"done","to":7}}`), "wait")
 	f.Add([]byte(`{"error":{"code":"lost","reason":"x"}}`), "run")

@@ -8,18 +8,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxWholes is how many outputs that fit no frame are rendered at once, and held until they are
-// printed.
+// maxWholes limits the outputs larger than a frame that are rendered and held until printed at the
+// same time.
 const maxWholes = 4
 
 var errWholes = errors.New(
 	"the daemon renders as many outputs as it does at once; run the command again, or read the log")
 
-// Whole gives r, the answer to a request that wanted maxOutput of its output, what its frame had no
-// room for: from the record, up to wire.MaxWhole bytes of it. Where that cannot be read r says so
-// in its notes, and has what came in the frame. The caller calls release when it has printed r.
+// Whole completes r, the answer to a request for maxOutput bytes of output, with the output that
+// did not fit its frame. It reads up to wire.MaxWhole bytes from the record. If it cannot read
+// them, r keeps the output of the frame, and its notes say so. The caller calls release when it has
+// printed r.
 func (a *Attachment) Whole(ctx context.Context, r *wire.Result, maxOutput int) (release func()) {
-	if r.Ended == wire.Lost || !r.Lacks(maxOutput) { // what is known of a lost call is there
+	if r.Ended == wire.Lost || !r.Lacks(maxOutput) { // a lost call has the known output already
 		return func() {}
 	}
 	select {
