@@ -53,9 +53,10 @@ func (f *call) awaitQuestion(ctx context.Context) error {
 	return e
 }
 
-// stillAsks checks whether the program that asks does so now, and returns its reader. Otherwise
+// stillAsks reports whether the program that asked still asks, and returns its reader. Otherwise
 // another program could read the answer, which may be a secret. A listening program may be active
-// for StirTime. The caller holds writing, so that no other answer is written meanwhile.
+// for StirTime. The caller holds the writer's semaphore, so that no other answer is written
+// meanwhile.
 func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
 	s := f.s
 	for until := time.Now().Add(track.StirTime); ; {

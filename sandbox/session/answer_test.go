@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestAnswerTooLate answers a question when who asked it has gone on without an answer: a secret
-// must not reach what runs then, nor the shell behind it.
+// TestAnswerTooLate answers a question after the program has continued without the answer. A secret
+// must not reach the program or shell that runs then.
 func TestAnswerTooLate(t *testing.T) {
 	for _, test := range []struct{ name, asker, then string }{
 		{"a program that runs", `stty -echo; printf "Password: "; read x`, "sleep 30"},

@@ -18,7 +18,7 @@ func (s *side) ask() (string, error) {
 	return r.Keyboard, err
 }
 
-// asks returns who asks for the keyboard, by the last event.
+// asks returns the party that asks for the keyboard, by the last event.
 func (s *side) asks() string {
 	events := s.events(wire.EventAsk)
 	if len(events) == 0 {
@@ -50,7 +50,7 @@ func TestAsking(t *testing.T) {
 		if got := bob.asks(); got != "person:carl" {
 			t.Errorf("bob receives that %q asks", got)
 		}
-		// Not now.
+		// The holder refuses.
 		if err := dora.do(wire.VerbKeep); err != nil || bob.asks() != "person:carl" {
 			t.Errorf("another party refuses: %v", err)
 		}
@@ -67,7 +67,7 @@ func TestAsking(t *testing.T) {
 		if got := m.holder(); got != "" {
 			t.Errorf("given after a refusal: %q", got)
 		}
-		// Given, it goes to who has asked, and stays there.
+		// The keyboard goes to the party that asked, and stays there.
 		if err := bob.Input(t.Context(), []byte("x")); err != nil {
 			t.Fatal(err)
 		}
@@ -85,8 +85,8 @@ func TestAsking(t *testing.T) {
 		if got := m.holder(); got != "person:carl" {
 			t.Errorf("given to %q", got)
 		}
-		// A keyboard whose holder leaves goes to the party that asks. A party that leaves asks no
-		// more.
+		// If the holder leaves, the keyboard goes to the party that asks. A party that leaves stops
+		// asking.
 		if _, err := dora.ask(); err != nil {
 			t.Fatal(err)
 		}
@@ -142,8 +142,7 @@ func TestOwnerTakesFromGuests(t *testing.T) {
 	}
 }
 
-// TestSizeComesBack: the size that the session had before people drove is that which it has
-// afterwards.
+// TestSizeComesBack checks that the session has the same size before and after people drive.
 func TestSizeComesBack(t *testing.T) {
 	m := newMemorySet(t, Options{})
 	defer m.close()
@@ -208,8 +207,8 @@ func TestSizeComesBack(t *testing.T) {
 	want("given back", 132, 43)
 }
 
-// TestPrivateEndsWithItsPerson: a stretch outlives a broken connection for as long as its person
-// may come back, and nobody reads it when that time is over.
+// TestPrivateEndsWithItsPerson breaks the connection of a person in private mode. Private mode
+// lasts while the person may resume. No other party reads its output afterwards.
 func TestPrivateEndsWithItsPerson(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})

@@ -33,7 +33,7 @@ func newProbedSet(t testing.TB, shell string, prober session.Prober) *session.Se
 	return newHomeSet(t, shell, "PS1='$ '\n", prober)
 }
 
-// newRCSet has bash with a .bashrc.
+// newRCSet returns a Set whose bash has a .bashrc.
 func newRCSet(t testing.TB, rc string) *session.Set {
 	t.Helper()
 	return newHomeSet(t, "/bin/bash", rc+"\n", proc.Prober{})
@@ -218,8 +218,8 @@ func TestRunWaits(t *testing.T) {
 	}
 }
 
-// An unfinished command that got past the check outside the sandbox ends by itself: the shell reads
-// it as a file.
+// TestUnfinishedCommandEnds runs an incomplete command, past the check outside the sandbox. It ends
+// by itself, because the shell reads it as a file.
 func TestUnfinishedCommandEnds(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	// Callers check that a command is complete. An incomplete one does no harm.
@@ -292,7 +292,7 @@ func TestTypeAtPrompt(t *testing.T) {
 		t.Errorf("an unknown key: %+v", res)
 	}
 	do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"e", "c", "Left"}})
-	// The half line is emptied by the next run.
+	// The next run clears the half typed line.
 	if res := run(t, c, "echo clean"); res.Output != "clean\n" {
 		t.Errorf("run over a half line: %s, %q", res.Ended, res.Output)
 	}
@@ -318,7 +318,7 @@ func TestDeadlineAndInterrupt(t *testing.T) {
 	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || code(res) != 130 {
 		t.Errorf("interrupt: %s, %s, %d", res.Ended, res.Phase, code(res))
 	}
-	// no step's time passed
+	// No step waited for its time limit.
 	if got, want := strings.Join(res.Receipt.Steps, " "), "^C"; got != want {
 		t.Errorf("steps %s, want %s", got, want)
 	}
@@ -413,13 +413,13 @@ func BenchmarkRunTrue(b *testing.B) {
 	}
 }
 
-// TestKeyOfTheEditor presses a key that starts a program in the shell's own group, as those that
-// search the history are.
+// TestKeyOfTheEditor presses a key that starts a program in the shell's own group, such as a
+// history search.
 func TestKeyOfTheEditor(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	run(t, c, `bind -x '"\C-g": x=$(bash -c "read -n 1 y </dev/tty; echo \$y"); echo got $x'`)
 	res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^G"}, TimeoutMS: 60_000})
-	if res.Phase == wire.PhasePrompt { // it was there before the key did anything
+	if res.Phase == wire.PhasePrompt { // the prompt was reported before the key had an effect
 		res = do(
 			t,
 			c,
@@ -446,8 +446,8 @@ func TestKeyOfTheEditor(t *testing.T) {
 	}
 }
 
-// TestCommandFileIsReadOnly lets a program that has given up its rights write what the shell will
-// run.
+// TestCommandFileIsReadOnly has a program that has dropped its privileges try to write the shell's
+// next command.
 func TestCommandFileIsReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("this test is for root, as which the guest runs")
@@ -464,8 +464,8 @@ func TestCommandFileIsReadOnly(t *testing.T) {
 	}
 }
 
-// TestPromisedPrompt prints the shell's prompt with its marks from within a command that is typed.
-// The false prompt is reported only briefly, and as disputed.
+// TestPromisedPrompt has a typed command print the shell's prompt with its marks. The false prompt
+// is reported only briefly, and as disputed.
 func TestPromisedPrompt(t *testing.T) {
 	set := newProbedSet(t, "/bin/bash", proc.Prober{})
 	c := fresh(t, set)

@@ -15,11 +15,11 @@ import (
 const (
 	defaultTimeout   = 120 * time.Second
 	defaultMaxOutput = 32 << 10
-	// maxMaxOutput is output that usually fits a frame as JSON. A reply that does not is shortened
-	// again.
+	// maxMaxOutput is an output length that usually fits a frame as JSON. A longer reply is
+	// shortened again.
 	maxMaxOutput = 960 << 10
-	// catchUp is how much output may accumulate before a call renders it: well below the size of
-	// the log.
+	// catchUp is how much output may accumulate before a call renders it. It is well below the size
+	// of the log.
 	catchUp = 1 << 20
 )
 
@@ -32,9 +32,9 @@ type call struct {
 	key     string         // key of the caller's party; empty for a wait
 	command *track.Command // command of a run
 	before  offspring      // children of the shell before the command
-	// begin of the call's output; with run, set when the command has started
+	// start of the call's output; with run, set when the command has started
 	from     uint64
-	since    track.Counts // at the write, or at the begin of a wait
+	since    track.Counts // at the write, or at the start of a wait
 	level    bool         // a wait: the current state counts, too
 	phases   []wire.Phase
 	taken    string         // party that took the keyboard from the caller
@@ -45,10 +45,10 @@ type call struct {
 	notices  uint64         // notices of programs before the call
 	started  time.Time
 	notes    []string
-	counters Counters // counters at the begin
+	counters Counters // counters at the start
 	receipt  *wire.Receipt
 
-	jobs background      // background jobs at the begin
+	jobs background      // background jobs at the start
 	show wire.ShowScreen // when the Result has the screen
 
 	limit    int // limit of output in bytes
@@ -86,7 +86,7 @@ func timeout(ms int64) (d time.Duration, ok bool) {
 	return time.Duration(min(ms, int64(1<<40))) * time.Millisecond, true
 }
 
-// beginLocked starts f. f does not wait for earlier events.
+// beginLocked starts f. Events before that do not end f.
 func (f *call) beginLocked() {
 	s := f.s
 	f.c = s.console
@@ -95,7 +95,7 @@ func (f *call) beginLocked() {
 	s.calls[f] = true
 }
 
-// endLocked reports whether f has ended, and why.
+// endLocked reports whether f has ended, and how.
 func (f *call) endLocked() (wire.Ended, bool) {
 	s := f.s
 	phase := s.track.Phase()
@@ -239,7 +239,7 @@ func (f *call) endedNothing() bool {
 	}
 	now := f.c.track.Counts()
 	return now.Prompted == f.since.Prompted ||
-		f.keys && now.Concluded == f.since.Concluded // the prompt reports the end of a typed line
+		f.keys && now.Concluded == f.since.Concluded // keys may cause a prompt without a command
 }
 
 // result ends f and returns its Result.

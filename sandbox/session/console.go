@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// markPatience is how long the begin of a possible mark is held back before the parser checks
+	// markPatience is how long the start of a possible mark is held back before the parser checks
 	// it again.
 	markPatience = 5 * time.Millisecond
-	// drainGrace is how long output is read after the end of the shell, if other processes keep the
+	// drainGrace is how long output is read after the shell has ended, if other processes keep the
 	// terminal open.
 	drainGrace = 50 * time.Millisecond
 	// drainMost is the maximum of that time, if the keeper of the log is slow.
@@ -59,7 +59,7 @@ type console struct {
 	// guarded by s.mu; log offset of the end of the current prompt, also if it was redrawn; 0 after
 	// input
 	editAt     uint64
-	promptFrom uint64 // guarded by s.mu; log offset of the begin of the current prompt
+	promptFrom uint64 // guarded by s.mu; log offset of the start of the current prompt
 	promptTo   uint64 // guarded by s.mu; log offset of its end when it was first drawn
 	typist     *party // guarded by s.mu; party that last typed at the current prompt
 	ahead      ahead  // guarded by s.mu; type-ahead that may appear at the next prompt
@@ -68,7 +68,7 @@ type console struct {
 	end  Exit
 	echo *echo // guarded by s.mu; echo that is being dropped; nil if none
 
-	track *track.Tracker // guarded by s.mu; its state; set when it becomes the session's terminal
+	track *track.Tracker // guarded by s.mu; set when this becomes the session's terminal
 	due   time.Time      // guarded by s.mu; next tick of track
 	timer *time.Timer    // guarded by s.mu; timer of the tick; nil unless it runs
 }
@@ -360,7 +360,7 @@ func (s *session) goneError() error {
 	}
 }
 
-// pump reads the terminal until it ends. It never waits for readers of the log.
+// pump reads the terminal until it ends. It waits for no reader of the log except the keeper.
 func (c *console) pump() {
 	defer close(c.drained)
 	read := c.term.Read
@@ -402,7 +402,7 @@ func (c *console) reap() {
 		break
 	}
 	c.died(c.exit)
-	// Remaining processes may use the terminal for any time.
+	// Remaining processes may use the terminal for any length of time.
 	<-c.drained
 	c.s.mu.Lock()
 	past := slices.Index(c.s.past, c)

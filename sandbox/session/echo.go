@@ -61,7 +61,7 @@ func (c *console) endEchoLocked() *echo {
 	return e
 }
 
-// dropPrompt removes the redrawn prompt at the end of the echo, from the begin of its row. It keeps
+// dropPrompt removes the redrawn prompt at the end of the echo, from the start of its row. It keeps
 // changes of terminal modes.
 func (e *echo) dropPrompt() {
 	from := bytes.LastIndexByte(e.bytes, '\r') + 1
@@ -72,8 +72,8 @@ func (e *echo) dropPrompt() {
 	e.again = append(e.again, len(e.bytes))
 }
 
-// dropLine takes out what stood unsent behind a prompt and was drawn again there. What is left of
-// it is the line editor's emptying it, which would not do where the prompt is missing.
+// dropLine removes the unsent line that was redrawn after a prompt. What remains is the line
+// editor's clearing of the line, which would be wrong without the prompt.
 func (e *echo) dropLine() {
 	for i := len(e.again) - 1; i >= 0 && e.line != ""; i-- {
 		at := min(e.again[i], len(e.bytes)) // a later prompt is in the same row
@@ -87,17 +87,16 @@ func (e *echo) dropLine() {
 	e.again = nil
 }
 
-// output is what of the echo is none: changes of modes, which the terminal has to know, and what
-// others printed meanwhile, such as a job in the background, byte for byte. The line that was typed
-// and its end are taken out in the pieces in which they are there, since others' output may stand
-// between them, and with them what a line editor prints around them.
+// output returns what is not echo: changes of modes, and output of others, such as a background
+// job, byte for byte. It removes the typed line and its end. Output of others may split them into
+// pieces. It also removes what a line editor prints around them.
 func (e *echo) output() []byte {
 	if e.own {
 		return marks.Keep(e.bytes)
 	}
 	e.dropLine()
 	typed := e.typed
-	for len(typed) > 0 && typed[0] < 0x20 { // the keys that empty the line leave nothing
+	for len(typed) > 0 && typed[0] < 0x20 { // the keys that clear the line have no echo
 		typed = typed[escape(typed):]
 	}
 	typed = bytes.TrimRight(typed, "\r\n")
@@ -118,7 +117,7 @@ func (e *echo) output() []byte {
 		take(before)
 		p = after
 	}
-	// zsh also moves back to the begin of the line.
+	// zsh also moves back to the start of the line.
 	for _, done := range []string{fmt.Sprintf("\x1b[%dD", len(typed)), keypadOff, pasteOff} {
 		if before, after, found := bytes.Cut(p, []byte(done)); found {
 			modes = append(modes, marks.Keep([]byte(done))...)
@@ -151,8 +150,8 @@ func editing(p []byte) bool {
 	return len(bytes.TrimSpace(shown)) == 0
 }
 
-// withoutWrap returns p without readline's output after typed in a full row: it moves to the next
-// row, and back to redraw the last character.
+// withoutWrap returns p without what readline prints after typed in a full row: it moves to the
+// next row, and back to redraw the last character.
 func withoutWrap(p, typed []byte) []byte {
 	const wrap = " \r\x1b[A"
 	from := bytes.Index(p, []byte(wrap))
@@ -169,8 +168,8 @@ func withoutWrap(p, typed []byte) []byte {
 	return append(p[:from:from], p[to+1:]...)
 }
 
-// escape returns the length of the control character or sequence at the begin of p, in the forms of
-// line editors.
+// escape returns the length of the control character or sequence at the start of p, in the forms
+// that line editors use.
 func escape(p []byte) int {
 	switch {
 	case p[0] != 0x1b:

@@ -45,8 +45,8 @@ func TestEchoOutput(t *testing.T) {
 	}
 }
 
-// TestEchoOfALineDrawnAgain has the line editor draw the prompt, and the line that stood unsent
-// there, once more before it empties it for the command: the terminal has got another size.
+// TestEchoOfALineDrawnAgain changes the size of the terminal. The line editor then redraws the
+// prompt and the unsent line, before it clears the line for the command.
 func TestEchoOfALineDrawnAgain(t *testing.T) {
 	const again, emptied = "\r\x1b[Kroot@demo:~# ", "\r\x1b[13C\x1b[K"
 	for _, tt := range []struct{ name, before, behind, want string }{
@@ -74,9 +74,9 @@ func TestEchoOfALineDrawnAgain(t *testing.T) {
 	}
 }
 
-// TestEchoApart lets a job print two lines at any two places of the echo of the line that bash is
-// given: it is they that are left. Lines that have words with the typed one in common would leave
-// open whose those are.
+// TestEchoApart has a job print two lines at any two positions of the echo of bash's typed line.
+// Only the job's lines must remain. They have no words in common with the typed line, because the
+// result would be ambiguous.
 func TestEchoApart(t *testing.T) {
 	in, ok := marks.For("/bin/bash", marks.Nonce{}, marks.Options{})
 	if !ok {
@@ -89,7 +89,7 @@ func TestEchoApart(t *testing.T) {
 		for i := range len(line) + 1 {
 			for j := i; j <= len(line); j++ {
 				if j > i+8 && j < len(line)-20 && j%7 != 0 {
-					continue // one of them stands for its neighbours
+					continue // one position stands for its neighbors
 				}
 				if within(line, i) || within(line, j) {
 					continue
@@ -105,7 +105,7 @@ func TestEchoApart(t *testing.T) {
 	}
 }
 
-// within reports whether at is inside of what the line editor prints at once behind the line.
+// within reports whether at is inside the line editor's single write after the line.
 func within(line string, at int) bool {
 	return at == strings.Index(line, "\r\n")+1 ||
 		at > strings.Index(line, pasteOff) && at < len(line)

@@ -77,10 +77,10 @@ func (e *events) emitLocked(ev wire.Event) {
 	s.fireLocked()
 }
 
-// lateness is how long an event may be delayed that must not delay the echo of a key.
+// lateness is how long an event may be delayed so that it does not delay the echo of a key.
 const lateness = 5 * time.Millisecond
 
-// emitLateLocked is emitLocked for such an event: it is sent before the next event, at the latest
+// emitLateLocked is emitLocked for such an event. It is sent before the next event, at the latest
 // after lateness.
 func (e *events) emitLateLocked(ev wire.Event) {
 	s := e.s

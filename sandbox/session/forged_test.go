@@ -10,8 +10,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// forger prints what ends its own command with 0, and then ends with 1. The secret and the number
-// of the prompt, which a program of root's finds in the shell's memory, are given to it.
+// forger prints marks that end its own command with 0, and then exits with 1. It is given the
+// secret and the number of the prompt, as a program of root could read them from the shell's
+// memory.
 const forger = `import sys
 nonce, n = sys.argv[1], int(sys.argv[2]) + int(sys.argv[3])
 tty = open("/dev/tty", "w")
@@ -20,15 +21,14 @@ tty.flush()
 sys.exit(1)
 `
 
-// TestForgedMarks has a program of the user's print marks that say that its command ended with 0.
-// The Result, and each that follows, says that the marks are disputed; those before say nothing.
+// TestForgedMarks has a user's program print marks that its command ended with 0. That Result and
+// all later ones report the marks as disputed; earlier ones do not.
 func TestForgedMarks(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "forger.py")
 	if err := os.WriteFile(file, []byte(forger), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Where each shell has its secret and the number of its prompt, for a program that can read its
-	// memory.
+	// Where each shell stores its secret and the number of its prompt in memory.
 	secret := map[string]string{
 		"bash": `"$__sbx_k" "$__sbx_n"`, "dash": `"$__sbx_k" "$__sbx_n"`,
 		"zsh":  `"$(functions __sbx_p | grep -o '[0-9a-f]\{32\}' | head -n 1)" "$__sbx_n"`,
@@ -80,8 +80,7 @@ func TestForgedMarks(t *testing.T) {
 	}
 }
 
-// TestAdvisory has a session whose processes nobody looks at: only the shell's marks vouch for how
-// its commands end.
+// TestAdvisory uses a session without a prober. Only the shell's marks report how its commands end.
 func TestAdvisory(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	start := wire.Start{Without: []wire.Basis{wire.BasisProcess}}

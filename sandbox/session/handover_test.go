@@ -11,7 +11,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestWhatPeopleDidMeanwhile asks, when the keyboard is back, what was done with it.
+// TestWhatPeopleDidMeanwhile asks what people did with the keyboard after it was given back.
 func TestWhatPeopleDidMeanwhile(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -102,7 +102,7 @@ func TestWhatPeopleDidMeanwhile(t *testing.T) {
 			*h.Commands[2].ExitCode,
 		)
 	}
-	// Once an agent has had the keyboard, that is over.
+	// After an agent has held the keyboard, the period is over.
 	run(t, alice, "true")
 	if res := do(t, alice, wire.Request{Verb: wire.VerbWait,
 		Keyboard: true}); res.TakenOver != nil {
@@ -110,7 +110,7 @@ func TestWhatPeopleDidMeanwhile(t *testing.T) {
 	}
 }
 
-// prompts counts the times that the shell came to its prompt.
+// prompts returns how often the shell was at its prompt.
 func prompts(events []wire.Event) (n int) {
 	for _, e := range events {
 		if e.Kind == wire.EventState && e.State.Phase == wire.PhasePrompt {
@@ -120,8 +120,8 @@ func prompts(events []wire.Event) (n int) {
 	return n
 }
 
-// TestWhatPeopleDidInAnotherSize has the line editor draw the prompt again, and lines that do not
-// fit into one row.
+// TestWhatPeopleDidInAnotherSize changes the size, so that the line editor redraws the prompt. The
+// lines are longer than a row.
 func TestWhatPeopleDidInAnotherSize(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -264,9 +264,9 @@ func TestUnsentLine(t *testing.T) {
 	}
 }
 
-// TestLineTypedAhead gives the shell a command while a line stands unsent at the prompt that was
-// typed before it, when a command still ran. A key that such a command read is no line, whatever a
-// job has printed behind the prompt.
+// TestLineTypedAhead runs a command while an unsent line is at the prompt. The line was typed while
+// an earlier command ran. Keys that such a command has read are no line, even if a job has printed
+// after the prompt.
 func TestLineTypedAhead(t *testing.T) {
 	for _, tt := range []struct {
 		name, runs, typed, stands string

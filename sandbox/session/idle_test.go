@@ -11,7 +11,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// counting is a Prober that counts how often it is asked.
+// counting is a Prober that counts its calls.
 type counting struct {
 	proc.Prober
 	asked *atomic.Int64
@@ -29,7 +29,7 @@ func TestIdle(t *testing.T) {
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := fresh(t, set)
 	settled := asked.Load()
-	// the look that was under way when the last caller left
+	// The probe that was running when the last caller left.
 	for end := time.Now().Add(time.Minute); ; {
 		<-time.After(200 * time.Millisecond)
 		now := asked.Load()
@@ -52,10 +52,10 @@ func TestIdle(t *testing.T) {
 	if res.Ended != wire.Deadline {
 		t.Fatalf("got %+v", res)
 	}
-	if n := asked.Load() - settled; n == 0 || n > 35 { // a look every 64 ms is 78
+	if n := asked.Load() - settled; n == 0 || n > 35 { // a probe every 64 ms would be 78
 		t.Errorf("looked %d times in 5 s", n)
 	}
-	// Input that prints nothing is noticed at once all the same.
+	// Input without output is still noticed immediately.
 	res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "read -s x; read y"})
 	if res.Want != wire.WantPassword {
 		t.Fatalf("got %+v", res)
@@ -91,7 +91,7 @@ func TestSleeps(t *testing.T) {
 	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning {
 		t.Fatalf("got %+v", res)
 	}
-	if n := asked.Load() - settled; n == 0 || n > 30 { // every 64 ms is 62
+	if n := asked.Load() - settled; n == 0 || n > 30 { // every 64 ms would be 62
 		t.Errorf("looked %d times in 4 s", n)
 	}
 	if res = do(t, c, wire.Request{Verb: wire.VerbWait}); res.Ended != wire.Waiting ||

@@ -8,9 +8,9 @@ import (
 // gap is a piece p[from:to] of a terminal's output that does not belong to the searched line.
 type gap struct{ from, to int }
 
-// Costs of an explanation of the terminal's output; the cheapest one is used. Other programs mostly
-// write whole lines. So a gap that ends a row is more likely than others, and three missing bytes
-// of the line cost more than a gap before them.
+// Costs of an explanation of the terminal's output. The cheapest explanation is used. Other
+// programs mostly write whole lines, so a gap that ends a row costs less than others. Three missing
+// bytes of the line cost more than a gap before them.
 const (
 	costLines  = 1 // a gap that ends a row
 	costGap    = 2 // any other

@@ -119,7 +119,8 @@ func (i *interrupt) dropInputLocked() {
 	}
 }
 
-// climb makes the steps in order until the program has ended. patience limits the first step.
+// climb sends ^C, TERM and KILL in this order, until the program has ended. patience limits the
+// wait after ^C.
 func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.Ended, bool) {
 	c := i.c
 	i.step("^C")
@@ -132,14 +133,14 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 		members, _ := c.local.Members(group)
 		i.step("TERM")
 		i.signal(i.receipt, members, syscall.SIGTERM)
-		// a stopped process would never handle it
+		// A stopped process handles TERM only after it has continued.
 		i.signal(new(wire.Receipt), members, syscall.SIGCONT)
 		if ended, ok := i.stopped(ctx, termTime); ok {
 			return ended, true
 		}
 	}
 	i.step("KILL")
-	i.busy = false // a program that asks now was not interrupted
+	i.busy = false // a program that asks from now on was not interrupted
 	i.killTree(ctx, c.local.TTY().SessionPID)
 	if ended, ok := i.stopped(ctx, killTime); ok {
 		return ended, true
@@ -148,7 +149,7 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 	if ended, ok := i.controlCUntil(ctx, intTime); ok {
 		return ended, true
 	}
-	// The shell itself is running.
+	// Only the shell itself can still be running: end it, too.
 	i.killTree(ctx, 0)
 	return i.stopped(ctx, killTime)
 }
@@ -191,8 +192,9 @@ func (i *interrupt) controlCUntil(ctx context.Context, d time.Duration) (wire.En
 	return "", false
 }
 
-// controlC drops undelivered input and sends ^C. It does not wait for a write that the interrupt
-// has ended. It returns the foreground at that time.
+// controlC drops undelivered input, sends ^C, and returns the foreground at that time. The
+// interrupt has ended a running write, so controlC waits for the writer only briefly, at most
+// intTime.
 func (i *interrupt) controlC(ctx context.Context) front {
 	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, intTime)

@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// fresh is a session of its own at its first prompt.
+// fresh returns a new session at its first prompt.
 func fresh(t *testing.T, set *session.Set) *wire.Client {
 	t.Helper()
 	c := without(t, set)
@@ -20,8 +20,7 @@ func fresh(t *testing.T, set *session.Set) *wire.Client {
 	return c
 }
 
-// TestLadder interrupts programs of all kinds. What they print at the end of their start tells that
-// they are at it.
+// TestLadder interrupts programs of many kinds. Each prints a word when it has started.
 func TestLadder(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	for _, test := range []struct {
@@ -62,7 +61,7 @@ except KeyboardInterrupt:
 			}
 			r := res.Receipt
 			if strings.HasPrefix(test.name, "loop of programs") && len(r.Steps) > 1 {
-				return // bash loses a ^C around a fork, and on a busy machine the next ones, too
+				return // bash loses a ^C around a fork, and on a busy machine later ones too
 			}
 			if got := strings.Join(r.Steps, " "); got != test.steps {
 				t.Errorf("steps %q, want %q", got, test.steps)
@@ -81,8 +80,7 @@ except KeyboardInterrupt:
 	}
 }
 
-// TestLeftBehind interrupts a program whose child in the background ignores ^C, as those of scripts
-// do.
+// TestLeftBehind interrupts a program whose background child ignores ^C, as children of scripts do.
 func TestLeftBehind(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, "sh -c 'sleep 1004 & echo begun; wait'")
@@ -98,8 +96,8 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
-// TestLadderBlind interrupts programs at which nobody can look: that one is quiet after ^C is no
-// sign that it has stopped.
+// TestLadderBlind interrupts programs without a prober. A program that is quiet after ^C has not
+// necessarily ended.
 func TestLadderBlind(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	for _, test := range []struct {
@@ -135,7 +133,7 @@ func TestLadderBlind(t *testing.T) {
 	}
 }
 
-// begun runs a command and returns when it has printed the word, while it goes on.
+// begun runs a command, and returns while it runs, after it has printed word.
 func begun(t *testing.T, c *wire.Client, command string) {
 	t.Helper()
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 300})
@@ -156,7 +154,7 @@ func begun(t *testing.T, c *wire.Client, command string) {
 	}
 }
 
-// TestStop stops a program from the keyboard: a job and a prompt. It is not an interrupt, and the
+// TestStop stops a program with a key. The result is a job and a prompt, not an interrupt, and the
 // job can be continued.
 func TestStop(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
@@ -177,8 +175,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestInterruptSlowPrompt interrupts a shell at its prompt that takes its time for the next one: a
-// second ^C would end what it is given then.
+// TestInterruptSlowPrompt interrupts a shell at its prompt whose next prompt is slow. A second ^C
+// would end the next command.
 func TestInterruptSlowPrompt(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 1500000)); " +
@@ -205,7 +203,7 @@ func TestInterruptSlowPrompt(t *testing.T) {
 	}
 }
 
-// TestRunDuringInterrupt gives a shell a command while an interrupt waits for its prompt.
+// TestRunDuringInterrupt runs a command while an interrupt waits for the prompt.
 func TestRunDuringInterrupt(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 300000)); " +
@@ -250,8 +248,7 @@ func awaitScreen(t *testing.T, c *wire.Client, text string, n int) {
 	}
 }
 
-// TestInterruptAtFork interrupts commands while the shell is starting them: whatever ^C met then,
-// it is not lost.
+// TestInterruptAtFork interrupts commands while the shell starts them. No ^C is lost.
 func TestInterruptAtFork(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	const n = 30
@@ -272,7 +269,7 @@ func TestInterruptAtFork(t *testing.T) {
 			}
 			ran <- reply.Result
 		}()
-		for end := time.Now().Add(time.Minute); ; { // until it has begun
+		for end := time.Now().Add(time.Minute); ; { // until it has started
 			reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbList})
 			if err != nil {
 				t.Fatal(err)
@@ -298,8 +295,8 @@ func TestInterruptAtFork(t *testing.T) {
 	}
 }
 
-// TestInterruptRawOnce interrupts a program to which ^C is a byte, and which would die of the
-// signal: it gets one, and no more while it is about to end.
+// TestInterruptRawOnce interrupts a program that reads ^C as a byte and would die of the signal. It
+// receives one ^C, and no more while it ends.
 func TestInterruptRawOnce(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, `python3 -c '

@@ -18,10 +18,10 @@ type Job struct {
 	Hidden  bool   // Written cannot be read
 }
 
-// background has the jobs of a terminal at the begin of a call, by process group.
+// background has the jobs of a terminal at the start of a call, by process group.
 type background map[int]Job
 
-// noteJobs records the jobs of the current terminal, at the begin of the call.
+// noteJobs records the jobs of the current terminal at the start of the call.
 func (f *call) noteJobs() {
 	s := f.s
 	s.mu.Lock()

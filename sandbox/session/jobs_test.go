@@ -7,7 +7,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A job in the background prints, or not, while a command runs.
+// TestBackgroundJobs runs commands while a background job prints or does not.
 func TestBackgroundJobs(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	noted := func(command string) bool {

@@ -9,10 +9,10 @@ const (
 	keeperPatience = 2 * time.Second
 )
 
-// keeper is the stream that records the log: that of the daemon. A program that prints faster than
-// the keeper reads is slowed down, as by a slow terminal, so that no output is lost. The terminal
-// waits for no other stream. It stops waiting for a keeper that reads nothing for keeperPatience,
-// until that has caught up. The zero value is no keeper.
+// keeper is the daemon's stream, which records the log. A program that prints faster than the
+// keeper reads is slowed down, as by a slow terminal, so that no output is lost. The terminal waits
+// for no other stream. It stops waiting for a keeper that reads nothing for keeperPatience, until
+// the keeper has caught up. The zero value is no keeper.
 type keeper struct {
 	stream *stream
 	sent   uint64        // log offset up to which it has read

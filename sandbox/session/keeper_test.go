@@ -11,13 +11,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// slow is a stream whose client takes nothing until gate is closed.
+// slow is a stream whose client reads nothing until gate is closed.
 type slow struct {
 	*wire.Client
 	served chan error
 	gate   chan struct{}
 	got    atomic.Int64  // bytes of output
-	lagged atomic.Uint64 // that were missed
+	lagged atomic.Uint64 // missing bytes
 }
 
 func (m *memorySet) slow(a wire.Attach) *slow {
@@ -44,7 +44,8 @@ func (s *slow) leave() {
 	<-s.served
 }
 
-// flood prints n pieces of 64 KiB, and closes what it returns when the terminal has taken them all.
+// flood prints n pieces of 64 KiB. It returns a channel that is closed when the terminal has
+// accepted them all.
 func flood(m *memory, n int) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

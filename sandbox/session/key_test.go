@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestEchoIsSentFirst presses a key that changes the state: its echo is sent before the events of
+// TestEchoIsSentFirst presses a key that changes the state. Its echo is sent before the events of
 // state and input.
 func TestEchoIsSentFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestEchoIsSentFirst(t *testing.T) {
 			}
 			<-m.last().in
 		}
-		key() // takes the keyboard, of which everybody hears at once
+		key() // takes the keyboard, which all parties learn immediately
 		<-time.After(2 * inputTime)
 		if got := eve.events(wire.EventInput); len(got) != 1 || got[0].Bytes != 1 {
 			t.Errorf("input events of one key: %+v", got)
@@ -54,7 +54,7 @@ func TestEchoIsSentFirst(t *testing.T) {
 			t.Errorf("a moment later there was %q", got)
 		}
 
-		// Without an echo, or with an answer that tells more, it comes all the same, and in order.
+		// Without an echo, or with a longer answer, the event still comes, and in order.
 		waits()
 		synctest.Wait()
 		eve.forget()
@@ -96,14 +96,14 @@ func TestEchoIsSentFirst(t *testing.T) {
 	})
 }
 
-// forget empties what a side has noted.
+// forget clears the record of a side.
 func (s *side) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.output, s.log = nil, nil
 }
 
-// since is what came since then: how many bytes, and which events.
+// since returns what arrived since then: the number of bytes, and the events.
 func (s *side) since() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

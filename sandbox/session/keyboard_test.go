@@ -209,8 +209,8 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// The keyboard becomes free while a person types whose first keys were rejected. The rest of the
-// line is rejected, too, until the person pauses or takes the keyboard.
+// TestTailOfARefusedLine frees the keyboard while a person types whose first keys were rejected.
+// The rest of the line is rejected, too, until the person pauses or takes the keyboard.
 func TestTailOfARefusedLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
@@ -290,7 +290,7 @@ func TestKeyboardIsFreeWhenThePromptIsIdle(t *testing.T) {
 		if got := m.holder(); got != "" {
 			t.Errorf("5.1 s after a key: %q", got)
 		}
-		// What was asked for is held until it is given.
+		// A keyboard that was taken by request is held until it is given back.
 		if err := bob.do(wire.VerbTake); err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +352,7 @@ func TestPartyThatIsCutOff(t *testing.T) {
 		if got := m.holder(); got != "person:bob" {
 			t.Errorf("a minute after the return: %q", got)
 		}
-		// A stream that still seems to be there gives way.
+		// A stream that still seems to be connected is replaced.
 		third := m.dial(wire.Attach{Resume: secret, Party: human("bob")})
 		if !third.Attached().Resumed {
 			t.Error("not resumed over a live stream")

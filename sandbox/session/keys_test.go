@@ -41,7 +41,7 @@ func TestKeyBytes(t *testing.T) {
 	}
 }
 
-// A name that is nearly one of a key's says which that is.
+// TestUnknownKeys checks that an almost correct key name suggests the correct one.
 func TestUnknownKeys(t *testing.T) {
 	for name, want := range map[string]string{
 		"Entr": "did you mean Enter?", "Retunr": "is not known", "Eneter": "did you mean Enter?",

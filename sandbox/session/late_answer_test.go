@@ -11,9 +11,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestLateAnswers has the answer to a question come late that busybox asks the terminal at every
-// prompt: the screen is behind. It is nobody's when the shell has taken a command, and must be no
-// part of what that one reads, or what its terminal shows.
+// TestLateAnswers delays the answer to the query that busybox sends at every prompt, because the
+// screen is behind. If the shell has accepted a command by then, the answer is dropped. It must not
+// be part of the command's input, or shown on its terminal.
 func TestLateAnswers(t *testing.T) {
 	m := newMemorySet(
 		t,
@@ -39,7 +39,7 @@ func TestLateAnswers(t *testing.T) {
 		}
 	}
 	const query, answer = "\x1b[6n", "\x1b[50;3R"
-	asked := func() (end uint64) { // as if its answer were still to come
+	asked := func() (end uint64) { // as if its answer were pending
 		_, end = s.log.bounds()
 		return end
 	}
@@ -72,7 +72,7 @@ func TestLateAnswers(t *testing.T) {
 		r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "seq 4"})
 		ran <- r.Result // nil after an error
 	}()
-	<-term.in // the line that makes the shell take it
+	<-term.in // the line that makes the shell accept the command
 	s.answers.owe([]byte(answer), at)
 	typed("when a command has been typed", "")
 
@@ -103,7 +103,7 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// frontShell is an idleShell that has another group in front of it.
+// frontShell is an idleShell with another group in the foreground.
 type frontShell struct {
 	idleShell
 	front int
@@ -111,10 +111,10 @@ type frontShell struct {
 
 func (f frontShell) Front() (int, error) { return f.front, nil }
 
-// TestAnswerBehindUnreadOutput has the time of an answer run out while output waits to be read, as
-// on a busy machine. If the shell has the terminal, the mark that the asker is over may be part of
-// that output, and the answer would be typed at the prompt. A program that has the terminal may
-// print all the time.
+// TestAnswerBehindUnreadOutput lets the time of an answer run out while output is unread, as on a
+// busy machine. If the shell is in the foreground, the unread output may include the mark that the
+// asker has ended. Then the answer would be typed at the prompt. A foreground program may print at
+// any time.
 func TestAnswerBehindUnreadOutput(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -126,7 +126,7 @@ func TestAnswerBehindUnreadOutput(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				// A pipe has no modes: as a terminal that takes keys as they come.
+				// A pipe has no modes, like a terminal in raw mode.
 				master, prints, err := os.Pipe()
 				if err != nil {
 					t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// without starts a session whose states go without some layers.
+// without starts a session whose states do not use some layers.
 func without(t *testing.T, set *session.Set, layers ...wire.Basis) *wire.Client {
 	t.Helper()
 	return dial(
@@ -108,7 +108,7 @@ func TestWithout(t *testing.T) {
 	})
 }
 
-// denied is a Prober to which the kernel refuses to look into programs.
+// denied is a Prober whose kernel does not allow it to inspect programs.
 type denied struct{ proc.Prober }
 
 var errDenied = errors.New("may not look into pid 1")
@@ -182,8 +182,8 @@ func refusal(err error) *wire.Error {
 	return nil
 }
 
-// rivals is a denied Prober that finds another program in front at each look, each on its first
-// turn on a processor.
+// rivals is a denied Prober that finds another program in the foreground at each probe. Each has
+// been given a processor once.
 type rivals struct {
 	denied
 	pid *atomic.Int64
@@ -195,8 +195,8 @@ func (r rivals) Probe(ctx context.Context, tty session.TTY) (session.Facts, erro
 	return f, err
 }
 
-// TestDeniedWork has short programs follow each other behind text without an end of line: that is
-// work, and no question.
+// TestDeniedWork runs short programs after each other, after text without an end of line. That is
+// work, not a question.
 func TestDeniedWork(t *testing.T) {
 	c := without(t, newProbedSet(t, "/bin/bash", rivals{denied{}, new(atomic.Int64)}))
 	res := do(

@@ -89,7 +89,7 @@ func (l *log) append(p []byte) uint64 {
 	for len(p) > 0 {
 		last := len(l.chunks) - 1
 		if last < 0 || len(l.chunks[last]) == logChunk {
-			var chunk []byte // the first one grows with what is in it
+			var chunk []byte // the first chunk grows with its content
 			if last >= 0 {
 				chunk = make([]byte, 0, logChunk)
 			}

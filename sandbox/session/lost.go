@@ -21,7 +21,7 @@ type front struct {
 	runs    uint64 // Facts.Runs of a shell that was reading; else 0
 }
 
-// lookFront works without tracing, also where the prober does not.
+// lookFront returns the foreground. It works without tracing, even if the prober does not.
 func (c *console) lookFront() (f front) {
 	if c.local == nil {
 		return f
@@ -32,12 +32,12 @@ func (c *console) lookFront() (f front) {
 	return f
 }
 
-// lost reports whether the ^C that was sent to the foreground before had no effect. Programs that
-// handle it must not receive a second one. Shells lose it around a fork, when the child has its own
-// group but still its shell's handler, and between two lines that they read. At the prompt they
+// lost reports whether the last ^C to the foreground had no effect. Programs that handle ^C must
+// not receive a second one. Shells lose it around a fork, while the child has its own group but
+// still its shell's handler. They also lose it between two lines that they read. At the prompt they
 // handle it, possibly late, and a second one would drop the next command. There it is lost if the
-// shell reads and has not run since the last check. A program without the signal receives a byte,
-// which is not lost.
+// shell reads and has not run since the last check. If ^C sends no signal, the program receives a
+// byte, which is not lost.
 func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 	s, c := i.s, i.c
 	if c.local == nil || before.group == 0 {
@@ -58,7 +58,7 @@ func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 	case now.group != before.group:
 		return true // a new job
 	case !bytes.Equal(now.program, before.program):
-		// it was before an exec; a program that received the signal would have ended by now
+		// ^C came before an exec: a program that received the signal would have ended.
 		return true
 	}
 	return slices.ContainsFunc(

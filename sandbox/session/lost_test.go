@@ -40,7 +40,7 @@ func TestFatal(t *testing.T) {
 	}
 }
 
-// TestSurvives asks of real processes: one that would die of INT, and this one, which handles it.
+// TestSurvives checks real processes: one that INT would end, and this one, which handles INT.
 func TestSurvives(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {

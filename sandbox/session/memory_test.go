@@ -14,18 +14,17 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// memory is a Terminal in memory: what the session writes arrives at its program, and what the
-// program prints at the session. It blocks on channels alone, so that time in a test can be
-// synthetic.
+// memory is a Terminal in memory. The session's writes are the program's input, and the program's
+// output is the session's input. It blocks only on channels, so that tests can use synthetic time.
 type memory struct {
-	out  chan []byte   // what the program prints
-	in   chan []byte   // what it reads; nobody reading makes writes wait
+	out  chan []byte   // output of the program
+	in   chan []byte   // input of the program; without a reader, writes wait
 	end  chan struct{} // closed when the program has ended
 	once sync.Once
 	exit Exit
 
 	mu       sync.Mutex
-	rest     []byte        // guarded by mu; printed and not yet read
+	rest     []byte        // guarded by mu; output that was not read yet
 	deadline chan struct{} // guarded by mu; closed when the write deadline has passed
 	timer    *time.Timer   // guarded by mu
 	sizes    [][2]int      // guarded by mu
@@ -132,7 +131,7 @@ func (m *memory) die(e Exit) {
 
 func (m *memory) print(s string) { m.out <- []byte(s) }
 
-// memorySet is a Set of terminals in memory, and the last one that was started.
+// memorySet is a Set of terminals in memory. It has the last one that was started.
 type memorySet struct {
 	*Set
 	t    *testing.T
@@ -165,8 +164,8 @@ func (m *memorySet) close() {
 	}
 }
 
-// pipe is a connection in memory with a buffer, which net.Pipe is not: both sides of a stream write
-// before they read.
+// pipe returns a connection in memory with a buffer. net.Pipe has none, and both sides of a stream
+// write before they read.
 func pipe() (a, b net.Conn) {
 	ab, ba := newBuffer(), newBuffer()
 	return &pipeEnd{r: ba, w: ab}, &pipeEnd{r: ab, w: ba}
@@ -250,7 +249,7 @@ type side struct {
 
 	mu     sync.Mutex
 	output []byte
-	log    []any // offsets of output, and events, as they came
+	log    []any // offsets of output, and events, in order
 }
 
 func (m *memorySet) dial(a wire.Attach) *side {
@@ -287,7 +286,7 @@ func (m *memorySet) try(a wire.Attach, trusted bool) (*side, error) {
 	return s, nil
 }
 
-// leave ends the stream and waits until the session knows.
+// leave ends the stream and waits until the session has processed that.
 func (s *side) leave() {
 	s.Client.Close()
 	<-s.served
@@ -330,7 +329,7 @@ func codeOf(err error) wire.Code {
 	return ""
 }
 
-// contains fails the test if text lacks what.
+// contains fails the test if text does not contain what.
 func contains(t *testing.T, text, what string) {
 	t.Helper()
 	if !strings.Contains(text, what) {

@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What was typed for a shell that has ended meanwhile does not reach the one that came after it.
+// TestTypeIsForItsShell checks that input for a shell that has ended does not reach the next one.
 func TestTypeIsForItsShell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
@@ -48,8 +48,8 @@ func TestTypeIsForItsShell(t *testing.T) {
 	})
 }
 
-// A command that is typed as text, and of which the terminal took a part, was not refused: the part
-// stands there.
+// TestCommandTypedInPart checks that a command of which the terminal accepted a part is not
+// reported as refused, because that part stays at the prompt.
 func TestCommandTypedInPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
@@ -59,7 +59,7 @@ func TestCommandTypedInPart(t *testing.T) {
 		}
 		m.prompt()
 		s, term := m.lookup("main"), m.last()
-		for range cap(term.in) - 1 { // there is room for one write more
+		for range cap(term.in) - 1 { // leave room for one more write
 			term.in <- nil
 		}
 		var p *party

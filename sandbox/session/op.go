@@ -258,7 +258,7 @@ func validOp(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		// lower case only: the text identifies the call
+		// Lower case only, because the text identifies the call.
 		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
 			return false
 		}

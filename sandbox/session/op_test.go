@@ -11,8 +11,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestCalls types to a program in memory, of which nobody can see what it does: the calls end by
-// their time.
+// TestCalls types to a program in memory that cannot be inspected. The calls end by their timeouts.
 func TestCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
@@ -45,7 +44,7 @@ func TestCalls(t *testing.T) {
 		if got := string(<-m.last().in); got != "1\r" || len(m.last().in) != 0 {
 			t.Errorf("the program reads %q and %d more", got, len(m.last().in))
 		}
-		// Nobody can see it: quiet long enough, it may want something.
+		// Without evidence, a program that is quiet for long may want input.
 		r, err := alice.Request(
 			t.Context(),
 			wire.Request{Verb: wire.VerbType, Text: "x", TimeoutMS: 60_000},
@@ -55,7 +54,7 @@ func TestCalls(t *testing.T) {
 			r.Result.Basis[0] != wire.BasisSilence {
 			t.Errorf("%+v, %v", r.Result, err)
 		}
-		// The last 64 are remembered.
+		// The last 64 are stored.
 		for i := range keptOps + 5 {
 			if _, err := alice.Request(t.Context(),
 				wire.Request{Verb: wire.VerbType, Text: "y", Op: fmt.Sprintf("%032x", 100+i),
@@ -66,7 +65,7 @@ func TestCalls(t *testing.T) {
 		if n := len(m.lookup("main").ops.all); n != keptOps {
 			t.Errorf("%d ops are kept", n)
 		}
-		// And no more are under way at once.
+		// At most 64 run at the same time.
 		replies := make(chan error, maxRequests+10)
 		for i := range maxRequests + 10 {
 			go func() {
@@ -98,8 +97,8 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// A request that is cancelled when its text was typed is lost, and not refused; its op has the
-// result.
+// TestCancelledCall checks that a request that is cancelled after its text was typed is lost, not
+// refused. Its op has the result.
 func TestCancelledCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})

@@ -124,13 +124,13 @@ func (w *answers) pay() {
 type verdict int
 
 const (
-	drop     verdict = iota // the asker is gone, or there was none
+	drop     verdict = iota // the asker has ended, or there was none
 	askLater                // the asker may be about to read
 	typeNow
 )
 
-// verdictOn returns the verdict on a. late marks the last check. A program that reads later may
-// still wait for the answer.
+// verdictOn returns the verdict on a. late marks the last check: a program that does not read yet
+// may still wait for the answer.
 func (w *answers) verdictOn(a owed, late bool) verdict {
 	s := w.s
 	if f := w.keysFor(a, late); f != typeNow || a.c.local == nil {
@@ -154,9 +154,10 @@ func (w *answers) verdictOn(a owed, late bool) verdict {
 }
 
 // keysFor is verdictOn by the modes of the terminal. In canonical mode, no program can read an
-// answer, which ends no line: it would be echoed and kept for the next reader. Otherwise the
-// shell's line editor may be reading: then the mark of its prompt was printed before, and may still
-// be unread. A foreground program has not ended, and may print all the time.
+// answer, because it ends no line. It would be echoed and kept for the next reader. Otherwise the
+// shell's line editor may be reading. Then the shell has printed the mark of its prompt, which may
+// still be unread. A foreground program is no such case: it has not ended, and may print at any
+// time.
 func (w *answers) keysFor(a owed, late bool) verdict {
 	f := typeNow
 	if c := a.c; c.local != nil {
@@ -175,7 +176,7 @@ func (w *answers) keysFor(a owed, late bool) verdict {
 	return w.unlessGone(a, f)
 }
 
-// unlessGone returns v, or drop if the asker of a is gone.
+// unlessGone returns f, or drop if the asker of a has ended.
 func (w *answers) unlessGone(a owed, f verdict) verdict {
 	s := w.s
 	s.mu.Lock()

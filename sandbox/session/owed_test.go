@@ -11,14 +11,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// queries are all that a terminal answers.
+// queries are all queries that a terminal answers.
 const queries = "\x1b[c\x1b[>c\x1b[=c\x1b[>q\x1b[5n\x1b[6n\x1b[?6n" +
 	"\x1b]10;?\x1b\\\x1b]11;?\a\x1b]12;?\a\x1bP$qm\x1b\\\x1bP$qr\x1b\\\x1bP$q " +
 	"q\x1b\\\x1bP+q544e\x1b\\\x1b[?2026$p\x1b[4$p\x1b[18t\n"
 
-// TestAnswersNobodyWaitsFor shows files of raw bytes that ask the terminal all that it answers.
-// Nobody waits for the answers: they are neither echoed into the output nor typed to the shell,
-// whether a person has joined or not.
+// TestAnswersNobodyWaitsFor shows files of raw bytes with all queries that a terminal answers. No
+// program waits for the answers. They must not be echoed into the output or typed to the shell,
+// with or without a person attached.
 func TestAnswersNobodyWaitsFor(t *testing.T) {
 	paths := allShells(t)
 	if busybox, err := exec.LookPath("busybox"); err == nil {
@@ -34,7 +34,7 @@ func TestAnswersNobodyWaitsFor(t *testing.T) {
 	if err := os.WriteFile(file, []byte(queries), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// It takes keys as they come, asks and ends, as one does that does not care for the answer.
+	// It uses raw mode, sends queries and ends, as a program does that ignores the answers.
 	careless := `python3 -c 'import os, termios, time, tty
 old = termios.tcgetattr(0); tty.setraw(0, termios.TCSANOW)
 os.write(1, open("` + file + `", "rb").read())
@@ -96,7 +96,7 @@ termios.tcsetattr(0, termios.TCSANOW, old)'`
 	}
 }
 
-// TestAnswersOfJobs has a job in the background ask, while the shell is at its prompt.
+// TestAnswersOfJobs has a background job send queries while the shell is at its prompt.
 func TestAnswersOfJobs(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "queries")
@@ -143,8 +143,8 @@ func TestAnswersOfJobs(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreWaitedFor has programs ask in the ways in which real ones do: each gets its
-// answer.
+// TestAnswersThatAreWaitedFor has programs send queries in the ways that real ones do. Each
+// receives its answer.
 func TestAnswersThatAreWaitedFor(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	script := filepath.Join(t.TempDir(), "ask")

@@ -17,7 +17,7 @@ type paste struct {
 	console *console
 
 	typist string // key of the party that typed last
-	tail   []byte // end of its input, which may have the begin of a bracket
+	tail   []byte // end of its input, which may have the start of a bracket
 }
 
 // pastedLocked records whether input of p left a paste open. A bracket may be split over writes.
@@ -37,9 +37,9 @@ func (w *writer) pastedLocked(p *party, c *console, data []byte) {
 	w.paste.typist, w.paste.tail = p.Key, bytes.Clone(all[max(0, len(all)+1-len(pasteEnd)):])
 }
 
-// awaitBrackets waits until the screen is up to date and shows whether the program uses brackets,
-// if another party than p has left a paste open. The caller holds writing, for which an answer of
-// the display waits at most [answerTime].
+// awaitBrackets waits if another party than p has left a paste open. It returns when the screen is
+// up to date and shows whether the program uses brackets. The caller holds the writer's semaphore.
+// An answer of the display waits for that for at most [answerTime].
 func (w *writer) awaitBrackets(ctx context.Context, p *party) error {
 	s := w.s
 	s.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestBrokenPasteBehindAFlood ends the paste of who lost the keyboard also where the screen is
-// behind: the program asked for brackets after much other output.
+// TestBrokenPasteBehindAFlood ends the paste of a party that lost the keyboard, even if the screen
+// is behind: the program requested brackets after much other output.
 func TestBrokenPasteBehindAFlood(t *testing.T) {
 	m := newMemorySet(t, Options{})
 	defer m.close()

@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestTwoWriters has a person paste while an agent types: every line arrives whole, or not at all.
+// TestTwoWriters has a person paste while an agent types. Every line arrives whole, or not at all.
 func TestTwoWriters(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -62,7 +62,7 @@ func TestTwoWriters(t *testing.T) {
 	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
-	// A line of the agent that was cut off by a take ends here.
+	// A line of the agent that a take interrupted ends here.
 	if err := bob.Input(t.Context(), []byte("\x15over\r")); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +92,8 @@ func TestTwoWriters(t *testing.T) {
 	}
 }
 
-// TestBrokenPaste takes the keyboard in the middle of a bracketed paste: what the next one types is
-// typed, not pasted. The brackets come as the network cuts them.
+// TestBrokenPaste takes the keyboard during a bracketed paste. The next party's input is typed
+// text, not pasted text. The network may split the brackets.
 func TestBrokenPaste(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -14,7 +14,7 @@ import (
 // text on the screen is erased.
 type private struct {
 	s      *session
-	before *picture // the screen at its begin; nil if unknown or if the size has changed
+	before *picture // the screen at its start; nil if unknown or if the size has changed
 }
 
 // picture is a copy of a screen.
@@ -62,8 +62,8 @@ func (v *private) set(ctx context.Context, p *party, on bool) error {
 	return v.settled(ctx, func(current bool) error { return v.hideLocked(p, current) })
 }
 
-// hideLocked begins private mode for p. current reports that the screen shows all of the log.
-// display.mu is held.
+// hideLocked begins private mode for p. current reports that the screen shows all of the log. mu
+// and display.mu are held.
 func (v *private) hideLocked(p *party, current bool) error {
 	s := v.s
 	if !s.aliveLocked() && s.keyboard.Private() != &p.Party {
@@ -87,8 +87,8 @@ func (v *private) hideLocked(p *party, current bool) error {
 	return nil
 }
 
-// settled calls f with mu and display.mu held when the screen shows all of the log. In a flood of
-// output, it calls f anyway, with current false.
+// settled calls f with mu and display.mu held, when the screen shows all of the log. In a flood of
+// output, it gives up after some attempts, and calls f with current false.
 func (v *private) settled(ctx context.Context, f func(current bool) error) error {
 	s := v.s
 	for try := 0; ; try++ {
@@ -111,7 +111,7 @@ func (v *private) settled(ctx context.Context, f func(current bool) error) error
 	}
 }
 
-// coverLocked erases the text of private mode on the screen, and then ends private mode.
+// coverLocked starts to erase the text of private mode on the screen. Private mode ends after that.
 func (v *private) coverLocked() {
 	s := v.s
 	if s.closed {
@@ -163,7 +163,7 @@ func (v *private) veilLocked(st *wire.State) {
 	}
 }
 
-// secretLocked reports whether an event is about input of private mode, and is not sent.
+// secretLocked reports whether an event is about input of private mode, and must not be sent.
 func (v *private) secretLocked(ev wire.Event) bool {
 	s := v.s
 	switch ev.Kind {

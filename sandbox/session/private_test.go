@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// model is what a screen shows that has seen output alone.
+// model is the content of a screen that received only output.
 func model(output string) *screen.Screen {
 	s := screen.New(
 		screen.Options{Cols: wire.DefaultCols, Rows: wire.DefaultRows, Scrollback: 1000},
@@ -19,7 +19,7 @@ func model(output string) *screen.Screen {
 	return s
 }
 
-// knows reports whether anything that w received contains text.
+// knows reports whether any data that w received contains text.
 func (w *watch) knows(t *testing.T, text string) bool {
 	t.Helper()
 	w.mu.Lock()
@@ -94,7 +94,7 @@ func TestPrivate(t *testing.T) {
 					strings.Count(out, "secret-42") > 300
 			})
 
-			// While it lasts.
+			// During private mode.
 			if _, err := alice.Request(t.Context(),
 				wire.Request{Verb: wire.VerbScreen}); err == nil ||
 				!strings.Contains(err.Error(), "private") {
@@ -143,7 +143,7 @@ func TestPrivate(t *testing.T) {
 				back <- r.Result
 			}()
 
-			// And afterwards: giving the keyboard back ends it.
+			// Giving the keyboard back ends private mode.
 			if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestPrivate(t *testing.T) {
 					t.Fatalf("interrupted: %s", r.Phase)
 				}
 				<-back
-				return // what it prints from then on is everybody's
+				return // from then on, its output is public
 			}
 			res := <-back
 			if res.TakenOver == nil || len(res.TakenOver.Commands) > 0 ||
@@ -184,7 +184,7 @@ func TestPrivate(t *testing.T) {
 			if strings.HasPrefix(tt.name, "on the alt") && !seen.Modes().BracketedPaste {
 				t.Error("a mode that was set in private is not set")
 			}
-			if err := bob.Input(t.Context(), []byte("\x15\r")); err != nil { // the line away
+			if err := bob.Input(t.Context(), []byte("\x15\r")); err != nil { // clear the line
 				t.Fatal(err)
 			}
 			if err := bob.Input(t.Context(), []byte(
@@ -290,7 +290,7 @@ func TestPrivateIsForThePersonWhoDrives(t *testing.T) {
 	if w.knows(t, "secret") {
 		t.Errorf("received: %q", w.output)
 	}
-	// And that of the session.
+	// The end of the session does, too.
 	if res := run(t, bob, "true"); res.Ended != wire.Done {
 		t.Fatalf("the next shell: %+v", res)
 	}
@@ -307,8 +307,8 @@ func TestPrivateIsForThePersonWhoDrives(t *testing.T) {
 	}
 }
 
-// A larger window shows rows that a smaller one hid. Rows of private mode stay hidden, even if the
-// size is the original one at its end.
+// TestPrivateBelowTheWindow enlarges the window, which shows rows that a smaller one hid. Rows of
+// private mode stay hidden, even if the size is the original one at its end.
 func TestPrivateBelowTheWindow(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -339,7 +339,8 @@ func TestPrivateBelowTheWindow(t *testing.T) {
 	}
 }
 
-// A command that an agent runs directly after private mode is not private.
+// TestPrivateIsOver checks that a command that an agent runs directly after private mode is not
+// private.
 func TestPrivateIsOver(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -355,7 +356,7 @@ func TestPrivateIsOver(t *testing.T) {
 			res <- do(t, alice, wire.Request{Verb: wire.VerbRun,
 				Text: fmt.Sprintf("echo public-%d", i), Hold: true})
 		}()
-		// the screen falls behind
+		// The screen falls behind.
 		if err := bob.Input(t.Context(), []byte("seq 20000\r")); err != nil {
 			t.Fatal(err)
 		}

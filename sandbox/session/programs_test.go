@@ -9,16 +9,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// timedCompany is what every idle Go and Java program looks like: a reader beside a thread in a
-// timed futex.
+// timedCompany is a program like every idle Go or Java program: a reader, and a thread in a timed
+// futex.
 const timedCompany = `
 import threading
 e = threading.Lock(); e.acquire()
 threading.Thread(target=lambda: e.acquire(timeout=1000), daemon=True).start()
 input()`
 
-// TestPrograms says what a call comes back with for programs that read the keyboard in their
-// different ways.
+// TestPrograms checks the results of calls to programs that read the keyboard in different ways.
 func TestPrograms(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for _, tt := range []struct {
@@ -50,7 +49,7 @@ func TestPrograms(t *testing.T) {
 		{"ssh-keygen", "ssh-keygen -t ed25519 -f key", wire.Waiting, wire.WantPassword, false},
 		{"python3", "python3 -c '" + timedCompany + "'", wire.Attention, wire.WantLine, true},
 		{"cat", "cat &", wire.Done, "", false}, // stopped by SIGTTIN
-		// what is left in the background delays nothing
+		// A remaining background process delays nothing.
 		{"sleep", "(sleep 100 &) ; sleep 100 &", wire.Done, "", false},
 		{"sleep", "sleep 30", wire.Deadline, "", false},
 		{"tail", "tail -f /dev/null", wire.Deadline, "", false},
@@ -98,8 +97,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestOpaqueSecret asks for a secret in a program that is known to pass the keyboard on, beside a
-// connection.
+// TestOpaqueSecret asks for a secret in a program that is known to forward the keyboard, and that
+// has a connection.
 func TestOpaqueSecret(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
 	docker := t.TempDir() + "/docker"

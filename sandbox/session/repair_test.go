@@ -10,15 +10,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestRepair leaves a terminal behind in modes in which nobody can work. Only those that the
-// shell's own stty set are meant.
+// TestRepair leaves the terminal in unusable modes. Only modes that the shell's own stty set stay.
 func TestRepair(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	const modes = "stty -a | grep -oE -- '-(icanon|echo|isig|opost)\\b' | tr '\\n' ' '"
 	for _, test := range []struct {
 		name  string
-		by    []string // one after the other
-		modes string   // that are off afterwards
+		by    []string // in order
+		modes string   // modes that are off afterwards
 	}{
 		{"killed", []string{"sh -c 'stty raw -echo; kill -9 $$'"}, ""},
 		{"killed without a job of its own", []string{"(stty raw -echo; kill -9 $BASHPID)"}, ""},
@@ -47,7 +46,7 @@ func TestRepair(t *testing.T) {
 				}
 			}
 			if test.name == "on purpose, and it stays" {
-				// It is the program's failure that ends it.
+				// The program's failure resets the terminal.
 				defer func() {
 					run(t, c, "sh -c 'exit 1'")
 					if res := run(t, c, modes); strings.TrimSpace(res.Output) != "" {
@@ -62,7 +61,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestRepairOthers is the same for shells that tell less of what has run.
+// TestRepairOthers is the same for shells that report less about what has run.
 func TestRepairOthers(t *testing.T) {
 	ash := filepath.Join(t.TempDir(), "ash")
 	for _, name := range []string{"dash", "zsh", "ash"} {
@@ -104,7 +103,7 @@ func TestRepairOthers(t *testing.T) {
 		} {
 			if built && test.modes == "" && !strings.Contains(test.by[len(test.by)-1], "$$") &&
 				!strings.Contains(test.by[0], "exit") {
-				continue // whose stty it was is not known then, and only a failure is repaired
+				continue // whose stty it was is not known, and only a failure resets
 			}
 			t.Run(name+"/"+test.name, func(t *testing.T) {
 				c := fresh(t, set)

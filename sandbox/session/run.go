@@ -387,7 +387,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.taken != "" {
-		return nil // the end of the shell ends the call
+		return nil // the take ends the call
 	}
 	delete(s.calls, f)
 	c.takeBack() // otherwise a later line or key could run it
@@ -406,8 +406,8 @@ func shown(command string) []byte {
 		switch c := command[i]; {
 		case c == '\n':
 			b = append(b, "\r\n"...)
-		// as a terminal echoes a control character, without its effect
 		case c < 0x20 && c != '\t' || c == 0x7f:
+			// As a terminal echoes a control character, without its effect.
 			b = append(b, '^', c^0x40)
 		default:
 			b = append(b, c)

@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestNarrow runs in a terminal in which the line that is typed wraps.
+// TestNarrow runs commands in a terminal in which the typed line wraps.
 func TestNarrow(t *testing.T) {
 	for _, shell := range shells(t) {
 		for _, cols := range []int{20, 40, 80} {
@@ -45,8 +45,8 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestFullRow has prompts of all widths: with one of them the line that is typed ends with the row,
-// and the line editor goes back to draw its end again.
+// TestFullRow uses prompts of all widths. With one of them, the typed line ends with the row, and
+// the line editor goes back to redraw its end.
 func TestFullRow(t *testing.T) {
 	w := newWatch()
 	c := dial(
@@ -72,8 +72,8 @@ func TestFullRow(t *testing.T) {
 	}
 }
 
-// TestSlowPrompt has a prompt that takes its time: what is typed meanwhile would be echoed by the
-// terminal and by the shell.
+// TestSlowPrompt uses a slow prompt. Input during that time would be echoed by the terminal and
+// again by the shell.
 func TestSlowPrompt(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	w := newWatch()
@@ -122,9 +122,8 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// TestRunAfterResize runs commands right behind changes of the size, at which the line editor draws
-// its prompt again: the log shows neither a second prompt nor anything of the line that starts a
-// command.
+// TestRunAfterResize runs commands directly after the size changes, when the line editor redraws
+// its prompt. The log shows neither a second prompt nor any part of the line that starts a command.
 func TestRunAfterResize(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	w := newWatch()

@@ -34,7 +34,7 @@ func (l *log) tail(from, end uint64) []byte {
 	return all
 }
 
-// lineStart returns the offset of the begin of the line that ends at end.
+// lineStart returns the offset of the start of the line that ends at end.
 func (l *log) lineStart(end uint64) uint64 {
 	from := end - min(end, maxTail)
 	return from + uint64(bytes.LastIndexByte(l.tail(from, end), '\n')+1)

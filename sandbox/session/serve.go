@@ -167,7 +167,8 @@ func (st *stream) reply(id uint32, r wire.Reply) {
 	st.push(wire.Frame{Type: wire.FrameReply, ID: id, Data: data}, off)
 }
 
-// push queues a frame after the events so far. A reply also follows the output so far.
+// push queues a frame after the events so far, and after the output before off. A reply also comes
+// after delayed events.
 func (st *stream) push(f wire.Frame, off uint64) {
 	o := outgoing{frame: f, off: off}
 	if s := st.session; s != nil {

@@ -29,7 +29,7 @@ func TestOrder(t *testing.T) {
 		if err != nil || r.Screen == nil {
 			t.Fatal(err)
 		}
-		// The reply came behind all events, and each event where it happened.
+		// The reply came after all events, and each event at its position in the output.
 		at, seq := uint64(0), uint64(0)
 		for _, x := range alice.log {
 			switch x := x.(type) {
@@ -85,7 +85,7 @@ func TestAttachFrom(t *testing.T) {
 		if got := c.Attached().Offset; got != tt.offset || c.Attached().Created {
 			t.Errorf("%s: offset %d, want %d", tt.name, got, tt.offset)
 		}
-		// A reply comes behind what was sent before it.
+		// A reply comes after the frames that were sent before it.
 		if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestReaderThatLags(t *testing.T) {
 	first := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice"), Quiet: true})
 	defer first.leave()
 
-	near, far := pipe() // whose other side does not read for now
+	near, far := pipe() // the other side does not read for now
 	served := make(chan error, 1)
 	go func() { served <- m.Serve(context.Background(), far, true) }()
 	conn := wire.NewConn(near)
@@ -135,7 +135,7 @@ func TestReaderThatLags(t *testing.T) {
 	if err := s.until(t.Context(), joined); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody waits for it.
+	// No caller waits for it.
 	chunk := strings.Repeat("0123456789abcdef", 4096)
 	for range 3 * logSize / len(chunk) {
 		m.last().print(chunk)
@@ -246,7 +246,7 @@ func TestNames(t *testing.T) {
 	if got := len(m.List()); got != 3 {
 		t.Errorf("%d sessions", got)
 	}
-	// A dead one leaves room, until it is started again.
+	// A dead session leaves room until its shell is restarted.
 	m.last().die(Exit{Code: 3})
 	c, err := m.try(wire.Attach{Session: "main", Party: agent("alice")}, true)
 	if err != nil {
@@ -397,7 +397,7 @@ func TestInputOnceOnResume(t *testing.T) {
 	if got := string(<-m.last().in) + string(<-m.last().in); got != "abcdef" {
 		t.Errorf("the program reads %q", got)
 	}
-	// A hole is the client's mistake.
+	// A gap is the client's mistake.
 	conn.Write(wire.Frame{Type: wire.FrameInput, Offset: 100, Data: []byte("x")})
 	if err := <-served; err == nil ||
 		!strings.Contains(err.Error(), "input at 100 instead of 6") {
@@ -423,7 +423,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// FuzzServe sends any bytes to a Set: it must answer or end the stream, and its sessions live on.
+// FuzzServe sends any bytes to a Set. It must answer or end the stream, and its sessions must stay
+// alive.
 func FuzzServe(f *testing.F) {
 	frame := func(fr wire.Frame) []byte {
 		b, err := wire.AppendFrame(nil, fr)
@@ -502,7 +503,7 @@ func FuzzServe(f *testing.F) {
 			}
 		}()
 		_, _ = near.Write(data)
-		near.(*pipeEnd).w.close() // it has sent what it had to say
+		near.(*pipeEnd).w.close() // it has sent everything
 		<-served
 		near.Close()
 		<-drained

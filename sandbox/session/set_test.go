@@ -9,8 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestDeadAreForgotten lets more sessions die than may live: those that died first go, and one that
-// Begin started stays.
+// TestDeadAreForgotten lets more sessions end than may be kept. Those that ended first are removed.
+// One that Begin started stays.
 func TestDeadAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3
@@ -18,7 +18,7 @@ func TestDeadAreForgotten(t *testing.T) {
 		defer m.close()
 		die := func() {
 			m.last().die(Exit{})
-			<-time.After(time.Second) // of synctest's time: they die one after the other
+			<-time.After(time.Second) // synthetic time: they end one after the other
 		}
 		if err := m.Begin(t.Context(), "entrypoint",
 			wire.Start{Argv: []string{"postgres"}}); err != nil {
@@ -42,7 +42,8 @@ func TestDeadAreForgotten(t *testing.T) {
 	})
 }
 
-// TestReviveHasNoRoom runs something in a dead session while as many live as may.
+// TestReviveHasNoRoom runs a command in a dead session while the maximum number of sessions is
+// alive.
 func TestReviveHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{MaxSessions: 1})
@@ -62,7 +63,7 @@ func TestReviveHasNoRoom(t *testing.T) {
 }
 
 // TestAskerWithTwoStreams asks for the keyboard on one of an agent's two streams, and closes that
-// one: nobody asks any more.
+// stream. Then no party asks any more.
 func TestAskerWithTwoStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemorySet(t, Options{})
@@ -81,7 +82,7 @@ func TestAskerWithTwoStreams(t *testing.T) {
 			t.Fatalf("%q asks", got)
 		}
 		one.leave()
-		<-time.After(time.Minute) // beyond the grace in which it might come back
+		<-time.After(time.Minute) // after the time in which it could resume
 		if got := bob.asks(); got != "" {
 			t.Errorf("%s has gone, and asks", got)
 		}

@@ -19,7 +19,7 @@ import (
 
 func op(n int) string { return fmt.Sprintf("%032x", n) }
 
-// watch collects what a party sees.
+// watch collects what a party receives.
 type watch struct {
 	mu     sync.Mutex
 	output []byte
@@ -80,7 +80,7 @@ func (w *watch) text(t *testing.T, want string) {
 	w.until(t, want, func(out string, _ []wire.Event) bool { return strings.Contains(out, want) })
 }
 
-// TestOnce asks for the same op on a second stream after the first was lost in the middle of it.
+// TestOnce sends the same op on a second stream after the first broke during the call.
 func TestOnce(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	first := agentClient(t, set)
@@ -199,14 +199,14 @@ func TestTakenOver(t *testing.T) {
 		t.Fatalf("did not wait: %s, %v", res.Ended, res.Error)
 	case <-time.After(50 * time.Millisecond):
 	}
-	// One that is cancelled while it waits is not done later.
+	// A call that is cancelled while it waits does not run later.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := alice.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "echo too late",
 		Hold: true}); err == nil {
 		t.Error("did not wait")
 	}
-	// The answer to this comes after the cancellation has been read.
+	// The reply to this request comes after the cancellation was read.
 	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil {
 		t.Fatal(err)
 	}
@@ -225,9 +225,8 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
-// TestRunAsThePromptComes hands the keyboard back while the command of the person who had it ends:
-// a prompt frees the keyboard of a call, and the call that has just got it is not the one that
-// ended.
+// TestRunAsThePromptComes gives the keyboard back while the command of its holder ends. The prompt
+// frees the keyboard of a call, but the call that just received it is not the one that ended.
 func TestRunAsThePromptComes(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
@@ -265,7 +264,7 @@ func TestRunAsThePromptComes(t *testing.T) {
 		switch res := <-result; {
 		case res.Ended == wire.Done && res.Output == "at last\n":
 			done++
-		// before its end
+		// Before its end.
 		case res.Error != nil && strings.Contains(res.Error.Message, " runs in session main"):
 		default:
 			t.Fatalf("round %d: %s, %q, %v", i, res.Ended, res.Output, res.Error)
@@ -277,7 +276,7 @@ func TestRunAsThePromptComes(t *testing.T) {
 	}
 }
 
-// TestEvents is what a record is made from.
+// TestEvents checks the events that a record consists of.
 func TestEvents(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	w := newWatch()
@@ -303,15 +302,14 @@ func TestEvents(t *testing.T) {
 			got = append(got, "keyboard "+e.Keyboard)
 		}
 	}
-	// Where the command takes its time, the prober says once more, and of what process, that
-	// something runs.
+	// If the command takes long, the prober reports again that a program runs, and which.
 	got = slices.Compact(got)
 	want := "state prompt, keyboard agent:alice, command echo hi; (exit 3) 7, state running, " +
 		"result 3 done 7, state prompt, keyboard "
 	if s := strings.Join(got, ", "); s != want {
 		t.Errorf("events\n%s\nwant\n%s", s, want)
 	}
-	// The log reads as a terminal would, without the line that was typed and without marks.
+	// The log has what a terminal would show, without the typed line and without marks.
 	if s := string(w.output); !regexp.MustCompile(
 		`\$ echo hi; \(exit 3\)\r\n(\x1b\[\?2004l)?hi\r\n(\x1b\[\?2004h)?\$ $`).
 		MatchString(s) {
@@ -322,8 +320,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestBackgroundOutput runs commands while a job of the same shell prints: none of its output is
-// taken for an echo.
+// TestBackgroundOutput runs commands while a job of the same shell prints. None of its output
+// counts as an echo.
 func TestBackgroundOutput(t *testing.T) {
 	for _, shell := range []string{"/bin/bash", "/bin/dash", "/usr/bin/zsh"} {
 		t.Run(filepath.Base(shell), func(t *testing.T) { backgroundOutput(t, shell) })
@@ -416,8 +414,7 @@ func TestLineTooLong(t *testing.T) {
 	}
 }
 
-// TestLongLineTypedEarly types a long line to a program that takes keys as they come, a moment
-// before it does.
+// TestLongLineTypedEarly types a long line to a program shortly before it leaves canonical mode.
 func TestLongLineTypedEarly(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	start := filepath.Join(t.TempDir(), "start")
@@ -438,7 +435,7 @@ func TestLongLineTypedEarly(t *testing.T) {
 		}
 		typed <- reply.Result
 	}()
-	// Most likely the line has come by then; if not, nothing is shown.
+	// The line has probably arrived by then; if not, nothing is shown.
 	defer time.AfterFunc(50*time.Millisecond, func() { _ = os.WriteFile(start, nil, 0o600) }).Stop()
 	if res := <-typed; res != nil &&
 		(res.Ended != wire.Done || !strings.Contains(res.Output, "5001")) {

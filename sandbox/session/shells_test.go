@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// allShells are the shells that take commands, by name. A missing one fails its tests.
+// allShells are the shells that can run commands, by name. A missing one fails its tests.
 func allShells(t *testing.T) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -26,7 +26,7 @@ func allShells(t *testing.T) map[string]string {
 	return found
 }
 
-// TestShells gives every shell the same commands, in words that all understand.
+// TestShells runs the same commands in every shell, in a language that all understand.
 func TestShells(t *testing.T) {
 	for name, path := range allShells(t) {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestShells(t *testing.T) {
 			defer w.mu.Unlock()
 			shown := regexp.MustCompile(`\x1b\]0;[^\a]*\a`).
 				ReplaceAll(w.output, nil)
-				// fish makes it the title, too
+				// fish also uses it as the title.
 			if n := strings.Count(string(shown), "printf x"); n != 1 {
 				t.Errorf("a command is shown %d times: %.2000q", n, w.output)
 			}
@@ -99,8 +99,8 @@ func TestShells(t *testing.T) {
 	}
 }
 
-// TestHereDocuments compares here-documents of many lengths by their checksums, in the shells that
-// have them.
+// TestHereDocuments compares checksums of here-documents of many lengths, in the shells that
+// support them.
 func TestHereDocuments(t *testing.T) {
 	for name, path := range allShells(t) {
 		if name == "fish" {
@@ -129,7 +129,7 @@ func TestHereDocuments(t *testing.T) {
 	}
 }
 
-// TestUnfinished gives zsh and fish, which nobody else checks commands for, what is not whole.
+// TestUnfinished runs incomplete commands in zsh and fish, which check them themselves.
 func TestUnfinished(t *testing.T) {
 	for name, commands := range map[string][]string{
 		"zsh":  {"echo 'x", "cat <<EOF\nx", "if true; then", "echo $(", "echo x |", "echo x &&"},
@@ -202,7 +202,7 @@ func TestShellsEnd(t *testing.T) {
 	}
 }
 
-// TestShellsNest starts one shell in another, and in its place.
+// TestShellsNest starts one shell in another, or replaces one by another.
 func TestShellsNest(t *testing.T) {
 	all := allShells(t)
 	for name, path := range all {
@@ -225,7 +225,7 @@ func TestShellsNest(t *testing.T) {
 					t.Errorf("exit of %s: %s, %d, %q", inner, res.Ended, code(res), res.Output)
 				}
 			}
-			// What takes its place prints no marks: it is one more program that waits.
+			// The new shell prints no marks, so it is a program that waits.
 			if res := run(t, c, "exec bash --norc"); res.Ended != wire.Waiting &&
 				res.Ended != wire.Attention {
 				t.Errorf("exec bash: %s, %q", res.Ended, res.Output)
@@ -239,14 +239,14 @@ func TestShellsNest(t *testing.T) {
 	}
 }
 
-// TestSharedDescriptor has a program read from the descriptor that it inherits, on and on: no
-// command that is run loses a byte to it.
+// TestSharedDescriptor has a program read continuously from the descriptor that it inherits.
+// Commands must not lose a byte to it.
 func TestSharedDescriptor(t *testing.T) {
 	for _, name := range []string{"bash", "dash", "zsh"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := fresh(t, newSet(t, "/bin/"+name))
-			// By -u and not by <&: dash takes no number of two digits there.
+			// With -u and not with <&, because dash accepts no two-digit number there.
 			run(
 				t,
 				c,

@@ -19,7 +19,7 @@ func TestResultShowsTheScreen(t *testing.T) {
 		name, command string
 		show          wire.ShowScreen
 		ended         wire.Ended
-		want          string // in the screen; empty is no screen
+		want          string // part of the screen; empty for no screen
 	}{
 		{"a program on the alternate screen that waits", drawn + "read -rsn1" + undrawn, "",
 			wire.Waiting, "drawn"},
@@ -71,8 +71,8 @@ func TestResultShowsTheScreen(t *testing.T) {
 	}
 }
 
-// A screen has its rows as text, without the blank ones at its end, the cursor and the title, and
-// is the one that the request for the screen answers.
+// TestShownScreen checks that a screen has its rows as text without trailing blank ones, the cursor
+// and the title. It equals the answer to a screen request.
 func TestShownScreen(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: drawn + "read -rsn1"})
@@ -88,12 +88,12 @@ func TestShownScreen(t *testing.T) {
 	if err != nil || *asked.Screen != *s {
 		t.Errorf("asked for it is %+v, %v", asked.Screen, err)
 	}
-	// A run that the program keeps from the prompt says what is there instead.
+	// If the program keeps a run from the prompt, the Result has its screen instead.
 	refused := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "true"})
 	if refused.Ended != wire.Refused || refused.Screen == nil || refused.Screen.Text != s.Text {
 		t.Errorf("refused: %s, shows %+v", refused.Ended, refused.Screen)
 	}
-	// Typing, keys and waits show what came of them.
+	// The results of type, keys and wait have the screen after them.
 	if res := do(t, c, wire.Request{Verb: wire.VerbWait}); res.Screen == nil {
 		t.Error("a wait shows nothing")
 	}
@@ -137,7 +137,7 @@ func TestPrivateScreenIsNotShown(t *testing.T) {
 	}
 }
 
-// A screen that leaves no room for anything else in a frame is left out.
+// TestScreenTooLarge checks that a screen that would fill a frame is omitted.
 func TestScreenTooLarge(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice"),

@@ -7,7 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A command that times out before the shell has started does not run, and the error says why.
+// TestRunWhileShellStarts checks that a command that times out before the shell has started does
+// not run, and that the error says why.
 func TestRunWhileShellStarts(t *testing.T) {
 	c := agentClient(t, newRCSet(t, "while [ ! -e go ]; do read -t 0.05 <> <(:); done\nPS1='$ '"))
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo ran >ran", TimeoutMS: 200})

@@ -15,7 +15,7 @@ func (s *session) stateLocked() wire.State {
 	return st
 }
 
-// momentLocked is the present one of the terminal c; nil if there is none.
+// momentLocked returns the current moment for an observation of the terminal c, which may be nil.
 func (s *session) momentLocked(c *console) track.Moment {
 	_, end := s.log.bounds()
 	m := track.Moment{Time: time.Now(), End: end}

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestLatePromptEnd takes a prompt for complete whose last mark is late, as on a busy machine, and
-// hands a command over: the mark that comes then is not the end of that command.
+// TestLatePromptEnd has a prompt count as complete before its last mark arrives, as on a busy
+// machine, and runs a command. The late mark is not the end of that command.
 func TestLatePromptEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSession(NewSet(Options{}), "main", wire.Start{})

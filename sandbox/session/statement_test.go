@@ -9,8 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestStatements has a program that listens say of itself that it works, or that it asks, against
-// what its output looks like.
+// TestStatements has a listening program state that it works or asks, contrary to what its output
+// looks like.
 func TestStatements(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	say := func(status string) string { return `printf '\033]7501;state=` + status + `\007'; ` }
@@ -50,8 +50,8 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-// TestTypingIsNoRest types to a program that was at rest, and that answers late while it listens
-// on: it has not come to rest again before that.
+// TestTypingIsNoRest types to a program at rest that answers late and still listens. Until it
+// answers, it does not count as at rest again.
 func TestTypingIsNoRest(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {

@@ -17,7 +17,7 @@ func TestTakenOrNot(t *testing.T) {
 		name, shell string
 		before      []string
 		refused     bool
-		says        string // in the refusal
+		says        string // part of the error
 	}{
 		{"its descriptor is closed", "/bin/bash", []string{"exec 61<&-"}, true, "descriptor 61"},
 		{"all of them are", "/bin/bash", []string{`for fd in /proc/$$/fd/*; do fd=${fd##*/}; case $fd in 0|1|2|255) ;; *) eval "exec $fd>&-";; esac; done`}, true, "descriptor 61"},
@@ -78,8 +78,8 @@ func TestTakenOrNot(t *testing.T) {
 	}
 }
 
-// TestTakenBehindOthers runs a command while lines that were typed before it wait to be read. It is
-// done when it ran.
+// TestTakenBehindOthers runs a command while typed lines are queued before it. The call is done
+// when the command has run.
 func TestTakenBehindOthers(t *testing.T) {
 	for _, shell := range []string{"/bin/bash", "/bin/dash", "/bin/zsh"} {
 		for _, without := range [][]wire.Basis{nil, {wire.BasisProcess}} {
@@ -135,8 +135,8 @@ func TestTakenBehindOthers(t *testing.T) {
 	}
 }
 
-// TestTakenAfterInterrupt has a question of readline's eat the beginning of what makes the shell
-// take a command. What is left of it must not run the command before it.
+// TestTakenAfterInterrupt has a question of readline's consume the start of the input that makes
+// the shell accept a command. The rest of that input must not run the previous command again.
 func TestTakenAfterInterrupt(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for range 5 {
@@ -154,8 +154,8 @@ func TestTakenAfterInterrupt(t *testing.T) {
 	}
 }
 
-// TestHardenedShell has the settings with which machines are hardened, and a few that nobody needs:
-// commands run, and their exit codes are theirs.
+// TestHardenedShell uses settings of hardened machines, and some rare ones. Commands run and return
+// their own exit codes.
 func TestHardenedShell(t *testing.T) {
 	for _, test := range []struct{ rc, before string }{
 		{"PS1='> '; readonly PROMPT_COMMAND='history -a'", ""},

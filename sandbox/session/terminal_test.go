@@ -43,7 +43,7 @@ func startPTY(ctx context.Context, start session.Start) (session.Terminal, error
 		Rows: uint16(start.Rows)}); err != nil {
 		return nil, err
 	}
-	// pty.Open leaves the master blocking: a read could not be ended.
+	// pty.Open returns a blocking master, whose reads could not be ended.
 	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	master.Close()
 	if err != nil {
@@ -223,7 +223,7 @@ func (t *ptyTerminal) Close() error {
 			if len(pids) == 0 {
 				break
 			}
-			<-time.After(time.Millisecond) // processes that are no children of ours end unannounced
+			<-time.After(time.Millisecond) // processes that are not our children end without notice
 		}
 		<-t.done
 	})
@@ -262,7 +262,7 @@ func tryDial(t *testing.T, set *session.Set, a wire.Attach, h wire.Handler) (*wi
 	return c, err
 }
 
-// socketpair is a connection with buffers of its own, as a real one.
+// socketpair returns a connection with its own buffers, like a real one.
 func socketpair(t testing.TB) (a, b *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(

@@ -46,10 +46,9 @@ func unread(master *os.File) (is bool) {
 	return is
 }
 
-// masterReader returns a Read of a master that sets taking before the kernel gives bytes away and
-// leaves it set when it has: on a busy machine a goroutine may wait long between the two for a
-// processor, and what it holds is neither unread nor in the log. It is for descriptors that do not
-// block; of others it reports false.
+// masterReader returns a Read function for a master. The function sets taking before the system
+// call, and leaves it set if the call returned bytes. The goroutine may then wait for a processor,
+// and its bytes are neither unread nor in the log. ok is false if the descriptor blocks.
 func masterReader(master *os.File, taking *atomic.Bool) (read func([]byte) (int, error), ok bool) {
 	conn, err := master.SyscallConn()
 	if err != nil {

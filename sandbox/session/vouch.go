@@ -27,10 +27,10 @@ func (c *console) offspring() (o offspring) {
 	return o
 }
 
-// vouched reports whether more than marks shows that the shell is at its prompt after a command:
-// only the shell has run since before, or the shell reads at the prompt and so has printed
-// everything before it. A program that knows the shell's secret can print the end of a command;
-// later marks of the shell contradict it, see marks.Parser.Forged.
+// vouched reports whether the shell is at its prompt after a command, by more evidence than marks.
+// Either only the shell has run since before, or it reads at the prompt, after its last output. A
+// program that knows the shell's secret can print the end of a command. The shell's later marks
+// then contradict it, see marks.Parser.Forged.
 func (f *call) vouched(ctx context.Context, c *console, before offspring) bool {
 	s := f.s
 	if c.local == nil || s.without(wire.BasisProcess) {

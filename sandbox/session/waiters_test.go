@@ -51,10 +51,10 @@ func TestMonitor(t *testing.T) {
 	w.until(t, "the prompt", reported(wire.PhasePrompt, ""))
 	input("sleep 1000\n")
 	w.until(t, "work", reported(wire.PhaseRunning, ""))
-	<-time.After(3 * time.Second) // the first looks come soon one after the other
+	<-time.After(3 * time.Second) // the first probes follow quickly
 	before := asked.Load()
 	<-time.After(5 * time.Second)
-	if n := asked.Load() - before; n == 0 || n > 12 { // a look every 64 ms is 78
+	if n := asked.Load() - before; n == 0 || n > 12 { // a probe every 64 ms would be 78
 		t.Errorf("looked %d times in 5 s at a program that runs", n)
 	}
 	cancel(enough)

@@ -12,7 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// idleShell is a Local terminal whose shell has the number 1, is in front and prints nothing.
+// idleShell is a Local terminal whose shell has process ID 1, is in the foreground and prints
+// nothing.
 type idleShell struct {
 	Local
 	master *os.File
@@ -21,7 +22,7 @@ type idleShell struct {
 func (i idleShell) TTY() TTY            { return TTY{Master: i.master, SessionPID: 1} }
 func (i idleShell) Front() (int, error) { return 1, nil }
 
-// readingShell is a Prober that always finds the shell reading, and counts how often it is asked.
+// readingShell is a Prober that always finds the shell reading, and counts its calls.
 type readingShell struct{ asked *atomic.Int64 }
 
 func (r readingShell) Probe(context.Context, TTY) (Facts, error) {
@@ -29,8 +30,8 @@ func (r readingShell) Probe(context.Context, TTY) (Facts, error) {
 	return Facts{Pid: 1, Foreground: 1, ShellIsForeground: true, Blocked: true}, nil
 }
 
-// TestEachCallerConfirms has one caller after another wait at an idle prompt: the looks for an
-// earlier one confirm nothing for the next, which has to see the shell read as often as the first.
+// TestEachCallerConfirms has several callers wait at an idle prompt, one after the other. Probes
+// for an earlier caller do not count for the next, which needs as many as the first.
 func TestEachCallerConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		master, silent, err := os.Pipe()
@@ -62,7 +63,7 @@ func TestEachCallerConfirms(t *testing.T) {
 			}
 			n := asked.Load() - before
 			release()
-			<-time.After(time.Minute) // of the bubble: the observer ends
+			<-time.After(time.Minute) // synthetic time: the observer ends
 			return n
 		}
 		first := looks()

@@ -8,9 +8,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestWatcherVerbs asks for everything as a party that may only watch, while a program runs and
-// when the shell has ended: what would drive the session is answered by denied, and nothing of it
-// reaches the terminal. What looks is answered.
+// TestWatcherVerbs sends every request as a party that may only watch, while a program runs and
+// after the shell has ended. Requests that drive the session return denied and do not reach the
+// terminal. Requests that read it are answered.
 func TestWatcherVerbs(t *testing.T) {
 	requests := []struct {
 		request wire.Request
@@ -28,8 +28,8 @@ func TestWatcherVerbs(t *testing.T) {
 		{wire.Request{Verb: wire.VerbPrivate, On: true}, true},
 		{wire.Request{Verb: wire.VerbClose}, true},
 		{wire.Request{Verb: wire.VerbClose, Session: "main"}, true},
-		{wire.Request{Verb: wire.VerbPrivate}, false}, // which is not on
-		{wire.Request{Verb: wire.VerbGive}, false},    // what it does not have
+		{wire.Request{Verb: wire.VerbPrivate}, false}, // it is not on
+		{wire.Request{Verb: wire.VerbGive}, false},    // it does not hold the keyboard
 		{wire.Request{Verb: wire.VerbResize, Cols: 40, Rows: 10}, false},
 		{wire.Request{Verb: wire.VerbWait, TimeoutMS: 1}, false},
 		{wire.Request{Verb: wire.VerbList}, false},

@@ -74,7 +74,7 @@ func (w *writer) unlock() { <-w.sem }
 // put writes bytes of p, who must hold the keyboard, and returns how many the terminal accepted.
 // They are only for the shell on want, or for any shell if want is nil. begin, if not nil, is
 // called with mu held directly before the first byte. Results of the prober do not count from then
-// until put returns. The caller holds writing.
+// until put returns. The caller holds the semaphore.
 func (w *writer) put(
 	ctx context.Context,
 	p *party,
@@ -161,8 +161,8 @@ func (w *writer) put(
 	return n, w.shortLocked(err)
 }
 
-// hides reports whether the terminal is in canonical mode without echo, as for a password. It is
-// unknown for a terminal on another machine.
+// hides reports whether the terminal is in canonical mode without echo, as for a password. It
+// returns false for a terminal on another machine.
 func hides(c *console) bool {
 	if c.local == nil {
 		return false
