@@ -8,8 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// FuzzKeyboard applies operations of parties in any order, two bytes each, and holds after each of
-// them what a keyboard promises.
+// FuzzKeyboard applies operations of parties in any order, two bytes each, and checks the
+// invariants of a keyboard after each one.
 func FuzzKeyboard(f *testing.F) {
 	f.Add([]byte{0x20, 0, 0x23, 1, 0x33, 2, 0x50, 3})
 	f.Add([]byte{0x23, 0, 0x75, 1, 0x85, 2, 0x43, 3, 0xa3, 4})
@@ -32,7 +32,7 @@ func FuzzKeyboard(f *testing.F) {
 	})
 }
 
-// apply does the operation with that number for p.
+// apply performs operation number op for p.
 func apply(k *Keyboard, op byte, p *Party, now time.Time) (c Change) {
 	switch op {
 	case 0:
@@ -42,7 +42,7 @@ func apply(k *Keyboard, op byte, p *Party, now time.Time) (c Change) {
 	case 2:
 		c, _ = k.Take(p, now)
 	case 3:
-		if !k.Free() && !k.Holds(p) && p.Rights == wire.RightDrive { // only who was refused asks
+		if !k.Free() && !k.Holds(p) && p.Rights == wire.RightDrive { // only a rejected party asks
 			c, _ = k.Ask(p)
 		}
 	case 4:
@@ -75,7 +75,7 @@ func apply(k *Keyboard, op byte, p *Party, now time.Time) (c Change) {
 	return c
 }
 
-// check holds what is true after every operation, which p asked for and which changed before by c.
+// check checks what must hold after every operation of p. c is its reported change of before.
 func check(t *testing.T, k, before *Keyboard, c Change, p *Party, all map[string]*Party) {
 	t.Helper()
 	holder := ""

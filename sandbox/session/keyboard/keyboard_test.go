@@ -11,7 +11,7 @@ var start = time.Unix(1_000_000, 0)
 
 func at(d time.Duration) time.Time { return start.Add(d) }
 
-// people returns parties of every kind, new at each call.
+// people returns new parties of every kind.
 func people() map[string]*Party {
 	all := make(map[string]*Party)
 	add := func(id string, p wire.Party) {
@@ -37,7 +37,7 @@ func code(e *wire.Error) wire.Code {
 	return e.Code
 }
 
-// TestAcquire is the table of who gets a keyboard for what.
+// TestAcquire checks who may take the keyboard by which method.
 func TestAcquire(t *testing.T) {
 	type method func(*Keyboard, *Party, time.Time) (Change, *wire.Error)
 	var (
@@ -105,7 +105,7 @@ func TestAcquire(t *testing.T) {
 	}
 }
 
-// TestRelease says what frees a keyboard, by how it was taken.
+// TestRelease checks what frees a keyboard, by how it was taken.
 func TestRelease(t *testing.T) {
 	alone := func(f func(*Keyboard, *Party) Change) func(*Keyboard, *Party) bool {
 		return func(k *Keyboard, p *Party) bool { return f(k, p).Freed }
@@ -151,7 +151,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestStrongerReason: who takes a keyboard that a call of theirs holds keeps it at the prompt.
+// TestStrongerReason checks that a party that calls and then takes the keyboard keeps it at the
+// prompt.
 func TestStrongerReason(t *testing.T) {
 	var k Keyboard
 	bob := people()["bob"]
@@ -168,7 +169,8 @@ func TestStrongerReason(t *testing.T) {
 	}
 }
 
-// TestTailOfARefusedLine refuses what follows refused keys, until there is a pause or a take.
+// TestTailOfARefusedLine checks that keys after rejected keys are rejected, until a pause or a
+// take.
 func TestTailOfARefusedLine(t *testing.T) {
 	var k Keyboard
 	all := people()
@@ -195,7 +197,8 @@ func TestTailOfARefusedLine(t *testing.T) {
 	}
 }
 
-// TestAsk hands the keyboard to who asks for it, unless the holder refuses or the asker is cut off.
+// TestAsk gives the keyboard to the party that asks for it, unless the holder refuses or that party
+// is disconnected.
 func TestAsk(t *testing.T) {
 	setup := func(t *testing.T) (*Keyboard, map[string]*Party) {
 		k, all := new(Keyboard), people()
@@ -255,7 +258,7 @@ func TestAsk(t *testing.T) {
 	})
 }
 
-// TestPrivate follows private mode from its begin to where its traces are gone.
+// TestPrivate follows private mode from its start until its text is erased.
 func TestPrivate(t *testing.T) {
 	var k Keyboard
 	all := people()
@@ -298,7 +301,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestSizes gives the terminal the size of its driver, and its own back.
+// TestSizes checks that the terminal has the size of its driver, and then its former size again.
 func TestSizes(t *testing.T) {
 	normal, first := Size{132, 43}, Size{200, 50}
 	var k Keyboard

@@ -6,10 +6,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Private mode: the screen is for the person who drives alone. It ends with that person's hold on
-// the keyboard. Until the caller has erased its traces it goes on, for nobody.
+// In private mode, only the person who drives sees the screen. Private mode starts to end when that
+// person no longer holds the keyboard. Then no party sees the screen until the caller has erased
+// it.
 
-// NoPrivacy is the error for a party that cannot make the session private; nil for a person.
+// NoPrivacy returns the error for a party that may not use private mode, or nil for a person.
 func NoPrivacy(p *Party) *wire.Error {
 	if p.Kind == wire.Person {
 		return nil
@@ -17,8 +18,8 @@ func NoPrivacy(p *Party) *wire.Error {
 	return &wire.Error{Code: wire.CodeDenied, Message: "only a person makes a session private"}
 }
 
-// TakePrivate takes the keyboard for p, who is about to make the session private, until p gives it
-// back. Unlike Take it takes it from nobody.
+// TakePrivate takes the keyboard for p, who is about to begin private mode, until p gives it back.
+// Unlike Take, it does not take it from another party.
 func (k *Keyboard) TakePrivate(p *Party, now time.Time) (Change, *wire.Error) {
 	if refused := NoPrivacy(p); refused != nil {
 		return Change{}, refused
@@ -29,9 +30,9 @@ func (k *Keyboard) TakePrivate(p *Party, now time.Time) (Change, *wire.Error) {
 	return k.acquire(p, taken, now)
 }
 
-// MakePrivate begins private mode for p, who called TakePrivate before. It reports whether p had
-// none; it is an error if p no longer holds the keyboard, or if the private mode of another is
-// ending.
+// MakePrivate begins private mode for p, after TakePrivate. began is false if p was in private mode
+// already. It is an error if p no longer holds the keyboard, or if the private mode of another
+// party is ending.
 func (k *Keyboard) MakePrivate(p *Party) (began bool, refused *wire.Error) {
 	switch {
 	case k.private == p:
@@ -43,7 +44,7 @@ func (k *Keyboard) MakePrivate(p *Party) (began bool, refused *wire.Error) {
 	return true, nil
 }
 
-// EndPrivate begins to end private mode, if it is p's. A nil p is everybody's.
+// EndPrivate starts to end the private mode of p, or of any party if p is nil.
 func (k *Keyboard) EndPrivate(p *Party) Change {
 	if p != nil && k.private != p {
 		return Change{}
@@ -51,7 +52,7 @@ func (k *Keyboard) EndPrivate(p *Party) Change {
 	return Change{PrivateOver: k.endPrivate()}
 }
 
-// endPrivate reports whether private mode begins to end.
+// endPrivate starts to end private mode, and reports whether it does.
 func (k *Keyboard) endPrivate() bool {
 	if k.private == nil || k.ending {
 		return false
@@ -60,20 +61,21 @@ func (k *Keyboard) endPrivate() bool {
 	return true
 }
 
-// Reveal ends private mode: its traces are gone. It reports whether it was on.
+// Reveal ends private mode, after the caller has erased its text. It reports whether private mode
+// was on.
 func (k *Keyboard) Reveal() bool {
 	was := k.private != nil
 	k.private, k.ending = nil, false
 	return was
 }
 
-// Private returns who keeps the screen private; nil when nobody does.
+// Private returns the person in private mode, or nil.
 func (k *Keyboard) Private() *Party { return k.private }
 
-// PrivateEnding reports whether private mode is ending: nobody sees the screen.
+// PrivateEnding reports whether private mode is ending, so that no party sees the screen.
 func (k *Keyboard) PrivateEnding() bool { return k.ending }
 
-// Sees reports whether p may see what the terminal shows.
+// Sees reports whether p may see the terminal.
 func (k *Keyboard) Sees(p *Party) bool {
 	return k.private == nil || !k.ending && k.private == p
 }

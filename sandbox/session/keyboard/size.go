@@ -2,12 +2,12 @@ package keyboard
 
 import "github.com/sandboxd/sandboxd/sandbox/wire"
 
-// Size is that of a terminal, in cells. The zero value is not known.
+// Size is the size of a terminal in cells. The zero value is unknown.
 type Size struct{ Cols, Rows int }
 
-// SizeFor returns the size that the terminal gets from p, who has just become its driver: the one
-// that p gave. An agent that gave none gets the size from before people drove, else that of the
-// session's start. It is zero if the size stays as it is now.
+// SizeFor returns the terminal's size for p, who has just become its driver. It is the size that p
+// gave. For an agent without one, it is the size from before people drove, else that of the
+// session's start. It is zero if the size stays as it is.
 func (k *Keyboard) SizeFor(p *Party, now, start Size) Size {
 	size := p.Size
 	if p.Kind == wire.Person {
@@ -37,8 +37,8 @@ func (k *Keyboard) RestoreSize() Size {
 	return size
 }
 
-// Sizes reports whether the window of p gives the terminal its size: p holds the keyboard, or
-// nobody does and p is the only party that could, which alone says.
+// Sizes reports whether the window of p determines the size of the terminal. Either p holds the
+// keyboard, or it is free and p is the only party that may drive, as alone says.
 func (k *Keyboard) Sizes(p *Party, alone bool) bool {
 	return p.Rights != wire.RightWatch && (k.Holds(p) || k.why == free && alone)
 }
