@@ -2,7 +2,7 @@ package screen
 
 import "unicode/utf8"
 
-// Color is a colour of a cell: the terminal's default (the zero value), one of 256, or 24-bit.
+// Color is the color of a cell: the terminal's default (the zero value), one of 256, or 24-bit.
 type Color uint32
 
 const (
@@ -10,22 +10,22 @@ const (
 	colorRGB     Color = 2 << 24
 )
 
-// Indexed is colour i of the 256-colour palette; 0 to 7 are the basic ones, 8 to 15 their bright
+// Indexed returns color i of the palette of 256: 0 to 7 are the basic colors, 8 to 15 their bright
 // forms.
 func Indexed(i uint8) Color { return colorIndexed | Color(i) }
 
-// RGB is a 24-bit colour.
+// RGB returns a 24-bit color.
 func RGB(r, g, b uint8) Color {
 	return colorRGB | Color(r)<<16 | Color(g)<<8 | Color(b)
 }
 
-// Default reports whether c is the terminal's own colour.
+// Default reports whether c is the terminal's default color.
 func (c Color) Default() bool { return c == 0 }
 
-// Index returns the palette entry; ok is false for a default or 24-bit colour.
+// Index returns the palette index of c. ok is false for a default or 24-bit color.
 func (c Color) Index() (i uint8, ok bool) { return uint8(c), c&^0xff == colorIndexed }
 
-// RGB returns the three components; ok is false for anything but a 24-bit colour.
+// RGB returns the components of c. ok is false unless c is a 24-bit color.
 func (c Color) RGB() (r, g, b uint8, ok bool) {
 	return uint8(c >> 16), uint8(c >> 8), uint8(c), c&^0xffffff == colorRGB
 }
@@ -45,7 +45,7 @@ const (
 	Overline
 )
 
-// Underline is how a cell is underlined, with the numbers of SGR 4:n.
+// Underline is the form of an underline, with the numbers of SGR 4:n.
 type Underline uint8
 
 // The forms of underlining.
@@ -58,7 +58,7 @@ const (
 	DashedUnderline
 )
 
-// Style is how a cell looks. It is comparable; the zero value is the terminal's default.
+// Style is the appearance of a cell. It is comparable. The zero value is the terminal's default.
 type Style struct {
 	Fg, Bg         Color
 	UnderlineColor Color
@@ -68,9 +68,9 @@ type Style struct {
 
 // Cell is one column of one row.
 //
-// Text is one grapheme cluster of valid UTF-8 without control characters, a space when the cell is
-// empty, and "" in the second column of a wide cluster. Width is 1, 2 for the first column of a
-// wide cluster, 0 for its second.
+// Text is one grapheme cluster of valid UTF-8 without control characters. It is a space if the cell
+// is empty, and "" in the second column of a wide cluster. Width is 1 for a normal cluster, and 2
+// and 0 for the two columns of a wide cluster.
 type Cell struct {
 	Text  string
 	Style Style
@@ -80,8 +80,8 @@ type Cell struct {
 // Blank reports whether the cell shows nothing and has the default style.
 func (c Cell) Blank() bool { return c.Text == " " && c.Style == Style{} }
 
-// cell is the stored form of a Cell: eight bytes, so that a screen of 200 by 50 costs at most 80
-// KB.
+// cell is the stored form of a Cell. It has eight bytes, so that a screen of 200 by 50 takes at
+// most 80 KB.
 type cell struct {
 	ch   uint32 // a rune, or clusterBit and an index into interner.clusters
 	meta uint32 // style index << 2 | width
@@ -94,27 +94,26 @@ var blank = cell{ch: ' ', meta: 1}
 func (c cell) width() int    { return int(c.meta & 3) }
 func (c cell) style() uint32 { return c.meta >> 2 }
 
-// continuation is the second column of a wide cluster of that style.
+// continuation returns the second column of a wide cluster, with the style of meta.
 func continuation(meta uint32) cell { return cell{meta: meta &^ 3} }
 
-// interner gives styles and clusters of more than one rune a number. What no cell uses any longer
-// is dropped by collect, so that its size follows what is on the screen and not what a program has
-// ever printed.
+// interner numbers styles, and clusters of more than one rune. collect drops those that no cell
+// uses. So its size depends on the screen, and not on all output so far.
 type interner struct {
 	styles    []Style // 0 is the default style
 	styleIDs  map[Style]uint32
 	clusters  []string
 	clusterID map[string]uint32
-	limit     int // collect when there are more entries than this
+	limit     int // collect if there are more entries
 
-	recent [16]struct { // the styles asked for lately: a program uses few at a time
+	recent [16]struct { // the last styles used: a program uses few at a time
 		style Style
 		id    uint32
 	}
 	buf []byte
 }
 
-// minInterned is how many entries are kept before looking for unused ones is worth it.
+// minInterned is the number of entries below which collect is not worth its cost.
 const minInterned = 1024
 
 func newInterner() interner {
@@ -160,7 +159,7 @@ func (in *interner) cluster(b []byte) uint32 {
 	return id | clusterBit
 }
 
-// appendText appends what the cell shows, nothing for a continuation.
+// appendText appends the text of a cell, which is empty for a continuation.
 func (in *interner) appendText(dst []byte, c cell) []byte {
 	switch {
 	case c.ch&clusterBit != 0:
@@ -171,7 +170,7 @@ func (in *interner) appendText(dst []byte, c cell) []byte {
 	return utf8.AppendRune(dst, rune(c.ch))
 }
 
-// text returns what the cell shows, "" for a continuation.
+// text returns the text of a cell, "" for a continuation.
 func (in *interner) text(c cell) string {
 	switch {
 	case c.ch&clusterBit != 0:
@@ -189,12 +188,12 @@ func (in *interner) cell(c cell) Cell {
 	return Cell{Text: in.text(c), Style: in.styles[c.style()], Width: uint8(c.width())}
 }
 
-// ascii holds every ASCII character at its own index, so that a cell's text is a slice of it and no
+// ascii holds every ASCII character at its own index, so that a cell's text is a slice without an
 // allocation.
 const ascii = "\x00\x01\x02\x03\x04\x05\x06\a\b\t\n\v\f\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f" +
 	" !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~\x7f"
 
-// move re-enters a cell of the old interner into this one.
+// move enters a cell of the old interner into this one.
 func (in *interner) move(old *interner, c cell) cell {
 	if c.ch&clusterBit != 0 {
 		c.ch = in.cluster([]byte(old.clusters[c.ch&^clusterBit]))
@@ -229,6 +228,6 @@ func (s *Screen) collect() {
 		move(r)
 	}
 	s.setPen(s.pen)
-	// The cells count too: looking through many kept lines must be rare, whatever a program prints.
+	// Cells count too: collecting with many kept lines must be rare for any output.
 	s.intern.limit = max(minInterned, 2*(len(s.intern.styles)+len(s.intern.clusters)), cells/32)
 }

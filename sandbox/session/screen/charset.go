@@ -2,8 +2,8 @@ package screen
 
 import "strings"
 
-// charset is one of the 7-bit character sets that G0 to G3 may hold, by the final byte of the
-// sequence that selects it.
+// charset is a 7-bit character set for G0 to G3. Its value is the final byte of the sequence that
+// selects it.
 type charset byte
 
 const (
@@ -11,19 +11,19 @@ const (
 	charsetLines charset = '0' // DEC special graphics
 )
 
-// lineDrawing is what the characters from '`' to '~' are in the DEC special graphics set.
+// lineDrawing has the DEC special graphics for '`' to '~'.
 var lineDrawing = [...]rune{
 	'◆', '▒', '␉', '␌', '␍', '␊', '°', '±', '␤', '␋', '┘', '┐', '┌', '└', '┼', '⎺', '⎻', '─', '⎼',
 	'⎽', '├', '┤', '┴', '┬',
 	'│', '≤', '≥', 'π', '≠', '£', '·',
 }
 
-// nationalASCII is the characters that national sets replace, in the order in which national has
-// the replacements.
+// nationalASCII lists the characters that national sets replace, in the order of national's
+// results.
 const nationalASCII = "#@[\\]^_`{|}~"
 
-// national is what a national replacement set of the DEC terminals has in the place of
-// nationalASCII, "" for sets that replace nothing.
+// national returns the replacements for nationalASCII in a national set of the DEC terminals. It
+// returns "" for a set without replacements.
 func (c charset) national() string {
 	switch c {
 	case 'A': // British
@@ -52,7 +52,7 @@ func (c charset) national() string {
 	return ""
 }
 
-// translate maps an ASCII character.
+// translate maps an ASCII character to the character set.
 func (c charset) translate(r rune) rune {
 	if c == charsetASCII {
 		return r
@@ -73,7 +73,7 @@ func (c charset) translate(r rune) rune {
 	return r
 }
 
-// designate puts a set into G0 to G3: the intermediate byte of the sequence tells which.
+// designate selects a set for one of G0 to G3, which the intermediate byte determines.
 func (s *Screen) designate(inter, final byte) {
 	set := charset(final)
 	if set != charsetLines && set.national() == "" {

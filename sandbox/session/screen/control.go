@@ -1,6 +1,6 @@
 package screen
 
-// control carries out a C0 control character.
+// control executes a C0 control character.
 func (s *Screen) control(b byte) {
 	s.interrupted()
 	switch b {
@@ -25,7 +25,7 @@ func (s *Screen) control(b byte) {
 	}
 }
 
-// escapeDispatch carries out ESC, an intermediate byte or 0, and a final byte.
+// escapeDispatch executes an escape sequence. inter is its intermediate byte or 0.
 func (s *Screen) escapeDispatch(inter, final byte) {
 	s.interrupted()
 	switch inter {
@@ -34,7 +34,7 @@ func (s *Screen) escapeDispatch(inter, final byte) {
 	case '(', ')', '*', '+', '-', '.':
 		s.designate(inter, final)
 	case '%':
-		if final == '@' || final == 'G' { // other than 7-bit sets; for us UTF-8 it is and stays
+		if final == '@' || final == 'G' { // selects UTF-8 or Latin-1; we always use UTF-8
 			s.charsets[0], s.gl = charsetASCII, 0
 		}
 	case '#':
@@ -85,13 +85,13 @@ func (s *Screen) escapeFinal(final byte) {
 	}
 }
 
-// lineFeed is index at the end of a line: what comes below is another one.
+// lineFeed is index after the end of a line: the next row is not its continuation.
 func (s *Screen) lineFeed() {
 	s.g.rows[s.y].wrapped = false
 	s.index()
 }
 
-// index moves the cursor down, scrolling the region when it stands on its last row.
+// index moves the cursor down. In the last row of the region, it scrolls the region instead.
 func (s *Screen) index() {
 	switch {
 	case s.y == s.g.bottom:
@@ -110,7 +110,7 @@ func (s *Screen) reverseIndex() {
 	}
 }
 
-// span is the rows that the cursor can be moved to by their numbers.
+// span returns the first and last row to which cursor positioning can move.
 func (s *Screen) span() (first, last int) {
 	if s.modes.Origin {
 		return s.g.top, s.g.bottom
@@ -118,14 +118,15 @@ func (s *Screen) span() (first, last int) {
 	return 0, s.rows - 1
 }
 
-// moveTo moves the cursor to row y and column x, from the region's corner in origin mode.
+// moveTo moves the cursor to row y and column x, relative to the region in origin mode.
 func (s *Screen) moveTo(y, x int) {
 	first, last := s.span()
 	s.y = min(max(first+y, first), last)
 	s.x = min(max(x, 0), s.cols-1)
 }
 
-// moveUp and moveDown stop at the region's edge when they begin inside of it.
+// moveUp moves the cursor up. Like moveDown, it stops at the region's edge if it starts within the
+// region.
 func (s *Screen) moveUp(n int) {
 	first := 0
 	if s.y >= s.g.top {
@@ -144,7 +145,7 @@ func (s *Screen) moveDown(n int) {
 	s.x = min(s.x, s.cols-1)
 }
 
-// moveRow moves the cursor to row y of the screen, or as far as origin mode lets it.
+// moveRow moves the cursor to row y of the screen, within the region in origin mode.
 func (s *Screen) moveRow(y int) {
 	first, last := s.span()
 	s.y = min(max(y, first), last)
@@ -163,7 +164,8 @@ func (g *grid) setTab(x int, on bool) {
 	}
 }
 
-// tab moves over n tab stops, to the left when n is negative. A pending wrap stays.
+// tab moves the cursor by n tab stops, to the left if n is negative. If a wrap is pending, it does
+// nothing.
 func (s *Screen) tab(n int) {
 	if s.x >= s.cols {
 		return

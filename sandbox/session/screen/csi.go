@@ -1,7 +1,7 @@
 package screen
 
-// csiDispatch carries out a control sequence with the private marker, parameters and intermediate
-// byte that the parser holds. Sequences that we do not know do nothing.
+// csiDispatch executes the control sequence in the parser: private marker, parameters and
+// intermediate byte. It ignores unknown sequences.
 func (s *Screen) csiDispatch(final byte) {
 	ps := &s.parser
 	if final != 'm' {
@@ -30,8 +30,8 @@ func (s *Screen) csiDispatch(final byte) {
 	}
 }
 
-// shiftColumns is SL, SR, DECIC and DECDC: it inserts or deletes columns in all rows of the region,
-// at its left edge or at the cursor.
+// shiftColumns executes SL, SR, DECIC and DECDC. It inserts or deletes columns in all rows of the
+// region, at the left edge or at the cursor.
 func (s *Screen) shiftColumns(atCursor bool, final byte) {
 	if s.y < s.g.top || s.y > s.g.bottom {
 		return
@@ -97,7 +97,7 @@ func (s *Screen) csiPlain(final byte) {
 	case 'S':
 		s.scrollUp(s.g.top, s.g.bottom, n, true)
 	case 'T':
-		if s.parser.nparams <= 1 { // with five it is mouse highlighting
+		if s.parser.nparams <= 1 { // with five parameters, it is mouse highlighting
 			s.scrollDown(s.g.top, s.g.bottom, n, blank)
 		}
 	case 'X':
@@ -142,7 +142,7 @@ func (s *Screen) csiPrivate(final byte) {
 			s.setMode(true, s.parser.params[i], final == 'h')
 		}
 	case 'J', 'K':
-		// DECSED and DECSEL spare protected cells; we have none.
+		// DECSED and DECSEL do not erase protected cells; we have none.
 		s.csiPlain(final)
 	default:
 		s.query(final)
@@ -158,8 +158,8 @@ func (s *Screen) setRegion(top, bottom int) {
 	s.moveTo(0, 0)
 }
 
-// eraseDisplay is ED. A pending wrap stays, and spares the last column, as in tmux and xterm.js:
-// grep --color relies on it.
+// eraseDisplay executes ED. If a wrap is pending, it stays, and the last column is not erased, as
+// in tmux and xterm.js. grep --color relies on it.
 func (s *Screen) eraseDisplay(how int) {
 	switch how {
 	case 0:

@@ -8,21 +8,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// The oracles of the differential tests.
+// The reference terminals of the differential tests.
 const (
 	followXterm = "xterm.js"
 	followTmux  = "tmux"
 	followNone  = "neither"
 )
 
-// disagreements are all the cases that we know of in which xterm.js and tmux show different
-// screens, or both another one than we do. As a rule xterm.js decides; where it does not, the case
-// says why. Screens are of 10 by 4.
+// disagreements lists all known cases in which the screens of xterm.js and tmux differ, or both
+// differ from ours. Normally xterm.js decides; otherwise the case says why. Screens are 10 by 4.
 var disagreements = []struct {
 	name, in string
 	follow   string
-	why      string // for what is not xterm.js
-	want     string // the text of our screen
+	why      string // reason if it is not xterm.js
+	want     string // text of our screen
 	x, y     int    // our cursor
 }{
 	{name: "joined emoji keep their columns", in: "👩\u200d🚀x", follow: followXterm, want: "👩\u200d🚀x", x: 5},
@@ -84,8 +83,8 @@ var disagreements = []struct {
 		why: "xterm.js has the two among its options, which a reset leaves"},
 }
 
-// The list is true: we show what it says, and so does the oracle that it names, and the other does
-// not.
+// TestDisagreements checks that our screen and the named reference terminal show what the list
+// says, and that the other one does not.
 func TestDisagreements(t *testing.T) {
 	x, m := screentest.StartXterm(t), screentest.StartTmux(t, 10, 4, 500)
 	for _, tt := range disagreements {
@@ -111,7 +110,7 @@ func TestDisagreements(t *testing.T) {
 	}
 }
 
-// shape is a text and a cursor, to be compared.
+// shape returns a text and a cursor in a form for comparison.
 func shape(text string, c Cursor) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -121,7 +120,7 @@ func shape(text string, c Cursor) string {
 		"^" + strings.Repeat("|", c.Y)
 }
 
-// textOf is the text and the cursor of the terminal, with everything that is in its cells.
+// textOf returns the text and the cursor of the terminal, with everything in its cells.
 func textOf(x *screentest.Xterm) string {
 	v := x.Show()
 	var b strings.Builder
@@ -131,7 +130,7 @@ func textOf(x *screentest.Xterm) string {
 	return shape(b.String(), Cursor{X: min(v.X, v.Cols-1), Y: v.Y})
 }
 
-// textIn is the text and the cursor of a pane of 10 columns and 4 rows that has shown in.
+// textIn returns the text and the cursor of a pane of 10 columns and 4 rows after the output in.
 func textIn(t *testing.T, m *screentest.Tmux, in string) string {
 	t.Helper()
 	m.Write("\x1bc\x1b7" + in)
@@ -144,7 +143,8 @@ func textIn(t *testing.T, m *screentest.Tmux, in string) string {
 	return shape(s.Text(), c)
 }
 
-// Looks in which we follow tmux, or neither, of the cell in the corner.
+// TestStyleDisagreements checks styles of the cell in the corner in which we follow tmux, or
+// neither.
 func TestStyleDisagreements(t *testing.T) {
 	x := screentest.StartXterm(t)
 	for _, tt := range []struct {
@@ -169,7 +169,8 @@ func TestStyleDisagreements(t *testing.T) {
 	}
 }
 
-// Queries that we answer otherwise than xterm.js, and what is the same.
+// TestQueriesAgainstXterm checks the queries that we answer differently from xterm.js, and the same
+// ones.
 func TestQueriesAgainstXterm(t *testing.T) {
 	x := screentest.StartXterm(t)
 	for _, tt := range []struct{ name, in, want, why string }{

@@ -1,8 +1,8 @@
 //go:build ignore
 
-// This program writes width_tables.go from the Unicode data of the Go standard library and of
-// github.com/rivo/uniseg, which are those of Unicode 15. What Unicode 12 has is as wide as for
-// xterm.js, which decides: TestRuneWidth compares.
+// This program generates width_tables.go from the Unicode data of the Go standard library and of
+// github.com/rivo/uniseg, which have Unicode 15. Characters of Unicode 12 have the widths of
+// xterm.js, as TestRuneWidth checks.
 package main
 
 import (
@@ -55,21 +55,21 @@ func wide(r rune) bool {
 	case r == 0x302e, r == 0x302f, r == 0x3030, r == 0x303d, r == 0x3297, r == 0x3299, r == 0x1f202,
 		r == 0x1f237,
 		r >= 0x1f260 && r <= 0x1f265, r == 0x1f93b, r == 0x1f946:
-		return true // East Asian Wide, though their emoji are narrow unless asked for
+		return true // East Asian Wide, although their emoji are narrow by default
 	}
 	return !zero(r) && uniseg.StringWidth(string(r)) == 2 &&
 		!unicode.In(r, unicode.Mn, unicode.Me) &&
-		(r < 0x2e3a || r > 0x2e3b) // two- and three-em dashes: Neutral, wide for uniseg alone
+		(r < 0x2e3a || r > 0x2e3b) // two- and three-em dashes: Neutral, wide only in uniseg
 }
 
 func zero(r rune) bool {
 	switch {
-	case r == 0xad: // soft hyphen: a hyphen for terminals
+	case r == 0xad: // soft hyphen: terminals show a hyphen
 		return false
 	case r >= 0x1160 && r <= 0x11ff, r == 0x1734: // Hangul vowels and finals join the syllable
 		return true
 	case r >= 0xe0000 && r <= 0xe0fff:
-		// tags, variation selectors and what is reserved for their like
+		// Tags, variation selectors, and code points reserved for similar use.
 		return true
 	}
 	return unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf)

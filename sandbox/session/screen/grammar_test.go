@@ -6,19 +6,18 @@ import (
 	"strings"
 )
 
-// grammar makes the output of programs that use all that a terminal knows, and all that it should
-// not stumble over.
+// grammar generates output of programs that use everything a terminal supports, and things that
+// must not confuse it.
 type grammar struct {
 	r          *rand.Rand
 	cols, rows int
 	b          strings.Builder
 	origin     bool // DECOM is on
 	noWrap     bool // DECAWM is off
-	wide       bool // there are wide characters
+	wide       bool // wide characters are used
 }
 
-// program is n pieces of such a program's output. It has everything but what the cases of
-// TestDisagreements are about.
+// program returns n pieces of such output, without the cases of TestDisagreements.
 func program(r *rand.Rand, n, cols, rows int) string {
 	g := newGrammar(r, cols, rows)
 	return g.pieces(n)
@@ -28,7 +27,7 @@ func newGrammar(r *rand.Rand, cols, rows int) *grammar {
 	return &grammar{r: r, cols: cols, rows: rows, wide: r.IntN(2) == 0}
 }
 
-// pieces is what the program prints next.
+// pieces returns the next n pieces of the program's output.
 func (g *grammar) pieces(n int) string {
 	g.b.Reset()
 	for range n {
@@ -49,7 +48,7 @@ var (
 
 func (g *grammar) pick(choices ...string) string { return choices[g.r.IntN(len(choices))] }
 
-// num is a parameter: mostly within limit, sometimes missing, zero, or far beyond.
+// num returns a parameter: mostly within limit, sometimes missing, zero, or far beyond.
 func (g *grammar) num(limit int) string {
 	switch g.r.IntN(12) {
 	case 0:
@@ -71,7 +70,7 @@ func (g *grammar) piece() {
 	case 0, 1, 2, 3, 4:
 		g.b.WriteString(g.pick(latin...))
 	case 5, 6:
-		// xterm.js leaves halves of them in the last column when nothing wraps
+		// Without wrapping, xterm.js leaves halves of them in the last column.
 		if g.wide && !g.noWrap {
 			g.b.WriteString(g.pick(wide...))
 		}
@@ -131,8 +130,8 @@ func (g *grammar) piece() {
 	}
 }
 
-// move moves the cursor relative to where it is, or to a column or row. In origin mode xterm.js
-// moves it elsewhere.
+// move moves the cursor relative to its position, or to a column or row. In origin mode, xterm.js
+// moves it to another position.
 func (g *grammar) move() {
 	if g.origin {
 		g.csi(g.pick("d"), g.num(g.rows))
@@ -167,7 +166,8 @@ func (g *grammar) region() {
 	}
 }
 
-// charset uses a set and goes back to the default: what DECSC keeps of them is a disagreement.
+// charset uses a set and returns to the default, because it is a disagreement what DECSC saves of
+// it.
 func (g *grammar) charset() {
 	set := g.pick("0", "0", "0", "A", "K", "R", "=", "4", "Z", "H", "B", "U")
 	text := "lqqk~a#@[\\]^_`{|}~"
@@ -200,8 +200,8 @@ func (g *grammar) mode() {
 	}
 }
 
-// insert inserts blanks at the cursor. Inserted between the halves of a wide character they leave
-// xterm.js with a half.
+// insert inserts blanks at the cursor. Between the halves of a wide character, they leave a half in
+// xterm.js.
 func (g *grammar) insert(final string) {
 	g.b.WriteString("\b")
 	if g.wide {
@@ -210,7 +210,7 @@ func (g *grammar) insert(final string) {
 	g.csi(final, g.num(g.cols/2))
 }
 
-// repeat is REP near the start of a line, for it does not leave its line here.
+// repeat is REP near the start of a line, because our REP does not leave its line.
 func (g *grammar) repeat() {
 	if room := (g.cols - 3) / 2; room > 0 && g.wide && !g.noWrap {
 		fmt.Fprintf(&g.b, "\r世\x1b[%db", 1+g.r.IntN(room))
@@ -220,13 +220,12 @@ func (g *grammar) repeat() {
 }
 
 func (g *grammar) columns() {
-	g.b.WriteString("\b") // where a wrap is pending xterm.js takes the first column
+	g.b.WriteString("\b") // if a wrap is pending, xterm.js uses the first column
 	g.csi(g.pick(" @", " A", "'~"), g.num(g.cols/2))
 	g.insert("'}")
 }
 
-// hostile is a program's output with what the terminals disagree about, and bytes that mean
-// nothing.
+// hostile returns output with things that the terminals disagree about, and meaningless bytes.
 func hostile(r *rand.Rand, n, cols, rows int) string {
 	odd := []string{"\u0301", "\u200d", "\ufe0f", "\xff", "\xe4\xb8", "\u009b", "\u202e", "\u2028",
 		"\ufeff", "\x1b[?7l", "\x1b[?6h", "世\b\x1b[@", "\x1b[99b",

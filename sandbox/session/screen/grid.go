@@ -1,23 +1,23 @@
 package screen
 
-// row is one line of cells. Only the cells up to the last one written are stored; fill is what all
-// the others are. That makes erasing a line, or a whole screen with a background, independent of
-// its width, so that no short sequence causes much work.
+// row is one line of cells. It stores the cells up to the last one written. All others are fill. So
+// erasing a line, or a whole screen with a background, does not depend on its width. No short
+// sequence causes much work.
 type row struct {
 	cells   []cell
 	fill    cell
 	gen     uint64
-	wrapped bool // the text goes on in the next row
+	wrapped bool // the text continues in the next row
 }
 
-// grid is one of the two screens, each with margins and tab stops of its own.
+// grid is one of the two screens, each with its own margins and tab stops.
 type grid struct {
 	rows        []*row // topmost first
 	top, bottom int    // scroll region, both inclusive
 	tabs        [MaxCols/64 + 1]uint64
 }
 
-// reset gives g margins at the edges of the screen and a tab stop at every eighth column.
+// reset sets the margins to the edges of the screen, and a tab stop at every eighth column.
 func (g *grid) reset(cols, rows int) {
 	g.top, g.bottom = 0, rows-1
 	g.tabs = [len(g.tabs)]uint64{}
@@ -26,8 +26,8 @@ func (g *grid) reset(cols, rows int) {
 	}
 }
 
-// moreTabs puts a tab stop at every eighth column after the last one of a screen that is cols wide
-// now.
+// moreTabs sets a tab stop at every eighth column after the last one, on a screen that now has cols
+// columns.
 func (g *grid) moreTabs(cols int) {
 	x := cols
 	for x > 0 && !g.tabAt(x) {
@@ -55,7 +55,7 @@ func (r *row) at(x int) cell {
 	return r.fill
 }
 
-// extend makes the first n cells stored ones.
+// extend stores at least the first n cells.
 func (r *row) extend(n, cols int) {
 	from := len(r.cells)
 	r.expose(n, cols)
@@ -64,7 +64,7 @@ func (r *row) extend(n, cols int) {
 	}
 }
 
-// expose is extend for who writes the cells beyond the stored ones himself, all of them.
+// expose is extend for callers that then write all new cells themselves.
 func (r *row) expose(n, cols int) {
 	if n <= len(r.cells) {
 		return
@@ -83,7 +83,7 @@ func (r *row) clear(fill cell) {
 	r.wrapped = false
 }
 
-// used is the number of cells without trailing blanks.
+// used returns the number of cells without trailing blanks.
 func (r *row) used() int {
 	n := len(r.cells)
 	for n > 0 && r.cells[n-1] == blank {
@@ -102,9 +102,9 @@ func (s *Screen) touch(y int) *row {
 	return r
 }
 
-// splitAt makes sure that no wide cluster spans the boundary left of column x: overwriting one half
-// makes a blank, with, of the other. It is called in ten places, and copies would be a third of a
-// kilobyte of a guest that has to be small.
+// splitAt ensures that no wide cluster spans columns x-1 and x. It replaces both halves of such a
+// cluster by the blank with, because one half is about to be overwritten. Inlining it would add a
+// third of a kilobyte to the guest, which must stay small.
 //
 //go:noinline
 func (r *row) splitAt(x int, with cell) {
@@ -114,10 +114,10 @@ func (r *row) splitAt(x int, with cell) {
 	r.cells[x-1], r.cells[x] = with, with
 }
 
-// erase blanks the columns from a up to b of row y.
+// erase blanks the columns from a to b-1 of row y.
 func (s *Screen) erase(y, a, b int) { s.fill(y, a, b, s.eraseCell) }
 
-// fill makes the columns from a up to b of row y blanks, with.
+// fill sets the columns from a to b-1 of row y to the blank with.
 func (s *Screen) fill(y, a, b int, with cell) {
 	a, b = max(a, 0), min(b, s.cols)
 	if a >= b {
@@ -143,15 +143,15 @@ func (s *Screen) fill(y, a, b int, with cell) {
 	}
 }
 
-// eraseRows blanks the rows from a up to b.
+// eraseRows blanks the rows from a to b-1.
 func (s *Screen) eraseRows(a, b int) {
 	for y := a; y < b; y++ {
 		s.touch(y).clear(s.eraseCell)
 	}
 }
 
-// scrolling returns the rows of the active screen, which are about to move: what was put aside
-// below no longer follows them.
+// scrolling returns the rows of the active screen, which are about to move. It drops the rows that
+// were cut off below, because they no longer follow.
 func (s *Screen) scrolling() []*row {
 	if s.g == &s.primary {
 		s.below = nil
@@ -159,7 +159,7 @@ func (s *Screen) scrolling() []*row {
 	return s.g.rows
 }
 
-// retire moves a row of the primary screen to the history and returns one to use in its place.
+// retire moves a row of the primary screen to the history, and returns a row to reuse.
 func (s *Screen) retire(r *row) *row {
 	if r.fill.ch != ' ' {
 		r.extend(s.cols, s.cols)
@@ -167,8 +167,8 @@ func (s *Screen) retire(r *row) *row {
 	return s.history.push(r)
 }
 
-// scrollUp moves the rows from top to bottom up by n; blank ones come in at the bottom. Rows that
-// leave the top of the primary screen go to the history when keep is set.
+// scrollUp moves the rows from top to bottom up by n, and adds blank rows at the bottom. If keep is
+// set, rows that leave the top of the primary screen go to the history.
 func (s *Screen) scrollUp(top, bottom, n int, keep bool) {
 	n = min(n, bottom-top+1)
 	if n <= 0 {
@@ -190,8 +190,8 @@ func (s *Screen) scrollUp(top, bottom, n int, keep bool) {
 	s.brokenBelow(top - 1)
 }
 
-// scrollLine is scrollUp of the whole region by one: what every line feed on the last row does, and
-// therefore quick.
+// scrollLine is scrollUp by one for the whole region. It is fast, because every line feed on the
+// last row needs it.
 func (s *Screen) scrollLine() {
 	rows, top, bottom := s.scrolling(), s.g.top, s.g.bottom
 	r := rows[top]
@@ -205,7 +205,7 @@ func (s *Screen) scrollLine() {
 	s.touch(bottom).clear(s.eraseCell)
 }
 
-// scrollDown moves the rows from top to bottom down by n; blank ones of fill come in at the top.
+// scrollDown moves the rows from top to bottom down by n, and adds rows of fill at the top.
 func (s *Screen) scrollDown(top, bottom, n int, fill cell) {
 	n = min(n, bottom-top+1)
 	if n <= 0 {
@@ -223,14 +223,14 @@ func (s *Screen) scrollDown(top, bottom, n int, fill cell) {
 	s.brokenBelow(bottom)
 }
 
-// brokenBelow notes that what follows row y is no longer the rest of its line.
+// brokenBelow records that the row after y is no longer the rest of its line.
 func (s *Screen) brokenBelow(y int) {
 	if y >= 0 {
 		s.g.rows[y].wrapped = false
 	}
 }
 
-// insertCells moves the cells from x on to the right by n; what passes the margin is gone.
+// insertCells moves the cells from x on to the right by n. Cells beyond the margin are lost.
 func (s *Screen) insertCells(y, x, n int, with cell) {
 	if x >= s.cols || n <= 0 {
 		return
@@ -255,7 +255,7 @@ func (s *Screen) insertCells(y, x, n int, with cell) {
 	r.wrapped = false
 }
 
-// deleteCells removes n cells at x; blank ones come in at the margin.
+// deleteCells removes n cells at x, and adds blanks at the margin.
 func (s *Screen) deleteCells(y, x, n int) {
 	if x >= s.cols || n <= 0 {
 		return
@@ -274,15 +274,15 @@ func (s *Screen) deleteCells(y, x, n int) {
 	r.wrapped = false
 }
 
-// history is the lines that scrolled off the primary screen, in a ring once it is full.
+// history has the lines that scrolled off the primary screen. When full, it is a ring.
 type history struct {
 	limit int
 	ring  []*row
-	next  int // where the next line goes once the ring is full
+	next  int // index for the next line once the ring is full
 	total uint64
 }
 
-// push keeps r and returns a row that may be used in its place.
+// push stores r and returns a row to reuse.
 func (h *history) push(r *row) *row {
 	h.total++
 	switch {
@@ -299,7 +299,7 @@ func (h *history) push(r *row) *row {
 	}
 }
 
-// line returns line number n, which must be a kept one.
+// line returns line number n, which must be stored.
 func (h *history) line(n uint64) *row {
 	oldest := h.total - uint64(len(h.ring))
 	return h.ring[(h.next+int(n-oldest))%len(h.ring)]

@@ -1,6 +1,6 @@
 package screen
 
-// Mouse is which mouse events a program asked for, with the numbers of DECSET.
+// Mouse says which mouse events a program has requested, with the numbers of DECSET.
 type Mouse uint16
 
 // Mouse tracking modes.
@@ -8,11 +8,11 @@ const (
 	MouseOff    Mouse = 0
 	MouseX10    Mouse = 9    // presses
 	MouseNormal Mouse = 1000 // presses and releases
-	MouseButton Mouse = 1002 // and motion while a button is held
-	MouseAny    Mouse = 1003 // and all motion
+	MouseButton Mouse = 1002 // also motion while a button is held
+	MouseAny    Mouse = 1003 // also all motion
 )
 
-// MouseEncoding is how mouse events are written, with the numbers of DECSET.
+// MouseEncoding is the encoding of mouse events, with the numbers of DECSET.
 type MouseEncoding uint16
 
 // Mouse encodings.
@@ -23,7 +23,7 @@ const (
 	MouseURXVT   MouseEncoding = 1015
 )
 
-// Modes is what a program has switched on. It is comparable.
+// Modes are the modes that a program has set. They are comparable.
 type Modes struct {
 	AltScreen      bool
 	AppCursor      bool // DECCKM: arrow keys send SS3
@@ -35,12 +35,12 @@ type Modes struct {
 	FocusEvents    bool
 	Insert         bool // IRM
 	Origin         bool // DECOM
-	Synchronized   bool // mode 2026: the program is in the middle of drawing
+	Synchronized   bool // mode 2026: the program is drawing
 	Mouse          Mouse
 	MouseEncoding  MouseEncoding
 }
 
-// setMode carries out SM, RM, DECSET and DECRST of one mode. Unknown modes are ignored.
+// setMode executes SM, RM, DECSET and DECRST for one mode. It ignores unknown modes.
 func (s *Screen) setMode(private bool, n int, on bool) {
 	if !private {
 		switch n {
@@ -56,7 +56,7 @@ func (s *Screen) setMode(private bool, n int, on bool) {
 		s.modes.Origin = on
 		s.moveTo(0, 0)
 	case 9, 1000, 1002, 1003:
-		// The last one set counts; resetting any switches all off, as xterm does.
+		// The last mode set counts. Resetting any of them disables all, as in xterm.
 		s.modes.Mouse = MouseOff
 		if on {
 			s.modes.Mouse = Mouse(n)
@@ -91,7 +91,7 @@ func (s *Screen) setMode(private bool, n int, on bool) {
 	}
 }
 
-// flag is the private mode n where it is nothing but a flag, or nil.
+// flag returns the private mode n if it is only a flag, or nil.
 func (s *Screen) flag(n int) *bool {
 	switch n {
 	case 1:
@@ -114,7 +114,7 @@ func (s *Screen) flag(n int) *bool {
 	return nil
 }
 
-// modeState is the answer to DECRQM: 0 for a mode that we do not know, 1 set, 2 reset.
+// modeState returns the answer to DECRQM: 0 for an unknown mode, 1 for set, 2 for reset.
 func (s *Screen) modeState(private bool, n int) int {
 	var on bool
 	switch {
@@ -146,8 +146,8 @@ func (s *Screen) modeState(private bool, n int) int {
 	return 2
 }
 
-// switchScreen makes the alternate or the primary screen the active one. The alternate one is
-// always a new one. The cursor stays where it is.
+// switchScreen activates the alternate or the primary screen. The alternate screen starts empty.
+// The cursor stays where it is.
 func (s *Screen) switchScreen(alt bool) {
 	if alt == s.modes.AltScreen {
 		return
@@ -163,8 +163,8 @@ func (s *Screen) switchScreen(alt bool) {
 		s.eraseRows(0, s.rows)
 	}
 	s.generation++
-	// Rows keep their generations while the other screen is shown. Those that came while it was
-	// resized have none yet.
+	// Rows keep their generations while the other screen is shown. Rows that a resize has added
+	// meanwhile have none yet.
 	for y, r := range s.g.rows {
 		if r.gen == 0 {
 			s.touch(y)
@@ -172,7 +172,7 @@ func (s *Screen) switchScreen(alt bool) {
 	}
 }
 
-// savedCursor is what DECSC saves. There is one for each of the two screens.
+// savedCursor is the state that DECSC saves, separately for each of the two screens.
 type savedCursor struct {
 	x, y     int
 	pen      Style
@@ -191,7 +191,7 @@ func (s *Screen) saveCursor() {
 	*s.savedSlot() = savedCursor{x: s.x, y: s.y, pen: s.pen, charsets: s.charsets, gl: s.gl}
 }
 
-// restoreCursor goes back to what was saved, or home with defaults when nothing was.
+// restoreCursor restores the saved state, or the home position with defaults if none was saved.
 func (s *Screen) restoreCursor() {
 	c := *s.savedSlot()
 	s.x = c.x
@@ -200,7 +200,7 @@ func (s *Screen) restoreCursor() {
 	s.charsets, s.gl = c.charsets, c.gl
 }
 
-// reset is RIS: everything as in a new screen of this size, which also forgets the kept lines.
+// reset executes RIS: the screen is like a new one of the same size, without kept lines.
 func (s *Screen) reset() {
 	s.g = &s.primary
 	s.alternate.rows = nil
@@ -220,8 +220,8 @@ func (s *Screen) reset() {
 	s.eraseRows(0, s.rows)
 }
 
-// softReset is DECSTR. Which screen is active and which mouse events are wanted are all that it
-// leaves.
+// softReset executes DECSTR. Of the modes, it keeps the active screen, the blinking of the cursor,
+// and the mouse modes.
 func (s *Screen) softReset() {
 	s.setPen(Style{})
 	s.g.top, s.g.bottom = 0, s.rows-1

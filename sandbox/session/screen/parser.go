@@ -2,7 +2,7 @@ package screen
 
 import "unicode/utf8"
 
-// The parser is the state machine of the DEC terminals (vt100.net/emu/dec_ansi_parser), for UTF-8
+// The parser is the state machine of the DEC terminals (vt100.net/emu/dec_ansi_parser), with UTF-8
 // instead of 8-bit controls.
 
 type parserState uint8
@@ -20,30 +20,30 @@ const (
 const (
 	maxParams   = 32
 	maxParam    = 65535
-	maxString   = 4096 // bytes of OSC or DCS that are looked at; longer ones are swallowed
+	maxString   = 4096 // limit of an OSC or DCS in bytes; longer ones are ignored
 	maxUTF8Held = utf8.UTFMax - 1
 )
 
-// parser is what is known of a sequence that is not complete yet.
+// parser is the state of an incomplete sequence.
 type parser struct {
 	state parserState
 
-	utf8    [maxUTF8Held]byte // a character cut off by the end of a Write
+	utf8    [maxUTF8Held]byte // start of a character that a Write ended in
 	utf8Len int
 
 	private byte // '<', '=', '>', '?' or 0
 	inter   byte // the intermediate byte, 0 for none, 0xff for several
 	params  [maxParams]int
-	sub     [maxParams]bool // set where a colon stands before the parameter
-	nparams int             // 0 when no parameter byte was seen
-	full    bool            // there were more parameters than these
+	sub     [maxParams]bool // a colon precedes the parameter
+	nparams int             // 0 if there was no parameter byte
+	full    bool            // there were more parameters
 
-	kind    byte // what introduced the string: ']', 'P', '_', '^' or 'X'
+	kind    byte // introducer of the string: ']', 'P', '_', '^' or 'X'
 	str     []byte
 	dropped bool // the string is longer than maxString
 }
 
-// Write feeds the screen with what the program printed. It always takes all of p.
+// Write processes output of the program. It always accepts all of p.
 func (s *Screen) Write(p []byte) (int, error) {
 	n := len(p)
 	if s.parser.utf8Len > 0 {
@@ -76,8 +76,8 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// character takes a rune beyond ASCII. No sequence has one: it is lost with the sequence that it
-// breaks off.
+// character processes a rune beyond ASCII. No sequence contains one: it ends the sequence, and both
+// are dropped.
 func (s *Screen) character(r rune) {
 	switch s.parser.state {
 	case ground:
@@ -88,7 +88,7 @@ func (s *Screen) character(r rune) {
 	}
 }
 
-// completeRune prints the character that an earlier Write began, and returns the rest of p.
+// completeRune prints the character that an earlier Write ended in, and returns the rest of p.
 func (s *Screen) completeRune(p []byte) []byte {
 	for s.parser.utf8Len > 0 {
 		held := s.parser.utf8Len
@@ -105,14 +105,14 @@ func (s *Screen) completeRune(p []byte) []byte {
 			s.parser.utf8Len = 0
 			return p[size-held:]
 		}
-		// A malformed character is one replacement for each of its bytes, wherever the pieces were
-		// cut.
+		// Each byte of a malformed character is one replacement character, however the output is
+		// split.
 		s.parser.utf8Len = copy(s.parser.utf8[:], s.parser.utf8[size:held])
 	}
 	return p
 }
 
-// step takes one byte of a sequence, or a control character.
+// step processes one byte of a sequence, or a control character.
 func (s *Screen) step(b byte) {
 	ps := &s.parser
 	switch ps.state {
@@ -192,7 +192,7 @@ func (s *Screen) stepCSI(b byte) {
 	case b == ';' || b == ':':
 		ps.nparams = max(ps.nparams, 1)
 		if ps.full = ps.nparams == maxParams; ps.full {
-			return // the sequence means what its first parameters say
+			return // ignore further parameters
 		}
 		ps.params[ps.nparams], ps.sub[ps.nparams] = 0, b == ':'
 		ps.nparams++
@@ -207,7 +207,7 @@ func (s *Screen) stepCSI(b byte) {
 func (s *Screen) stepString(b byte) {
 	ps := &s.parser
 	switch {
-	case b == 0x1b: // with a backslash it is ST, which does nothing of its own
+	case b == 0x1b: // with a backslash it is ST, which has no further effect
 		s.endString()
 		s.enterEscape()
 	case b == 0x18 || b == 0x1a:
@@ -216,7 +216,7 @@ func (s *Screen) stepString(b byte) {
 		ps.state = ground
 		s.endString()
 	case b < 0x20:
-	case ps.kind == '_' || ps.kind == '^' || ps.kind == 'X': // APC, PM, SOS mean nothing to us
+	case ps.kind == '_' || ps.kind == '^' || ps.kind == 'X': // ignore APC, PM and SOS
 	case len(ps.str) == maxString:
 		ps.dropped = true
 	default:
@@ -224,7 +224,7 @@ func (s *Screen) stepString(b byte) {
 	}
 }
 
-// endString carries out a complete OSC or DCS.
+// endString executes a complete OSC or DCS.
 func (s *Screen) endString() {
 	ps := &s.parser
 	s.interrupted()
@@ -237,17 +237,17 @@ func (s *Screen) endString() {
 		}
 	}
 	if cap(ps.str) > 256 {
-		ps.str = nil // an idle screen need not keep the room of a long one
+		ps.str = nil // release the memory of a long string
 	}
 }
 
-// interrupted notes that something other than text was printed.
+// interrupted records that the output was not only text.
 func (s *Screen) interrupted() {
 	s.repeatable = false
 	s.generation++
 }
 
-// dropSubs forgets the parameters after a colon: SGR alone has such.
+// dropSubs removes the parameters after a colon, which only SGR has.
 func (ps *parser) dropSubs() {
 	n := 0
 	for i := range ps.nparams {
@@ -259,7 +259,7 @@ func (ps *parser) dropSubs() {
 	ps.nparams = n
 }
 
-// param is parameter i, def when it is missing or zero.
+// param returns parameter i, or def if it is missing or zero.
 func (s *Screen) param(i, def int) int {
 	if i < s.parser.nparams && s.parser.params[i] != 0 {
 		return s.parser.params[i]

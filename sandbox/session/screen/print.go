@@ -2,7 +2,7 @@ package screen
 
 import "unicode/utf8"
 
-// maxCluster bounds the bytes of one cell's text; what joins it beyond that is dropped.
+// maxCluster limits the text of one cell in bytes. Further joining runes are dropped.
 const maxCluster = 64
 
 func (s *Screen) setPen(st Style) {
@@ -14,7 +14,7 @@ func (s *Screen) setPen(st Style) {
 	}
 }
 
-// printASCII prints a run of printable ASCII. It is the path that nearly all output takes.
+// printASCII prints printable ASCII. It must be fast, because it handles nearly all output.
 func (s *Screen) printASCII(p []byte) {
 	if s.charsets[s.gl] != charsetASCII || s.modes.Insert {
 		for _, b := range p {
@@ -29,7 +29,7 @@ func (s *Screen) printASCII(p []byte) {
 				s.wrap()
 			} else {
 				s.x = s.cols - 1
-				p = p[len(p)-1:] // each one overwrites the last column
+				p = p[len(p)-1:] // each character overwrites the last column
 			}
 		}
 		n := min(len(p), s.cols-s.x)
@@ -53,11 +53,11 @@ func (s *Screen) printASCII(p []byte) {
 	}
 }
 
-// penCell is a blank in the pen's style: what is left of a wide character when the other half is
-// overwritten.
+// penCell returns a blank in the pen's style. It replaces one half of a wide character when the
+// other half is overwritten.
 func (s *Screen) penCell() cell { return cell{ch: ' ', meta: s.penMeta} }
 
-// wrap goes to the start of the next line, as the text does that reached the margin.
+// wrap moves to the start of the next row, because the text has reached the margin.
 func (s *Screen) wrap() {
 	s.touch(s.y).wrapped = true
 	s.x = 0
@@ -67,7 +67,7 @@ func (s *Screen) wrap() {
 // print prints one rune at the cursor.
 func (s *Screen) print(r rune) {
 	if r >= 0x80 && r < 0xa0 {
-		return // a control of the 8-bit set: neither obeyed nor shown
+		return // 8-bit controls are neither executed nor shown
 	}
 	w := runeWidth(r)
 	switch {
@@ -75,12 +75,12 @@ func (s *Screen) print(r rune) {
 		s.join(r)
 		return
 	case r == lineSeparator || r == paragraphSeparator:
-		r = ' ' // no terminal begins a line here, and a person's shall not
+		r = ' ' // terminals start no new line here, and neither may text that a person sees
 	}
 	s.place(uint32(r), w)
 }
 
-// place puts a cluster of width w, a cell's ch, at the cursor and moves on.
+// place puts a cluster of width w at the cursor and moves the cursor. ch is as in cell.
 func (s *Screen) place(ch uint32, w int) {
 	s.repeatable = true
 	if s.x+w > s.cols {
@@ -89,15 +89,15 @@ func (s *Screen) place(ch uint32, w int) {
 			return
 		case s.modes.AutoWrap:
 			if s.x < s.cols {
-				// A blank that is no part of the text: not stored, it is gone when the line is
-				// wrapped anew.
+				// This blank is not a part of the text. It is not stored, so that it disappears
+				// when the line is rewrapped.
 				s.fill(s.y, s.x, s.cols, s.penCell())
 			}
 			s.wrap()
 		default:
 			s.x = s.cols - 1
 			if w == 2 {
-				return // no room
+				return // no space
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func (s *Screen) place(ch uint32, w int) {
 	s.x += w
 }
 
-// put writes one cluster of width w at column x of row y; meta gives the style.
+// put writes a cluster of width w at column x of row y, with the style of meta.
 func (s *Screen) put(y, x, w int, ch, meta uint32) {
 	r := s.touch(y)
 	r.splitAt(x+w, s.penCell())
@@ -120,7 +120,7 @@ func (s *Screen) put(y, x, w int, ch, meta uint32) {
 	}
 }
 
-// before is the column of the cluster left of the cursor, -1 when there is none.
+// before returns the column of the cluster left of the cursor, or -1 if there is none.
 func (s *Screen) before() int {
 	x := s.x - 1
 	if x > 0 && s.g.rows[s.y].at(x).width() == 0 {
@@ -129,8 +129,8 @@ func (s *Screen) before() int {
 	return x
 }
 
-// join adds r, which takes no column, to the cluster left of the cursor. No two characters that
-// have columns of their own are ever joined: programs count columns by character, as wcwidth does.
+// join adds r, a rune without a column, to the cluster left of the cursor. Two runes with columns
+// are never joined, because programs count columns by rune, as wcwidth does.
 func (s *Screen) join(r rune) {
 	x := s.before()
 	if x < 0 || invisible(r) {
@@ -144,7 +144,8 @@ func (s *Screen) join(r rune) {
 	}
 }
 
-// repeat is REP. It stays on its line: no number makes it more than a line of work.
+// repeat executes REP. It does not leave its line, so that a large number causes no more work than
+// a line.
 func (s *Screen) repeat(n int) {
 	x := s.before()
 	if !s.repeatable || x < 0 {

@@ -11,22 +11,22 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// answer sends the answer to a query. No answer holds anything that a program has printed, so that
-// none can make a program type into its own shell.
+// answer sends the answer to a query. No answer contains output of a program. So no program can
+// type into its own shell.
 func (s *Screen) answer(text string) {
 	if s.reply != nil {
 		s.reply([]byte(text))
 	}
 }
 
-// query answers the control sequences that ask for something, and ignores what it does not know.
+// query answers the control sequences that are queries, and ignores unknown ones.
 func (s *Screen) query(final byte) {
 	ps := &s.parser
 	n := s.param(0, 0)
 	switch string([]byte{ps.private, ps.inter, final}) {
 	case "\x00\x00n", "?\x00n":
 		s.statusReport(ps.private, n)
-	case "\x00\x00c": // DA1: a VT220 with colour
+	case "\x00\x00c": // DA1: a VT220 with color
 		if n == 0 {
 			s.answer("\x1b[?62;22c")
 		}
@@ -46,7 +46,7 @@ func (s *Screen) query(final byte) {
 		s.answer(fmt.Sprintf("\x1b[%d;%d$y", n, s.modeState(false, n)))
 	case "?$p":
 		s.answer(fmt.Sprintf("\x1b[?%d;%d$y", n, s.modeState(true, n)))
-	case "\x00\x00t": // the size in characters, and never the title
+	case "\x00\x00t": // the size in characters, but never the title
 		if n == 18 {
 			s.answer(fmt.Sprintf("\x1b[8;%d;%dt", s.rows, s.cols))
 		}
@@ -66,10 +66,10 @@ func (s *Screen) statusReport(private byte, n int) {
 	}
 }
 
-// maxTitle bounds titles and the text of notices, in bytes.
+// maxTitle limits titles and the text of notices, in bytes.
 const maxTitle = 256
 
-// NoticeKind is how a program called for attention.
+// NoticeKind is a way in which a program calls for attention.
 type NoticeKind string
 
 // The kinds of notices.
@@ -85,7 +85,7 @@ const (
 type Notice struct {
 	Kind  NoticeKind
 	Text  string
-	Count uint64 // of the screen's notices up to this one
+	Count uint64 // number of the screen's notices, including this one
 }
 
 func (s *Screen) notify(kind NoticeKind, said string) {
@@ -95,7 +95,7 @@ func (s *Screen) notify(kind NoticeKind, said string) {
 	}
 }
 
-// osc carries out an operating system command.
+// osc executes an operating system command.
 func (s *Screen) osc(p []byte) {
 	code, rest, _ := bytes.Cut(p, []byte(";"))
 	n, err := strconv.Atoi(string(code))
@@ -119,7 +119,7 @@ func (s *Screen) osc(p []byte) {
 		if said, ok := bytes.CutPrefix(rest, []byte("notify;")); ok {
 			s.notify(NoticeText, plain(said))
 		}
-	case 10, 12: // foreground, cursor
+	case 10, 12: // foreground and cursor color
 		if string(rest) == "?" {
 			s.answer("\x1b]" + strconv.Itoa(n) + ";rgb:d0d0/d0d0/d0d0\x1b\\")
 		}
@@ -132,10 +132,10 @@ func (s *Screen) osc(p []byte) {
 	}
 }
 
-// dcs answers DECRQSS and XTGETTCAP; the rest is swallowed.
+// dcs answers DECRQSS and XTGETTCAP, and ignores all others.
 func (s *Screen) dcs(p []byte) {
 	if bytes.HasPrefix(p, []byte("+q")) {
-		s.answer("\x1bP0+r\x1b\\") // no capability beyond those of TERM
+		s.answer("\x1bP0+r\x1b\\") // no capabilities except those of TERM
 		return
 	}
 	what, ok := bytes.CutPrefix(p, []byte("$q"))
@@ -154,8 +154,8 @@ func (s *Screen) dcs(p []byte) {
 	}
 }
 
-// plain makes a title of what a program sent: printable UTF-8, bounded, with what turns the
-// direction of text written out.
+// plain turns text from a program into a title: printable UTF-8 of limited length. It shows
+// characters that change the direction of text as their codes.
 func plain(p []byte) string {
 	var b strings.Builder
 	for _, r := range text.Mark(string(p)) {

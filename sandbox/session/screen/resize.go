@@ -2,10 +2,10 @@ package screen
 
 // Resize changes the size, clamped to 1..MaxCols by 1..MaxRows.
 //
-// On the primary screen lines that wrapped are wrapped anew. Rows that no longer fit leave at the
-// top, into the history, as long as the cursor stays on the screen; what is below it then is put
-// aside and comes back when the screen grows before anything has scrolled. Lines of the history do
-// not come back. The alternate screen is cut or padded: its program draws it anew.
+// On the primary screen, wrapped lines are rewrapped. If rows no longer fit, those below the cursor
+// are set aside. They come back if the screen grows before it has scrolled. Then rows at the top go
+// to the history, and do not come back. The alternate screen is cut or padded, because its program
+// redraws it.
 func (s *Screen) Resize(cols, rows int) {
 	cols, rows = clampSize(cols, rows)
 	if cols == s.cols && rows == s.rows {
@@ -14,7 +14,7 @@ func (s *Screen) Resize(cols, rows int) {
 	oldCols := s.cols
 	active := s.g
 
-	// The primary screen's cursor is the saved one while the alternate screen is active.
+	// While the alternate screen is active, the primary screen's cursor is the saved one.
 	x, y := s.x, s.y
 	saved := &s.saved[0]
 	alt := s.modes.AltScreen
@@ -51,8 +51,8 @@ func (s *Screen) Resize(cols, rows int) {
 	s.interrupted()
 }
 
-// reflow wraps the lines of the primary screen for another width and returns the new position of
-// the cursor. The rows that come out may be more or fewer than the screen has.
+// reflow rewraps the lines of the primary screen for another width, and returns the new position of
+// the cursor. The number of rows may change.
 func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
 	old := s.primary.rows
 	used := len(old)
@@ -94,22 +94,22 @@ func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
 	return newX, newY
 }
 
-// layout appends the rows that a line makes at a width and returns the offset in the line at which
-// each begins.
+// layout appends the rows of a line for a width. It returns the offset in the line at which each
+// row starts.
 func (s *Screen) layout(out *[]*row, line []cell, cols int, fill cell) []int {
 	starts := []int{0}
 	start := 0
 	for {
 		end := min(start+cols, len(line))
 		if end < len(line) && line[end].width() == 0 && cols > 1 {
-			end-- // not through a wide cluster
+			end-- // do not split a wide cluster
 		}
 		r := &row{cells: append([]cell(nil), line[start:end]...), fill: blank,
 			wrapped: end < len(line)}
 		if cols == 1 {
 			for i, c := range r.cells {
 				if c.width() != 1 {
-					r.cells[i] = blank // a wide cluster has no place at all
+					r.cells[i] = blank // a wide cluster does not fit
 				}
 			}
 		}
@@ -123,7 +123,7 @@ func (s *Screen) layout(out *[]*row, line []cell, cols int, fill cell) []int {
 	}
 }
 
-// locate finds the place of offset cursor in a line of length n that was laid out in rows.
+// locate returns the position of offset cursor in a line of length n, whose rows begin at starts.
 func locate(starts []int, n, cursor, cols int) (x, y int) {
 	y = len(starts) - 1
 	for y > 0 && starts[y] > cursor {
@@ -136,13 +136,13 @@ func locate(starts []int, n, cursor, cols int) (x, y int) {
 	return x, y
 }
 
-// fitPrimary makes the primary screen rows high and returns the new row of the cursor.
+// fitPrimary sets the height of the primary screen to rows, and returns the new row of the cursor.
 func (s *Screen) fitPrimary(rows, y int) int {
 	g := &s.primary
 	for len(g.rows) > rows && len(g.rows) > y+1 && g.rows[len(g.rows)-1].empty() {
 		g.rows = g.rows[:len(g.rows)-1]
 	}
-	// What stands below the cursor is put aside first, as tmux deletes it first.
+	// Rows below the cursor are set aside first: tmux deletes these first.
 	if n := min(len(g.rows)-rows, len(g.rows)-1-y); n > 0 {
 		cut := len(g.rows) - n
 		s.below = append(append([]*row(nil), g.rows[cut:]...), s.below...)
@@ -162,8 +162,8 @@ func (s *Screen) fitPrimary(rows, y int) int {
 	return y
 }
 
-// fitAlternate cuts or pads the alternate screen: rows below the cursor go first, then those at the
-// top.
+// fitAlternate cuts or pads the alternate screen. It removes rows below the cursor first, then rows
+// at the top.
 func (s *Screen) fitAlternate(oldCols, cols, rows int) {
 	g := &s.alternate
 	g.rows = g.rows[:min(len(g.rows), max(rows, s.y+1))]

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// all is every line of s from the oldest kept one on, wrapped rows joined, without trailing spaces.
+// all returns every line of s from the oldest kept one on, with wrapped rows joined, without
+// trailing spaces.
 func all(s *Screen) string {
 	var b strings.Builder
 	var line strings.Builder
@@ -32,7 +33,7 @@ func all(s *Screen) string {
 	return strings.TrimRight(b.String()+line.String(), "\n ")
 }
 
-// No size that a screen goes through loses text.
+// TestResizeKeepsText checks that no sequence of sizes loses text.
 func TestResizeKeepsText(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for i := range 200 {
@@ -95,7 +96,8 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// What a smaller window put aside below the cursor comes back, unless the screen has moved on.
+// TestResizeBelow checks that rows below the cursor that a smaller window set aside come back,
+// unless the screen has scrolled.
 func TestResizeBelow(t *testing.T) {
 	const in = "a\r\nb\r\nc\r\nd\x1b[H"
 	s := draw(t, in)
@@ -130,7 +132,7 @@ func TestResizeAlternate(t *testing.T) {
 	}
 }
 
-// Sizes beyond what a terminal can have are clamped.
+// TestSizes checks that sizes beyond the limits are clamped.
 func TestSizes(t *testing.T) {
 	for _, tt := range []struct{ cols, rows, wantCols, wantRows int }{
 		{0, 0, 80, 24}, {-5, 3, 1, 3}, {0, 7, 1, 7}, {1 << 40, 1 << 40, MaxCols, MaxRows},

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// draw returns a screen of 10 by 4 that was fed with in.
+// draw returns a screen of 10 by 4 after the output in.
 func draw(t *testing.T, in string) *Screen {
 	t.Helper()
 	s := New(Options{Cols: 10, Rows: 4, Scrollback: 100})
@@ -18,7 +18,7 @@ func draw(t *testing.T, in string) *Screen {
 	return s
 }
 
-// check fails when s is not a possible screen.
+// check fails the test if s is not a valid screen.
 func check(t *testing.T, s *Screen) {
 	t.Helper()
 	cols, rows := s.Size()
@@ -218,7 +218,7 @@ func TestStyle(t *testing.T) {
 	}
 }
 
-// AppendSGR leads from any style to any other.
+// TestAppendSGR checks that AppendSGR leads from any style to any other.
 func TestAppendSGR(t *testing.T) {
 	styles := []Style{
 		{}, {Attr: Bold}, {Attr: Bold | Faint}, {Attr: Faint | Overline, Fg: Indexed(3)}, {Fg: Indexed(12), Bg: Indexed(200)},
@@ -312,8 +312,8 @@ func TestQueries(t *testing.T) {
 		{"\x1b]10;?\a\x1b]11;?\x1b\\", "\x1b]10;rgb:d0d0/d0d0/d0d0\x1b\\\x1b]11;rgb:0000/0000/0000\x1b\\"},
 		{"\x1b[1;31m\x1bP$qm\x1b\\", "\x1bP1$r0;1;31m\x1b\\"},
 		{"\x1bP$qr\x1b\\\x1bP$q q\x1b\\", "\x1bP1$r1;4r\x1b\\\x1bP1$r0 q\x1b\\"},
-		// What could hand a program's own text back to its shell is not answered, or with nothing
-		// of it.
+		// Queries whose answer could type a program's own text into its shell are not answered, or
+		// without that text.
 		{"\x1b]0;rm -rf\n\a\x1b[21t\x1b[20t", ""},
 		{"\x1bP$qrm -rf\x1b\\", "\x1bP0$r\x1b\\"},
 		{"\x1bP+q726d\x1b\\", "\x1bP0+r\x1b\\"},
@@ -327,7 +327,7 @@ func TestQueries(t *testing.T) {
 		if string(got) != tt.want {
 			t.Errorf("%q answered by %q, want %q", tt.in, got, tt.want)
 		}
-		draw(t, tt.in) // without Reply nothing happens
+		draw(t, tt.in) // without Reply, nothing happens
 	}
 }
 
@@ -357,7 +357,8 @@ func TestTitleAndNotices(t *testing.T) {
 	}
 }
 
-// A title or progress that follows a call for attention hides it from Notice, not from Call.
+// TestCallBeforeTitle checks that a title or progress after a call for attention replaces it in
+// Notice, but not in Call.
 func TestCallBeforeTitle(t *testing.T) {
 	tests := []struct {
 		in   string
@@ -412,7 +413,7 @@ func TestHistory(t *testing.T) {
 	if got := text(); got != "" || s.Kept() != 8 {
 		t.Errorf("after ED 3 %q is kept from %d, want none from 8", got, s.Kept())
 	}
-	// What is coloured to the margin stays so.
+	// A background up to the margin stays.
 	s.Write([]byte("\x1b[r\x1b[41m\x1b[2J\x1b[Hx\x1b[3H\n"))
 	line := s.AppendKept(nil, 8)
 	if len(line) != 10 || line[0].Text != "x" || line[9].Style != (Style{Bg: Indexed(1)}) {
@@ -420,7 +421,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// A row has its generation back when the other screen is left, and every row has one.
+// TestGenerationOfTheOtherScreen checks that a row has its former generation after the other screen
+// was shown, and that every row has one.
 func TestGenerationOfTheOtherScreen(t *testing.T) {
 	s := draw(t, "a\r\nb\r\nc\r\nd")
 	seen := make(map[uint64]bool)

@@ -2,7 +2,7 @@ package screen
 
 import "strconv"
 
-// sgr is SGR: it changes the pen.
+// sgr executes SGR, which changes the pen.
 func (s *Screen) sgr() {
 	ps := &s.parser
 	st := s.pen
@@ -10,7 +10,7 @@ func (s *Screen) sgr() {
 		st = Style{}
 	}
 	for i := 0; i < ps.nparams; {
-		end := i + 1 // of the parameter with its sub-parameters
+		end := i + 1 // end of the parameter with its sub-parameters
 		for end < ps.nparams && ps.sub[end] {
 			end++
 		}
@@ -43,16 +43,16 @@ func (s *Screen) sgr() {
 	}
 }
 
-// colorParam reads the colour that begins at params[i], in the colon form when end is beyond i+1,
-// and returns where the next parameter begins. Missing components are 0, of larger ones than a byte
-// the lowest one counts.
+// colorParam parses the color that begins at params[i], in the colon form if end is greater than
+// i+1. It returns the index of the next parameter. Missing components are 0. Of a component larger
+// than a byte, the lowest byte counts.
 func colorParam(params []int, i, end int) (c Color, next int, ok bool) {
 	args := params[i+1 : end]
 	next = end
 	switch colons := len(args) > 0; {
 	case !colons:
 		args = params[end:]
-		n := 5 // skipped of what is no colour
+		n := 5 // number of parameters to skip if it is no color
 		if len(args) > 0 {
 			switch args[0] {
 			case 2:
@@ -66,7 +66,7 @@ func colorParam(params []int, i, end int) (c Color, next int, ok bool) {
 		args = args[:min(n, len(args))]
 		next += len(args)
 	case args[0] == 2 && len(args) >= 5:
-		args = append([]int{2}, args[2:5]...) // 38:2:colour space:r:g:b
+		args = append([]int{2}, args[2:5]...) // 38:2:color space:r:g:b
 	}
 	if len(args) == 0 {
 		return 0, next, false
@@ -82,7 +82,7 @@ func colorParam(params []int, i, end int) (c Color, next int, ok bool) {
 	return 0, next, false
 }
 
-// set applies one parameter of SGR that stands alone.
+// set applies one SGR parameter other than a color with arguments or an underline.
 func (st *Style) set(n int) {
 	switch {
 	case n >= 30 && n <= 37:
@@ -144,11 +144,11 @@ func (st *Style) set(n int) {
 	}
 }
 
-// attrSGR are the parameters that switch the attributes on, by bit.
+// attrSGR lists the parameters that set the attributes, by bit.
 var attrSGR = [8]string{"1", "2", "3", "5", "7", "8", "9", "53"}
 
-// AppendSGR appends the shortest SGR sequence that turns a pen of style from into one of style st,
-// nothing when they are equal.
+// AppendSGR appends the shortest SGR sequence that changes a pen from style from to st. It appends
+// nothing if they are equal.
 func (st Style) AppendSGR(dst []byte, from Style) []byte {
 	if st == from {
 		return dst
@@ -169,7 +169,7 @@ func (st Style) appendParams(dst []byte, from Style) []byte {
 		}
 		dst = append(dst, p...)
 	}
-	// Switching single attributes off is longer than starting afresh, and 22 would take two off.
+	// Resetting single attributes is longer than starting with 0, and 22 would reset two.
 	if from.Attr&^st.Attr != 0 || from.Underline != 0 && st.Underline == 0 ||
 		from.UnderlineColor != 0 && st.UnderlineColor == 0 {
 		param("0")
@@ -202,8 +202,8 @@ func (st Style) appendParams(dst []byte, from Style) []byte {
 	return dst
 }
 
-// params are the parameters that select c, where base and bright are the codes of colours 0 and 8,
-// bright 0 for none.
+// params returns the parameters that select c. base and bright are the codes of colors 0 and 8; a
+// bright of 0 means that there is no such code.
 func (c Color) params(base, bright int) string {
 	if c == 0 {
 		return strconv.Itoa(base + 9)

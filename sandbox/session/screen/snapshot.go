@@ -5,21 +5,21 @@ import (
 	"errors"
 )
 
-// snapshotVersion is the first byte of a snapshot. It changes with the form, and with what the
-// screen makes of any output.
+// snapshotVersion is the first byte of a snapshot. It changes with the format, and whenever the
+// screen shows any output differently.
 const snapshotVersion = 2
 
-// Snapshot returns everything that the screen is, but for the kept lines: a screen made from it by
-// Restore is shown, and goes on, as this one.
+// Snapshot returns the state of the screen without the kept lines. A screen that Restore makes from
+// it looks and behaves like this one.
 func (s *Screen) Snapshot() []byte {
 	c := &coder{b: []byte{snapshotVersion}, saving: true}
 	s.code(c)
 	return c.b
 }
 
-// Restore returns the screen that p is a snapshot of. It keeps at most scrollback lines from then
-// on, and answers no queries. What is no snapshot, or one of another version, is an error, whatever
-// its bytes are.
+// Restore returns the screen of a snapshot. It keeps at most scrollback lines from then on, and
+// answers no queries. It returns an error for a snapshot of another version, and for any other
+// bytes.
 func Restore(p []byte, scrollback int) (*Screen, error) {
 	if len(p) == 0 || p[0] != snapshotVersion {
 		return nil, errSnapshot
@@ -60,7 +60,7 @@ func Restore(p []byte, scrollback int) (*Screen, error) {
 
 var errSnapshot = errors.New("no snapshot of a screen, or one of another version")
 
-// code writes the fields to c, or reads them from it: one order for both.
+// code writes the fields to c, or reads them from it, so that both use the same order.
 func (s *Screen) code(c *coder) {
 	code(c, &s.cols)
 	code(c, &s.rows)
@@ -125,7 +125,7 @@ func (s *Screen) code(c *coder) {
 	p.str = []byte(held)
 }
 
-// sound reports whether the fields fit each other: what was read may be anything.
+// sound reports whether the fields are consistent, because the bytes read may be anything.
 func (s *Screen) sound() bool {
 	cols, rows := clampSize(s.cols, s.rows)
 	p := &s.parser
@@ -170,10 +170,9 @@ func (s *Screen) soundCell(c cell) bool {
 		(c.ch&clusterBit == 0 || int(c.ch&^clusterBit) < len(s.intern.clusters))
 }
 
-// coder writes a snapshot, or reads one. After a mistake in what it reads it yields zeros and is
-// bad.
+// coder writes or reads a snapshot. After an error in reading, it returns zeros, and bad is set.
 type coder struct {
-	b      []byte // written, or still to be read
+	b      []byte // written bytes, or bytes still to read
 	saving bool
 	bad    bool
 }
@@ -192,7 +191,7 @@ func (c *coder) num(n uint64) uint64 {
 	return n
 }
 
-// code is a number. Negative ones are not written: no field has them.
+// code writes or reads a number. It must not be negative.
 func code[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](c *coder, v *T) {
 	n := c.num(uint64(*v))
 	if *v = T(n); uint64(*v) != n {
@@ -221,11 +220,11 @@ func (c *coder) text(v *string) {
 	}
 }
 
-// list is a slice of at most most elements.
+// list writes or reads a slice of at most most elements.
 func list[T any](c *coder, v *[]T, most uint64, f func(*T)) {
 	n := c.num(uint64(len(*v)))
 	if !c.saving {
-		if n > most || n > uint64(len(c.b)) { // each takes a byte
+		if n > most || n > uint64(len(c.b)) { // each element takes a byte
 			c.bad, c.b = true, nil
 			return
 		}

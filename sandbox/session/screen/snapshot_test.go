@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A screen restored at any byte of any output goes on as the one that saw it all.
+// TestSnapshot checks that a screen restored at any byte of any output behaves like the original.
 func TestSnapshot(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -40,7 +40,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// FuzzRestore: bytes that are no snapshot are an error, or a screen that works.
+// FuzzRestore checks that other bytes than a snapshot return an error, or a screen that works.
 func FuzzRestore(f *testing.F) {
 	for seed := range uint64(5) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -2,29 +2,28 @@ package screen
 
 import "bytes"
 
-// Status is what a program says that it is doing, in the words of the Program Status Protocol (OSC
-// 7501, revision 0.4), which agent programs speak. It is the program's word and nothing else:
-// whatever it prints may say so.
+// Status is what a program says it is doing, in the words of the Program Status Protocol (OSC 7501,
+// revision 0.4), which agent programs use. It is only a claim: any output may contain it.
 type Status string
 
 // The states of a program.
 const (
-	StatusIdle    Status = "idle"    // at rest, for the next task
+	StatusIdle    Status = "idle"    // at rest, ready for the next task
 	StatusWorking Status = "working" //
-	StatusBlocked Status = "blocked" // it cannot go on until a person acts
-	StatusDone    Status = "done"    // at rest; it has finished what it was asked to do
+	StatusBlocked Status = "blocked" // it cannot continue until a person acts
+	StatusDone    Status = "done"    // at rest; it has finished its task
 	StatusError   Status = "error"   // at rest; it has failed
 )
 
-// Status is what the program last said of itself as a whole, empty when it said nothing or took it
-// back. count grows with every word of it, so that a reader sees a repeated one, too.
+// Status returns the last status of the program as a whole, or "" if it has set none or cleared it.
+// count grows with every statement, so that a reader detects a repeated one.
 func (s *Screen) Status() (status Status, count uint64) { return s.status, s.statuses }
 
-// report takes an OSC 7501. What a program says of its parts (id=) is not kept: the whole has a
-// state of its own.
+// report handles an OSC 7501. It ignores statements about parts of a program (id=), because the
+// whole program has its own status.
 func (s *Screen) report(p []byte) {
 	if bytes.HasPrefix(p, []byte("?")) {
-		// Programs ask first, and say nothing to a terminal that does not answer.
+		// Programs query first, and send no status to a terminal that does not answer.
 		s.answer("\x1b]7501;?\x1b\\")
 		return
 	}
@@ -41,7 +40,7 @@ func (s *Screen) report(p []byte) {
 	case "clear":
 		state = ""
 	case StatusIdle, StatusWorking, StatusBlocked, StatusDone, StatusError:
-	default: // of a later revision
+	default: // from a later revision
 		return
 	}
 	s.status, s.statuses = state, s.statuses+1

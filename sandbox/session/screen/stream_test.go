@@ -7,21 +7,22 @@ import (
 	"testing"
 )
 
-// stream is n pieces of the output of a plain program, of those things only that tmux means the
-// same by as we and xterm.js.
+// stream returns n pieces of a simple program's output. It uses only what tmux, xterm.js and our
+// screen treat the same.
 func stream(r *rand.Rand, n, cols, rows int) string {
 	var b strings.Builder
 	words := []string{"a", "hello", "the quick brown fox jumps", "é", "e\u0301", "ñandú", "│─┼",
 		"x y z", "    ", "0123456789"}
-	// Half of a wide character that is moved or erased leaves tmux with a cell that is none: a
-	// stream has one or the other.
+	// If half of a wide character is moved or erased, tmux keeps an invalid cell. So a stream has
+	// either wide characters or such operations.
 	wide := r.IntN(2) == 0
 	if wide {
 		words = append(words, "世界", "中", "ｆｕｌｌ", "한글")
 	}
 	pick := func(choices ...string) string { return choices[r.IntN(len(choices))] }
 	num := func(limit int) int { return r.IntN(limit + 2) }
-	// tmux keeps the first half of a wide character in column 0 when its second is overwritten.
+	// tmux keeps the first half of a wide character in column 0 when its second half is
+	// overwritten.
 	column := func() int { return max(num(cols), 3) }
 	for range n {
 		switch r.IntN(28) {
@@ -50,18 +51,18 @@ func stream(r *rand.Rand, n, cols, rows int) string {
 			if !wide {
 				fmt.Fprintf(&b, "\x1b[%s", pick("J", "1J"))
 			}
-		case 17: // outside of the region tmux obeys, xterm does not
+		case 17: // outside the region, tmux executes it and xterm does not
 			fmt.Fprintf(&b, "\x1b[r\x1b[%dd\x1b[%d%s\r", num(rows), num(rows), pick("L", "M"))
-		case 18: // inserting all that is left of a line does nothing in tmux
+		case 18: // inserting all the rest of a line does nothing in tmux
 			if !wide {
 				fmt.Fprintf(&b, "\r\x1b[%d%s", num(cols/2-1), pick("@", "P", "X"))
 			}
-		case 19: // tmux goes to the screen's corner, xterm to that of the region
+		case 19: // tmux moves to the screen's corner, xterm to that of the region
 			top := 1 + r.IntN(rows)
 			fmt.Fprintf(&b, "\x1b[?6l\x1b[%d;%dr", top, top+r.IntN(rows))
 		case 20:
 			b.WriteString(pick("\x1b[r", "\x1bD\r", "\x1bM\r", "\x1bE"))
-		case 21: // what SD brings in has the background in tmux, and none in xterm.js
+		case 21: // rows that SD adds have the background in tmux, and none in xterm.js
 			fmt.Fprintf(&b, "\x1b[%s", pick("S", "2S", "49m\x1b[T", "49m\x1b[2T"))
 		case 22: // tmux saves origin mode, xterm.js does not
 			b.WriteString("\x1b[?6l" + pick("\r\x1b7", "\x1b8"))
@@ -80,7 +81,7 @@ func stream(r *rand.Rand, n, cols, rows int) string {
 	return b.String()
 }
 
-// dump is everything that a reader can see of s, but for generations.
+// dump returns everything that a reader can see of s, except generations.
 func dump(s *Screen) string {
 	var b strings.Builder
 	cols, rows := s.Size()
@@ -108,7 +109,7 @@ func dump(s *Screen) string {
 	return b.String()
 }
 
-// The result does not depend on how the stream was cut.
+// TestSplit checks that the result does not depend on how the stream is split.
 func TestSplit(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -135,7 +136,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Dropping unused styles and clusters changes nothing that is seen.
+// TestCollect checks that dropping unused styles and clusters has no visible effect.
 func TestCollect(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 100 {
@@ -152,7 +153,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// A program that never repeats a style or a cluster cannot make the screen grow.
+// TestBoundedMemory checks that a program that never repeats a style or a cluster cannot make the
+// screen grow.
 func TestBoundedMemory(t *testing.T) {
 	s := New(Options{Cols: 80, Rows: 24, Scrollback: 100})
 	var buf []byte

@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// pane returns what the pane shows, as a screen of ours, and where its cursor is.
+// pane returns the content of the pane as one of our screens, and its cursor.
 func pane(m *screentest.Tmux, cols, rows int) (s *Screen, cursor string) {
 	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag}", ";", "capture-pane",
 		"-p", "-e", "-N")
@@ -22,8 +22,8 @@ func pane(m *screentest.Tmux, cols, rows int) (s *Screen, cursor string) {
 	return s, cursor
 }
 
-// cells is the text of s with its colours, but for those of spaces: tmux does not tell the
-// background of what is erased at the end of a line, and wraps onto a line of the default colour.
+// cells returns the text of s with its colors, except for those of spaces. tmux does not report the
+// background of erased cells at the end of a line, and it wraps onto a line of the default color.
 func cells(s *Screen) string {
 	var b strings.Builder
 	_, rows := s.Size()
@@ -48,7 +48,8 @@ func cells(s *Screen) string {
 	return strings.ReplaceAll(b.String(), "\x1b", "␛")
 }
 
-// What tmux shows of a random stream is what we show: text, colours and cursor.
+// TestAgainstTmux checks that our screen shows the same as tmux for random streams: text, colors
+// and cursor.
 func TestAgainstTmux(t *testing.T) {
 	const cols, rows = 20, 6
 	m := screentest.StartTmux(t, cols, rows, 500)
@@ -59,13 +60,13 @@ func TestAgainstTmux(t *testing.T) {
 	for seed := range uint64(n) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		in := stream(r, 40, cols, rows)
-		m.Write("\x1bc\x1b7" + in) // RIS of tmux does not forget a saved origin mode
+		m.Write("\x1bc\x1b7" + in) // RIS of tmux does not reset a saved origin mode
 		want, cursor := pane(m, cols, rows)
 		got := New(Options{Cols: cols, Rows: rows})
 		got.Write([]byte(in))
 		c := got.Cursor()
 		visible := map[bool]int{true: 1}[c.Visible]
-		// tmux puts the cursor of a pending wrap beyond the margin.
+		// If a wrap is pending, tmux reports a cursor beyond the margin.
 		ours := fmt.Sprintf("%d,%d,%d", got.x, c.Y, visible)
 		if cells(got) != cells(want) || ours != cursor {
 			t.Errorf("stream %d: %q\ntmux shows, cursor at %s:\n%s\nwe show, cursor at %s:\n%s",
@@ -75,8 +76,9 @@ func TestAgainstTmux(t *testing.T) {
 	}
 }
 
-// Lines that wrapped are wrapped anew like in tmux, and the cursor stays at its character. How many
-// of them tmux moves to its history differs: it does so even when rows below are empty.
+// TestResizeAgainstTmux checks that wrapped lines are rewrapped as in tmux, and that the cursor
+// stays at its character. The number of lines that move to the history differs: tmux moves lines
+// even if rows below are empty.
 func TestResizeAgainstTmux(t *testing.T) {
 	const rows = 20
 	m := screentest.StartTmux(t, 40, rows, 500)
@@ -92,7 +94,8 @@ func TestResizeAgainstTmux(t *testing.T) {
 			for range r.IntN(12) {
 				line += words[r.IntN(len(words))]
 			}
-			in.WriteString(strings.TrimRight(line, " ") + "\r\n") // we do not wrap trailing spaces
+			// Our screen does not wrap trailing spaces.
+			in.WriteString(strings.TrimRight(line, " ") + "\r\n")
 		}
 		fmt.Fprintf(&in, "$ %s", strings.Repeat("x", 1+r.IntN(70)))
 		s := New(Options{Cols: 40, Rows: rows, Scrollback: 100})

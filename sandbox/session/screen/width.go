@@ -20,12 +20,12 @@ func in(table []runeRange, r rune) bool {
 	return false
 }
 
-// runeWidth is the number of columns of a printable rune: 0, 1 or 2.
+// runeWidth returns the number of columns of a printable rune: 0, 1 or 2.
 func runeWidth(r rune) int {
 	switch {
 	case r < 0x300:
 		return 1
-	case r >= 0x4e00 && r <= 0x9fff, r >= 0xac00 && r <= 0xd7a3: // most of the wide ones
+	case r >= 0x4e00 && r <= 0x9fff, r >= 0xac00 && r <= 0xd7a3: // most of the wide runes
 		return 2
 	case in(zeroRunes, r):
 		return 0
@@ -42,9 +42,9 @@ const (
 	paragraphSeparator = 0x2029
 )
 
-// invisible reports zero-width runes that no terminal shows: directions, invisible operators,
-// annotation marks. They leave no trace on the screen, so that no text can be drawn to a person in
-// another order than it has.
+// invisible reports whether r is a zero-width rune that no terminal shows: directions, invisible
+// operators, annotation marks. They are dropped, so that a person never sees text in another order
+// than the program printed.
 func invisible(r rune) bool {
 	switch {
 	case r == zwnj, r == zwj:

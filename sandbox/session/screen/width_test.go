@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// Every character that xterm.js knows, which is those of Unicode 12, has its width. Newer ones have
-// that of the Unicode data.
+// TestRuneWidth checks that every character of Unicode 12, which xterm.js supports, has its width
+// there. Newer characters have the width of the Unicode data.
 func TestRuneWidth(t *testing.T) {
 	x := screentest.StartXterm(t)
 	x.Order('n', 80, 24, "")
@@ -31,7 +31,7 @@ func TestRuneWidth(t *testing.T) {
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 			want = 0
 		case unicode.Is(unicode.Mc, r) && !unicode.Is(unicode.Han, r):
-			// spacing marks; uniseg has the width that they add to a cluster
+			// Spacing marks; uniseg returns the width that they add to a cluster.
 			want = 1
 		case unicode.IsGraphic(r):
 			want = uniseg.StringWidth(string(r))
@@ -46,8 +46,8 @@ func TestRuneWidth(t *testing.T) {
 	t.Logf("%d characters", compared)
 }
 
-// Programs count columns by character, as wcwidth does: what has columns of its own never joins
-// what is before it.
+// TestClusters checks that a rune with columns never joins the one before it. Programs count
+// columns by rune, as wcwidth does.
 func TestClusters(t *testing.T) {
 	for _, tt := range []struct {
 		text  string

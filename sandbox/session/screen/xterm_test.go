@@ -12,7 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// show returns what x shows, in the words of picture.
+// show returns the screen of x in the format of picture.
 func show(x *screentest.Xterm) string {
 	v := x.Show()
 	p := pictureOf{cols: v.Cols, rows: v.Rows, top: v.Top, bottom: v.Bottom, modes: modesOf(v),
@@ -25,7 +25,7 @@ func show(x *screentest.Xterm) string {
 				Fg: Color(st[0]), Bg: Color(st[1]), UnderlineColor: Color(st[2]), Attr: Attr(st[3]),
 				Underline: Underline(st[4])}}
 			if c.Width == 0 && (i == 0 || l.Width[i-1] != 2) || c.Width == 2 && i+1 == v.Cols {
-				c.Text, c.Width = " ", 1 // half of a character, which it leaves lying about
+				c.Text, c.Width = " ", 1 // a half character that xterm.js leaves
 			}
 			line = append(line, c)
 		}
@@ -46,8 +46,8 @@ func modesOf(v screentest.Shown) Modes {
 	}
 }
 
-// visible is text without the runes that our screen does not keep: xterm.js and tmux have
-// directions in their cells, and a person would be shown text in another order than it has.
+// visible returns text without the runes that our screen drops. xterm.js and tmux keep directions
+// in their cells, so that a person could see text in another order than it has.
 func visible(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -60,16 +60,16 @@ func visible(text string) string {
 	}, text)
 }
 
-// pictureOf is all that is compared of two terminals.
+// pictureOf is everything that is compared of two terminals.
 type pictureOf struct {
 	cols, rows, top, bottom int
 	cursor                  Cursor
-	pending                 bool // the next character wraps first
+	pending                 bool // the next character first wraps
 	modes                   Modes
 	lines                   [][]Cell
 }
 
-// String is text that a person can compare.
+// String returns a text that a person can compare.
 func (p pictureOf) String() string {
 	var b strings.Builder
 	p.modes.CursorBlink = false
@@ -79,7 +79,7 @@ func (p pictureOf) String() string {
 		line = slices.Clone(line)
 		for i, c := range line {
 			if c.Style.Underline == NoUnderline {
-				line[i].Style.UnderlineColor = 0 // nobody sees it
+				line[i].Style.UnderlineColor = 0 // it is not visible
 			}
 		}
 		for len(line) > 0 && line[len(line)-1].Blank() {
@@ -93,7 +93,7 @@ func (p pictureOf) String() string {
 			}
 			b.WriteString(c.Text)
 			if c.Width == 2 {
-				b.WriteString("→") // not the second column, so that an unpaired one shows
+				b.WriteString("→") // not for the second column, so that a half character is visible
 			}
 		}
 		b.WriteString("|\n")
@@ -101,7 +101,7 @@ func (p pictureOf) String() string {
 	return b.String()
 }
 
-// picture is what s shows.
+// picture returns the screen of s.
 func picture(s *Screen) string {
 	p := pictureOf{cols: s.cols, rows: s.rows, top: s.g.top, bottom: s.g.bottom, modes: s.Modes(),
 		cursor: s.Cursor(), pending: s.x >= s.cols}
@@ -111,7 +111,8 @@ func picture(s *Screen) string {
 	return p.String()
 }
 
-// What xterm.js shows of a random program is what we show: cells, cursor, margins and modes.
+// TestAgainstXterm checks that our screen shows the same as xterm.js for random programs: cells,
+// cursor, margins and modes.
 func TestAgainstXterm(t *testing.T) {
 	x := screentest.StartXterm(t)
 	n := 2000
@@ -136,9 +137,10 @@ func TestAgainstXterm(t *testing.T) {
 	}
 }
 
-// The alternate screen is cut as that of xterm.js, whatever was drawn. There columns that were cut
-// off stay, out of sight: the screen becomes narrower but once, at the end, and never grows. The
-// primary screen is that of tmux: TestResizeAgainstTmux.
+// TestResizeAgainstXterm checks that the alternate screen is cut as in xterm.js, for any content.
+// xterm.js keeps the columns that were cut off, although they are not visible. So the screen
+// becomes narrower only once, at the end, and never grows. The primary screen follows tmux:
+// TestResizeAgainstTmux.
 func TestResizeAgainstXterm(t *testing.T) {
 	x := screentest.StartXterm(t)
 	n := 200
@@ -182,8 +184,8 @@ func TestResizeAgainstXterm(t *testing.T) {
 	}
 }
 
-// What xterm.js shows of real programs, at every tenth of the way, is what we show. How they were
-// recorded is in testdata/recorded/README.md.
+// TestRecordedAgainstXterm checks that our screen shows the same as xterm.js for recorded programs,
+// at each tenth of the recording. See testdata/recorded/README.md for how they were recorded.
 func TestRecordedAgainstXterm(t *testing.T) {
 	x := screentest.StartXterm(t)
 	files, err := filepath.Glob("testdata/recorded/*.rec")

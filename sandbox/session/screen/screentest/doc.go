@@ -1,5 +1,5 @@
-// Package screentest runs the terminals that ours is compared with: xterm.js in a process of node,
-// and a pane of a real tmux. It knows nothing of our own screen, so that its tests can use it.
+// Package screentest runs the reference terminals for our screen: xterm.js in a node process, and a
+// pane of a real tmux. It does not import our screen, so that its tests can use it.
 package screentest
 
 import (
@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// missing skips the test for want of a reference terminal. Where nothing may be skipped, it fails.
+// missing skips the test because a reference terminal is not installed, or fails it if no test may
+// be skipped.
 func missing(t testing.TB, what string, err error) {
 	t.Helper()
 	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
@@ -18,7 +19,7 @@ func missing(t testing.TB, what string, err error) {
 	t.Skipf("%s, a reference terminal, is not installed: %v", what, err)
 }
 
-// root is the folder of the module that the test belongs to.
+// root returns the directory of the test's module.
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()

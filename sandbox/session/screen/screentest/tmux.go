@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
-// Tmux is a pane of a real tmux, which a test writes to as the program in it.
+// Tmux is a pane of a real tmux. The test writes the output of the program in the pane.
 type Tmux struct {
 	t      testing.TB
 	socket string
@@ -21,8 +21,8 @@ type Tmux struct {
 	marks  int
 }
 
-// StartTmux starts a tmux server of its own with one pane that keeps history lines. It ends with
-// the test. Where there is no tmux the test is skipped, or fails if nothing may be.
+// StartTmux starts a separate tmux server with one pane that keeps history lines. It ends with the
+// test. Without tmux, the test is skipped, or fails if no test may be skipped.
 func StartTmux(t testing.TB, cols, rows, history int) *Tmux {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
@@ -47,7 +47,7 @@ func StartTmux(t testing.TB, cols, rows, history int) *Tmux {
 	return m
 }
 
-// Run gives tmux a command and returns what it prints.
+// Run executes a tmux command and returns its output.
 func (m *Tmux) Run(args ...string) string {
 	m.t.Helper()
 	out, err := exec.CommandContext(context.WithoutCancel(m.t.Context()), "tmux",
@@ -58,7 +58,7 @@ func (m *Tmux) Run(args ...string) string {
 	return string(out)
 }
 
-// Write prints p in the pane and returns when tmux has taken all of it.
+// Write prints p in the pane. It returns when tmux has processed all of it.
 func (m *Tmux) Write(p string) {
 	m.t.Helper()
 	m.marks++

@@ -12,15 +12,15 @@ import (
 	"testing"
 )
 
-// Xterm is a terminal of xterm.js, with the character widths of Unicode 11, in a process of node:
-// testdata/xterm/oracle.js of package screen says what it can be asked.
+// Xterm is a terminal of xterm.js, with the character widths of Unicode 11, in a node process. See
+// testdata/xterm/oracle.js of package screen for its requests.
 type Xterm struct {
 	t   testing.TB
 	in  *bufio.Writer
 	out *bufio.Reader
 }
 
-// Shown is what oracle.js says of its terminal.
+// Shown is the state of the terminal, as oracle.js returns it.
 type Shown struct {
 	Cols, Rows, X, Y, Top, Bottom int
 	Lines                         []struct {
@@ -34,8 +34,8 @@ type Shown struct {
 	Mouse, Encoding, Replies                           string
 }
 
-// StartXterm starts the process, which ends with the test. Where it is not installed the test is
-// skipped, or fails if nothing may be.
+// StartXterm starts the process, which ends with the test. If it is not installed, the test is
+// skipped, or fails if no test may be skipped.
 func StartXterm(t testing.TB) *Xterm {
 	t.Helper()
 	dir := filepath.Join(root(t), "sandbox/session/screen/testdata/xterm")
@@ -61,7 +61,7 @@ func StartXterm(t testing.TB) *Xterm {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = in.Close() // its end
+		_ = in.Close() // ends the process
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("oracle.js: %v", err)
 		}
@@ -69,7 +69,7 @@ func StartXterm(t testing.TB) *Xterm {
 	return &Xterm{t: t, in: bufio.NewWriterSize(in, 64<<10), out: bufio.NewReaderSize(out, 64<<10)}
 }
 
-// Order sends one request that is not answered: n a new terminal, r another size, w bytes to show.
+// Order sends a request without an answer: n for a new terminal, r for another size, w for output.
 func (x *Xterm) Order(op byte, cols, rows int, data string) {
 	x.t.Helper()
 	head := []byte{op}
@@ -98,7 +98,7 @@ func (x *Xterm) Ask(op byte, data string, v any) {
 	}
 }
 
-// Show is what the terminal shows now.
+// Show returns the current state of the terminal.
 func (x *Xterm) Show() (v Shown) {
 	x.t.Helper()
 	x.Ask('s', "", &v)
