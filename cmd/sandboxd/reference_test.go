@@ -66,7 +66,7 @@ func reference(root *cobra.Command) []byte {
 			"Commands marked *local* use this machine. All others run on the daemon, and can " +
 			"also be\n" +
 			"run with ssh alone: `ssh sandboxd@gw COMMAND`. For exit codes see\n" +
-			"[protocol.md](protocol.md#command-table).\n\nFlags of every command:\n\n")
+			"[exit-codes.md](exit-codes.md).\n\nFlags of every command:\n\n")
 	flags(&b, root.PersistentFlags())
 	table := command.Tree(&command.Env{}) // what the daemon runs
 	local := func(c *cobra.Command) bool {
