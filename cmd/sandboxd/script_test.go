@@ -106,10 +106,13 @@ func story(t *testing.T) testscript.Params {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "root" {
-				return false, fmt.Errorf("no condition %s", name)
+			switch name {
+			case "root":
+				return os.Geteuid() == 0, nil
+			case "terminals":
+				return makesTerminals()
 			}
-			return os.Geteuid() == 0, nil
+			return false, fmt.Errorf("no condition %s", name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"closed":     closedCmd,

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"io"
 	"syscall"
 	"time"
 
@@ -92,6 +93,9 @@ func reachHost(f Record, err error) error {
 		e.Hint = "fix the key or the password, then " + again
 	case errors.Is(err, sandbox.ErrUnsupported):
 		e.Hint = "hosts do not support it"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		e.Message = "sandbox " + f.Name + ": the host closed the connection when the session began"
+		e.Hint = "the log of its SSH server says why, such as that it cannot make terminals; " + again
 	default:
 		e.Hint = "the daemon retries until it answers; " + again
 	}

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,7 @@ func TestReachHost(t *testing.T) {
 		{connect.ErrIdentity, ErrIdentity, "rm the sandbox and add it again"},
 		{connect.ErrLogin, ErrBroken, "sandboxd start box"},
 		{sandbox.ErrUnsupported, ErrBroken, "hosts do not support it"},
+		{fmt.Errorf("stream: %w", io.ErrUnexpectedEOF), ErrBroken, "the log of its SSH server"},
 		{errors.New("no route"), ErrBroken, "the daemon retries until it answers"},
 	} {
 		err := reachHost(f, tt.err)
