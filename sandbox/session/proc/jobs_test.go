@@ -38,7 +38,7 @@ func TestJobs(t *testing.T) {
 		t.Errorf("the orphan is %+v", orphan)
 	}
 	x.typ(
-		"(while read -r line; do echo $line; done) < <(until [ -e /nonexistent ]; do sleep 1000; " +
+		"(while read -r line; do echo $line; done) < <(until [ -e /dev/null/none ]; do sleep 1000; " +
 			"done) &\n")
 	all := jobs("a job of two", func(all []session.Job) bool { return len(all) > 2 })
 	groups := map[int]bool{}
