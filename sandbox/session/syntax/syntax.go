@@ -26,7 +26,9 @@ func Check(shell, command string) error {
 	default:
 		return nil
 	}
-	_, err := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(command), "")
+	// The shell reads a newline after it. Without one, the parser takes a here-document that has
+	// not begun for whole.
+	_, err := syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(command+"\n"), "")
 	if err == nil || !syntax.IsIncomplete(err) {
 		return nil
 	}
