@@ -235,8 +235,7 @@ func (d *dialer) gateway(ctx context.Context, uri string) (*Client, error) {
 // create creates the sandbox through the control host, unless it exists.
 func (d *dialer) create(ctx context.Context, name string) error {
 	control := newClient(wire.ControlHost, "")
-	control.dial = func(ctx context.Context) (
-		*link, error) {
+	control.dial = func(ctx context.Context) (*link, error) {
 		return d.login(ctx, wire.ControlHost)
 	}
 	defer control.Close()

@@ -19,7 +19,7 @@ type endpoint struct {
 	State      string  `json:"state"`
 	PID        int     `json:"pid"`
 	Version    string  `json:"version"`
-	Commit     string  `json:"commit"` // that the daemon was built from; "" before 0.1.0
+	Commit     string  `json:"commit"` // that the daemon was built from; "" if it does not say
 
 	Trusts []trust `json:"trusts,omitempty"` // set by the run that creates authorized_keys
 }

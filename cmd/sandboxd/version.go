@@ -120,8 +120,9 @@ func (c *cli) answering(ctx context.Context) *endpoint {
 	return &e
 }
 
-// otherBuild prints a note if err is a usage error of a daemon on this machine that was built from
-// other sources: what it rejects this program may know. It returns err.
+// otherBuild prints a note if err is the exit code of a usage error, and the daemon on this machine
+// was built from another commit: it may reject what this program knows. The exit code may also be
+// that of a command in a sandbox. It returns err.
 func (c *cli) otherBuild(err error) error {
 	if exit, ok := errors.AsType[exitCode](err); !ok || exit != wire.ExitUsage || c.gateway != "" {
 		return err

@@ -362,7 +362,8 @@ func backgroundOutput(t *testing.T, shell string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The terminal may pass a line on in two pieces, with the next command between them.
-	found := regexp.MustCompile(`<(\d+)>(?:true\r\n(?:\x1b\[\?2004l\r?)?)?\r\n`).FindAllStringSubmatch(string(w.output), -1)
+	line := regexp.MustCompile(`<(\d+)>(?:true\r\n(?:\x1b\[\?2004l\r?)?)?\r\n`)
+	found := line.FindAllStringSubmatch(string(w.output), -1)
 	missing := n
 	seen := map[int]bool{}
 	for _, m := range found {
