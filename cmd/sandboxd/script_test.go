@@ -97,6 +97,7 @@ func story(t *testing.T) testscript.Params {
 			e.Setenv("SANDBOXD_TEST_GUESTS", guestBinaries)
 			e.Setenv("TERM", "xterm-256color")
 			e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+			e.Setenv("GORACE", os.Getenv("GORACE"))
 			e.Values[reachedKey{}] = new(atomic.Int64)
 			e.Defer(func() {
 				cleanUp(t, e, state)
