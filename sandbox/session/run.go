@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -254,7 +255,31 @@ func (f *call) begun(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
+	if f.skipped(c) {
+		if err := c.local.Signal(c.local.TTY().SessionPID, syscall.SIGKILL); err != nil {
+			return err
+		}
+		if err := s.until(ctx, func() bool { return !s.aliveLocked() }); err != nil {
+			return err
+		}
+		return f.revive(ctx)
+	}
 	return nil // the caller checks the state
+}
+
+// skipped reports whether the shell edits a line at a prompt without marks: ^C has ended its
+// start-up files before it has read the script of the marks. It has run no command yet.
+func (f *call) skipped(c *console) bool {
+	s := f.s
+	s.mu.Lock()
+	skipped := c == s.console && c.struck && c.track.Counts().Prompted == 0 &&
+		s.track.Phase() == wire.PhaseWaiting
+	s.mu.Unlock()
+	if !skipped || c.local == nil || inputModes(c.local.TTY().Master).Lines {
+		return false
+	}
+	facts, err := s.probe(s.ctx, c)
+	return err == nil && facts.Blocked && facts.ShellIsForeground
 }
 
 // awaitPrompt waits briefly for the prompt. If the shell is not at it, the error names the running

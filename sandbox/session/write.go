@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -204,6 +205,9 @@ func deadError(name string) *wire.Error {
 // takenLocked marks the state as outdated by input p.
 func (w *writer) takenLocked(p []byte) {
 	s := w.s
+	if bytes.IndexByte(p, 3) >= 0 && s.track.Counts().Prompted == 0 {
+		s.console.struck = true
+	}
 	for _, ev := range s.track.Input(p, s.display.calls.Load(), s.momentLocked(s.console)).Events {
 		s.private.veilLocked(ev.State)
 		s.events.emitLateLocked(ev)
