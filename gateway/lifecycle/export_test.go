@@ -39,6 +39,11 @@ func (sb *Sandbox) Connected(e egress.Event) { sb.network.connected(e) }
 func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) {
 	return sb.guest.control(ctx, nobody, nil)
 }
+
+// Refresh compares the sessions with those of the guest, as on a new connection.
+func (sb *Sandbox) Refresh(ctx context.Context, c *connect.Control) error {
+	return new(link).refresh(ctx, sb.guest, c)
+}
 func (sb *Sandbox) RunInside(ctx context.Context, command string, limit int) ([]byte, error) {
 	return runInside(ctx, sb, sb.get().Instance, command, limit)
 }

@@ -296,10 +296,12 @@ func (lk *link) follow(ctx context.Context, g *Guest, c *connect.Control) {
 
 // refresh follows the sessions that the guest has, and ends those that it no longer has.
 func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error {
+	known := g.sb.sessions.All() // a session that begins from now on may be missing in the list
 	infos, err := live.List(ctx, c)
 	if err != nil {
 		return err
 	}
+	g.sb.reg.at("listed")
 	have := make(map[string]bool)
 	for _, info := range infos {
 		have[info.Name] = true
@@ -308,11 +310,12 @@ func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error
 				"session", oneLine(info.Name, 64), "err", err)
 		}
 	}
-	for _, l := range g.sb.sessions.All() {
+	for _, l := range known {
 		if !have[l.Name()] {
 			g.sb.sessions.Drop(l, "lost: the guest no longer has it")
-			continue
 		}
+	}
+	for _, l := range g.sb.sessions.All() {
 		for _, m := range l.Members() {
 			lk.begin(func(ctx context.Context) { m.Resume(ctx, c) })
 		}
