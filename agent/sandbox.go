@@ -28,6 +28,7 @@ type Sandbox struct {
 	State   SandboxState `json:"state"`
 	Since   time.Time    `json:"since"`            // when State began
 	Reason  string       `json:"reason,omitempty"` // why it is stopped, broken or lost
+	Held    bool         `json:"held,omitempty"`   // paused until a user resumes it
 	Created time.Time    `json:"created"`
 	About   string       `json:"about,omitempty"` // notes of its creator for users and models
 

@@ -161,13 +161,14 @@ func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
 	return sb.Stop(ctx, p.Name)
 }
 
-// Pause freezes all processes of a sandbox. Pausing a paused sandbox is not an error.
-func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
+// Pause freezes all processes of a sandbox. With hold, only Resume and Start continue it. Pausing a
+// paused sandbox is not an error.
+func (h *Hub) Pause(ctx context.Context, p Principal, name string, hold bool) error {
 	sb, err := h.mine(p, name, "pausing")
 	if err != nil {
 		return err
 	}
-	return sb.Pause(ctx, p.Name)
+	return sb.Pause(ctx, p.Name, hold)
 }
 
 // Resume unfreezes a paused sandbox. Resuming a running one is not an error.

@@ -91,22 +91,24 @@ func ttlCell(i lifecycle.Info) string {
 }
 
 func pauseCommand(env *Env) *cobra.Command {
-	var asJSON bool
+	var asJSON, hold bool
 	cmd := &cobra.Command{
 		Use:   "pause NAME…",
 		Short: "suspend all processes of sandboxes",
 		Long: "Suspend all processes of a sandbox. It keeps its memory and uses no CPU.\n" +
 			"resume continues it, as does the next run, type or keys, and a user who\n" +
-			"attaches to work in it. Calls that follow a command return as lost; exec and\n" +
-			"connections wait.",
+			"attaches to work in it: with --hold these are rejected instead. Calls that\n" +
+			"follow a command return as lost; exec and connections wait.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(cmd.Context(), args, asJSON, "paused", func(name string) error {
-				return env.Hub.Pause(cmd.Context(), env.Principal, name)
+				return env.Hub.Pause(cmd.Context(), env.Principal, name, hold)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
+	cmd.Flags().BoolVar(&hold, "hold", false,
+		"reject new commands until resume or start continues it")
 	return cmd
 }
 

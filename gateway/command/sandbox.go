@@ -131,7 +131,11 @@ func describeText(w io.Writer, env *Env, d lifecycle.Description) {
 	}
 	line := func(name, format string, args ...any) { long(name, fmt.Sprintf(format, args...), 400) }
 	line("name", "%s", d.Name)
-	line("state", "%s %s", d.State, d.Reason)
+	held := ""
+	if d.Held {
+		held = "until a user resumes it"
+	}
+	line("state", "%s %s%s", d.State, d.Reason, held)
 	line("health", "%s", d.Health)
 	long("about", d.About, 4096)
 	line("owner", "%s", d.Owner)

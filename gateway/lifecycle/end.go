@@ -99,7 +99,7 @@ func (e *expiry) endScheduled(ctx context.Context) {
 				return nil
 			}
 			if f.State == Running {
-				if err := e.sb.pause(ctx, f, "its end"); err != nil {
+				if err := e.sb.pause(ctx, f, "its end", false); err != nil {
 					return err
 				}
 			}

@@ -90,14 +90,18 @@ func (g *Guest) NotRunning(session string) error {
 	return e
 }
 
-// Wake resumes a paused sandbox for the principal by before something is done in it. After an
-// error, nothing may be.
+// Wake resumes a paused sandbox for the principal by before something is done in it, unless it is
+// held. After an error, nothing may be.
 func (g *Guest) Wake(ctx context.Context, by string) error {
 	if err := g.Silence(); err != nil && !g.IsHost() {
 		return err
 	}
-	if g.sb.get().State != Paused {
+	f := g.sb.get()
+	if f.State != Paused {
 		return nil
+	}
+	if err := f.mayResume(); err != nil {
+		return err
 	}
 	ctx, done := g.sb.reg.tasks.bound(ctx)
 	defer done()

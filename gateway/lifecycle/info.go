@@ -76,7 +76,9 @@ type Info struct {
 	State State     `json:"state"`
 	Since time.Time `json:"since"`
 	// Why broken, stopped or lost: oom_killed, engine: …
-	Reason  string    `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Paused until a user resumes it: commands are rejected.
+	Held    bool      `json:"held,omitempty"`
 	Created time.Time `json:"created"`
 	Backend string    `json:"backend"`
 	Image   string    `json:"image"`

@@ -186,7 +186,7 @@ func (sb *Sandbox) start(ctx context.Context, by string,
 }
 
 // ensureRunning returns the running instance. It waits for a creation, and starts or resumes the
-// sandbox for by if necessary.
+// sandbox for by if necessary and possible: a held one is not resumed.
 func (sb *Sandbox) ensureRunning(ctx context.Context, by string,
 	progress func(string)) (sandbox.Instance, error) {
 	switch f := sb.get(); f.State {
@@ -196,6 +196,10 @@ func (sb *Sandbox) ensureRunning(ctx context.Context, by string,
 		// It may answer again: the caller dials it. Only its owner restarts it.
 		if f.Instance.ID != "" {
 			return f.Instance, nil
+		}
+	case Paused:
+		if err := f.mayResume(); err != nil {
+			return sandbox.Instance{}, err
 		}
 	}
 	return sb.start(ctx, by, progress)

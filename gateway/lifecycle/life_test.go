@@ -437,7 +437,7 @@ func TestEventsNameTheCaller(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.HasPrefix(step.want[0], "pause") {
-			err = d.Pause(w.Ctx(), alice, "demo")
+			err = d.Pause(w.Ctx(), alice, "demo", false)
 		} else {
 			err = d.Stop(w.Ctx(), alice, "demo")
 		}

@@ -9,24 +9,37 @@ import (
 )
 
 // Pause freezes all processes of the sandbox. Sessions and connections stay open and wait. A party
-// that starts something in it or joins to drive resumes it. Pausing a paused sandbox is not an
-// error.
-func (sb *Sandbox) Pause(ctx context.Context, by string) error {
+// that starts something in it or joins to drive resumes it, or is rejected with hold. Pausing a
+// paused sandbox is not an error; with hold it is held from then on.
+func (sb *Sandbox) Pause(ctx context.Context, by string, hold bool) error {
 	return sb.act(ctx, func(ctx context.Context, f Record) error {
 		if f.State == Paused {
-			return nil
+			if !hold || f.Held {
+				return nil
+			}
+			return sb.transition(ctx, func(f *Record) { f.Held = true })
 		}
 		if f.State != Running {
 			return &wire.Error{Code: wire.CodeUnavailable,
 				Message: fmt.Sprintf("sandbox %s is %s: only a running sandbox can be paused",
 					f.Name, f.State)}
 		}
-		return sb.pause(ctx, f, by)
+		return sb.pause(ctx, f, by, hold)
 	})
 }
 
+// mayResume returns an error if f is paused and held, for what resumes a sandbox as a side effect.
+func (f Record) mayResume() error {
+	if f.State != Paused || !f.Held {
+		return nil
+	}
+	return &wire.Error{Code: wire.CodeUnavailable,
+		Message: "sandbox " + f.Name + " is paused until a user resumes it",
+		Hint:    "resume it: sandboxd resume " + f.Name}
+}
+
 // pause pauses sb, which runs and is locked.
-func (sb *Sandbox) pause(ctx context.Context, f Record, by string) error {
+func (sb *Sandbox) pause(ctx context.Context, f Record, by string, hold bool) error {
 	be, err := sb.reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return err
@@ -41,7 +54,9 @@ func (sb *Sandbox) pause(ctx context.Context, f Record, by string) error {
 		sb.guest.hold(false)
 		return sb.Reach(err)
 	}
-	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Paused, "" })
+	return sb.transition(ctx, func(f *Record) {
+		f.State, f.Reason, f.Held = Paused, "", hold
+	})
 }
 
 // Resume unfreezes a paused sandbox for the principal by. Resuming a running one is not an error.

@@ -19,6 +19,13 @@ type Record struct {
 	Since    time.Time // of State
 	Created  time.Time
 	Reason   string // why stopped, broken or lost
+	Held     bool   // if it is paused, only Resume and Start continue it
+}
+
+// spec is what the store has as the spec of a Record.
+type spec struct {
+	Asked
+	Held bool `json:"held,omitempty"`
 }
 
 // Asked is the spec, with the daemon's defaults filled in. Its JSON is one flat object.
@@ -40,9 +47,11 @@ type Asked struct {
 func recordOf(row store.Sandbox) (Record, error) {
 	f := Record{Name: row.Name, Owner: row.Owner, State: State(row.State), Since: row.Since,
 		Created: row.Created, Reason: row.Error}
-	if err := json.Unmarshal(row.Spec, &f.Asked); err != nil {
+	var s spec
+	if err := json.Unmarshal(row.Spec, &s); err != nil {
 		return f, fmt.Errorf("spec: %w", err)
 	}
+	f.Asked, f.Held = s.Asked, s.Held
 	if len(row.Instance) > 0 {
 		if err := json.Unmarshal(row.Instance, &f.Instance); err != nil {
 			return f, fmt.Errorf("instance: %w", err)
@@ -56,7 +65,7 @@ func (f Record) row(id string) (store.Sandbox, error) {
 	row := store.Sandbox{ID: id, Name: f.Name, Owner: f.Owner, State: string(f.State),
 		Since: f.Since, Created: f.Created, Error: f.Reason}
 	var err error
-	if row.Spec, err = json.Marshal(f.Asked); err != nil {
+	if row.Spec, err = json.Marshal(spec{f.Asked, f.Held}); err != nil {
 		return row, fmt.Errorf("spec: %w", err)
 	}
 	if f.Instance.Backend != "" {

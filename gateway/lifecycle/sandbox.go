@@ -45,7 +45,7 @@ func (sb *Sandbox) Info() Info {
 	f := sb.get()
 	notes := slices.Concat(f.Instance.Notes, sb.guest.inspected(), sb.network.troubles())
 	i := Info{Name: f.Name, ID: sb.id, Owner: f.Owner, State: f.State, Since: f.Since,
-		Reason: f.Reason, Created: f.Created,
+		Reason: f.Reason, Held: f.State == Paused && f.Held, Created: f.Created,
 		Backend: f.Instance.Backend, Image: f.Instance.Image, Digest: f.Instance.Digest,
 		User: f.Instance.User, Network: f.Instance.Network, Via: f.Instance.Via,
 		Isolation: f.Instance.Runtime, Limits: f.Instance.Limits, Allow: f.Allow, Dir: f.Dir,

@@ -394,11 +394,12 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is already " +
 			string(info.State)}
 	}
-	act := cp.hub.Pause
 	if ask.Memory != nil && !*ask.Memory {
-		act = cp.hub.Stop
+		err = cp.hub.Stop(r.Context(), p, info.Name)
+	} else {
+		err = cp.hub.Pause(r.Context(), p, info.Name, false)
 	}
-	if err := act(r.Context(), p, info.Name); err != nil {
+	if err != nil {
 		return err
 	}
 	if info.End != nil {
