@@ -52,12 +52,18 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // error.
 func (sb *Sandbox) Stop(ctx context.Context, by string) error {
 	return sb.act(ctx, func(ctx context.Context, f Record) error {
-		sb.guest.stops.Interrupt(stoppedError(sb.Name()))
+		stopped := stoppedError(sb.Name())
+		sb.guest.stops.Interrupt(stopped)
 		if f.State == Stopped {
 			return nil
 		}
 		sb.reg.journal.add(sb.id, "stop", map[string]any{"by": by})
-		return sb.halt(ctx, f, "")
+		err := sb.halt(ctx, f, "")
+		if err == nil {
+			// Calls that came meanwhile have found it running.
+			sb.guest.stops.Interrupt(stopped)
+		}
+		return err
 	})
 }
 

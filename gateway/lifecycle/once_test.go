@@ -36,54 +36,50 @@ func (h *heldDialing) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.
 // A call that is not sent yet when the sandbox is stopped does not start it again: that is for a
 // later call.
 func TestCallBeforeStopStartsNothing(t *testing.T) {
-	w := newWorld(t, sandboxtest.Options{})
-	held := &heldDialing{Backend: w.Memory, dialing: make(chan bool)}
-	w.Backend = held
-	d := w.Start()
-	w.Create(d, "demo")
-	b := w.registry.Find("demo")
-	b.Disconnect(errors.New("so that a call has to dial"))
-	held.hold.Store(true)
-	for name, call := range map[string]func() error{
-		"exec": func() error {
-			up, err := d.Relay.Open(w.Ctx(), robot, "demo", nil)
+	for name, call := range map[string]func(context.Context, *daemon) error{
+		"exec": func(ctx context.Context, d *daemon) error {
+			up, err := d.Relay.Open(ctx, robot, "demo", nil)
 			if err == nil {
 				up.Close()
 			}
 			return err
 		},
-		"run": func() error {
-			_, err := d.Sessions.Shared(w.Ctx(), robot, main, attach.JoinOptions{Create: true})
+		"run": func(ctx context.Context, d *daemon) error {
+			_, err := d.Sessions.Shared(ctx, robot, main, attach.JoinOptions{Create: true})
 			return err
 		},
 	} {
-		held.stopped.Store(false)
-		if err := b.Transition(w.Ctx(), func(f *lifecycle.Record) {
-			f.State = lifecycle.Running
-		}); err != nil {
-			t.Fatal(err)
-		}
-		answered := make(chan error, 1)
-		go func() { answered <- call() }()
-		<-held.dialing
-		if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
-			t.Fatal(err)
-		}
-		held.stopped.Store(true)
-		for waiting := true; waiting; {
-			select {
-			case err := <-answered:
-				wantCode(t, err, wire.CodeUnavailable)
-				waiting = false
-			case late := <-held.dialing:
-				if late {
-					t.Fatalf("%s: dials again after the stop", name)
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{})
+			held := &heldDialing{Backend: w.Memory, dialing: make(chan bool)}
+			w.Backend = held
+			d := w.Start()
+			w.Create(d, "demo")
+			b := w.registry.Find("demo")
+			b.Disconnect(errors.New("so that a call has to dial"))
+			held.hold.Store(true)
+			answered := make(chan error, 1)
+			go func() { answered <- call(w.Ctx(), d) }()
+			<-held.dialing
+			if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
+				t.Fatal(err)
+			}
+			held.stopped.Store(true)
+			for waiting := true; waiting; {
+				select {
+				case err := <-answered:
+					wantCode(t, err, wire.CodeUnavailable)
+					waiting = false
+				case late := <-held.dialing:
+					if late {
+						t.Fatal("it dials again after the stop")
+					}
 				}
 			}
-		}
-		if state := w.State(d, "demo"); state != lifecycle.Stopped {
-			t.Errorf("%s: the sandbox is %s after it was stopped", name, state)
-		}
+			if state := w.State(d, "demo"); state != lifecycle.Stopped {
+				t.Errorf("the sandbox is %s after it was stopped", state)
+			}
+		})
 	}
 }
 
