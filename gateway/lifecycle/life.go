@@ -103,7 +103,7 @@ func (sb *Sandbox) halt(ctx context.Context, f Record, why string) error {
 	sb.guest.hold(false)
 	sb.guest.disconnect(errors.New("stopped"))
 	defer reg.pooled.Check() // there may be room for another pooled sandbox
-	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Stopped, why })
+	return sb.transition(ctx, func(f *Record) { f.State, f.Reason, f.Held = Stopped, why, false })
 }
 
 // Start starts a stopped, broken or lost sandbox with its files for the principal by, and resumes a

@@ -87,7 +87,9 @@ func (sb *Sandbox) resume(ctx context.Context, be sandbox.Backend, f Record, by 
 		return sb.Reach(err)
 	}
 	sb.guest.hold(false)
-	if err := sb.transition(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
+	if err := sb.transition(ctx, func(f *Record) {
+		f.State, f.Reason, f.Held = Running, "", false
+	}); err != nil {
 		return err
 	}
 	sb.guest.connect()

@@ -53,6 +53,7 @@ type console struct {
 	parser  *marks.Parser // guarded by s.mu; nil unless marked
 	holding bool          // guarded by s.mu; a timer to check parser again is running
 	struck  bool          // guarded by s.mu; ^C was typed before the first prompt
+	entered bool          // guarded by s.mu; a line was typed before the first prompt
 	// guarded by s.mu; another program prints marks, and the log reports it
 	forged bool
 	// guarded by s.mu; directory of start-up files, until the shell has read them

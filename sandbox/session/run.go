@@ -268,11 +268,12 @@ func (f *call) begun(ctx context.Context) error {
 }
 
 // skipped reports whether the shell edits a line at a prompt without marks: ^C has ended its
-// start-up files before it has read the script of the marks. It has run no command yet.
+// start-up files before it has read the script of the marks. Nobody has given it a command: a shell
+// that is in use stays.
 func (f *call) skipped(c *console) bool {
 	s := f.s
 	s.mu.Lock()
-	skipped := c == s.console && c.struck && c.track.Counts().Prompted == 0 &&
+	skipped := c == s.console && c.struck && !c.entered && c.track.Counts().Prompted == 0 &&
 		s.track.Phase() == wire.PhaseWaiting
 	s.mu.Unlock()
 	if !skipped || c.local == nil || inputModes(c.local.TTY().Master).Lines {

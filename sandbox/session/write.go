@@ -205,8 +205,9 @@ func deadError(name string) *wire.Error {
 // takenLocked marks the state as outdated by input p.
 func (w *writer) takenLocked(p []byte) {
 	s := w.s
-	if bytes.IndexByte(p, 3) >= 0 && s.track.Counts().Prompted == 0 {
-		s.console.struck = true
+	if c := s.console; s.track.Counts().Prompted == 0 {
+		c.struck = c.struck || bytes.IndexByte(p, 3) >= 0
+		c.entered = c.entered || bytes.ContainsAny(p, "\r\n")
 	}
 	for _, ev := range s.track.Input(p, s.display.calls.Load(), s.momentLocked(s.console)).Events {
 		s.private.veilLocked(ev.State)
