@@ -46,8 +46,8 @@ type Options struct {
 	Timeout time.Duration
 
 	// Idle is how long a context may be unused before its kernel ends. The server ends after the
-	// last kernel. 0 means 30 minutes, a negative value never. It applies only to a server that
-	// this client starts.
+	// last kernel. 0 means 30 minutes, a negative value never. The server also ends a kernel that
+	// takes longer than this to start. It applies only to a server that this client starts.
 	Idle time.Duration
 
 	// Dir is the absolute path of the working directory of code. It is created if it does not
