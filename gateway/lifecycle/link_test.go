@@ -1,7 +1,7 @@
 package lifecycle_test
 
 import (
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,13 +15,19 @@ import (
 // have is dropped; one that begins after the guest has made its list stays.
 func TestRefresh(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	var listed atomic.Pointer[func()]
+	var young *live.Session
+	begin := func() {}
+	linked, asked := make(chan struct{}), make(chan struct{})
+	link := sync.OnceFunc(func() { close(linked) })
 	w.Options.At(func(step string) {
 		if step != "listed" {
 			return
 		}
-		if f := listed.Swap(nil); f != nil {
-			(*f)()
+		select {
+		case <-asked:
+			begin()
+		default: // the list for the new connection
+			link()
 		}
 	})
 	d := w.Start()
@@ -40,10 +46,10 @@ func TestRefresh(t *testing.T) {
 		}
 		return s
 	}
+	<-linked
 	old := adopt("old")
-	var young *live.Session
-	begin := func() { young = adopt("young") }
-	listed.Store(&begin)
+	begin = func() { young = adopt("young") }
+	close(asked)
 	if err := sb.Refresh(w.Ctx(), c); err != nil {
 		t.Fatal(err)
 	}
