@@ -32,6 +32,12 @@ type Call struct {
 	// Kill, with Command, interrupts the command if it still runs at the timeout.
 	Kill bool
 
+	// Adopt, with Command, runs it in the shell behind the program in front, if that is a relay
+	// such as ssh and State.LooksLikeShell is set. What is there is asked to prove that it is a
+	// shell: the call is rejected with not_prompt if it does not. At a prompt, Adopt changes
+	// nothing: later calls do not need it.
+	Adopt bool
+
 	// Hold waits while a person holds the keyboard, instead of failing with keyboard_held.
 	Hold bool
 
@@ -105,8 +111,8 @@ func (c Call) verb() (wire.Verb, error) {
 		}
 	case verb == wire.VerbRun && c.Answer:
 		return "", &Error{Code: CodeUsage, Message: "call: Answer needs Text or Keys"}
-	case verb != wire.VerbRun && (c.Stdout != nil || c.Kill):
-		return "", &Error{Code: CodeUsage, Message: "call: Stdout and Kill need Command"}
+	case verb != wire.VerbRun && (c.Stdout != nil || c.Kill || c.Adopt):
+		return "", &Error{Code: CodeUsage, Message: "call: Stdout, Kill and Adopt need Command"}
 	}
 	return verb, nil
 }
@@ -118,6 +124,7 @@ func (c Call) request(ctx context.Context, verb wire.Verb) wire.Request {
 		Incarnation: c.Incarnation,
 		TimeoutMS:   callTimeout(ctx, c.Timeout),
 		Kill:        c.Kill,
+		Adopt:       c.Adopt,
 		Hold:        c.Hold,
 		Answer:      c.Answer,
 		MaxOutput:   c.MaxOutput,

@@ -13,6 +13,7 @@ func newResult(r wire.Result) Result {
 		Listens: r.Listens, Attention: r.Attention, QuietMS: r.QuietMS, Notice: r.Notice,
 		Output: r.Output, Truncated: r.Truncated, From: r.From, To: r.To,
 		Cwd: r.Cwd, Foreground: optional(r.Foreground, newProcess),
+		Shell: optional(r.Shell, newNestedShell), LooksLikeShell: r.LooksLikeShell,
 		Basis: each(r.Basis, newBasis), Disputed: each(r.Disputed, newBasis),
 		ElapsedMS: r.ElapsedMS, Keyboard: r.Keyboard, Notes: r.Notes,
 		Denied:  each(r.Denied, newDenial),
@@ -26,10 +27,15 @@ func newState(s wire.State) State {
 		Phase: Phase(s.Phase), Want: Want(s.Want), ExitCode: s.ExitCode, Signal: s.Signal,
 		Reason: s.Reason,
 		Cwd:    s.Cwd, Foreground: optional(s.Foreground, newProcess), Prompt: s.Prompt,
+		Shell: optional(s.Shell, newNestedShell), LooksLikeShell: s.LooksLikeShell,
 		Listens: s.Listens, Attention: s.Attention, QuietMS: s.QuietMS,
 		Basis: each(s.Basis, newBasis), Disputed: each(s.Disputed, newBasis),
 		Offset: s.Offset, SinceUnix: s.SinceUnix, LastLine: s.LastLine, AltScreen: s.AltScreen,
 	}
+}
+
+func newNestedShell(s wire.Shell) NestedShell {
+	return NestedShell{Pid: s.Pid, Name: s.Name, Argv: s.Argv, User: s.User, Depth: s.Depth}
 }
 
 func newScreen(s wire.Screen) Screen {

@@ -43,6 +43,13 @@ type Result struct {
 	Cwd        string   `json:"cwd"`        // working directory of the shell
 	Foreground *Process `json:"foreground"` // the foreground program; nil means unknown
 
+	// Shell is the shell that is at its prompt or runs the command, if it was started in the
+	// session's own: by su, bash and the like. nil means the session's own shell.
+	Shell *NestedShell `json:"shell"`
+
+	// LooksLikeShell: see [State].
+	LooksLikeShell bool `json:"looks_like_shell"`
+
 	// Basis lists the layers of evidence that support the state, strongest first. Disputed lists
 	// those that contradict it.
 	Basis    []Basis `json:"basis"`
@@ -86,7 +93,8 @@ type Ended string
 // Reasons why a call returns.
 const (
 	// EndedDone means that the command ended and the shell is at its prompt. Result.Code returns
-	// the exit code.
+	// the exit code. A command that starts a shell, such as su, is done at the prompt of that shell
+	// and has no exit code.
 	EndedDone Ended = "done"
 	// EndedWaiting means that a program waits for input. Result.Want and Result.Prompt describe it.
 	EndedWaiting Ended = "waiting"
@@ -126,6 +134,10 @@ const (
 	// NoteLimitPids means that a process could not be started: the sandbox has reached its limit of
 	// processes.
 	NoteLimitPids = "limit_pids"
+	// NoteShellEntered means that the command started a shell, which is at its prompt, or ran in
+	// one for the first time. NoteShellLeft means that such a shell ended.
+	NoteShellEntered = "shell_entered"
+	NoteShellLeft    = "shell_left"
 )
 
 // Screen is what a terminal shows.

@@ -14,6 +14,13 @@ type State struct {
 	Foreground *Process `json:"foreground,omitempty"`
 	// text left of the cursor, while a program waits
 	Prompt string `json:"prompt,omitempty"`
+	// the shell that is at its prompt or runs the command; nil means the session's own
+	Shell *NestedShell `json:"shell,omitempty"`
+
+	// LooksLikeShell means that a relay such as ssh is in front, and that the text before the
+	// cursor looks like the prompt of a shell behind it. See [Call.Adopt].
+	LooksLikeShell bool `json:"looks_like_shell,omitempty"`
+
 	// a program reads the keyboard while it works
 	Listens   bool   `json:"listens,omitempty"`
 	Attention string `json:"attention,omitempty"` // "likely" or "no", with Listens; see Result
@@ -65,6 +72,16 @@ const (
 	BasisScreen  Basis = "screen"  // the text on the screen
 	BasisSilence Basis = "silence" // no output for a while
 )
+
+// NestedShell is a shell that was started in the shell of a session. Pid and Argv of a shell behind
+// a relay such as ssh are the relay's.
+type NestedShell struct {
+	Pid   int      `json:"pid"`            // inside the sandbox
+	Name  string   `json:"name"`           // such as bash or zsh
+	Argv  []string `json:"argv"`           // program name and arguments
+	User  string   `json:"user,omitempty"` // name or number; empty means unknown, behind a relay
+	Depth int      `json:"depth"`          // 1 for a shell in the session's own, 2 for one in that
+}
 
 // Process is a process of a session.
 type Process struct {

@@ -188,6 +188,7 @@ type Want struct {
 	Error      agent.Code    `json:"error,omitempty"`
 	Note       string        `json:"note,omitempty"` // one of the notes
 	Cwd        string        `json:"cwd,omitempty"`
+	Depth      *int          `json:"depth,omitempty"`      // of Result.Shell; 0 for none
 	Foreground string        `json:"foreground,omitempty"` // base name of the foreground program
 	Basis      []agent.Basis `json:"basis,omitempty"`      // the strongest layer is one of these
 

@@ -78,6 +78,13 @@ func (w Want) check(a answer, slow float64) (got, want Facts, failed []string) {
 	if w.Cwd != "" {
 		judge("cwd", r.Cwd == w.Cwd, r.Cwd, w.Cwd)
 	}
+	if w.Depth != nil {
+		depth := 0
+		if r.Shell != nil {
+			depth = r.Shell.Depth
+		}
+		judge("depth", depth == *w.Depth, depth, *w.Depth)
+	}
 	if w.Foreground != "" {
 		var name string
 		if r.Foreground != nil && len(r.Foreground.Argv) > 0 {

@@ -93,6 +93,7 @@ type waitFor struct {
 func (s *Server) addSession() {
 	type runIn struct {
 		Command string `json:"command" jsonschema:"shell command, which may have several lines"`
+		Adopt   bool   `json:"adopt,omitempty" jsonschema:"run it in the shell behind ssh or another relay, once, when looks_like_shell is true; later calls do not need it"`
 		where
 		bounds
 	}
@@ -113,7 +114,7 @@ func (s *Server) addSession() {
 					where:  in.where,
 					bounds: in.bounds,
 					stop:   interrupt,
-					Call:   agent.Call{Command: in.Command},
+					Call:   agent.Call{Command: in.Command, Adopt: in.Adopt},
 				},
 			)
 		},

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -139,6 +140,10 @@ func happened(r agent.Result) string {
 	code, exited := r.Code()
 	switch r.Ended {
 	case agent.EndedDone:
+		if !exited && r.Shell != nil && slices.Contains(r.Notes, agent.NoteShellEntered) {
+			return fmt.Sprintf("the shell %q, inside the former one, is at its prompt",
+				text.Line(strings.Join(r.Shell.Argv, " "), 80))
+		}
 		if !exited {
 			return "the shell is at its prompt; the exit code is unknown"
 		}
@@ -222,6 +227,10 @@ func program(r agent.Result) string {
 // next returns what the model can do now.
 func next(r agent.Result) string {
 	switch r.Ended {
+	case agent.EndedDone:
+		if r.Shell != nil && r.Shell.Depth > 0 && slices.Contains(r.Notes, agent.NoteShellEntered) {
+			return "run works in it; run with the command exit leaves it"
+		}
 	case agent.EndedWaiting:
 		if r.Want == agent.WantLine || r.Want == agent.WantPassword || r.Want == "" {
 			return "answer types a line and Enter; keys sends single keys; interrupt stops the " +

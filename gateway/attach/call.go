@@ -34,10 +34,14 @@ func beginCall(sb Sandbox, l *live.Session, t wire.Target, r wire.Request) *call
 	return &call{Call: l.Begin(r), sandbox: sb, live: l, target: t}
 }
 
-// incomplete rejects a run whose text the shell would find incomplete.
-func incomplete(shell string, r wire.Request) *wire.Error {
+// incomplete rejects a run whose text the shell would find incomplete. shell is the name of the
+// session's own shell; another one may be at its prompt inside that.
+func incomplete(l *live.Session, shell string, r wire.Request) *wire.Error {
 	if r.Verb != wire.VerbRun {
 		return nil
+	}
+	if inner := l.State().Shell; inner != nil {
+		shell = inner.Name
 	}
 	var refused *wire.Error
 	errors.As(syntax.Check(shell, r.Text), &refused)

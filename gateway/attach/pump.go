@@ -164,7 +164,7 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 		if r.Party != nil {
 			return nil, false, errors.New("request: party comes from the login")
 		}
-		if refused := incomplete(st.shell, r); refused != nil {
+		if refused := incomplete(st.live, st.shell, r); refused != nil {
 			return refused, false, nil
 		}
 		resumes, err := admits(st.sandbox, st.party.Rights, r.Verb, st.live.Name())

@@ -46,7 +46,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	if err != nil {
 		return wire.Reply{}, interrupt.FrozenOr(ctx, err)
 	}
-	if refused := incomplete(client.Attached().Shell, r); refused != nil {
+	if refused := incomplete(a.live, client.Attached().Shell, r); refused != nil {
 		return wire.Reply{Error: refused}, refused
 	}
 	reply, err := x.send(ctx, client)

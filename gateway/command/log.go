@@ -2,10 +2,12 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -214,6 +216,10 @@ func (p logPrinter) text(ctx context.Context, w io.Writer, commands []record.Com
 		from = max(from, end)
 		return errors.Join(err, failed)
 	}
+	// By their ends: a command that starts a shell lasts while others run in that.
+	commands = slices.SortedStableFunc(slices.Values(commands), func(a, b record.Command) int {
+		return cmp.Or(cmp.Compare(a.To, b.To), cmp.Compare(b.From, a.From))
+	})
 	for i := range commands {
 		c := &commands[i]
 		if c.Ended == 0 || c.To < from || c.To > to {

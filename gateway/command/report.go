@@ -23,6 +23,17 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 			note = "background jobs may have printed some of this"
 		case wire.NoteTruncated:
 			note = "the middle of the output is omitted; for all of it: sandboxd log " + t.String()
+		case wire.NoteShellEntered:
+			if r.Shell == nil {
+				continue // it was left again
+			}
+			note = fmt.Sprintf("commands run in %s now", shellName(r.Shell))
+			if r.Shell.Depth > 0 {
+				note += fmt.Sprintf(", inside the former shell; to leave it: sandboxd run -n %s -- "+
+					"exit", t)
+			}
+		case wire.NoteShellLeft:
+			note = "that shell has ended, or was stopped; commands run in " + shellName(r.Shell) + " again"
 		case wire.NoteAdvisory:
 			continue // every command on a host without visible processes has it; --json prints it
 		}
@@ -39,6 +50,9 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 			asks += ": " + prompt
 		}
 		say("%s\n  answer: %s", asks, howToAnswer(r.Want, t))
+		if r.LooksLikeShell {
+			say("  it looks like a shell: sandboxd run -n %s --adopt -- CMD", t)
+		}
 	case wire.Continuation:
 		say("the shell waits for the rest of the command\n  cancel it: sandboxd interrupt %s", t)
 	case wire.Deadline:
@@ -63,6 +77,19 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 		}
 	}
 	return exitStatus(r)
+}
+
+// shellName returns how a nested shell is shown, by its command line and user; nil is the session's
+// own.
+func shellName(sh *wire.Shell) string {
+	if sh == nil {
+		return "the session's own shell"
+	}
+	name := text.Line(strings.Join(sh.Argv, " "), 60)
+	if sh.User != "" {
+		name += " as " + text.Line(sh.User, 32)
+	}
+	return name
 }
 
 func exitStatus(r *wire.Result) error {

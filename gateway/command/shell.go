@@ -82,7 +82,7 @@ func shellCommands(env *Env) []*cobra.Command {
 
 func runCommand(env *Env) *cobra.Command {
 	var f callFlags
-	var kill, create bool
+	var kill, create, adopt bool
 	var name, dir string
 	cmd := &cobra.Command{
 		Use:   "run [NAME[~SESSION] --] CMD…",
@@ -123,7 +123,7 @@ func runCommand(env *Env) *cobra.Command {
 			if r.Text, err = env.script(args); err != nil {
 				return err
 			}
-			r.Kill = kill
+			r.Kill, r.Adopt = kill, adopt
 			if dir != "" {
 				if t.Sandbox, err = env.ensureDir(cmd.Context(), dir); err == nil {
 					err = env.call(cmd.Context(), t, r, &f, !f.asJSON)
@@ -146,6 +146,8 @@ func runCommand(env *Env) *cobra.Command {
 			"directory, without -n)")
 	cmd.Flags().BoolVar(&kill, "kill", false,
 		"interrupt the command if it still runs after --timeout")
+	cmd.Flags().BoolVar(&adopt, "adopt", false,
+		"run in the shell behind the program in front, such as ssh")
 	return cmd
 }
 

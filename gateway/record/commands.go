@@ -34,14 +34,29 @@ func (r *Reader) Commands() []Command {
 	return all
 }
 
+// maxOpen bounds the commands that have begun and not ended, each in a shell inside the former.
+const maxOpen = 32
+
 // command records what an event says about commands. A guest may send any event.
 func (x *index) command(e wire.Event) {
 	line := [2]uint64{min(x.prompt, e.Offset), e.Offset}
-	open := func() *Command { // the newest, unless it is over: a shell runs one after the other
-		if n := len(x.commands); n > 0 && x.commands[n-1].Ended == 0 {
-			return &x.commands[n-1]
+	begin := func(c Command) {
+		x.over = false
+		x.open = append(x.open, len(x.commands))
+		if len(x.open) > maxOpen {
+			x.open = x.open[1:]
 		}
-		return nil
+		x.commands = append(x.commands, c)
+	}
+	// A shell runs one command after the other, but one may start a shell, and lasts while that
+	// runs others.
+	find := func(op string) (c *Command, done func()) {
+		for i := len(x.open) - 1; i >= 0; i-- {
+			if c := &x.commands[x.open[i]]; c.Op == op {
+				return c, func() { x.open = slices.Delete(x.open, i, i+1) }
+			}
+		}
+		return nil, nil
 	}
 	switch e.Kind {
 	case wire.EventInput:
@@ -51,12 +66,11 @@ func (x *index) command(e wire.Event) {
 			x.prompt = e.Offset
 		}
 	case wire.EventCommand:
-		x.over = false
-		x.commands = append(x.commands, Command{Op: e.Op, By: e.By, Text: e.Text, Line: line,
-			From: e.Offset, To: e.Offset, Started: e.TimeUnix})
+		begin(Command{Op: e.Op, By: e.By, Text: e.Text, Line: line, From: e.Offset, To: e.Offset,
+			Started: e.TimeUnix})
 	case wire.EventBegun:
-		if c := open(); e.Op != "" {
-			if c != nil && c.Op == e.Op {
+		if e.Op != "" {
+			if c, _ := find(e.Op); c != nil {
 				c.From, c.To = e.Offset, e.Offset
 			}
 			return
@@ -65,31 +79,33 @@ func (x *index) command(e wire.Event) {
 		if by == "" {
 			by = x.typist
 		}
-		x.over = false
-		x.commands = append(x.commands, Command{By: by, Line: line, From: e.Offset, To: e.Offset,
-			Started: e.TimeUnix})
+		begin(Command{By: by, Line: line, From: e.Offset, To: e.Offset, Started: e.TimeUnix})
 	case wire.EventOver:
-		c := open()
-		if c == nil || c.Op != e.Op {
+		c, done := find(e.Op)
+		if c == nil {
 			return
 		}
 		c.To, x.over = max(c.From, e.Offset), true
 		if e.Op == "" {
 			c.Why, c.Exit, c.Ended = wire.Done, e.ExitCode, max(e.TimeUnix, 1)
+			done()
 		}
 	case wire.EventResult:
-		if c := open(); c != nil && c.Op == e.Op {
+		if c, done := find(e.Op); c != nil {
 			if !x.over {
 				c.To = max(c.From, e.Offset)
 			}
 			c.Why, c.Exit, c.Ended = e.Why, e.ExitCode, max(e.TimeUnix, 1)
+			done()
 		}
 	case wire.EventEnded, Finish:
-		if c := open(); c != nil {
+		for nth, i := range x.open {
+			c := &x.commands[i]
 			c.To, c.Why, c.Ended = max(c.From, e.Offset), wire.Dead, max(e.TimeUnix, 1)
-			if e.State != nil {
+			if e.State != nil && nth == 0 { // the code is that of the session's own shell
 				c.Exit = e.State.ExitCode
 			}
 		}
+		x.open = nil
 	}
 }

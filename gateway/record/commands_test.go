@@ -65,3 +65,46 @@ func TestCommands(t *testing.T) {
 		}
 	}
 }
+
+// A command that starts a shell lasts while others run in that.
+func TestCommandsInside(t *testing.T) {
+	w, dir := create(t, Options{})
+	zero, three := 0, 3
+	at := func(s string, e wire.Event) {
+		t.Helper()
+		appendAll(t, w, w.End(), s)
+		if err := w.Event(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prompt := wire.Event{Kind: wire.EventState,
+		State: &wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}}
+	at("$ ", prompt)                                                                     // 2
+	at("bash\r\n", wire.Event{Kind: wire.EventCommand, Op: "a", By: "me", Text: "bash"}) // 8
+	at("", wire.Event{Kind: wire.EventBegun, Op: "a"})
+	at("> ", prompt)                                                                     // 10
+	at("true\r\n", wire.Event{Kind: wire.EventCommand, Op: "b", By: "me", Text: "true"}) // 16
+	at("", wire.Event{Kind: wire.EventBegun, Op: "b"})
+	at("", wire.Event{Kind: wire.EventOver, Op: "b"})
+	at("> ", wire.Event{Kind: wire.EventResult, Op: "b", ExitCode: &zero, Why: wire.Done}) // 18
+	at("^D\r\n", wire.Event{Kind: wire.EventOver, Op: "a"})                                // 22
+	at("$ ", wire.Event{Kind: wire.EventResult, Op: "a", ExitCode: &three, Why: wire.Done})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	want := []Command{
+		{Op: "a", By: "me", Text: "bash", Line: [2]uint64{2, 8}, From: 8, To: 22, Why: wire.Done,
+			Exit: &three},
+		{Op: "b", By: "me", Text: "true", Line: [2]uint64{10, 16}, From: 16, To: 16, Why: wire.Done,
+			Exit: &zero},
+	}
+	if diff := cmp.Diff(want, r.Commands(), cmpopts.IgnoreFields(Command{}, "Started",
+		"Ended")); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}

@@ -31,6 +31,7 @@ type index struct {
 	gapTotal uint64
 	private  bool // private mode has begun and not ended
 	commands []Command
+	open     []int  // indexes of the commands that have not ended
 	over     bool   // the newest command has had its EventOver, which ends its output
 	prompt   uint64 // offset of the shell's newest prompt
 	typist   string // who typed last

@@ -57,9 +57,9 @@ func (t *terminal) SetWriteDeadline(when time.Time) error { return t.pty.SetWrit
 func (t *terminal) Resize(cols, rows int) error           { return t.pty.resize(cols, rows, 0, 0) }
 func (t *terminal) TTY() session.TTY                      { return t.tty }
 
-// Children returns the known state of the children of the session's process. See session.Parent.
-func (t *terminal) Children() (ended uint64, live bool, err error) {
-	return proc.Children(t.tty.SessionPID)
+// Children returns the known state of the children of a shell. See session.Parent.
+func (t *terminal) Children(shell int) (ended uint64, live bool, err error) {
+	return proc.Children(shell)
 }
 
 // Wait returns how the session's process ended.
@@ -115,6 +115,15 @@ func (t *terminal) Front() (group int, err error) {
 	})
 	return group, err
 }
+
+// InFront reports whether the group of a process is in the foreground of its own terminal.
+func (t *terminal) InFront(pid int) (bool, error) { return proc.InFront(pid) }
+
+// Above returns the processes that a process runs in.
+func (t *terminal) Above(pid int) []int { return proc.Above(pid) }
+
+// Runs reports whether a process exists and is not stopped.
+func (t *terminal) Runs(pid int) bool { return proc.Runs(pid) }
 
 // Flush drops input that no program has read.
 func (t *terminal) Flush() error {

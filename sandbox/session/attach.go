@@ -156,7 +156,7 @@ func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached
 		Cols:        s.size.Cols,
 		Rows:        s.size.Rows,
 		Seq:         s.events.seq,
-		Shell:       s.console.shell,
+		Shell:       s.console.stack.own().kind,
 		Parties:     s.parties.listLocked(),
 		Incarnation: s.incarnationLocked(),
 	}

@@ -31,6 +31,7 @@ type call struct {
 	keys    bool           // the call pressed keys
 	key     string         // key of the caller's party; empty for a wait
 	command *track.Command // command of a run
+	inside  *wire.Shell    // the nested shell in front at the begin; nil for none
 	before  offspring      // children of the shell before the command
 	// start of the call's output; with run, set when the command has started
 	from     uint64
@@ -92,6 +93,7 @@ func (f *call) beginLocked() {
 	f.c = s.console
 	_, f.from = s.log.bounds()
 	f.since = f.c.track.Counts()
+	f.inside = f.c.track.State(time.Now()).Shell
 	s.calls[f] = true
 }
 
@@ -133,6 +135,11 @@ func (f *call) endLocked() (wire.Ended, bool) {
 	switch {
 	case !verdict:
 		return "", false
+	case phase == wire.PhasePrompt && f.command != nil: // the command is a shell
+		if f.stopped {
+			return wire.Interrupted, true
+		}
+		return wire.Done, true
 	case phase == wire.PhaseWaiting:
 		return wire.Waiting, f.wants(phase)
 	case s.track.Last().Attention == "likely":
@@ -260,7 +267,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	st.AltScreen = alt
 	r := f.resultLocked(st)
 	r.Ended, r.From, r.To, r.TakenOver = ended, from, to, f.handover
-	if cmd := f.command; cmd != nil && cmd.Over {
+	if cmd := f.command; cmd != nil && cmd.Over && ended != wire.Dead {
 		r.ExitCode = cmd.Exit
 	}
 	if ended == wire.Dead && f.c != s.console &&
@@ -274,6 +281,9 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted &&
 		(ended != wire.Returned || st.Phase != wire.PhasePrompt) {
 		r.ExitCode = nil
+	}
+	if f.c != nil && ended != wire.Dead && s.keyboard.Private() == nil {
+		noteShell(f, st.Shell)
 	}
 	if ended == wire.Done && f.endedNothing() {
 		r.ExitCode = nil // it belongs to an earlier command
@@ -306,6 +316,30 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	return r
 }
 
+// noteShell adds a note if another shell than at the begin of f is in front: now, or nil for the
+// session's own.
+func noteShell(f *call, now *wire.Shell) {
+	note := wire.NoteShellLeft
+	switch was := f.inside; {
+	case was == nil && now == nil, was != nil && now != nil && was.Pid == now.Pid &&
+		slices.Equal(was.Argv, now.Argv):
+		return
+	case now != nil && (was == nil || now.Depth > was.Depth || now.Pid == was.Pid):
+		note = wire.NoteShellEntered
+	}
+	if !slices.Contains(f.notes, note) {
+		f.notes = append(f.notes, note)
+	}
+}
+
+// depthOf returns how many shells sh runs in; 0 for the session's own, which is nil.
+func depthOf(sh *wire.Shell) int {
+	if sh == nil {
+		return 0
+	}
+	return sh.Depth
+}
+
 // resultLocked returns a Result with the state of the terminal.
 func (f *call) resultLocked(st wire.State) *wire.Result {
 	s := f.s
@@ -324,11 +358,15 @@ func (f *call) resultLocked(st wire.State) *wire.Result {
 		To:         end,
 		Cwd:        st.Cwd,
 		Foreground: st.Foreground,
-		Basis:      st.Basis,
-		Disputed:   []wire.Basis{},
-		Keyboard:   s.keyboard.String(),
-		Notes:      []string{},
-		Denied:     []wire.Denial{},
+		Shell:      st.Shell,
+
+		LooksLikeShell: st.LooksLikeShell,
+
+		Basis:    st.Basis,
+		Disputed: []wire.Basis{},
+		Keyboard: s.keyboard.String(),
+		Notes:    []string{},
+		Denied:   []wire.Denial{},
 	}
 	if st.Attention != "" {
 		r.Attention = st.Attention

@@ -36,43 +36,24 @@ type console struct {
 	s     *session
 	term  Terminal
 	local Local // term, if it is a Local; else nil
-	shell string
+
+	*shell        // guarded by s.mu; the shell in front, the last of stack
+	stack  shells // the session's own shell, and those in it that were entered
 
 	incarnation string // random
-
-	marks   marks.Integration
-	marked  bool     // the shell prints marks
-	handoff *os.File // file from which the shell reads commands, for writing
-	reread  *os.File // the same file for reading; shares its offset with the shell
 
 	taking  atomic.Bool   // output is being read or is not in the log yet
 	drained chan struct{} // closed when all output was read
 	exited  chan struct{} // closed when the process has ended
 	exit    Exit          // valid after exited
 
-	parser  *marks.Parser // guarded by s.mu; nil unless marked
-	holding bool          // guarded by s.mu; a timer to check parser again is running
-	struck  bool          // guarded by s.mu; ^C was typed before the first prompt
-	entered bool          // guarded by s.mu; a line was typed before the first prompt
-	// guarded by s.mu; another program prints marks, and the log reports it
-	forged bool
+	holding bool // guarded by s.mu; a timer to check the parsers again is running
+	struck  bool // guarded by s.mu; ^C was typed before the first prompt
+	entered bool // guarded by s.mu; a line was typed before the first prompt
 	// guarded by s.mu; directory of start-up files, until the shell has read them
 	dotDir string
-	// guarded by s.mu; log offset of the end of the current prompt, also if it was redrawn; 0 after
-	// input
-	editAt     uint64
-	promptFrom uint64 // guarded by s.mu; log offset of the start of the current prompt
-	promptTo   uint64 // guarded by s.mu; log offset of its end when it was first drawn
-	typist     *party // guarded by s.mu; party that last typed at the current prompt
-	ahead      ahead  // guarded by s.mu; type-ahead that may appear at the next prompt
-	handed     bool   // guarded by s.mu; the newest command of the handover runs
 	// guarded by s.mu; reported end, possibly before exited
-	end  Exit
-	echo *echo // guarded by s.mu; echo that is being dropped; nil if none
-
-	track *track.Tracker // guarded by s.mu; set when this becomes the session's terminal
-	due   time.Time      // guarded by s.mu; next tick of track
-	timer *time.Timer    // guarded by s.mu; timer of the tick; nil unless it runs
+	end Exit
 }
 
 // defaults is the environment of every session that is not bare, unless the sandbox or the caller
@@ -91,10 +72,12 @@ var defaults = []string{
 func (s *session) launch(ctx context.Context) (*console, error) {
 	c := &console{
 		s:           s,
+		shell:       &shell{},
 		incarnation: rand.Text(),
 		drained:     make(chan struct{}),
 		exited:      make(chan struct{}),
 	}
+	c.stack.c = c
 	s.mu.Lock()
 	start := Start{Session: s.name, Start: s.start}
 	start.Cols, start.Rows = s.size.Cols, s.size.Rows
@@ -124,7 +107,7 @@ func (s *session) launch(ctx context.Context) (*console, error) {
 	}
 	term, err := s.set.opt.Start(ctx, start)
 	for _, f := range start.Files {
-		if f.File != c.reread {
+		if c.commands == nil || f.File != c.commands.r {
 			f.File.Close()
 		}
 	}
@@ -141,10 +124,13 @@ func (s *session) launch(ctx context.Context) (*console, error) {
 func (c *console) known() track.Options {
 	opt := &c.s.set.opt
 	return track.Options{
+		Depth:      depthOf(c.process),
+		Process:    c.process,
 		Program:    !c.s.isShell(),
+		Relayed:    c.relayed,
 		Marked:     c.marked,
 		TypedMarks: c.marks.Typed,
-		ReadsLines: c.shell == "bash",
+		ReadsLines: c.kind == "bash",
 		Probed:     opt.Prober != nil,
 		NoScreen:   c.s.without(wire.BasisScreen),
 		Prompt:     opt.Prompt,
@@ -163,7 +149,7 @@ func (c *console) integrate(sh Shell, start *Start) error {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no shell in this sandbox",
 			Hint: "start the session with a program of the image"}
 	}
-	c.shell = filepath.Base(sh.Path)
+	c.kind = filepath.Base(sh.Path)
 	start.Argv = []string{sh.Path}
 	if sh.Login {
 		start.Argv = append(start.Argv, "-l")
@@ -202,8 +188,9 @@ func (c *console) integrate(sh Shell, start *Start) error {
 		}
 	}
 	if err == nil && in.CommandFD {
-		err = c.openCommand()
-		start.Files = append(start.Files, File{FD: marks.CommandFD, File: c.reread})
+		if c.commands, err = inheritedFile(); err == nil {
+			start.Files = append(start.Files, File{FD: marks.CommandFD, File: c.commands.r})
+		}
 	}
 	if err != nil {
 		script.Close()
@@ -231,60 +218,31 @@ func (c *console) makeDotDir() error {
 
 // dropDotDir removes that directory.
 func (c *console) dropDotDir(dir string) {
-	if err := errors.Join(os.Remove(dir+"/"+c.marks.Link), os.Remove(dir)); err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		c.s.set.log.Warn("remove directory", "session", c.s.name, "error", err)
 	}
 }
 
-// openCommand creates the file from which the shell reads commands, in memory and writable only
-// here. The shell inherits the same open file, so that rewinding it here rewinds it for the shell.
-func (c *console) openCommand() error {
-	fd, err := unix.MemfdCreate("command", unix.MFD_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("memfd_create", err)
-	}
-	c.handoff = os.NewFile(uintptr(fd), "command")
-	// A program that inherits the descriptor can reopen it. One that has dropped privileges must
-	// not write commands of the shell.
-	if err := c.handoff.Chmod(0o444); err != nil {
-		return err
-	}
-	c.reread, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
-	return err
-}
-
-// hand writes payload to the command file, as the next command of the shell.
-func (c *console) hand(payload []byte) error {
-	if err := c.handoff.Truncate(0); err != nil {
-		return err
-	}
-	if _, err := c.handoff.WriteAt(payload, 0); err != nil {
-		return err
-	}
-	_, err := c.reread.Seek(0, 0)
-	return err
-}
-
-// takeBack empties the command file, so that a person who presses the key by chance runs nothing.
+// takeBack takes the command back that the shell in front has not read.
 func (c *console) takeBack() {
-	if err := c.handoff.Truncate(0); err != nil {
+	if c.commands == nil {
+		return
+	}
+	if err := c.commands.takeBack(); err != nil {
 		c.s.set.log.Warn("empty the command", "session", c.s.name, "error", err)
 	}
 }
 
 func (c *console) release() {
 	c.s.mu.Lock()
-	dir := c.dotDir
+	dir, own := c.dotDir, c.stack.own()
 	c.dotDir = ""
 	c.s.mu.Unlock()
 	if dir != "" {
 		c.dropDotDir(dir)
 	}
-	if c.handoff != nil {
-		c.handoff.Close()
-	}
-	if c.reread != nil {
-		c.reread.Close()
+	if own.commands != nil { // those of other shells were closed when these were left
+		own.commands.close()
 	}
 }
 
@@ -339,6 +297,7 @@ func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 			}
 		}
 	}
+	c.stack.all = []*shell{c.shell}
 	next, news := s.track.Restart(c.known(), s.momentLocked(c))
 	s.console, s.track, c.track = c, next, next
 	s.reportLocked(c, news)
@@ -427,39 +386,18 @@ func (c *console) printed(p []byte) {
 	if s.sealed {
 		return
 	}
-	if !c.marked || c != s.console {
+	if c != s.console {
 		c.emitLocked(p)
 		return
 	}
-	out, ms := c.parser.Parse(p)
-	if c.parser.Forged() && !c.forged {
-		c.forged = true
-		c.track.Forge()
-		s.set.log.Warn(
-			"the shell's marks contradict each other: a program forges them",
-			"session",
-			s.name,
-		)
-		s.fireLocked()
-	}
-	c.takeLocked(out, ms)
+	c.stack.feedLocked(0, p)
 	c.askLaterLocked()
-}
-
-func (c *console) takeLocked(out []byte, ms []marks.Mark) {
-	at := 0
-	for _, m := range ms {
-		c.emitLocked(out[at:m.At])
-		at = m.At
-		c.markedLocked(m)
-	}
-	c.emitLocked(out[at:])
 }
 
 // askLaterLocked starts a timer, so that bytes held back by the parser do not wait for further
 // output.
 func (c *console) askLaterLocked() {
-	if !c.parser.Pending() || c.holding {
+	if !c.stack.pendingLocked() || c.holding {
 		return
 	}
 	c.holding = true
@@ -467,7 +405,7 @@ func (c *console) askLaterLocked() {
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
 		c.holding = false
-		c.emitLocked(c.parser.Flush())
+		c.stack.flushParsersLocked(0)
 		c.askLaterLocked()
 	})
 }
@@ -477,8 +415,8 @@ func (c *console) flushLocked() {
 	if c.s.sealed {
 		return
 	}
-	for c.parser != nil && c.parser.Pending() {
-		c.emitLocked(c.parser.Flush())
+	for c.stack.pendingLocked() {
+		c.stack.flushParsersLocked(0)
 	}
 	if c.echo != nil {
 		c.s.log.append(c.endEchoLocked().bytes)

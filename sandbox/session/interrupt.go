@@ -64,6 +64,7 @@ type interrupt struct {
 	busy    bool   // the program did not wait for input
 	struck  uint64 // log offset at the last ^C
 	patient bool   // only a new prompt counts as a response to ^C
+	without bool   // a shell without marks was at its prompt: only output counts as a response
 }
 
 // stop interrupts the program and stores the receipt in f. Until the result of f is taken, no other
@@ -128,7 +129,7 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 		return ended, ok
 	}
 	if group, err := c.local.Front(); err == nil && group != 0 &&
-		group != c.local.TTY().SessionPID {
+		group != c.stack.leader() {
 		// The shell itself ignores TERM while it is interactive.
 		members, _ := c.local.Members(group)
 		i.step("TERM")
@@ -141,7 +142,7 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 	}
 	i.step("KILL")
 	i.busy = false // a program that asks from now on was not interrupted
-	i.killTree(ctx, c.local.TTY().SessionPID)
+	i.killTree(ctx, c.stack.pids()...)
 	if ended, ok := i.stopped(ctx, killTime); ok {
 		return ended, true
 	}
@@ -149,8 +150,14 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 	if ended, ok := i.controlCUntil(ctx, intTime); ok {
 		return ended, true
 	}
-	// Only the shell itself can still be running: end it, too.
-	i.killTree(ctx, 0)
+	// Only a shell itself can still be running: end it, too, the one in front first.
+	if shells := c.stack.pids(); len(shells) > 1 {
+		i.killTree(ctx, shells[:len(shells)-1]...)
+		if ended, ok := i.stopped(ctx, killTime); ok {
+			return ended, true
+		}
+	}
+	i.killTree(ctx)
 	return i.stopped(ctx, killTime)
 }
 
@@ -177,8 +184,8 @@ func (s *session) awaitStops(ctx context.Context) {
 // before it reads, and applies it to the next line. A shell that still reads after the second ^C
 // ignores it.
 func (i *interrupt) controlCUntil(ctx context.Context, d time.Duration) (wire.Ended, bool) {
+	i.promptsBefore()
 	before := i.controlC(ctx)
-	i.patient = i.c.marked
 	defer func() { i.patient = false }()
 	for waited := time.Duration(0); waited < d; waited += lostTime {
 		if ended, ok := i.stopped(ctx, lostTime); ok {
@@ -190,6 +197,16 @@ func (i *interrupt) controlCUntil(ctx context.Context, d time.Duration) (wire.En
 		}
 	}
 	return "", false
+}
+
+// promptsBefore notes how the shell in front shows that it has handled ^C.
+func (i *interrupt) promptsBefore() {
+	s := i.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.track.Last()
+	i.without = st.Phase == wire.PhasePrompt && st.Shell != nil
+	i.patient = i.c.marked && !i.without
 }
 
 // controlC drops undelivered input, sends ^C, and returns the foreground at that time. The
@@ -215,7 +232,7 @@ func (i *interrupt) controlC(ctx context.Context) front {
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
 	s.mu.Unlock()
 	at := c.lookFront()
-	job := c.local != nil && at.group != c.local.TTY().SessionPID
+	job := c.local != nil && at.group != c.stack.leader()
 	if job {
 		at.members, _ = c.local.Members(at.group)
 	}
@@ -242,7 +259,7 @@ func (i *interrupt) controlC(ctx context.Context) front {
 // with setsid, and background ones that ignore it. A younger orphan counts as a descendant.
 func (i *interrupt) underneath() []int {
 	c := i.c
-	shell := c.local.TTY().SessionPID
+	shell := c.stack.leader()
 	group, err := c.local.Front()
 	if err != nil || group == shell {
 		return nil
@@ -271,6 +288,8 @@ func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, b
 			return false
 		case i.patient && e == wire.Interrupted && f.c.track.Counts().Prompted == f.since.Prompted:
 			return false
+		case i.without && !i.printedLocked():
+			return false
 		case e == wire.Done || e == wire.Interrupted:
 			ended = wire.Interrupted
 		case e == wire.Dead, e == wire.Refused:
@@ -292,9 +311,15 @@ func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, b
 // terminal's echo.
 func (i *interrupt) answeredLocked() bool {
 	s := i.s
+	return s.track.Last().Prompt != "" && i.printedLocked()
+}
+
+// printedLocked reports whether there is output since ^C that does not end with its echo.
+func (i *interrupt) printedLocked() bool {
+	s := i.s
 	_, end := s.log.bounds()
 	prompt := strings.TrimRight(s.track.Last().Prompt, " ")
-	return end > i.struck && prompt != "" && !strings.HasSuffix(prompt, "^C")
+	return end > i.struck && !strings.HasSuffix(prompt, "^C")
 }
 
 // bare reports whether the terminal's shell is in the foreground and prints no marks.
@@ -303,7 +328,7 @@ func (c *console) bare() bool {
 		return false
 	}
 	group, err := c.local.Front()
-	return err == nil && group == c.local.TTY().SessionPID
+	return err == nil && group == c.stack.leaderLocked()
 }
 
 // stillRuns returns the result if no step had an effect.
@@ -330,9 +355,9 @@ func (i *interrupt) signal(receipt *wire.Receipt, pids []int, sig syscall.Signal
 	}
 }
 
-// killTree kills all processes of the session except spare, until two checks in a row find none: a
-// process may fork between check and kill.
-func (i *interrupt) killTree(ctx context.Context, spare int) {
+// killTree kills all processes of the session except spare and what they run in. It stops when two
+// checks in a row find none: a process may fork between check and kill.
+func (i *interrupt) killTree(ctx context.Context, spare ...int) {
 	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
@@ -342,7 +367,11 @@ func (i *interrupt) killTree(ctx context.Context, spare int) {
 			s.set.log.Warn("look for processes", "session", s.name, "error", err)
 			return
 		}
-		pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == spare })
+		spared := slices.Clone(spare)
+		for _, pid := range spare {
+			spared = append(spared, c.local.Above(pid)...) // such as su
+		}
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(spared, pid) })
 		clean++
 		if len(pids) > 0 {
 			clean = 0

@@ -39,7 +39,7 @@ func (c *console) background() background {
 	if !ok {
 		return nil
 	}
-	all, err := prober.Jobs(c.local.TTY())
+	all, err := prober.Jobs(c.stack.tty())
 	if err != nil {
 		return nil
 	}

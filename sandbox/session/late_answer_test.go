@@ -143,8 +143,9 @@ func TestAnswerBehindUnreadOutput(t *testing.T) {
 				)
 				m := newMemory()
 				defer m.Close()
-				shell := frontShell{idleShell{master: master}, tt.front}
-				c := &console{s: s, marked: true, term: m, local: shell}
+				own := frontShell{idleShell{master: master}, tt.front}
+				c := &console{s: s, shell: &shell{marked: true}, term: m, local: own}
+				c.stack.c = c
 				s.mu.Lock()
 				tracker, news := s.track.Restart(c.known(), s.momentLocked(c))
 				s.track, c.track, s.console = tracker, tracker, c

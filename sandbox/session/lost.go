@@ -43,7 +43,7 @@ func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 	if c.local == nil || before.group == 0 {
 		return false
 	}
-	shell := c.local.TTY().SessionPID
+	shell := c.stack.leader()
 	now := c.lookFront()
 	switch {
 	case now.group == 0:

@@ -145,7 +145,7 @@ func (w *answers) verdictOn(a owed, late bool) verdict {
 	s.mu.Unlock()
 	facts, err := s.probe(s.ctx, c)
 	switch reads := facts.Blocked || facts.Listens || facts.Opaque; {
-	case idle && (err != nil || reads && facts.Pid == c.local.TTY().SessionPID):
+	case idle && (err != nil || reads && facts.Pid == c.stack.pid()):
 		return drop
 	case err == nil && !reads && !late:
 		return w.unlessGone(a, askLater)
@@ -169,7 +169,7 @@ func (w *answers) keysFor(a owed, late bool) verdict {
 		switch {
 		case lines,
 			err == nil && a.group != 0 && group != a.group,
-			(!late || c.marked && group == tty.SessionPID) && c.unread():
+			(!late || c.stack.withMarks() && group == c.stack.leader()) && c.unread():
 			f = askLater
 		}
 	}

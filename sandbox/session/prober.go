@@ -21,8 +21,12 @@ type TTY struct {
 	Master     *os.File // the master side; used only during the call
 	Name       string   // the slave's path, as /dev/pts/3
 	Device     uint64   // the slave's device number (st_rdev)
-	SessionPID int      // the shell: leader of the terminal's session
+	SessionPID int      // leader of the terminal's session: its program, or its first shell
+	Shell      int      // the shell in front that was started in it; 0 for SessionPID
 }
 
 // Facts is the result of a Prober.
 type Facts = track.Facts
+
+// PromptShell is a shell at its prompt.
+type PromptShell = track.PromptShell

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -56,7 +54,8 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 			ctx,
 		) // the call reached its timeout; receipt and phase describe the interrupt
 	}
-	if ended == wire.Done && f.c.marked && !f.vouched(s.ctx, f.c, f.before) {
+	if ended == wire.Done && cmd.Exit != nil && f.c.stack.withMarks() && !f.vouched(
+		s.ctx, f.c, f.before) {
 		f.notes = append(f.notes, wire.NoteAdvisory)
 	}
 	res := f.result(ended)
@@ -81,17 +80,15 @@ func (f *call) whyRefusedLocked() *wire.Error {
 		return &wire.Error{
 			Code: wire.CodeSyntax,
 			Message: "the command is not complete, or not the shell's language: " +
-				s.console.shell + " does not parse it",
+				s.console.kind + " does not parse it",
 			Hint: "complete the command",
 		}
 	case cmd.Unread:
 		return &wire.Error{
 			Code: wire.CodeUnavailable,
 			Message: "the shell could not read the command, and ran nothing: a command has " +
-				"closed or replaced its descriptor " +
-				strconv.Itoa(
-					marks.CommandFD,
-				) + ", disabled a builtin, or left the terminal so that none can open it",
+				"closed or replaced " + s.console.stack.sourceLocked() +
+				", disabled a builtin, or left the terminal so that none can open it",
 			Hint: "end the shell with exit: the next run starts a new one",
 		}
 	case cmd.Unsure:
@@ -158,7 +155,7 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 		}
 		return undo, err
 	}
-	if !c.marked || !c.marks.CommandFD {
+	if in, marked := c.stack.integration(); !marked || !in.CommandFD {
 		return nil, &wire.Error{
 			Code: wire.CodeUnavailable,
 			Message: "the shell of session " + s.name +
@@ -169,11 +166,17 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 	if undo, err = f.await(ctx, p, r.Hold); err != nil {
 		return nil, err
 	}
-	err = f.awaitPrompt(ctx, c)
+	e := &entering{f, p, c}
+	if r.Adopt {
+		err = e.adopt(ctx)
+	}
+	if err == nil {
+		err = e.atPrompt(ctx)
+	}
 	if err == nil && !s.shows(c) { // the shell of the command has ended
 		err = deadError(s.name)
 	}
-	if err == nil && c.marks.Key {
+	if in, _ := c.stack.integration(); err == nil && in.Key {
 		err = f.awaitEditor(ctx, c)
 	}
 	if err != nil {
@@ -255,7 +258,7 @@ func (f *call) begun(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	if f.skipped(c) {
+	if c.skipped() {
 		if err := c.local.Signal(c.local.TTY().SessionPID, syscall.SIGKILL); err != nil {
 			return err
 		}
@@ -270,8 +273,8 @@ func (f *call) begun(ctx context.Context) error {
 // skipped reports whether the shell edits a line at a prompt without marks: ^C has ended its
 // start-up files before it has read the script of the marks. Nobody has given it a command: a shell
 // that is in use stays.
-func (f *call) skipped(c *console) bool {
-	s := f.s
+func (c *console) skipped() bool {
+	s := c.s
 	s.mu.Lock()
 	skipped := c == s.console && c.struck && !c.entered && c.track.Counts().Prompted == 0 &&
 		s.track.Phase() == wire.PhaseWaiting
@@ -292,7 +295,9 @@ func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 		s.mu.Unlock()
 		return nil
 	}
-	typed := s.track.Phase() == wire.PhaseRunning && c.track.Marked() == wire.PhasePrompt
+	// A shell that was entered may have ended without a mark.
+	typed := s.track.Phase() == wire.PhaseRunning &&
+		(c.track.Marked() == wire.PhasePrompt || c.process != nil)
 	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
@@ -303,7 +308,7 @@ func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 			settle,
 			func() bool {
 				return s.track.Phase() != wire.PhaseRunning ||
-					c.track.Marked() != wire.PhasePrompt
+					c.track.Marked() != wire.PhasePrompt && c.process == nil
 			},
 		)
 		if errors.Is(err, errClosed) {
@@ -363,7 +368,8 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	if s.track.Phase() == wire.PhasePrompt && s.keyboard.Free() {
 		_ = s.keyboard.callsLocked(p) // the prompt in prepare has freed the keyboard
 	}
-	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) {
+	inside := s.track.Last().Shell != nil // a shell without marks, which has just been started
+	if s.track.Phase() != wire.PhasePrompt || inside || !s.keyboard.Holds(&p.Party) {
 		// Another party was faster between the checks and the lock.
 		err := s.keyboard.Refusal()
 		if s.keyboard.Holds(&p.Party) || s.keyboard.Free() {
@@ -383,10 +389,12 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	o.typed = true
 	s.commands++
 	typed, payload := c.marks.Command(command, s.commands)
-	f.command.Number, f.command.Line, f.before = s.commands, typed, c.offspring()
-	if err := c.hand(payload); err != nil {
-		s.mu.Unlock()
-		return err
+	f.command.Number, f.command.Line, f.before = s.commands, typed, c.offspring(c.stack.pidLocked())
+	if !c.relayed {
+		if err := c.commands.hand(payload); err != nil {
+			s.mu.Unlock()
+			return err
+		}
 	}
 	f.beginLocked()
 	event := wire.Event{
@@ -403,6 +411,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	// After the printed command: readers of a command's output begin at this event.
 	s.events.emitLocked(event)
 	c.beginEchoLocked(typed, unsent)
+	c.echo.own = c.relayed // the form of what it prints is not known
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisMark, s.momentLocked(c)))
 	s.mu.Unlock()
 

@@ -169,6 +169,9 @@ func (s *session) end(reason string) {
 		return
 	}
 	s.closed = true
+	if c := s.console; c != nil && len(c.stack.all) > 1 {
+		c.stack.leaveLocked(c.stack.own(), nil, wire.Dead)
+	}
 	s.reportLocked(s.console, s.track.Close(reason, s.momentLocked(s.console)))
 	s.sealed = s.keyboard.Private() != nil
 	s.keyboard.applyLocked(s.keyboard.EndPrivate(nil))

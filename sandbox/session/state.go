@@ -58,6 +58,10 @@ func (c *console) markedLocked(m marks.Mark) {
 	}
 	_, end := s.log.bounds()
 	switch m.Kind {
+	case marks.Ready:
+		c.answered = m.Shell
+		s.fireLocked()
+		return
 	case marks.CommandStart:
 		if c.commandStartsLocked(m, end) {
 			return
@@ -72,10 +76,21 @@ func (c *console) markedLocked(m marks.Mark) {
 			c.dotDir = ""
 			s.spawn(func() { c.dropDotDir(dir) })
 		}
+		if c.entering {
+			c.entering = false
+			if c.echo != nil {
+				s.log.append(append(c.endEchoLocked().output(), "\r\n"...))
+				_, end = s.log.bounds()
+			}
+		}
 		c.promptFrom, c.typist = end, nil
 		c.typedOverLocked(m.Exit)
 	case marks.PromptEnd:
 		c.editAt, c.promptTo = end, end
+		if sh := c.shell; c.local != nil && !sh.learned {
+			sh.learned = true
+			s.spawn(func() { c.stack.learn(sh) })
+		}
 	case marks.PromptAgain:
 		if c.echo != nil {
 			c.echo.dropPrompt() // the prompt before the command
@@ -131,9 +146,7 @@ func (c *console) echoAgainLocked() {
 
 // giveUpLocked withdraws a command that the shell has not accepted.
 func (c *console) giveUpLocked() {
-	if c.handoff != nil {
-		c.takeBack()
-	}
+	c.takeBack()
 	if c.echo != nil {
 		c.s.log.append(c.endEchoLocked().bytes)
 	}
@@ -180,11 +193,11 @@ func (c *console) busy() bool {
 
 // front returns the foreground. It is unknown without process evidence.
 func (c *console) front() track.Front {
-	if c.local == nil || c.s.without(wire.BasisProcess) {
-		return track.Front{}
+	if c.local == nil || c.relayed || c.s.without(wire.BasisProcess) {
+		return track.Front{} // a relay has the terminal, whatever runs behind it
 	}
-	group, err := c.local.Front()
-	return track.Front{Shell: err == nil && group == c.local.TTY().SessionPID, Known: err == nil}
+	has, err := c.stack.hasTerminal(c.shell)
+	return track.Front{Shell: err == nil && has, Known: err == nil}
 }
 
 // frontFor is front, for marks whose state depends on it.
@@ -210,6 +223,13 @@ func (c *console) died(exit Exit) {
 	var code *int
 	if exit.Signal == "" {
 		code = &exit.Code
+	}
+	if all := c.stack.all; len(all) > 1 {
+		var inside *int
+		if all[1].process.Pid == c.local.TTY().SessionPID { // it had replaced the session's own
+			inside = code
+		}
+		c.stack.leaveLocked(all[0], inside, wire.Dead)
 	}
 	s.reportLocked(c, c.track.Exit(code, exit.Signal, exit.Reason, s.momentLocked(c)))
 }

@@ -15,7 +15,8 @@ import (
 func TestLatePromptEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSession(NewSet(Options{}), "main", wire.Start{})
-		c := &console{s: s, marked: true, track: s.track}
+		c := &console{s: s, shell: &shell{marked: true, track: s.track}}
+		c.stack.c = c
 		s.console = c
 		mark := func(m marks.Mark) {
 			s.mu.Lock()

@@ -51,6 +51,14 @@ type Local interface {
 	// Front returns the terminal's foreground process group (tcgetpgrp on the master). It must be
 	// fast, because it is called at every prompt.
 	Front() (group int, err error)
+	// InFront reports whether the group of a process is in the foreground of the terminal that the
+	// process has, which may be one inside this. It must be fast, like Front.
+	InFront(pid int) (bool, error)
+	// Above returns the process IDs of the process that started pid, of the one that started that,
+	// and so on; empty if pid has ended.
+	Above(pid int) []int
+	// Runs reports whether a process exists and is not stopped.
+	Runs(pid int) bool
 	// Flush drops unread input: TCIFLUSH on a slave descriptor, because on the master it would drop
 	// output.
 	Flush() error
@@ -65,13 +73,13 @@ type Local interface {
 	Signal(pid int, sig syscall.Signal) error
 }
 
-// Parent is a Local that reports children of its shell, which could have printed a mark instead of
+// Parent is a Local that reports children of a shell, which could have printed a mark instead of
 // the shell.
 type Parent interface {
 	Local
-	// Children returns a number that changes when children of the shell end, and whether the shell
-	// has live children.
-	Children() (ended uint64, live bool, err error)
+	// Children returns a number that changes when children of the process shell end, and whether
+	// it has live children.
+	Children(shell int) (ended uint64, live bool, err error)
 }
 
 // Starter starts the terminal and the process of a session. ctx bounds the call, not the terminal.

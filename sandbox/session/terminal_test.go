@@ -131,8 +131,8 @@ func (t *ptyTerminal) TTY() session.TTY {
 	return session.TTY{Master: t.master, Name: t.name, Device: t.dev, SessionPID: t.cmd.Process.Pid}
 }
 
-func (t *ptyTerminal) Children() (ended uint64, live bool, err error) {
-	return proc.Children(t.cmd.Process.Pid)
+func (t *ptyTerminal) Children(pid int) (ended uint64, live bool, err error) {
+	return proc.Children(pid)
 }
 
 func (t *ptyTerminal) Front() (group int, err error) {
@@ -142,6 +142,11 @@ func (t *ptyTerminal) Front() (group int, err error) {
 	})
 	return group, err
 }
+
+func (t *ptyTerminal) InFront(pid int) (bool, error) { return proc.InFront(pid) }
+
+func (t *ptyTerminal) Above(pid int) []int { return proc.Above(pid) }
+func (t *ptyTerminal) Runs(pid int) bool   { return proc.Runs(pid) }
 
 func (t *ptyTerminal) Flush() error {
 	slave, err := os.OpenFile(t.name, os.O_RDWR|unix.O_NOCTTY, 0)

@@ -13,15 +13,18 @@ const vouchTime = time.Second
 
 // offspring is the state of a shell's children at one time.
 type offspring struct {
+	shell int // its process ID
 	ended uint64
 	live  bool
 	known bool
 }
 
-func (c *console) offspring() (o offspring) {
+// offspring returns the state of the children of the process shell.
+func (c *console) offspring(shell int) (o offspring) {
 	if p, ok := c.term.(Parent); ok {
 		var err error
-		o.ended, o.live, err = p.Children()
+		o.shell = shell
+		o.ended, o.live, err = p.Children(shell)
 		o.known = err == nil
 	}
 	return o
@@ -33,10 +36,14 @@ func (c *console) offspring() (o offspring) {
 // then contradict it, see marks.Parser.Forged.
 func (f *call) vouched(ctx context.Context, c *console, before offspring) bool {
 	s := f.s
-	if c.local == nil || s.without(wire.BasisProcess) {
+	s.mu.Lock()
+	shell, relayed := c.stack.pidLocked(), c.relayed
+	s.mu.Unlock()
+	if c.local == nil || relayed || s.without(wire.BasisProcess) {
 		return false
 	}
-	if now := c.offspring(); before.known && now == before && !now.live {
+	now := c.offspring(shell)
+	if before.known && now == before && !now.live {
 		return true
 	}
 	for until := time.Now().Add(vouchTime); time.Now().Before(until); {
@@ -48,7 +55,7 @@ func (f *call) vouched(ctx context.Context, c *console, before offspring) bool {
 			return false
 		}
 		reads := (facts.Blocked || facts.Listens) && facts.ShellIsForeground &&
-			facts.Pid == c.local.TTY().SessionPID
+			facts.Pid == c.stack.pid()
 		if reads && !c.unread() {
 			return true
 		}

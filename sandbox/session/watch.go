@@ -168,9 +168,16 @@ func (o *observer) look() (again bool) {
 		Anew:   o.anew,
 	}
 
+	// A relay such as script listens until it ends, after the shell in it.
+	left := err == nil && facts.Blocked && !c.stack.holds(facts.Pid)
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.track != t || t.Epoch() != epoch || s.writer.present != nil {
+		return true
+	}
+	if left && c.process != nil {
+		c.stack.leaveLocked(c.stack.around(), nil, wire.Done)
 		return true
 	}
 	o.anew = false
@@ -186,6 +193,9 @@ func (o *observer) seeLocked(c *console, l *track.Look, end uint64) {
 	if c.local != nil {
 		m := inputModes(c.local.TTY().Master)
 		l.Modes, l.Shell = &m, c.local.TTY().SessionPID
+		if c.process != nil {
+			l.Shell = c.process.Pid
+		}
 	}
 	if said := s.display.said.Load(); said != nil {
 		l.Said = *said
@@ -233,7 +243,7 @@ func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return s.set.opt.Prober.Probe(ctx, c.local.TTY())
+	return s.set.opt.Prober.Probe(ctx, c.stack.tty())
 }
 
 var (

@@ -42,7 +42,9 @@ func TestEachCallerConfirms(t *testing.T) {
 		defer silent.Close()
 		var asked atomic.Int64
 		s := newSession(NewSet(Options{Prober: readingShell{&asked}}), "main", wire.Start{})
-		c := &console{s: s, marked: true, local: idleShell{master: master}}
+		c := &console{s: s, shell: &shell{marked: true, learned: true},
+			local: idleShell{master: master}}
+		c.stack.c = c
 		s.mu.Lock()
 		tracker, news := s.track.Restart(c.known(), s.momentLocked(c))
 		s.track, c.track, s.console = tracker, tracker, c

@@ -208,6 +208,8 @@ type Request struct {
 	Keys   []string `json:"keys,omitempty"` // keys: ^C, Up, Enter, F1, "a"…
 	// run, type, keys, wait: 0 means 120 s, negative means none
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// run: if a relay such as ssh is in front, run the command in the shell behind it
+	Adopt bool `json:"adopt,omitempty"`
 	// run: interrupt the command at the timeout
 	Kill bool `json:"kill,omitempty"`
 	// run, type, keys: wait for a keyboard that a person holds

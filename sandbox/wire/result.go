@@ -91,6 +91,16 @@ type Process struct {
 	Argv []string `json:"argv"`
 }
 
+// Shell is an interactive shell that was started in the shell of a session, as by su or bash. Pid
+// and Argv of one behind a relay such as ssh are the relay's.
+type Shell struct {
+	Pid   int      `json:"pid"`
+	Name  string   `json:"name"` // of the shell, such as bash; Argv may say "-bash" or "busybox"
+	Argv  []string `json:"argv"`
+	User  string   `json:"user,omitempty"` // name, or number; empty behind a relay
+	Depth int      `json:"depth"`          // 1 for a shell in the session's own, 2 for one in that
+}
+
 // State is what a session does, with the evidence, since an offset of its log.
 type State struct {
 	Phase Phase `json:"phase"`
@@ -103,6 +113,11 @@ type State struct {
 	Cwd        string   `json:"cwd,omitempty"`        // of the shell
 	Foreground *Process `json:"foreground,omitempty"` //
 	Prompt     string   `json:"prompt,omitempty"`     // text before the cursor, when waiting
+	// Shell is the shell at the prompt or running the command; nil for the session's own.
+	Shell *Shell `json:"shell,omitempty"`
+	// LooksLikeShell: a relay such as ssh is in front, and the text before the cursor looks like
+	// the prompt of a shell behind it, which [Request.Adopt] can run commands in.
+	LooksLikeShell bool `json:"looks_like_shell,omitempty"`
 	// a program reads the keyboard while it works
 	Listens   bool    `json:"listens,omitempty"`
 	Attention string  `json:"attention,omitempty"`  // likely or no, with Listens
@@ -141,10 +156,15 @@ type Result struct {
 	To         uint64   `json:"to"`
 	Cwd        string   `json:"cwd"`
 	Foreground *Process `json:"foreground"`
-	Basis      []Basis  `json:"basis"`
-	Disputed   []Basis  `json:"disputed"`
-	ElapsedMS  int64    `json:"elapsed_ms"`
-	Keyboard   string   `json:"keyboard"` // holder, as Party.String, or empty
+	// Shell is the shell at the prompt or running the command; nil for the session's own.
+	Shell *Shell `json:"shell"`
+	// LooksLikeShell: see [State.LooksLikeShell].
+	LooksLikeShell bool `json:"looks_like_shell"`
+
+	Basis     []Basis `json:"basis"`
+	Disputed  []Basis `json:"disputed"`
+	ElapsedMS int64   `json:"elapsed_ms"`
+	Keyboard  string  `json:"keyboard"` // holder, as Party.String, or empty
 	// Notes are further facts: Note constants, Lost constants, and reasons why a shell ended, such
 	// as rescued and disk_full.
 	Notes   []string `json:"notes"`
@@ -173,6 +193,10 @@ const (
 	NoteBackgroundJobs = "background_jobs"
 	NoteOOMKilled      = "oom_killed" // during the call, in the sandbox; or why a shell ended
 	NoteLimitPids      = "limit_pids" // during the call, in the sandbox
+	// NoteShellEntered means that the call ended at the prompt of a shell in the former one, or ran
+	// its command in one for the first time; NoteShellLeft that a shell ended in the call.
+	NoteShellEntered = "shell_entered"
+	NoteShellLeft    = "shell_left"
 )
 
 // Handover is the period in which people held the keyboard, since an agent last held it.

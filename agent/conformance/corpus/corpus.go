@@ -54,6 +54,7 @@ func All() []conformance.Case {
 		{"output", output()},
 		{"exit", exits()},
 		{"nesting", nesting()},
+		{"nested", nested()},
 		{"transport", transport()},
 		{"agents", programs.Cases()},
 	} {

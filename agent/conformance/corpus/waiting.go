@@ -234,9 +234,6 @@ asyncio.run(main())
 			Setup: "echo 'Defaults use_pty' >/etc/sudoers.d/conformance", Steps: steps(
 				runs("sudo cat", asks(line, "")), types("one", asks(line, "")),
 				keys(done(0), "^D")), Cleanup: "rm -f /etc/sudoers.d/conformance"},
-		{Name: "sudo-i", About: "a shell of sudo -i is at its prompt: it waits", Privileged: true,
-			Needs: []string{"sudo"}, Steps: steps(
-				runs("sudo -i", asksAny("", raw, line)), types("exit 5", done(5)))},
 		{Name: "su-password", About: "su asks for a password", Privileged: true,
 			Needs: []string{"su"}, Setup: userSetup, Steps: steps(
 				runs("su - conformance -c 'su -'", asks(password, "Password: ")),

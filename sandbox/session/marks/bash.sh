@@ -16,6 +16,7 @@ __sbx_s=0                             # 1: __sbx_a ran first, so __sbx_rc is the
 __sbx_rc=0
 __sbx_c= __sbx_x=0 __sbx_i=           # the command from the descriptor, its status, its first line
 __sbx_u=                              # $_ after it
+__sbx_void=/dev/null                   # a typed line has no path
 __sbx_m=- __sbx_o=                    # page faults at the command's start; modes set on purpose
 __sbx_ps1= __sbx_w0=- __sbx_w1=- __sbx_w2=- # the user's PS1; PS0, PS1, PS2 as we last set them
 export -n __sbx_k __sbx_c
@@ -183,8 +184,7 @@ __sbx_r() {
 	local IFS a t
 	__sbx_ro IFS || IFS=
 	__sbx_c= __sbx_x=$__sbx_q
-	builtin mapfile a <@FDDIR@/@COMMANDFD@
-	builtin printf -v t %s "${a[@]-}"
+	@READ@
 	a=${t%%$'\n'*}
 	if [[ $a != '#sbx '* || $a == "$__sbx_i" ]] || ! builtin printf ''; then
 		__sbx_p U

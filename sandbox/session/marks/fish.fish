@@ -48,8 +48,8 @@ end
 
 # Run: the key was typed. After two spaces, fish expands no abbreviation.
 function __sbx_k
-    test -s @FDDIR@/@COMMANDFD@; or return
-    read -zl t <@FDDIR@/@COMMANDFD@
+    test -s @COMMANDS@; or return
+    read -zl t <@COMMANDS@
     set -l i (string match -r '^#sbx (\d+)' -- $t)
     test "$i[2]" -a "$i[2]" != "$__sbx_i"; or return
     set -g __sbx_i $i[2]

@@ -53,6 +53,16 @@ type Options struct {
 	// Env is the environment of the shell. Only ENV and ZDOTDIR matter: POSIX shells and zsh find
 	// and use the values given here.
 	Env []string
+	// File is not empty for a shell that runs already. It is the name of the file from which that
+	// shell reads Script, by what [Integration.Enter] types, and then its commands, in place of the
+	// one on CommandFD. Nothing else of the Integration but Command is of use. Fish cannot.
+	File string
+	// PID is the process ID of that shell, as it sees it itself. Another process does not read
+	// Script.
+	PID int
+	// Relay is set for a shell that runs already, of which only the terminal is known. It reads
+	// Script, and then its commands, from what is typed; see [Ask]. Only bash and POSIX shells can.
+	Relay bool
 	// FDDir is the directory in which a process finds its own descriptors. Empty means /dev/fd. The
 	// caller chooses /dev/fd or /proc/self/fd. If neither exists, the caller must start the shell
 	// without marks.
@@ -85,6 +95,8 @@ type Integration struct {
 
 	kind  kind
 	fdDir string
+	file  string // Options.File
+	relay bool   // Options.Relay
 }
 
 type kind int
@@ -142,6 +154,9 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 	default:
 		return Integration{}, false
 	}
+	if opt.File != "" && in.kind == fish || opt.Relay && in.kind != bash && in.kind != posix {
+		return Integration{}, false // Enter is no line of its language; zsh reads keys
+	}
 	if in.Key && opt.Login {
 		in.Args = append(in.Args, "-l")
 	}
@@ -149,19 +164,67 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		opt.Hostname = ""
 	}
 	in.Typed = in.kind != posix
+	commands := in.fdDir + "/" + strconv.Itoa(CommandFD)
+	if opt.File != "" {
+		commands = opt.File
+	}
+	read, eval := in.reads(commands)
+	if opt.Relay {
+		read, eval = in.readsTyped()
+	}
+	if opt.File != "" || opt.Relay {
+		// It has read its start-up files, and its traps and descriptors are the user's.
+		startup = ":"
+		if in.kind == bash {
+			script = forget + script
+		}
+		if opt.File != "" {
+			script = fmt.Sprintf("[ $$ = %d ] || return\n", opt.PID) + script
+		}
+		script = strings.NewReplacer("exec 9<&-\n", "", "trap : INT\n", ":\n",
+			"trap - INT\n", ":\n").Replace(script)
+	}
+	entered := " test -r '" + opt.File + "' "
+	if opt.Relay {
+		entered = n.String()
+	}
+	script = strings.NewReplacer("@READ@", read, "@EVAL@", eval, "@ENTERED@", entered).
+		Replace(script)
 	in.Script = []byte(strings.NewReplacer(
 		"@NONCE@", n.String(),
 		"@HOSTNAME@", opt.Hostname,
-		"@COMMANDFD@", strconv.Itoa(CommandFD),
+		"@COMMANDS@", commands,
 		"@KEY@", strings.ReplaceAll(clearKey, "\x1b", `\e`),
 		"@RUNKEY@", strings.NewReplacer("\x1e", `\x1e`, "\x1f", `\x1f`).Replace(runKey),
 		"@ESC@", "\x1b",
 		"@BEL@", "\a",
 		"@STARTUP@", startup,
-		"@FDDIR@", in.fdDir,
 	).Replace(script))
+	in.file, in.relay = opt.File, opt.Relay
 	return in, true
 }
+
+// reads returns the code of the scripts that reads a command from file, and the code that runs it.
+func (in Integration) reads(file string) (read, run string) {
+	if in.kind == bash {
+		return "builtin mapfile a <" + file + "\nbuiltin printf -v t %s \"${a[@]-}\"", ""
+	}
+	return "IFS= read -r __sbx_p <" + file + " || __sbx_p=", ". " + file
+}
+
+// readsTyped does the same for commands that are typed.
+func (in Integration) readsTyped() (read, run string) {
+	if in.kind == bash {
+		return typed("t"), ""
+	}
+	return typed("__sbx_in") + "\n__sbx_p=${__sbx_in%%\n*}", `eval "{ unset __sbx_in;}>/dev/null 2>&1;$__sbx_in"`
+}
+
+// forget takes the line of [Integration.Enter] or [Ask] out of the history of bash.
+const forget = `__sbx_t=$(HISTTIMEFORMAT= builtin history 1)
+[[ $__sbx_t != *"@ENTERED@"* ]] ||
+builtin history -d $((${__sbx_t%%[!0-9 ]*}))
+`
 
 // bashStartup loads the files that bash would load without --rcfile. Bash itself loads the
 // system-wide bashrc, if one is compiled in.
@@ -225,8 +288,22 @@ func hostname(s string) bool {
 // no such payload and ran nothing. A PromptStart without either means only that the shell has not
 // run it yet. The input may still be queued, or another program has read it.
 //
+// With Options.Relay, typed also has the command, and payload is nil.
+//
 // The text should be a complete command. If it is not, the shell's parser reports a syntax error.
 func (in Integration) Command(text string, number uint64) (typed, payload []byte) {
+	typed, payload = in.command(text, number)
+	if in.relay {
+		return append(typed, Feed(payload)...), nil
+	}
+	return typed, payload
+}
+
+// command returns them for a shell that reads a file. Another program on the terminal may read the
+// beginning of typed, and the shell runs the rest. So each end of it must be harmless: it has no
+// path, which could name a program in the shell's directory. Readline's question whether to list
+// completions reads up to a y, n or q, which are in no quotes.
+func (in Integration) command(text string, number uint64) (typed, payload []byte) {
 	head := fmt.Sprintf("#sbx %d", number)
 	switch in.kind {
 	case bash:
@@ -236,12 +313,13 @@ func (in Integration) Command(text string, number uint64) (typed, payload []byte
 		// misses one after text that ends inside quotes. $_ is the last argument of the last
 		// command. So each of our commands passes on the value that it found.
 		return []byte(clearKey + "\x15" +
-				` __sbx_r "$_">/dev/null 2>&1&&: "$_";eval "$__sbx_c";{ __sbx_f "$__sbx_u"&&: "$_";}>/dev/null 2>&1` + "\n"),
+				` __sbx_r "$_">"$__sbx_void" 2>&1&&: "$_";eval "$__sbx_c";` +
+				`{ __sbx_f "$__sbx_u"&&: "$_";}>"$__sbx_void" 2>&1` + "\n"),
 			fmt.Appendf(nil, "%s %d\n%s", head, len(text)-len(strings.TrimRight(text, "\n")), text)
 	case posix:
 		// The empty line ends a text whose last byte is a backslash.
 		return []byte("\x05\x15" +
-				`{ __sbx_r&&:;}>/dev/null 2>&1;eval "$__sbx_d";{ __sbx_f&&:;}>/dev/null 2>&1` +
+				`{ __sbx_r&&:;}>"$__sbx_void" 2>&1;eval "$__sbx_d";{ __sbx_f&&:;}>"$__sbx_void" 2>&1` +
 				"\n"),
 			[]byte(head + "\n{ __sbx_g&&:;}>/dev/null 2>&1\n" + text +
 				"\n\n{ __sbx_x=$?;}>/dev/null 2>&1\n")
@@ -252,6 +330,15 @@ func (in Integration) Command(text string, number uint64) (typed, payload []byte
 		return []byte(runKey), []byte(head + "\n" + text + "\n")
 	}
 	return nil, nil
+}
+
+// Enter returns what to type at the prompt of a shell that runs without marks, so that it reads
+// Script. Before that, the caller makes Script the content of Options.File. If the shell cannot
+// read the file, the line does nothing. If another program reads the beginning of the line, a shell
+// that reads the rest does nothing either: the quotes leave no relative path. Its leading space
+// keeps it out of the history, if the user has set that.
+func (in Integration) Enter() []byte {
+	return fmt.Appendf(nil, " test -r '%s' && . '%[1]s'\n", in.file)
 }
 
 // Keep returns the part of a command's echo that a terminal needs even if it does not show the

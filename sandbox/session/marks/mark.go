@@ -51,6 +51,8 @@ const (
 	// Instead of CommandStart with Run: the shell found no new command on CommandFD and ran
 	// nothing.
 	Unread
+	// A shell behind a relay has read what [Ask] returns, and reads the script; carries Shell.
+	Ready
 )
 
 // String returns the name of the kind that the documentation uses.
@@ -72,6 +74,8 @@ func (k Kind) String() string {
 		return "prompt-again"
 	case Unread:
 		return "unread"
+	case Ready:
+		return "ready"
 	}
 	return "unknown"
 }
@@ -83,6 +87,8 @@ type Mark struct {
 	Exit int
 	// Cwd is the shell's $PWD, any bytes, for PromptStart. Empty if the shell could not report it.
 	Cwd string
+	// Shell is the name of the shell, for Ready: bash, zsh, ksh, or ash for any other.
+	Shell string
 	// Run is set on the CommandStart of a command from [Integration.Command]. Most shells print two
 	// of them for such a command: one without Run, as for every typed line, then one with Run.
 	Run bool

@@ -2,6 +2,7 @@ package marks
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -118,6 +119,7 @@ type sequence struct {
 	cwd     string
 	run     bool
 	number  uint64
+	shell   string
 }
 
 type verdict int
@@ -138,7 +140,7 @@ func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
 		return seq, 0, partial
 	}
 	seq.kind = rest[0]
-	if !strings.ContainsRune("ABCDEUX", rune(seq.kind)) {
+	if !strings.ContainsRune("ABCDERUX", rune(seq.kind)) {
 		return seq, 0, other
 	}
 	if rest, v = literal(rest[1:], p.nonce); v != whole {
@@ -209,6 +211,7 @@ func terminator(buf []byte) (rest []byte, v verdict) {
 //	A: exit status, an unused field, cwd
 //	C: "run" and the command's number, if the command came from CommandFD
 //	D: exit status
+//	R: the name of the shell
 func (s *sequence) parse(text string) bool {
 	f := strings.SplitN(text, ";", 4)
 	var err error
@@ -236,6 +239,11 @@ func (s *sequence) parse(text string) bool {
 			return false
 		}
 		s.exit, err = strconv.Atoi(f[1])
+	case 'R':
+		if len(f) != 2 {
+			return false
+		}
+		s.shell = cmp.Or(f[1], "ash")
 	default:
 		return len(f) == 1
 	}
@@ -270,6 +278,10 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	// For lines pasted at once, bash shows one prompt, but it expands PS1 for each line, which
 	// increases the counter.
 	ahead := busy && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D')
+	if s.kind == 'R' && p.phase == fresh {
+		report(Mark{Kind: Ready, Shell: s.shell})
+		return true
+	}
 	if p.counter == 0 || s.counter != p.counter && !stale && !ahead {
 		p.forged = p.forged || s.counter < p.counter && (s.kind == 'A' || s.kind == 'D')
 		return false

@@ -259,6 +259,33 @@ func TestFor(t *testing.T) {
 	}
 }
 
+// A shell that runs already reads its script only in its own process, and keeps its traps.
+func TestForRunningShell(t *testing.T) {
+	opt := Options{File: "/dev/shm/d/f", PID: 12}
+	if _, ok := For("/usr/bin/fish", NewNonce(), opt); ok {
+		t.Error("fish has another syntax")
+	}
+	for _, path := range []string{"/bin/bash", "/bin/dash", "/usr/bin/zsh"} {
+		in, ok := For(path, NewNonce(), opt)
+		if !ok {
+			t.Fatal(path)
+		}
+		if got := string(in.Enter()); got != " test -r '/dev/shm/d/f' && . '/dev/shm/d/f'\n" {
+			t.Errorf("%s: types %q", path, got)
+		}
+		script := string(in.Script)
+		if !strings.HasPrefix(script, "[ $$ = 12 ] || return\n") {
+			t.Errorf("%s: begins %.60q", path, script)
+		}
+		for _, no := range []string{"exec 9<&-", "trap - INT", "trap : INT", "@READ@", "@EVAL@",
+			"@ENTERED@", "@STARTUP@", "/dev/fd/"} {
+			if strings.Contains(script, no) {
+				t.Errorf("%s: has %s", path, no)
+			}
+		}
+	}
+}
+
 // TestGenerated checks that the embedded scripts are up to date.
 func TestGenerated(t *testing.T) {
 	for name, got := range map[string]string{"bash.sh": bashScript, "posix.sh": posixScript,

@@ -5,6 +5,7 @@
 exec 9<&-
 
 __sbx_k=@NONCE@ __sbx_n=0 __sbx_rc=0 __sbx_host=@HOSTNAME@
+__sbx_void=/dev/null # a typed line has no path
 __sbx_d= __sbx_x=0 __sbx_i= # what runs the command, its status, and its first line
 __sbx_m= __sbx_o= # page faults of ended children at the command's start; modes set on purpose
 __sbx_1='${__sbx_k+@ESC@]7337;A;$__sbx_k;$((__sbx_n=__sbx_n+1));$?;0;$PWD;$__sbx_k@BEL@}'
@@ -85,8 +86,8 @@ __sbx_t() {
 # content, and nothing if the user has redefined command, which prints the start mark.
 __sbx_r() {
 	__sbx_rc=$? __sbx_x=0
-	IFS= read -r __sbx_p <@FDDIR@/@COMMANDFD@ || __sbx_p=
-	__sbx_d='. @FDDIR@/@COMMANDFD@'
+	@READ@
+	__sbx_d='@EVAL@'
 	case $__sbx_p in
 	"$__sbx_i") ;;
 	"#sbx "*)
@@ -101,6 +102,7 @@ __sbx_r() {
 
 # The command starts.
 __sbx_g() {
+	__sbx_d=
 	__sbx_kids
 	__sbx_t C ";run;${__sbx_i#* }"
 	return "$__sbx_rc"

@@ -15,21 +15,23 @@ func names(m map[string]string) []string {
 		func(name string) bool { return name == "fish" })
 }
 
-// TestRun runs commands one after the other in each shell.
-func TestRun(t *testing.T) {
+// commandTest runs commands one after the other.
+type commandTest struct {
+	name   string
+	shells string
+	steps  []string
+	out    string // of the last step; * matches any text
+	exit   int
+}
+
+func commandTests() []commandTest {
 	long := strings.Repeat("0123456789", 10_000)
 	var lines strings.Builder
 	for i := range 5000 {
 		fmt.Fprintf(&lines, "line %d\n", i)
 	}
 	all := "bash sh dash ash zsh"
-	tests := []struct {
-		name   string
-		shells string
-		steps  []string
-		out    string // of the last step; * matches any text
-		exit   int
-	}{
+	return []commandTest{
 		{"output", all, []string{"echo hi"}, "hi\n", 0},
 		{"no newline", all, []string{"printf x"}, "x", 0},
 		{"status", all, []string{"false"}, "", 1},
@@ -87,23 +89,32 @@ func TestRun(t *testing.T) {
 		{"script descriptor is closed", all, []string{"ls -l /proc/self/fd/ | grep -c pipe"}, "*", -1},
 		{"functions end nothing", "bash", []string{"set; declare -p; declare -f | grep -c __sbx_z"}, "*\n1\n", 0},
 	}
+}
+
+// TestRun runs commands in each shell.
+func TestRun(t *testing.T) {
 	paths := shells(t)
-	for _, test := range tests {
+	for _, test := range commandTests() {
 		for name := range strings.FieldsSeq(test.shells) {
 			t.Run(name+"/"+test.name, func(t *testing.T) {
 				t.Parallel()
 				s := open(t, start{path: paths[name]})
 				s.prompt()
-				var got result
-				for _, step := range test.steps {
-					got = s.run(step)
-				}
-				if !match(test.out, got.out) || test.exit >= 0 && got.exit != test.exit ||
-					test.exit < 0 && got.exit == 0 && test.out != "*" {
-					t.Errorf("%q: got %v, want {%q exit %d}", test.steps, got, test.out, test.exit)
-				}
+				test.run(t, s)
 			})
 		}
+	}
+}
+
+func (test commandTest) run(t *testing.T, s *shell) {
+	t.Helper()
+	var got result
+	for _, step := range test.steps {
+		got = s.run(step)
+	}
+	if !match(test.out, got.out) || test.exit >= 0 && got.exit != test.exit ||
+		test.exit < 0 && got.exit == 0 && test.out != "*" {
+		t.Errorf("%q: got %v, want {%q exit %d}", test.steps, got, test.out, test.exit)
 	}
 }
 

@@ -2,7 +2,6 @@ package marks
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -110,22 +109,28 @@ func open(t testing.TB, s start) *shell {
 	cmd := exec.Command(in.Args[0], append(in.Args[1:], s.args...)...)
 	cmd.Args[0] = in.Args[0]
 	cmd.Env, cmd.Dir, cmd.ExtraFiles = append(env, in.Env...), home, extra
+	t.Cleanup(func() { file.Close() })
+	sh := &shell{t: t, in: in, file: file, nonce: nonce}
+	sh.begin(cmd)
+	return sh
+}
+
+// begin starts the shell on a terminal.
+func (s *shell) begin(cmd *exec.Cmd) {
+	s.t.Helper()
 	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 200})
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	sh := &shell{t: t, in: in, cmd: cmd, tty: tty, file: file, nonce: nonce,
-		done: make(chan struct{})}
-	sh.cond = sync.NewCond(&sh.mu)
-	go sh.read()
-	t.Cleanup(func() {
+	s.cmd, s.tty, s.done = cmd, tty, make(chan struct{})
+	s.cond = sync.NewCond(&s.mu)
+	go s.read()
+	s.t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
 		tty.Close()
-		file.Close()
-		<-sh.done
+		<-s.done
 	})
-	return sh
 }
 
 func (s *shell) read() {
@@ -215,7 +220,11 @@ func (s *shell) send(text string) {
 	s.t.Helper()
 	s.number++
 	typed, payload := s.in.Command(text, s.number)
-	err := errors.Join(s.file.Truncate(0))
+	if s.file == nil {
+		s.typ(string(typed))
+		return
+	}
+	err := s.file.Truncate(0)
 	if _, e := s.file.WriteAt(payload, 0); e != nil {
 		err = e
 	}

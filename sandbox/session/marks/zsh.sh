@@ -131,9 +131,9 @@ __sbx_t() {
 	[[ -o xtrace ]]
 	local x=$?
 	emulate -LR zsh
-	[[ -s @FDDIR@/@COMMANDFD@ ]] || return 1
+	[[ -s @COMMANDS@ ]] || return 1
 	__sbx_xt=!x
-	local t=$(<@FDDIR@/@COMMANDFD@)
+	local t=$(<@COMMANDS@)
 	[[ $t == '#sbx '* && ${t%%$'\n'*} != "$__sbx_i" ]] || return 1
 	__sbx_i=${t%%$'\n'*}
 	t=${t#*$'\n'}
@@ -162,6 +162,7 @@ __sbx_g() {
 	__sbx_xt=0
 	__sbx_rc=0
 	local t=${${__sbx_c#*$'\n'}%$'\n\n'*}
+	__sbx_c=
 	((ignore)) && [[ $t == ' '* ]] || print -rs -- "$t"
 	__sbx_p C ";run;${__sbx_i#* }"
 	return rc

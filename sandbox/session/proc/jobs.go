@@ -21,8 +21,18 @@ func (Prober) Jobs(tty session.TTY) (jobs []session.Job, err error) {
 	}()
 	members, err := l.members(tty.SessionPID,
 		func(p *process) bool { return p.sid == tty.SessionPID })
+	// The shell in front, and all that it runs in.
+	shells := map[int]bool{tty.SessionPID: true}
+	for pid := tty.Shell; pid > 1 && !shells[pid]; {
+		shells[pid] = true
+		p, err := l.stat(pid)
+		if err != nil {
+			break
+		}
+		pid = p.ppid
+	}
 	for _, p := range members {
-		if p.pid == tty.SessionPID {
+		if shells[p.pid] {
 			continue
 		}
 		l.as(p.pid)

@@ -9,6 +9,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,7 @@ func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error)
 // look is the state of one call of Probe.
 type look struct {
 	self   credentials
+	leader int         // the shell in front that is known
 	polls  bool        // modes.polls of the current terminal
 	relays bool        // a process waits for the master of another terminal
 	buf    [16384]byte // for reading files
@@ -95,7 +97,7 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 	case now.equal(seen):
 		again.Still = now.still(tty, false)
 	default:
-		again.Blocked = false
+		again.Blocked, again.Shell = false, nil
 		again.Why = "moving: " + again.Why
 	}
 	return again, err
@@ -123,13 +125,16 @@ func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 		f.Why = fmt.Sprintf("no process in foreground group %d", s.group)
 		return f, s, nil
 	}
+	shell := cmp.Or(tty.Shell, tty.SessionPID)
+	l.leader = shell
 	if before != nil {
 		f.ShellCwd = before.ShellCwd
 	} else {
-		f.ShellCwd = l.cwd(tty.SessionPID)
+		f.ShellCwd = l.cwd(shell)
 	}
-	if sh, err := l.stat(tty.SessionPID); err == nil {
-		f.ShellIsForeground = sh.pgrp == s.group
+	if sh, err := l.stat(shell); err == nil {
+		f.ShellImage = sh.stack
+		f.ShellIsForeground = sh.pgrp == s.group || tty.Shell != 0 && sh.pgrp == sh.tpgid
 	}
 	for left := time.Until(at); left > 0 && ctx.Err() == nil; left = time.Until(at) {
 		Pause(min(left, settlePiece))
@@ -226,7 +231,7 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 func (l *look) describe(f *session.Facts, now layer, o outcome, before *session.Facts) {
 	f.Want, f.Pending = now.modes.want(), now.pending
 	f.Blocked, f.Listens, f.OnlyTimers, f.Opaque = false, false, false, false
-	f.Why, f.Runs = o.why, o.runs
+	f.Shell, f.Why, f.Runs = nil, o.why, o.runs
 	p := now.members[0]
 	for _, m := range now.members {
 		if m.pid == m.pgrp {
@@ -261,6 +266,11 @@ func (l *look) describe(f *session.Facts, now layer, o outcome, before *session.
 		f.Why = "input is queued: " + f.Why
 	default:
 		f.Blocked = true
+		if before != nil && before.Pid == p.pid {
+			f.Shell = before.Shell
+		} else {
+			f.Shell = l.shellAtPrompt(p, o.reader.line, now.modes)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +19,7 @@ type process struct {
 	pid, ppid, pgrp, sid int
 	tty                  uint64 // device number of the controlling terminal
 	tpgid                int    // foreground group of that terminal
+	stack                uint64 // address of its stack, new after each execve(2); 0 if not known
 	state                byte
 	ending               bool // the whole process is ending and runs no more code of its program
 }
@@ -64,10 +66,40 @@ func parseStat(pid int, b []byte) (*process, error) {
 		}
 		*v = n
 	}
+	if len(f) > 25 {
+		p.stack, _ = strconv.ParseUint(f[25], 10, 64)
+	}
 	// The format of new_encode_dev in the kernel: 12 bits of major between 8 and 12 bits of minor.
 	u := uint32(dev)
 	p.tty = unix.Mkdev(u>>8&0xfff, u&0xff|u>>12&0xfff00)
 	return p, nil
+}
+
+// InFront reports whether the group of a process is in the foreground of the terminal that the
+// process has.
+func InFront(pid int) (bool, error) {
+	p, err := (&look{}).stat(pid)
+	return err == nil && p.pgrp == p.tpgid, err
+}
+
+// Above returns the process that started pid, the one that started that, and so on. It ends early
+// where one ends meanwhile, and is empty if pid has ended.
+func Above(pid int) (pids []int) {
+	for l := (&look{}); pid > 1; {
+		p, err := l.stat(pid)
+		if err != nil || p.ppid == 0 || slices.Contains(pids, p.ppid) {
+			break
+		}
+		pid = p.ppid
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// Runs reports whether a process exists and is not stopped.
+func Runs(pid int) bool {
+	p, err := (&look{}).stat(pid)
+	return err == nil && !strings.ContainsRune("TtZX", rune(p.state))
 }
 
 func (l *look) argv(pid int) []string {

@@ -15,6 +15,7 @@ import (
 // modes are the modes of a terminal that decide what kind of input it gives.
 type modes struct {
 	canonical, echo bool
+	keeps           bool // ^C leaves unread input (NOFLSH), or is a key like others (ISIG off)
 	polls           bool // a read returns without input (VMIN is 0, termios(3)), after VTIME
 }
 
@@ -87,8 +88,9 @@ func termios(fd int) (modes, error) {
 		return modes{}, os.NewSyscallError("tcgets", err)
 	}
 	canonical := t.Lflag&unix.ICANON != 0
-	return modes{canonical: canonical, echo: t.Lflag&unix.ECHO != 0, polls: !canonical &&
-		t.Cc[unix.VMIN] == 0}, nil
+	return modes{canonical: canonical, echo: t.Lflag&unix.ECHO != 0,
+		keeps: t.Lflag&unix.NOFLSH != 0 || t.Lflag&unix.ISIG == 0 || t.Cc[unix.VINTR] != 3,
+		polls: !canonical && t.Cc[unix.VMIN] == 0}, nil
 }
 
 // queued reports whether a read on the slave would return data. In canonical mode an unfinished

@@ -71,6 +71,7 @@ func (t *judge) blind() {
 	switch {
 	case quiet >= h.after:
 		st.Phase, st.Attention, st.Want = wire.PhaseOpaque, likely, h.want
+		st.LooksLikeShell = t.opt.Relayed && !l.Alt && looksLikePrompt(l.Before)
 		if h.want != "" {
 			st.Prompt, st.Basis = l.Before, append(st.Basis, wire.BasisScreen)
 		}

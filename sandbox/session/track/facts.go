@@ -7,10 +7,12 @@ type Facts struct {
 	Foreground int // process group in the terminal's foreground, 0 if there is none
 	// The process that these facts are about: the one that reads the terminal, else the group's
 	// leader.
-	Pid      int
-	Argv     []string // arguments of Pid
-	FgCwd    string   // working directory of Pid, empty if not readable
-	ShellCwd string   // working directory of the session's shell, empty if not readable
+	Pid   int
+	Argv  []string // arguments of Pid
+	FgCwd string   // working directory of Pid, empty if not readable
+	// ShellImage changes when the session's shell executes another program; 0 if not known.
+	ShellImage uint64
+	ShellCwd   string // working directory of the session's shell, empty if not readable
 
 	// ShellIsForeground: the foreground group is the shell's own, so no job is in the foreground.
 	ShellIsForeground bool
@@ -27,6 +29,9 @@ type Facts struct {
 	// Opaque: the reader forwards the keyboard to a place that a Prober cannot see (ssh, a
 	// container, tmux).
 	Opaque bool
+	// Shell is set if the reader is an interactive shell that reads as at its prompt and can be
+	// given marks. Otherwise, and without Blocked, it is nil.
+	Shell *PromptShell
 	// Pending: input is queued on the terminal, and no process has read it yet.
 	Pending bool
 	// Want is the kind of input that the terminal's modes ask for, if Blocked or Listens:
@@ -44,4 +49,14 @@ type Facts struct {
 	Still func() bool
 	// Why explains the facts in one line, naming processes and system calls.
 	Why string
+}
+
+// PromptShell is a shell that reads as at its prompt.
+type PromptShell struct {
+	Name string // "bash", "zsh", "dash" or "ash" (busybox)
+	PID  int    // its process ID as it sees it itself, in its PID namespace
+	UID  int    // user as which it opens files
+	User string // the name of that user, or its number
+	// Image changes when it executes another program, as Facts.ShellImage.
+	Image uint64
 }

@@ -1,8 +1,10 @@
 package track
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -65,6 +67,10 @@ func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
 		// prints its own mark.
 		return true, News{}
 	}
+	if t.opt.Relayed && l.Facts.Opaque {
+		// The modes are the relay's, and its process tells nothing about the shell.
+		l.Err, l.Modes = errRelayed, nil
+	}
 	if l.Err != nil {
 		(&judge{t, l}).blind()
 		return false, t.tell()
@@ -102,6 +108,7 @@ func (t *judge) processes() (again bool) {
 	switch {
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, l.Before
+		st.LooksLikeShell = !l.Alt && looksLikePrompt(l.Before)
 		if f.Want == wire.WantPassword {
 			// A program that forwards keys uses raw mode. Line mode without echo is a question of
 			// its own, such as ssh's password prompt.
@@ -109,6 +116,19 @@ func (t *judge) processes() (again bool) {
 		}
 		if t.Quiet(t.at.Time) >= restTime {
 			st.Attention, st.Basis = likely, append(st.Basis, wire.BasisSilence)
+		}
+	case t.entered(f):
+		st.Phase, st.Prompt, st.Cwd = wire.PhasePrompt, l.Before, f.FgCwd
+		st.Shell = &wire.Shell{Pid: f.Pid, Name: f.Shell.Name, Argv: f.Argv, User: f.Shell.User,
+			Depth: t.opt.Depth}
+		if f.Pid != l.Shell {
+			st.Shell.Depth++
+		}
+		if cmd := t.command; cmd != nil && cmd.Typed && !cmd.Started {
+			// Another program has read it, or a part of it.
+			t.command, cmd.Over, cmd.Unsure = nil, true, true
+			t.giveUp(cmd)
+			t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, Why: wire.Lost})
 		}
 	case f.Blocked:
 		st.Phase, st.Want, st.Prompt = wire.PhaseWaiting, wantOf(f, l.Alt), l.Before
@@ -133,6 +153,33 @@ func (t *judge) processes() (again bool) {
 	return false
 }
 
+// errRelayed is why the processes behind a relay cannot be inspected.
+var errRelayed = errors.New("the shell is behind a relay")
+
+// looksLikePrompt reports whether text, before the cursor, looks like the prompt of a shell. The
+// prompts of databases and interpreters do not.
+func looksLikePrompt(text string) bool {
+	text = strings.TrimRight(text, " ")
+	for _, end := range []string{"$", "#", "%", "❯", "➜", "»"} {
+		if before, found := strings.CutSuffix(text, end); found {
+			return !strings.HasSuffix(before, "=") && !strings.HasSuffix(before, "-")
+		}
+	}
+	// As fish's "user@host ~>".
+	before, found := strings.CutSuffix(text, ">")
+	return found && strings.ContainsAny(before, "@~/") && !strings.HasSuffix(before, ">")
+}
+
+// entered reports whether another shell than the tracker's own is at its prompt: one that was
+// started in it, or has replaced it. A shell that prints a mark for each command has printed one
+// for that. Otherwise another process has taken the terminal from the shell's prompt.
+func (t *judge) entered(f Facts) bool {
+	replaced := f.ShellImage != t.image && f.ShellImage != 0 && t.image != 0
+	started := t.phase == wire.PhaseRunning || !t.opt.Marked || !t.opt.TypedMarks
+	return f.Blocked && f.Shell != nil && (f.Pid != t.l.Shell || replaced) && started &&
+		!t.opt.Program
+}
+
 // shell judges a shell in the foreground, as far as its marks count. done is true if the look needs
 // no further judgement.
 func (t *judge) shell(f Facts) (done, again bool) {
@@ -150,6 +197,7 @@ func (t *judge) shell(f Facts) (done, again bool) {
 	case f.Opaque || !f.Blocked:
 		return false, false
 	case t.opt.Marked && t.phase != wire.PhaseRunning:
+		t.Know(f.ShellImage)
 		// The shell reads a line, so it is where its last mark said. Either the line was edited, or
 		// another group was in the foreground when the mark arrived.
 		t.agreed++
@@ -168,7 +216,7 @@ func (t *judge) shell(f Facts) (done, again bool) {
 }
 
 // atPrompt reports whether the shell is at a prompt of its own.
-func (t *Tracker) atPrompt() bool {
+func (t *judge) atPrompt() bool {
 	return t.state.Phase == wire.PhasePrompt || t.state.Phase == wire.PhaseContinuation
 }
 
@@ -190,7 +238,7 @@ func (t *judge) settle() {
 }
 
 // verdict records that a look found something callers wait for.
-func (t *Tracker) verdict() {
+func (t *judge) verdict() {
 	t.counts.Verdicts++
 	t.news.Changed = true
 }
@@ -209,9 +257,13 @@ func (t *judge) found(st wire.State) {
 		st.Offset, st.SinceUnix = is.Offset, is.SinceUnix
 		t.state = st
 	default:
+		if st.Phase == wire.PhasePrompt {
+			endLeft(t.Tracker)
+			t.news.Rests = true
+		}
 		t.become(st)
 	}
-	if st.Phase == wire.PhaseWaiting || st.Attention == likely {
+	if st.Phase == wire.PhaseWaiting || st.Phase == wire.PhasePrompt || st.Attention == likely {
 		t.verdict()
 	}
 }

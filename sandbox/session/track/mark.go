@@ -226,6 +226,7 @@ func (t *Tracker) ready(basis []wire.Basis) {
 		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, ExitCode: cmd.Exit,
 			Why: why})
 	}
+	endLeft(t)
 	t.become(wire.State{Phase: wire.PhasePrompt, ExitCode: t.exit, Cwd: t.cwd, Basis: basis})
 	t.news.Rests = true
 }

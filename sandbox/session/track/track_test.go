@@ -455,3 +455,87 @@ func TestExit(t *testing.T) {
 		t.Errorf("the next: %+v", st)
 	}
 }
+
+// Another shell than the session's own that reads at its prompt is a prompt, unless the terminal
+// runs a program.
+func TestShellInside(t *testing.T) {
+	inside := Facts{Foreground: 7, Pid: 7, Argv: []string{"bash", "--norc"}, Blocked: true,
+		Shell: &PromptShell{Name: "bash", PID: 7}}
+	replaced := Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Blocked: true,
+		ShellImage: 2, Argv: []string{"zsh"}, Shell: &PromptShell{Name: "zsh", PID: shellPID}}
+	for _, c := range []struct {
+		name  string
+		opt   Options
+		facts Facts
+		want  wire.Phase
+		depth int
+	}{
+		{"started in it", Options{Marked: true}, inside, wire.PhasePrompt, 1},
+		{"in a shell that was entered", Options{Marked: true, Depth: 1}, inside,
+			wire.PhasePrompt, 2},
+		{"in its place", Options{Marked: true}, replaced, wire.PhasePrompt, 0},
+		{"a program's", Options{Program: true}, inside, wire.PhaseWaiting, 0},
+	} {
+		s := newScript(t, c.opt)
+		s.cycle(0)
+		s.tr.Know(1)
+		s.give(&Command{Number: 1})
+		s.mark(marks.Mark{Kind: marks.CommandStart, Run: true, Number: 1}, inFront)
+		s.after(time.Second)
+		s.look(Look{Facts: c.facts})
+		st := s.tr.State(s.now)
+		switch {
+		case st.Phase != c.want:
+			t.Errorf("%s: %s, want %s", c.name, st.Phase, c.want)
+		case st.Phase == wire.PhasePrompt && (st.Shell == nil || st.Shell.Depth != c.depth ||
+			st.Shell.Pid != c.facts.Pid):
+			t.Errorf("%s: shell %+v, want depth %d", c.name, st.Shell, c.depth)
+		}
+	}
+}
+
+// The command of a shell that was entered ends at the next prompt of the shell around it. One that
+// the shell has not confirmed is lost.
+func TestLeave(t *testing.T) {
+	enter := func() (outer, inner *script) {
+		outer = newScript(t, Options{Marked: true})
+		outer.cycle(0)
+		inner = &script{t: t, now: outer.now, end: outer.end}
+		inner.tr, _ = outer.tr.Restart(Options{Marked: true, Depth: 1,
+			Process: &wire.Shell{Pid: 7, Depth: 1}}, outer.moment())
+		inner.cycle(0)
+		inner.told = nil
+		return outer, inner
+	}
+	three := 3
+
+	outer, inner := enter()
+	cmd := &Command{Op: "op", Number: 1}
+	inner.give(cmd)
+	inner.mark(marks.Mark{Kind: marks.CommandStart, Run: true, Number: 1}, inFront)
+	inner.told = nil
+	inner.take(inner.tr.Leave(outer.tr, &three, wire.Done, inner.moment()))
+	if cmd.Over || !cmd.Ended || cmd.Exit == nil || *cmd.Exit != 3 {
+		t.Errorf("before the prompt: %+v", cmd)
+	}
+	outer.want(wire.PhaseRunning, wire.BasisProcess)
+	outer.told = nil
+	outer.cycle(3)
+	outer.wantTold("result prompt")
+	if !cmd.Over {
+		t.Errorf("at the prompt: %+v", cmd)
+	}
+
+	outer, inner = enter()
+	cmd = &Command{Op: "op", Number: 1}
+	inner.give(cmd)
+	inner.told = nil
+	inner.take(inner.tr.Leave(outer.tr, nil, wire.Done, inner.moment()))
+	if !cmd.Over || !cmd.Unsure {
+		t.Errorf("not confirmed: %+v", cmd)
+	}
+
+	outer, inner = enter()
+	inner.take(inner.tr.Leave(outer.tr, nil, wire.Refused, inner.moment()))
+	outer.want(wire.PhasePrompt, wire.BasisProcess, wire.BasisMark)
+}

@@ -11,6 +11,7 @@
 package track
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -19,8 +20,11 @@ import (
 
 // Options are the facts about a terminal that do not change.
 type Options struct {
-	Program bool // the terminal runs a program and no shell
-	Marked  bool // the shell prints marks
+	Depth   int         // number of shells that this one runs in
+	Process *wire.Shell // the shell, if it was started in the session's own; otherwise nil
+	Relayed bool        // the shell is behind a relay: only its marks and the screen tell of it
+	Program bool        // the terminal runs a program and no shell
+	Marked  bool        // the shell prints marks
 	// TypedMarks: the shell also prints marks for commands that a user types.
 	TypedMarks bool
 	// ReadsLines: the shell edits lines at its prompt, but reads whole lines elsewhere, as bash
@@ -86,6 +90,7 @@ type Tracker struct {
 	state wire.State
 	exit  *int   // exit code of the last command
 	cwd   string // working directory of the shell at its last prompt
+	image uint64 // of the shell, as Facts.ShellImage; 0 if it is not known yet
 
 	counts Counts
 	phase  wire.Phase // what the marks alone say: prompt, continuation or running
@@ -93,6 +98,7 @@ type Tracker struct {
 	forged bool       // another program prints marks too: they prove nothing
 
 	command *Command // the command that was given to the shell; nil if there is none
+	left    []ending // commands of shells inside, which end at the next prompt
 	began   bool     // a command has started since the last prompt
 	typing  bool     // that command was typed by a user, not started by a run
 
@@ -121,7 +127,8 @@ func New(now time.Time) *Tracker {
 		state: wire.State{Phase: wire.PhaseRunning, Reason: "starting", SinceUnix: now.UnixMilli()}}
 }
 
-// Restart returns the tracker of the session's next terminal.
+// Restart returns the tracker of the session's next terminal, or, with a Process, of a shell that
+// was started in t's on the same terminal.
 func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 	n := &Tracker{
 		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
@@ -129,9 +136,65 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 		activity: activity{printed: t.printed, typed: t.typed},
 		called:   t.called, speaker: t.speaker, listener: t.listener, unseen: t.unseen,
 	}
+	if opt.Process != nil {
+		n.counts, n.activity, n.cwd = t.counts, t.activity, ""
+	}
 	n.become(wire.State{Phase: wire.PhaseRunning, Reason: "starting"})
 	return n, n.tell()
 }
+
+// Leave notes that the shell around this one, whose tracker is outer, has the terminal again: this
+// one has ended, or was stopped. exit is the exit code of its command; nil if that is not known.
+// The command is over, with why, when the outer shell is at its prompt. With wire.Refused this
+// shell was never entered, and the outer state is what it was.
+func (t *Tracker) Leave(outer *Tracker, exit *int, why wire.Ended, at Moment) News {
+	t.at, t.due, t.exit = at, time.Time{}, exit
+	outer.left = append(outer.left, t.left...)
+	t.left = nil
+	t.typedOver()
+	if cmd := t.command; cmd != nil && cmd.Started {
+		t.command, cmd.Exit = nil, exit
+		if !cmd.Ended {
+			t.ends(cmd, at.End)
+		}
+		outer.left = append(outer.left, ending{cmd, why})
+	} else if cmd != nil {
+		t.command, cmd.Over, cmd.Unsure = nil, true, true
+		t.giveUp(cmd)
+		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, Why: wire.Lost})
+	}
+	outer.at = at
+	outer.counts, outer.activity, outer.called = t.counts, t.activity, t.called
+	outer.speaker, outer.listener, outer.unseen = t.speaker, t.listener, t.unseen
+	st := wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisProcess}}
+	if why == wire.Refused {
+		st = outer.state
+	}
+	outer.become(st)
+	news := t.tell()
+	news.Events = append(news.Events, outer.tell().Events...)
+	news.Changed = true
+	return news
+}
+
+// ending is a command whose shell has ended, and why it ends.
+type ending struct {
+	command *Command
+	why     wire.Ended
+}
+
+// endLeft ends the commands of shells that have ended inside this one.
+func endLeft(t *Tracker) {
+	for _, e := range t.left {
+		e.command.Over = true
+		t.emit(wire.Event{Kind: wire.EventResult, Op: e.command.Op, By: e.command.By,
+			ExitCode: e.command.Exit, Why: e.why})
+	}
+	t.left = nil
+}
+
+// Know notes which program the shell is, as in Facts.ShellImage, if that is not known.
+func (t *Tracker) Know(image uint64) { t.image = cmp.Or(t.image, image) }
 
 // State returns the current state, including the fields that depend on the clock.
 func (t *Tracker) State(now time.Time) wire.State {
@@ -143,6 +206,9 @@ func (t *Tracker) State(now time.Time) wire.State {
 	}
 	if st.Cwd == "" {
 		st.Cwd = t.cwd
+	}
+	if st.Shell == nil {
+		st.Shell = t.opt.Process
 	}
 	if t.forged && !slices.Contains(st.Disputed, wire.BasisMark) {
 		st.Disputed = append(slices.Clone(st.Disputed), wire.BasisMark)
@@ -246,6 +312,7 @@ func (t *Tracker) Exit(code *int, signal, reason string, at Moment) News {
 		t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, ExitCode: code,
 			Why: wire.Dead})
 	}
+	endLeft(t)
 	t.become(wire.State{Phase: wire.PhaseDead, ExitCode: code, Signal: signal, Reason: reason,
 		Cwd:   t.cwd,
 		Basis: []wire.Basis{wire.BasisExit}})

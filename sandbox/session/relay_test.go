@@ -1,0 +1,148 @@
+package session_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// sshCommand returns the line that logs in to a server of the test, with a login shell that is
+// shell.
+func sshCommand(t *testing.T, shell string) string {
+	t.Helper()
+	srv := openssh.Start(t, openssh.Settings{RC: "PS1='far \\$ '\n"})
+	return "ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=" +
+		srv.Dir + "/known -o IdentitiesOnly=yes -o LogLevel=ERROR -i " + srv.Identity + " -p " +
+		srv.Port + " -t " + srv.User + "@127.0.0.1 '" + shell + "'"
+}
+
+// Commands run in a shell behind ssh that was adopted, with exit codes and directory, until it
+// ends.
+func TestRelay(t *testing.T) {
+	for name, shell := range map[string]string{
+		"bash":    "exec bash -i",
+		"dash":    "PS1=\"far $ \" exec dash -i",
+		"busybox": "PS1=\"far $ \" exec busybox ash -i",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := agentClient(t, newSet(t, "/bin/bash"))
+			run := func(text string, adopt bool) *wire.Result {
+				t.Helper()
+				return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000,
+					Adopt: adopt})
+			}
+			run("cd /usr", false)
+			got := run(sshCommand(t, shell), false)
+			if got.Phase != wire.PhaseOpaque || !got.LooksLikeShell || got.Shell != nil {
+				t.Fatalf("ssh: %+v, error %v", got, got.Error)
+			}
+			got = run("echo no", false)
+			if got.Ended != wire.Refused || got.Error.Code != wire.CodeNotPrompt ||
+				got.To != got.From {
+				t.Fatalf("not adopted: %+v, error %v", got, got.Error)
+			}
+			got = run("cd /tmp; echo out; (exit 7)", true)
+			if got.Ended != wire.Done || got.ExitCode == nil || *got.ExitCode != 7 ||
+				got.Output != "out\n" || got.Cwd != "/tmp" || got.Shell == nil ||
+				got.Shell.Depth != 1 || got.Shell.Argv[0] != "ssh" ||
+				!slices.Contains(got.Notes, wire.NoteShellEntered) ||
+				!slices.Contains(got.Notes, wire.NoteAdvisory) {
+				t.Fatalf("adopted: %+v, error %v", got, got.Error)
+			}
+			for _, tt := range []struct {
+				text, output string
+				exit         int
+			}{
+				{"pwd", "/tmp\n", 0},
+				{"false", "", 1},
+				{"cat <<'X'\na\n\\\n ü\nX", "a\n\\\n ü\n", 0},
+				{"x='" + strings.Repeat("y", 40000) + "'; echo ${#x}", "40000\n", 0},
+				{"seq 1 20000 | tail -1", "20000\n", 0},
+			} {
+				got = run(tt.text, false)
+				if got.Ended != wire.Done || got.ExitCode == nil || *got.ExitCode != tt.exit ||
+					got.Output != tt.output {
+					t.Fatalf("%.40q: %+v, error %v", tt.text, got, got.Error)
+				}
+			}
+			got = run("sleep 3; echo late", false)
+			if got.Output != "late\n" {
+				t.Errorf("a silent command: %+v, error %v", got, got.Error)
+			}
+			got = run("read -r x; echo got $x", false)
+			if got.Ended != wire.Attention && got.Ended != wire.Waiting {
+				t.Errorf("a question: %+v, error %v", got, got.Error)
+			}
+			got = do(t, c, wire.Request{Verb: wire.VerbType, Text: "bob", TimeoutMS: 20000})
+			if got.Ended != wire.Done || !strings.Contains(got.Output, "got bob") {
+				t.Errorf("answered: %+v, error %v", got, got.Error)
+			}
+			got = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 100", TimeoutMS: 500})
+			if got.Ended != wire.Deadline {
+				t.Errorf("sleep: %+v, error %v", got, got.Error)
+			}
+			got = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+			if got.Ended != wire.Interrupted || got.Shell == nil {
+				t.Errorf("interrupt: %+v %+v, error %v", got, got.Receipt, got.Error)
+			}
+			got = run("exit 3", false)
+			if got.Ended != wire.Done || got.Shell != nil || got.ExitCode == nil ||
+				*got.ExitCode != 3 || !slices.Contains(got.Notes, wire.NoteShellLeft) {
+				t.Fatalf("exit: %+v, error %v", got, got.Error)
+			}
+			if got = run("pwd", false); got.Output != "/usr\n" {
+				t.Errorf("outside: %+v, error %v", got, got.Error)
+			}
+		})
+	}
+}
+
+// What is no shell at its prompt is not adopted: nothing is typed to what does not look like one,
+// and what only looks like one is left as it was.
+func TestRelayRefused(t *testing.T) {
+	for _, tt := range []struct {
+		name, command string // behind ssh
+		code          wire.Code
+		typed         bool // whether it looks like a shell
+	}{
+		{"question", "read -p \"password: \" x", wire.CodeNotPrompt, false},
+		{"editor", "vi", wire.CodeNotPrompt, false},
+		{"cat", "echo -n \"far $ \"; cat", wire.CodeNotPrompt, true},
+		{"python", "python3 -q", wire.CodeNotPrompt, false},
+		{"false prompt", "python3 -q -i -c \"import sys; sys.ps1 = 1 and chr(36) + chr(32)\"",
+			wire.CodeNotPrompt, true},
+		{"zsh", "PS1=\"far $ \" zsh -f", wire.CodeUnavailable, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := agentClient(t, newSet(t, "/bin/bash"))
+			was := do(t, c, wire.Request{Verb: wire.VerbRun, Text: sshCommand(t, tt.command),
+				TimeoutMS: 20000})
+			if was.Phase != wire.PhaseOpaque || was.LooksLikeShell != tt.typed {
+				t.Fatalf("ssh: %+v, error %v", was, was.Error)
+			}
+			got := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo ran", Adopt: true,
+				TimeoutMS: 20000})
+			if got.Ended != wire.Refused || got.Error.Code != tt.code || got.Shell != nil ||
+				!tt.typed && got.To != was.To {
+				t.Errorf("run: %+v, error %v", got, got.Error)
+			}
+		})
+	}
+}
+
+// At a prompt, adopt changes nothing. Nothing is adopted in a program that is no relay.
+func TestAdoptNothing(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	got := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo hi", Adopt: true})
+	if got.Output != "hi\n" || got.Shell != nil {
+		t.Errorf("at the prompt: %+v, error %v", got, got.Error)
+	}
+	do(t, c, wire.Request{Verb: wire.VerbRun, Text: "cat"})
+	got = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo hi", Adopt: true})
+	if got.Ended != wire.Refused || got.Error.Code != wire.CodeNotPrompt {
+		t.Errorf("cat: %+v, error %v", got, got.Error)
+	}
+}
