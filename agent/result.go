@@ -47,8 +47,9 @@ type Result struct {
 	// session's own: by su, bash and the like. nil means the session's own shell.
 	Shell *NestedShell `json:"shell"`
 
-	// LooksLikeShell: see [State].
-	LooksLikeShell bool `json:"looks_like_shell"`
+	// Program and LooksLikeShell: see [State].
+	Program        string `json:"program,omitempty"`
+	LooksLikeShell bool   `json:"looks_like_shell"`
 
 	// Basis lists the layers of evidence that support the state, strongest first. Disputed lists
 	// those that contradict it.

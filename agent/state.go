@@ -17,6 +17,11 @@ type State struct {
 	// the shell that is at its prompt or runs the command; nil means the session's own
 	Shell *NestedShell `json:"shell,omitempty"`
 
+	// Program is the name of an interpreter, such as python3, node or psql, that is at its own
+	// prompt and takes a statement: not while the statement asks for something. Otherwise it is
+	// empty.
+	Program string `json:"program,omitempty"`
+
 	// LooksLikeShell means that a relay such as ssh is in front, and that the text before the
 	// cursor looks like the prompt of a shell behind it. See [Call.Adopt].
 	LooksLikeShell bool `json:"looks_like_shell,omitempty"`

@@ -139,6 +139,8 @@ type Step struct {
 	Stdin string        `json:"stdin,omitempty"`
 	// with Run: interrupt the command at the timeout
 	Kill bool `json:"kill,omitempty"`
+	// with Run: in the shell behind a relay
+	Adopt bool `json:"adopt,omitempty"`
 	// name of another session of the case, which the first use starts
 	Shell string `json:"shell,omitempty"`
 
@@ -189,6 +191,7 @@ type Want struct {
 	Note       string        `json:"note,omitempty"` // one of the notes
 	Cwd        string        `json:"cwd,omitempty"`
 	Depth      *int          `json:"depth,omitempty"`      // of Result.Shell; 0 for none
+	Program    string        `json:"program,omitempty"`    // of an interpreter at its prompt
 	Foreground string        `json:"foreground,omitempty"` // base name of the foreground program
 	Basis      []agent.Basis `json:"basis,omitempty"`      // the strongest layer is one of these
 

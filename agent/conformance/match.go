@@ -85,6 +85,9 @@ func (w Want) check(a answer, slow float64) (got, want Facts, failed []string) {
 		}
 		judge("depth", depth == *w.Depth, depth, *w.Depth)
 	}
+	if w.Program != "" {
+		judge("program", r.Program == w.Program, r.Program, w.Program)
+	}
 	if w.Foreground != "" {
 		var name string
 		if r.Foreground != nil && len(r.Foreground.Argv) > 0 {

@@ -191,7 +191,8 @@ func (p *play) call(ctx context.Context, s Step) (a answer, err error) {
 	began := time.Now()
 	switch s.Do {
 	case Run:
-		call := agent.Call{Command: s.Text, Timeout: s.timeout(), Kill: s.Kill, MaxOutput: -1}
+		call := agent.Call{Command: s.Text, Timeout: s.timeout(), Kill: s.Kill, Adopt: s.Adopt,
+			MaxOutput: -1}
 		if !p.tier.Marks() {
 			call = agent.Call{Text: s.Text, Timeout: s.timeout(), MaxOutput: -1}
 			a.result, err = sh.Do(ctx, call)

@@ -360,6 +360,7 @@ func (f *call) resultLocked(st wire.State) *wire.Result {
 		Foreground: st.Foreground,
 		Shell:      st.Shell,
 
+		Program:        st.Program,
 		LooksLikeShell: st.LooksLikeShell,
 
 		Basis:    st.Basis,

@@ -47,7 +47,9 @@ func (e *entering) atPrompt(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	if left {
-		s.awaitChange(ctx, func() bool { return s.track.Phase() != wire.PhaseRunning })
+		s.awaitChange(ctx, staleTime, func() bool {
+			return s.track.Phase() != wire.PhaseRunning
+		})
 	}
 	for range enterTries {
 		if err := e.awaitPrompt(ctx, c); err != nil {
@@ -63,18 +65,20 @@ func (e *entering) atPrompt(ctx context.Context) error {
 		if !errors.Is(err, errStale) {
 			return err
 		}
-		s.awaitChange(ctx, func() bool { return !isInFront(s.track.Last(), found) })
+		s.awaitChange(ctx, staleTime, func() bool {
+			return !isInFront(s.track.Last(), found)
+		})
 	}
 	return errStale
 }
 
-// awaitChange waits briefly until changed, for a caller that looks at the state again afterwards.
-func (s *session) awaitChange(ctx context.Context, changed func() bool) {
+// awaitChange waits until changed, for at most d. The caller looks at the state again afterwards.
+func (s *session) awaitChange(ctx context.Context, d time.Duration, changed func() bool) {
 	s.mu.Lock()
 	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, staleTime)
+	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = s.until(ctx, changed)
 }

@@ -159,7 +159,7 @@ func (v *private) veilLocked(st *wire.State) {
 	s := v.s
 	if s.keyboard.Private() != nil {
 		st.Prompt, st.LastLine, st.Foreground, st.Cwd, st.Reason = "", "", nil, "", ""
-		st.Shell, st.LooksLikeShell = nil, false
+		st.Shell, st.Program, st.LooksLikeShell = nil, "", false
 		st.Offset = min(st.Offset, s.log.shown())
 	}
 }

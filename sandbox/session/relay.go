@@ -67,8 +67,11 @@ func (e *entering) relayInFront(ctx context.Context) (*wire.Shell, error) {
 			Message: "which program is in front is not known: sessions here have no guest",
 			Hint:    "type to it"}
 	}
-	s.awaitChange(ctx, func() bool {
-		return s.track.Phase() == wire.PhasePrompt || s.track.Last().LooksLikeShell
+	s.awaitChange(ctx, enterTime, func() bool {
+		st := s.track.Last() // the relay may still be connecting, and has shown nothing
+		asks := st.Phase == wire.PhaseOpaque && st.Prompt != "" && st.Attention == "likely"
+		return st.LooksLikeShell || asks || st.Phase == wire.PhasePrompt ||
+			st.Phase == wire.PhaseWaiting || st.Phase == wire.PhaseDead
 	})
 	facts, err := s.probe(ctx, c)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -19,6 +20,19 @@ func sshCommand(t *testing.T, shell string) string {
 		srv.Port + " -t " + srv.User + "@127.0.0.1 '" + shell + "'"
 }
 
+// atPromptOf runs a command that connects to another machine, and waits until that shows something.
+func atPromptOf(t *testing.T, c *wire.Client, command string) *wire.Result {
+	t.Helper()
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 20000})
+	for end := time.Now().Add(time.Minute); res.Phase == wire.PhaseOpaque && res.Prompt == "" &&
+		!res.LooksLikeShell && !(res.Screen != nil && res.Screen.AltScreen) &&
+		time.Now().Before(end); {
+		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt},
+			TimeoutMS: 100})
+	}
+	return res
+}
+
 // Commands run in a shell behind ssh that was adopted, with exit codes and directory, until it
 // ends.
 func TestRelay(t *testing.T) {
@@ -28,6 +42,7 @@ func TestRelay(t *testing.T) {
 		"busybox": "PS1=\"far $ \" exec busybox ash -i",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := agentClient(t, newSet(t, "/bin/bash"))
 			run := func(text string, adopt bool) *wire.Result {
 				t.Helper()
@@ -35,7 +50,7 @@ func TestRelay(t *testing.T) {
 					Adopt: adopt})
 			}
 			run("cd /usr", false)
-			got := run(sshCommand(t, shell), false)
+			got := atPromptOf(t, c, sshCommand(t, shell))
 			if got.Phase != wire.PhaseOpaque || !got.LooksLikeShell || got.Shell != nil {
 				t.Fatalf("ssh: %+v, error %v", got, got.Error)
 			}
@@ -117,9 +132,9 @@ func TestRelayRefused(t *testing.T) {
 		{"zsh", "PS1=\"far $ \" zsh -f", wire.CodeUnavailable, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			c := agentClient(t, newSet(t, "/bin/bash"))
-			was := do(t, c, wire.Request{Verb: wire.VerbRun, Text: sshCommand(t, tt.command),
-				TimeoutMS: 20000})
+			was := atPromptOf(t, c, sshCommand(t, tt.command))
 			if was.Phase != wire.PhaseOpaque || was.LooksLikeShell != tt.typed {
 				t.Fatalf("ssh: %+v, error %v", was, was.Error)
 			}

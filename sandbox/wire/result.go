@@ -115,6 +115,8 @@ type State struct {
 	Prompt     string   `json:"prompt,omitempty"`     // text before the cursor, when waiting
 	// Shell is the shell at the prompt or running the command; nil for the session's own.
 	Shell *Shell `json:"shell,omitempty"`
+	// Program is the name of an interpreter, such as python3 or psql, that is at its own prompt.
+	Program string `json:"program,omitempty"`
 	// LooksLikeShell: a relay such as ssh is in front, and the text before the cursor looks like
 	// the prompt of a shell behind it, which [Request.Adopt] can run commands in.
 	LooksLikeShell bool `json:"looks_like_shell,omitempty"`
@@ -158,8 +160,9 @@ type Result struct {
 	Foreground *Process `json:"foreground"`
 	// Shell is the shell at the prompt or running the command; nil for the session's own.
 	Shell *Shell `json:"shell"`
-	// LooksLikeShell: see [State.LooksLikeShell].
-	LooksLikeShell bool `json:"looks_like_shell"`
+	// Program and LooksLikeShell: see [State].
+	Program        string `json:"program,omitempty"`
+	LooksLikeShell bool   `json:"looks_like_shell"`
 
 	Basis     []Basis `json:"basis"`
 	Disputed  []Basis `json:"disputed"`

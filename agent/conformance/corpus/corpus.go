@@ -32,6 +32,11 @@ var Packages = map[string]string{
 	"top":         "procps",
 	"pip3":        "python3-pip",
 	"setsid":      "util-linux",
+	"ipython3":    "ipython3",
+	"lua5.4":      "lua5.4",
+	"redis-cli":   "redis-tools",
+	"irb":         "ruby",
+	"php":         "php-cli",
 }
 
 // All returns all cases, group by group.
@@ -55,6 +60,7 @@ func All() []conformance.Case {
 		{"exit", exits()},
 		{"nesting", nesting()},
 		{"nested", nested()},
+		{"repl", repl()},
 		{"transport", transport()},
 		{"agents", programs.Cases()},
 	} {

@@ -224,6 +224,47 @@ func nested() []conformance.Case {
 					Ended: ends(agent.EndedRefused), Error: agent.CodeNotPrompt}},
 				keys(conformance.Want{}, "^C"))},
 	}
+	adopted := func(command string, w conformance.Want) conformance.Step {
+		return conformance.Step{Do: conformance.Run, Text: command, Adopt: true, Want: w}
+	}
+	behindSSH := func(name, about, command string, more ...conformance.Step) conformance.Case {
+		return conformance.Case{Name: name, About: about, Needs: []string{"ssh", "sshd"},
+			Setup: sshdSetup, Cleanup: sshdCleanup, Steps: append(steps(
+				run("A=outer; cd /usr"), runs(command, conformance.Want{
+					Phase: []agent.Phase{agent.PhaseOpaque}})), more...)}
+	}
+	all = append(all,
+		behindSSH("ssh", "a shell behind ssh, adopted", sshCommand,
+			conformance.Step{Do: conformance.Run, Text: "echo no", Want: conformance.Want{
+				Ended: ends(agent.EndedRefused), Error: agent.CodeNotPrompt}},
+			adopted("cd /tmp; echo ${A-none}; (exit 7)", in(1, conformance.Want{
+				Ended: ends(agent.EndedDone), ExitCode: code(7), Output: text("none\n"),
+				Cwd: "/tmp", Note: agent.NoteShellEntered})),
+			runs("pwd", in(1, prints("/tmp\n"))),
+			runs("cat <<'X'\na\n\\\nü\nX", in(1, prints("a\n\\\nü\n"))),
+			runs("x='"+repeat(40000, "y")+"'; echo ${#x}", in(1, prints("40000\n"))),
+			leaves(3), runs("echo $A $PWD", in(0, prints("outer /usr\n")))),
+		behindSSH("ssh-sh", "sh behind ssh", sshCommand+" -t 'PS1=\"far $ \" exec sh -i'",
+			adopted("false", in(1, done(1))), runs("echo hi", in(1, prints("hi\n"))), leaves(4)),
+		behindSSH("ssh-twice", "a shell in one behind ssh, adopted too", sshCommand,
+			adopted("A=first", in(1, done(0))),
+			runs("bash --norc", conformance.Want{Phase: []agent.Phase{agent.PhaseOpaque}}),
+			adopted("echo ${A-none}; (exit 6)", in(2, conformance.Want{
+				Ended: ends(agent.EndedDone), ExitCode: code(6), Output: text("none\n")})),
+			runs("exit 5", in(1, done(5))), runs("echo $A", in(1, prints("first\n"))),
+			leaves(3)),
+		behindSSH("ssh-question", "a question behind ssh is no shell",
+			sshCommand+" -t 'read -p \"password: \" x'",
+			conformance.Step{Do: conformance.Run, Text: "echo no", Adopt: true,
+				Want: conformance.Want{Ended: ends(agent.EndedRefused),
+					Error: agent.CodeNotPrompt}}, types("a", done(0))),
+		behindSSH("ssh-killed", "ssh is killed while a command runs behind it", sshCommand,
+			adopted("true", in(1, done(0))),
+			conformance.Step{Do: conformance.Run, Text: "sleep 100", Want: in(0,
+				conformance.Want{Ended: ends(agent.EndedDone), Note: agent.NoteShellLeft}),
+				AfterMS: 500, Meanwhile: steps(exec("pkill -x ssh", ""))},
+			runs("echo $A", prints("outer\n"))),
+	)
 	for i := range all {
 		all[i].Cannot = map[conformance.Tier]string{conformance.NoProcess: needsBoth,
 			conformance.NoMarks: needsBoth, conformance.Neither: needsBoth}

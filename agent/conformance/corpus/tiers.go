@@ -102,7 +102,7 @@ func weaker(w conformance.Want, t conformance.Tier) conformance.Want {
 		if !slices.Equal(w.Want, []agent.Want{agent.WantPassword}) {
 			w.Want = nil
 		}
-		w.Listens, w.Foreground = nil, ""
+		w.Listens, w.Foreground, w.Program = nil, "", ""
 	}
 	if !t.Marks() { // a shell at its prompt is reported as a program that waits
 		if slices.Contains(w.Ended, agent.EndedDone) ||

@@ -105,6 +105,10 @@ func (t *judge) processes() (again bool) {
 	}
 	st := wire.State{Phase: wire.PhaseRunning, Foreground: &wire.Process{Pid: f.Pid, Argv: f.Argv},
 		Cwd: f.ShellCwd, AltScreen: l.Alt, Basis: []wire.Basis{wire.BasisProcess}}
+	program := ""
+	if f.Blocked || f.Listens {
+		program = interpreter(f.Argv, l.Before)
+	}
 	switch {
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, l.Before
@@ -131,10 +135,16 @@ func (t *judge) processes() (again bool) {
 			t.emit(wire.Event{Kind: wire.EventResult, Op: cmd.Op, By: cmd.By, Why: wire.Lost})
 		}
 	case f.Blocked:
-		st.Phase, st.Want, st.Prompt = wire.PhaseWaiting, wantOf(f, l.Alt), l.Before
+		st.Phase, st.Want, st.Prompt, st.Program = wire.PhaseWaiting, wantOf(f, l.Alt), l.Before,
+			program
 		if f.ShellIsForeground && !t.opt.Marked && !t.opt.Program {
 			st.Reason = "the shell prints no marks: whether this is its prompt is not known"
 		}
+	case f.Listens && program != "":
+		// Such as node, which also handles timers and connections at its prompt.
+		st.Phase, st.Want, st.Prompt, st.Program = wire.PhaseWaiting, wantOf(f, l.Alt), l.Before,
+			program
+		st.Basis = append(st.Basis, wire.BasisScreen)
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, l.Alt), l.Before, "no"
 		t.listener = listener{group: f.Foreground, at: t.at.Time}

@@ -539,3 +539,28 @@ func TestLeave(t *testing.T) {
 	inner.take(inner.tr.Leave(outer.tr, nil, wire.Refused, inner.moment()))
 	outer.want(wire.PhasePrompt, wire.BasisProcess, wire.BasisMark)
 }
+
+// An interpreter at its own prompt is named; what it or a statement asks is not its prompt.
+func TestInterpreter(t *testing.T) {
+	for _, c := range []struct{ argv, before, want string }{
+		{"python3 -q", ">>> ", "python3"},
+		{"/usr/bin/python3.11", "... ", "python3.11"},
+		{"python3 -q", "name? ", ""},
+		{"python3 script.py", "> ", ""},
+		{"/usr/bin/python3 /usr/bin/ipython3", "In [12]: ", "ipython3"},
+		{"node", "> ", "node"},
+		{"psql -d x", "shop=# ", "psql"},
+		{"psql -d x", "shop-> ", "psql"},
+		{"psql -d x", "Password: ", ""},
+		{"sqlite3 a.db", "   ...> ", "sqlite3"},
+		{"gdb ./a", "(gdb) ", "gdb"},
+		{"gdb ./a", "Quit anyway? (y or n) ", ""},
+		{"cat", "> ", ""},
+		{"python3", "", ""},
+		{"", ">>> ", ""},
+	} {
+		if got := interpreter(strings.Fields(c.argv), c.before); got != c.want {
+			t.Errorf("%q at %q: %q, want %q", c.argv, c.before, got, c.want)
+		}
+	}
+}

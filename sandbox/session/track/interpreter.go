@@ -1,0 +1,69 @@
+package track
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// interpreters are programs that take statements at a prompt of their own, without digits and dots
+// at the end of their name, and these prompts: one * stands for any text. What a program asks in
+// between is no such prompt.
+var interpreters = map[string][]string{
+	"python":    {">>>", "...", "(Pdb)"},
+	"pypy":      {">>>>", "....", "(Pdb)"},
+	"ipython":   {"In [*", "*...:", "ipdb>"},
+	"node":      {">", "...*", "|"},
+	"bun":       {">"},
+	"deno":      {">"},
+	"psql":      {"*=#", "*=>", "*-#", "*->", "*(#", "*(>", "*'#", "*'>"},
+	"mysql":     {"mysql>", "->"},
+	"mariadb":   {"MariaDB [*", "->"},
+	"sqlite":    {"sqlite>", "...>"},
+	"redis-cli": {"*>"},
+	"mongosh":   {"*>"},
+	"irb":       {"irb(*", "*>"},
+	"gdb":       {"(gdb)", ">"},
+	"lldb":      {"(lldb)"},
+	"lua":       {">", ">>"},
+	"luajit":    {">", ">>"},
+	"ghci":      {"*>", "*|"},
+	"ghc":       {"*>", "*|"},
+	"R":         {">", "+"},
+	"julia":     {"julia>"},
+	"php":       {"php >", "php {*", "php (*"},
+	"perl":      {"DB<*"},
+	"erl":       {"*>"},
+	"beam.smp":  {"*>"},
+	"iex":       {"iex(*", "...(*"},
+	"sftp":      {"sftp>"},
+	"ftp":       {"ftp>"},
+}
+
+// interpreter returns the name of the program with the arguments argv if it is an interpreter at
+// its own prompt, which is before the cursor; otherwise it is empty. A script's name counts as its
+// program's: ipython is one of python.
+func interpreter(argv []string, before string) string {
+	before = strings.TrimSpace(before)
+	if before == "" {
+		return ""
+	}
+	for _, arg := range argv[:min(len(argv), 2)] {
+		name := filepath.Base(arg)
+		for _, prompt := range interpreters[strings.TrimRight(name, "0123456789.")] {
+			if matches(prompt, before) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// matches reports whether text is pattern, in which one * stands for any text.
+func matches(pattern, text string) bool {
+	first, last, any := strings.Cut(pattern, "*")
+	if !any {
+		return text == pattern
+	}
+	return len(text) >= len(first)+len(last) && strings.HasPrefix(text, first) &&
+		strings.HasSuffix(text, last)
+}
