@@ -47,6 +47,11 @@ type Options struct {
 	// more than a quarter of the budget.
 	Budget      *Budget
 	Connections int
+	// Broker serves a program's connection to a bound name (Rules.Bound) until it ends, and closes
+	// it. dial connects to the name's port 443, by the policy; its connections end with ctx at the
+	// latest. nil blocks these connections.
+	Broker func(ctx context.Context, name string, conn net.Conn,
+		dial func(context.Context) (net.Conn, error))
 	// Event is called for every event of a connection, from many goroutines. It must not block. nil
 	// discards.
 	Event func(Event)

@@ -15,6 +15,8 @@ type flow struct {
 	name  string // requested name; empty for an address
 	port  uint16
 	end   context.CancelCauseFunc
+	// Through the broker: the program's connection to it, or its own to the server.
+	brokered bool
 
 	sent, received atomic.Int64
 
@@ -43,12 +45,21 @@ func (f *flow) host(asked netip.AddrPort) string {
 // holdLocked ends f unless p allows it. A flow that is not dialled yet checks the policy
 // afterwards. The caller holds gate.mu.
 func (f *flow) holdLocked(p *Policy, own []netip.Prefix) {
-	if f.addr.IsValid() && f.whyNotLocked(p, own) != (refusal{}) {
+	switch {
+	case f.bindingChanged(p), f.addr.IsValid() && f.whyNotLocked(p, own) != (refusal{}):
 		f.end(errPolicy)
 	}
 }
 
+// bindingChanged reports whether p wants f to be brokered and it is not, or the reverse.
+func (f *flow) bindingChanged(p *Policy) bool {
+	return f.name != "" && f.brokered != p.isBound(f.name, f.port)
+}
+
 func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) refusal {
+	if f.bindingChanged(p) {
+		return refusal{why: "a secret was bound or removed meanwhile"}
+	}
 	if f.name != "" {
 		if why := p.refusesName(f.name, f.port); why != (refusal{}) {
 			return why
@@ -58,7 +69,7 @@ func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) refusal {
 		return why
 	}
 	if f.said != "" && f.said != f.name && p.comparesNames(f.name, f.addr) &&
-		!p.listsName(f.said, f.port) {
+		!p.mayMean(f.said, f.port) {
 		return refusal{why: notListed, opens: entryText(f.said, f.port)}
 	}
 	return refusal{}

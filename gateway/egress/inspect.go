@@ -53,7 +53,7 @@ func (g *gate) inspect(f *flow, ended <-chan struct{}) *inspection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i := &inspection{gate: g, flow: f, ended: ended, answered: make(chan struct{})}
-	i.over.Store(!g.policy.comparesNames(f.name, f.addr))
+	i.over.Store(f.brokered || !g.policy.comparesNames(f.name, f.addr))
 	return i
 }
 
@@ -123,6 +123,9 @@ func (i *inspection) judgeOpening() (int, error) {
 	case openingPartial:
 		return 0, nil
 	case openingNamed:
+		if !i.gate.says(i.flow, said) && i.gate.current().isBound(said, i.flow.port) {
+			return 0, i.refuse("it is for "+said+", which a secret binds: connect to that name", "")
+		}
 		if !i.gate.says(i.flow, said) {
 			return 0, i.refuse("it is for "+said+", which is "+notListed,
 				entryText(said, i.flow.port))
@@ -293,5 +296,5 @@ func (g *gate) says(f *flow, said string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f.said = said
-	return said == f.name || g.policy.listsName(said, f.port)
+	return said == f.name || g.policy.mayMean(said, f.port)
 }

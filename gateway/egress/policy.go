@@ -33,6 +33,9 @@ type Rules struct {
 	// that no entry can open are closed in any case. So are the machine's networks, and its own
 	// addresses, which must be opened individually.
 	Closed []netip.Prefix
+
+	// Bound are names whose port 443 is listed, and reached only through Options.Broker.
+	Bound []string
 }
 
 // Policy decides what a sandbox may connect to. It is immutable and safe for concurrent use.
@@ -40,6 +43,7 @@ type Policy struct {
 	mode    Mode
 	entries []entry
 	closed  []netip.Prefix
+	bound   map[string]bool // names
 }
 
 // entry is one entry of a list: a name, or a range of addresses.
@@ -130,7 +134,14 @@ func NewPolicy(r Rules) (*Policy, error) {
 	if r.Closed != nil {
 		closed = append(ranges(closedForGood), r.Closed...)
 	}
-	p := &Policy{mode: r.Mode}
+	p := &Policy{mode: r.Mode, bound: make(map[string]bool)}
+	for _, text := range r.Bound {
+		name, ok := canonicalName(text)
+		if !ok || isNameForGood(name) {
+			return nil, fmt.Errorf("bound name %q: must be the name of a host", text)
+		}
+		p.bound[name] = true
+	}
 	for _, c := range closed {
 		if !c.IsValid() {
 			return nil, errors.New("invalid closed range")

@@ -220,6 +220,7 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 		asked = netip.AddrPortFrom(addr.Unmap(), port)
 	} else if name, ok := canonicalName(host); ok {
 		f.name, why = name, p.current().refusesName(name, port)
+		f.brokered = p.current().isBound(name, port)
 	} else {
 		host = host[strings.LastIndexByte(host, '@')+1:] // before it there may be a password
 		host, why = "proxy", refusal{why: fmt.Sprintf("%.80q is not a name or an address", host)}
@@ -237,20 +238,30 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 		cancel(why)
 		return nil, why
 	}
+	if f.brokered {
+		near, far := net.Pipe()
+		p.wg.Go(func() { p.broker(ctx, f, far) })
+		return p.passage(ctx, f, wholly{near}, func() { p.dismiss(f) }), nil
+	}
 	conn, err := p.open(ctx, f, asked)
 	if err != nil {
 		p.dismiss(f)
 		cancel(err)
 		return nil, err
 	}
+	return p.passage(ctx, f, conn, func() { p.ended(ctx, f, asked) }), nil
+}
+
+// passage returns conn as a connection of f. Its Close calls closed, and undoes begin.
+func (g *gate) passage(ctx context.Context, f *flow, conn net.Conn, closed func()) *passage {
 	stop := onEnd(ctx, func() { abort(conn) })
-	return &passage{Conn: conn, flow: f, inspection: p.inspect(f, ctx.Done()), over: func() {
+	return &passage{Conn: conn, flow: f, inspection: g.inspect(f, ctx.Done()), over: func() {
 		stop()
 		_ = conn.Close()
-		p.ended(ctx, f, asked)
-		cancel(nil)
-		p.wg.Done()
-	}}, nil
+		closed()
+		f.end(nil)
+		g.wg.Done()
+	}}
 }
 
 // passage is a connection to the outside that stays subject to the policy.

@@ -34,6 +34,7 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	var why refusal
 	if f.port != dnsPort {
 		f.name, why = s.target(asked)
+		f.brokered = s.current().isBound(f.name, f.port)
 	}
 	if why == (refusal{}) {
 		why = s.admit(f)
@@ -48,6 +49,13 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	if f.port == dnsPort {
 		if guest, ok := s.handshake(r); ok {
 			s.serveDNS(ctx, gonet.NewTCPConn(&guest.queue, guest.end))
+		}
+		return
+	}
+	if f.brokered {
+		if guest, ok := s.handshake(r); ok {
+			defer onEnd(ctx, guest.end.Abort)()
+			s.broker(ctx, f, gonet.NewTCPConn(&guest.queue, guest.end))
 		}
 		return
 	}

@@ -51,6 +51,9 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID,
 		first := append(append([]byte(nil), pkt.NetworkHeader().Slice()...),
 			head[:header.UDPMinimumSize]...)
 		name, why := s.target(asked)
+		if why == (refusal{}) && s.current().isBound(name, asked.Port()) {
+			why = refusal{why: whyBound}
+		}
 		d = &datagrams{flow: flow{proto: "udp", name: name, port: asked.Port()}, id: id,
 			first: first, queue: make(chan []byte, udpQueue)}
 		if why != (refusal{}) {

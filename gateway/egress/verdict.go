@@ -38,8 +38,19 @@ func entryText(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// listsName reports whether an entry names name.
+// boundPort is the port of bound names.
+const boundPort = 443
+
+// isBound reports whether connections to name are for the broker.
+func (p *Policy) isBound(name string, port uint16) bool {
+	return port == boundPort && p.bound[name]
+}
+
+// listsName reports whether an entry names name, or it is bound.
 func (p *Policy) listsName(name string, port uint16) bool {
+	if p.bound[name] && (port == 0 || port == boundPort) {
+		return true
+	}
 	return slices.ContainsFunc(p.entries, func(e entry) bool {
 		switch {
 		case e.name == "" || (port != 0 && e.port != 0 && e.port != port):
@@ -123,6 +134,12 @@ func (e entry) contains(addr netip.Addr, port uint16) bool {
 // isForGood reports whether no entry can open addr.
 func isForGood(addr netip.Addr) bool {
 	return slices.ContainsFunc(forGood, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// mayMean reports whether data of a connection to another listed name may be for name. It may not
+// be for a bound one: it would reach that server without the broker, if the two share an address.
+func (p *Policy) mayMean(name string, port uint16) bool {
+	return p.listsName(name, port) && !p.isBound(name, port)
 }
 
 // comparesNames reports whether a connection to dst is allowed only because of the requested name.
