@@ -35,8 +35,12 @@ type Spec struct {
 	Env        []string   // "K=V", added to the image's ENV
 	Entrypoint Entrypoint // whether the image's ENTRYPOINT and CMD run as a session
 	Trust      Trust      // whose certificate authorities programs inside trust
-	Isolation  string     // runtime by name ("runc"); empty means the engine's default
-	Options    []string   // NAME=VALUE by the engine's names; unsupported options are errors
+	// Authorities are more certificate authorities that programs trust, in PEM; see Truster. With
+	// TrustImage, or without a bundle on the host, Boot returns ErrUnsupported. They are not
+	// stored.
+	Authorities []byte   `json:"-"`
+	Isolation   string   // runtime by name ("runc"); empty means the engine's default
+	Options     []string // NAME=VALUE by the engine's names; unsupported options are errors
 
 	// Mounts are directories of the machine, each at the same absolute path inside. If one is
 	// writable and User is empty, sessions run as the owner of the first such directory, and Sudo

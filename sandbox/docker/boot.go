@@ -41,6 +41,9 @@ type booting struct {
 	asked bool
 	ref   string // the container, once known
 	exit  int    // exit code of its guest, if it ended
+
+	bundle      string // file with this machine's certificate authorities; empty: none
+	authorities []byte // Spec.Authorities
 }
 
 // enter begins a stage. It returns the cause of ctx if that has ended.
@@ -118,7 +121,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
 	}
-	config := guestConfig(spec, img.config, p.CAFile != "")
+	config := guestConfig(spec, img.config, p.TrustDir != "")
 	bound.configure(&config)
 	k, err := newKeys(config)
 	if err != nil {
@@ -204,8 +207,15 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 		return p, f, err
 	}
 	p.Sized = s.b.engine.cache.sized(f)
-	if p.GuestFile, p.CAFile, err = s.b.files.placeFiles(f, spec.Trust); err != nil {
+	if p.GuestFile, s.bundle, err = s.b.files.placeFiles(f, spec.Trust); err != nil {
 		return p, f, err
+	}
+	s.authorities = spec.Authorities
+	switch {
+	case s.bundle != "":
+		p.TrustDir = s.b.state.trustDir(spec.ID)
+	case len(s.authorities) > 0:
+		return p, f, errNoBundle()
 	}
 	if p.Filter, err = s.b.files.filter(f); err != nil {
 		return p, f, err
@@ -213,7 +223,7 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	if p.Resolver, err = s.b.files.resolver(f, *spec); err != nil {
 		return p, f, err
 	}
-	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.CAFile)...)
+	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.TrustDir)...)
 }
 
 // revision identifies the inputs of an instance besides its image and spec: the guest program and
@@ -245,21 +255,26 @@ func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err
 	if trust == sandbox.TrustImage {
 		return guest, "", nil
 	}
-	bundle, err := findBundle(fs.bundle)
-	switch {
-	case err != nil:
+	if ca, err = fs.placeBundle(); err != nil {
 		return "", "", err
-	case bundle != "":
-		if ca, err = fs.copies.place(bundle, "ca", 0o444); err != nil {
-			return "", "", fmt.Errorf("certificate bundle: %w", err)
-		}
-	case trust == sandbox.TrustHost:
-		return "", "", hinted{fmt.Errorf(
-			"trust host: %w: this machine has no bundle of certificate authorities",
-			sandbox.ErrUnsupported),
-			"install ca-certificates, or use --trust image"}
+	}
+	if ca == "" && trust == sandbox.TrustHost {
+		return "", "", hinted{errNoBundle(), "install ca-certificates, or use --trust image"}
 	}
 	return guest, ca, nil
+}
+
+// placeBundle copies this machine's certificate authorities. It returns "" if there are none.
+func (fs *files) placeBundle() (string, error) {
+	bundle, err := findBundle(fs.bundle)
+	if err != nil || bundle == "" {
+		return "", err
+	}
+	path, err := fs.copies.place(bundle, "ca", 0o444)
+	if err != nil {
+		return "", fmt.Errorf("certificate bundle: %w", err)
+	}
+	return path, nil
 }
 
 // prepare makes everything that must exist before the container: its directory, keys and sockets.
@@ -272,6 +287,11 @@ func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 	s.madeDir = true
 	if err := os.Mkdir(s.b.state.runDir(id), 0o700); err != nil {
 		return nil, err
+	}
+	if s.bundle != "" {
+		if err := makeTrust(s.b.state.trustDir(id), s.bundle, s.authorities); err != nil {
+			return nil, fmt.Errorf("certificate authorities: %w", err)
+		}
 	}
 	if err := writeJSON(s.b.state.keysPath(id), k); err != nil {
 		return nil, err

@@ -273,9 +273,45 @@ func TestTrust(t *testing.T) {
 	if out, err := sh(t, c, "echo x >> $SSL_CERT_FILE"); err == nil {
 		t.Errorf("the bundle is writable: %s", out)
 	}
-	c = login(t, b, boot(t, b, sandbox.Spec{Trust: sandbox.TrustImage}))
+	image := boot(t, b, sandbox.Spec{Trust: sandbox.TrustImage})
+	c = login(t, b, image)
 	if got := mustSh(t, c, "echo $SSL_CERT_FILE$PIP_CERT; ls /.sandboxd"); got != "\nrun" {
 		t.Errorf("image: got %q, want nothing of the host's", got)
+	}
+	if err := b.Trust(t.Context(), image, []byte("x")); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("more authorities in a sandbox that trusts those of its image: %v", err)
+	}
+}
+
+// More authorities follow those of the host, from the start and later, for every user.
+func TestAuthorities(t *testing.T) {
+	bundle := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(bundle, []byte("of the host"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := testBackend(t, func(o *Options) { o.CABundle = bundle })
+	inst := boot(t, b, sandbox.Spec{User: "1234:1234", Authorities: []byte("first\n")})
+	c := login(t, b, inst)
+	const look = "cat $SSL_CERT_FILE"
+	if got := mustSh(t, c, look); got != "of the host\nfirst" {
+		t.Errorf("got %q", got)
+	}
+	for _, more := range []string{"second\n", "", "", "third\n"} {
+		if err := b.Trust(t.Context(), inst, []byte(more)); err != nil {
+			t.Fatal(err)
+		}
+		want := strings.TrimSpace("of the host\n" + more)
+		if got := mustSh(t, c, look); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if text, err := os.ReadFile(bundle); err != nil || string(text) != "of the host" {
+		t.Errorf("the host's bundle: %q, %v", text, err)
+	}
+	if _, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox,
+		Trust: sandbox.TrustImage, Authorities: []byte("x")}); !errors.Is(err,
+		sandbox.ErrUnsupported) {
+		t.Errorf("authorities with trust image: %v", err)
 	}
 }
 

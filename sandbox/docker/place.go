@@ -17,6 +17,7 @@ type files struct {
 	copies placer
 	guest  func(arch string) (string, error) // Options.Guest
 	bundle string                            // Options.CABundle
+	trust  sync.Mutex                        // held while a trust directory is written
 }
 
 // placer keeps copies of files that containers mount, named by checksum. A container mounts its

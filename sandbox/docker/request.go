@@ -40,7 +40,9 @@ const (
 	guestRun    = "/.sandboxd/run"
 	guestSocket = guestRun + "/" + guestsock.SSH
 	guestTun    = guestRun + "/" + guestsock.Tun
-	guestCA     = "/.sandboxd/ca.crt"
+	// A directory, not the file: a mount of a file keeps showing what it was.
+	guestTrust = "/.sandboxd/trust"
+	guestCA    = guestTrust + "/" + trustFile
 )
 
 // capabilities are those of root that apt, PostgreSQL, nginx and gcc need, and two that the guest
@@ -75,7 +77,7 @@ type plan struct {
 	// Files of this machine.
 	GuestFile string
 	RunDir    string
-	CAFile    string // empty: none
+	TrustDir  string // with the file of guestCA; empty: none
 	Resolver  string // file mounted as its resolv.conf; empty: the engine's
 }
 
@@ -93,8 +95,8 @@ func createRequest(p plan) container.CreateRequest {
 		readOnly(p.RunDir, guestRun),
 		readOnly(p.GuestFile, guestProgram(p.GuestFile)),
 	}
-	if p.CAFile != "" {
-		mounts = append(mounts, readOnly(p.CAFile, guestCA))
+	if p.TrustDir != "" {
+		mounts = append(mounts, readOnly(p.TrustDir, guestTrust))
 	}
 	if p.Resolver != "" {
 		mounts = append(mounts, readOnly(p.Resolver, "/etc/resolv.conf"))

@@ -26,7 +26,7 @@ func TestCreateRequest(t *testing.T) {
 		Image: "sha256:0123", Network: sandbox.NetworkNone,
 		Limits:    sandbox.DefaultLimits,
 		GuestFile: "/state/guest/guest-0123456789ab", RunDir: "/state/instances/s1/run",
-		CAFile: "/state/guest/ca-ba9876543210",
+		TrustDir: "/state/instances/x/trust",
 	}
 	listed, filtered := base, base
 	listed.Network, filtered.Network = sandbox.NetworkAllowlist, sandbox.NetworkFiltered
@@ -56,7 +56,7 @@ func TestCreateRequest(t *testing.T) {
 			p.Network, p.Filter, p.Resolver = sandbox.NetworkFiltered,
 				"/state/guest/seccomp-0123456789ab", "/state/guest/resolv-0123456789ab"
 		}},
-		{"bare", func(p *plan) { p.CAFile, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
+		{"bare", func(p *plan) { p.TrustDir, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := base
