@@ -52,12 +52,18 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 				return err
 			}
 		}
+		var stdin io.Reader = os.Stdin
+		if commandName(cmd) == secretSet && len(args) > 0 {
+			var err error
+			if stdin, err = secretInput(cmd, args); err != nil {
+				return err
+			}
+		}
 		control, err := c.dial(cmd.Context(), wire.ControlHost, startsDaemon(cmd))
 		if err != nil {
 			return err
 		}
 		defer control.Close()
-		var stdin io.Reader = os.Stdin
 		terminal := isTerminal(os.Stdin) && isTerminal(os.Stdout)
 		if cmd.Name() == "python" {
 			terminal = terminal && isTerminal(os.Stderr) // a prompt there must be visible
@@ -128,12 +134,12 @@ func readsInput(cmd *cobra.Command, args []string) bool {
 	case "type":
 		return flagSet(cmd, "stdin")
 	}
-	return false
+	return commandName(cmd) == secretSet
 }
 
 // wantsTerminal reports whether a command uses the caller's terminal.
 func wantsTerminal(cmd *cobra.Command) bool {
-	switch cmd.Name() {
+	switch commandName(cmd) {
 	case "watch":
 		return true
 	case "add", "start": // a host may ask for a password

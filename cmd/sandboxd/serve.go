@@ -33,6 +33,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd"
 	"github.com/sandboxd/sandboxd/gateway/player"
+	"github.com/sandboxd/sandboxd/gateway/secret"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/gateway/token"
@@ -231,7 +232,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 }
 
 // openHub creates the hub from what open has opened.
-func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
+func (d *daemon) openHub(state string, keys *sshd.Keys) (hub *gateway.Hub, err error) {
 	records := filepath.Join(state, "records")
 	if err := os.MkdirAll(records, 0o700); err != nil {
 		return nil, fmt.Errorf("recordings: %w", err)
@@ -243,6 +244,12 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
 	o.Owner, o.Logins = owner(), []string{owner()}
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)
+	if o.Secrets, err = secret.Open(filepath.Join(state, "secrets.json")); err != nil {
+		return nil, err
+	}
+	if o.Roots, err = serverRoots(string(d.config.CABundle)); err != nil {
+		return nil, err
+	}
 	where := d.address.gateway()
 	o.Command, o.ControlCommand = where.SSHCommand, where.ControlCommand
 	return gateway.New(o)

@@ -80,12 +80,16 @@ var examples = map[string]string{
 	"run": "sandboxd run web -- make test\n" +
 		"sandboxd run make test                    # in the sandbox of this directory\n" +
 		"sandboxd run -n web~build 'cd /srv && make'",
-	"screen":   "sandboxd screen web",
-	"serve":    "sandboxd serve --ssh 127.0.0.1:2222",
-	"sessions": "sandboxd sessions\nsandboxd sessions web",
-	"share":    "sandboxd share web bob --drive",
-	"snapshot": "sandboxd snapshot web before-upgrade",
-	"ssh":      "sandboxd ssh web\nsandboxd ssh -L 8080:localhost:80 web~build",
+	"screen": "sandboxd screen web",
+	"serve":  "sandboxd serve --ssh 127.0.0.1:2222",
+	"secret": "sandboxd secret set openai --from-env OPENAI_API_KEY\n" +
+		"sandboxd secret ls",
+	"secret ls": "sandboxd secret ls",
+	"secret rm": "sandboxd secret rm openai",
+	"sessions":  "sandboxd sessions\nsandboxd sessions web",
+	"share":     "sandboxd share web bob --drive",
+	"snapshot":  "sandboxd snapshot web before-upgrade",
+	"ssh":       "sandboxd ssh web\nsandboxd ssh -L 8080:localhost:80 web~build",
 	"ssh-config": "sandboxd ssh-config --write\n" +
 		"ssh web@sbx",
 	"start":     "sandboxd start web\nsandboxd start web --disk 20g",

@@ -30,6 +30,7 @@ func peopleCommands(env *Env) []*cobra.Command {
 		shareCommand(env),
 		unshareCommand(env),
 		tokenCommand(env),
+		secretCommand(env),
 		pageCommand(env),
 	}
 }

@@ -166,6 +166,7 @@ func describeText(w io.Writer, env *Env, d lifecycle.Description) {
 	}
 	line("network", "%s", d.NetworkText)
 	line("allowed", "%s", strings.Join(d.Allow, " "))
+	line("secrets", "%s", strings.Join(d.Secrets, " "))
 	line("limits", "%s", d.LimitsText)
 	line("usage", "%s", d.Usage)
 	line("idle", "%s", idleText(d.Info))

@@ -81,17 +81,16 @@ func (sb *Sandbox) changeAllow(ctx context.Context, by, act string, entries []st
 		if err != nil {
 			return err
 		}
-		policy, err := reg.options.newPolicy(f.Owner, f.Instance.Network, all)
-		if err != nil {
+		if _, err := reg.options.newPolicy(f.Owner, f.Instance.Network, all, nil); err != nil {
 			return err
 		}
 		if err := sb.transition(ctx, func(f *Record) { f.Allow = all }); err != nil {
 			return err
 		}
 		reg.journal.add(sb.id, act, map[string]any{"by": by, "entries": entries})
-		sb.network.SetPolicy(policy)
+		err = sb.network.refresh()
 		sb.sessions.Unblocked()
-		return nil
+		return err
 	})
 	if err != nil {
 		return Info{}, err

@@ -37,6 +37,10 @@ func (c *creation) claim(ctx context.Context) error {
 	}
 	reg.at("stored")
 	c.network.SetBudget(reg.accounts.connectionsOf(f.Owner))
+	if err := c.network.bindSecrets(ctx); err != nil {
+		c.abandon(ctx, err)
+		return errNotReady
+	}
 	c.expiry.touch()
 	reg.board.Reshare()
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)

@@ -115,6 +115,9 @@ func (o *Options) plan(owner string, spec NewSpec) (Record, error) {
 	if err := o.planNetwork(owner, spec); err != nil {
 		return Record{}, err
 	}
+	if err := o.planSecrets(owner, name, spec); err != nil {
+		return Record{}, err
+	}
 	if spec.Image == "" && spec.Host.URI == "" && spec.Build == nil {
 		spec.Image = o.Image
 	}
@@ -335,6 +338,10 @@ func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend,
 	}
 	spec := f.Spec
 	spec.Progress = progress
+	var err error
+	if spec.Authorities, err = c.network.bindFirst(); err != nil {
+		return sandbox.Instance{}, c.bootError("create", err)
+	}
 	inst, err := be.Boot(ctx, spec)
 	reg.counts.boots.Add(1)
 	if err != nil {

@@ -91,7 +91,8 @@ type Info struct {
 	Via       sandbox.Via        `json:"via,omitempty"` // "proxy" where a proxy carries the network
 	Isolation string             `json:"isolation,omitempty"`
 	Limits    sandbox.Limits     `json:"limits"`
-	Allow     []string           `json:"allow,omitempty"` // additions to the network policy
+	Allow     []string           `json:"allow,omitempty"`   // additions to the network policy
+	Secrets   []string           `json:"secrets,omitempty"` // names of those that it uses
 	Sessions  []wire.SessionInfo `json:"sessions"`
 
 	// The directory that this is the own sandbox of.

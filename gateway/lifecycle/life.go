@@ -173,6 +173,9 @@ func (sb *Sandbox) start(ctx context.Context, by string,
 	reg.journal.add(sb.id, "start", map[string]any{"by": by})
 	sb.guest.disconnect(errors.New("restarted"))
 	sb.measureExcess(ctx, be, f)
+	if err := sb.network.bindSecrets(ctx); err != nil { // before a program reads the authorities
+		reg.log.Warn("secrets of a sandbox cannot be used", "id", sb.id, "err", err)
+	}
 	inst, err := stopper.Start(ctx, f.Instance)
 	if err != nil {
 		if errors.Is(err, sandbox.ErrGone) {

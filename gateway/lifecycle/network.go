@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/gateway/secret"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -25,7 +26,10 @@ const (
 // network carries the connections of one sandbox.
 type network struct {
 	egress.Carrier
-	sb *Sandbox
+	sb     *Sandbox
+	broker *secret.Broker
+
+	binding sync.Mutex // held while secrets or the policy are applied
 
 	mu     sync.Mutex
 	events budget // guarded by mu; of events
@@ -44,6 +48,11 @@ func (n *network) carry(ctx context.Context, inst sandbox.Instance) {
 			return // the backend has rejected the mode
 		}
 		once = func(ctx context.Context) error { return n.packets(ctx, tunneler, inst) }
+	}
+	if n.sb.get().Instance.ID != "" { // otherwise it is being created, and has its secrets
+		if err := n.bindSecrets(ctx); err != nil {
+			n.sb.reg.log.Warn("secrets of a sandbox cannot be used", "id", n.sb.id, "err", err)
+		}
 	}
 	n.Keep(ctx, n.sb.reg.log.With("id", n.sb.id), once)
 }
@@ -80,8 +89,8 @@ func (n *network) proxy(ctx context.Context, inst sandbox.Instance) error {
 func (n *network) options(mode sandbox.Network) func() (egress.Options, error) {
 	return func() (egress.Options, error) {
 		reg, f := n.sb.reg, n.sb.get()
-		policy, err := reg.options.newPolicy(f.Owner, mode, f.Allow)
-		return egress.Options{Policy: policy, Budget: reg.accounts.connectionsOf(f.Owner),
+		policy, err := reg.options.newPolicy(f.Owner, mode, f.Allow, n.broker.Hosts())
+		return egress.Options{Policy: policy, Broker: n.serveBound, Budget: reg.accounts.connectionsOf(f.Owner),
 			Connections: int(f.limits().Connections),
 			Event:       n.connected, Log: reg.log.With("id", n.sb.id)}, err
 	}

@@ -44,10 +44,10 @@ func (a *accounts) connectionsOf(owner string) *egress.Budget {
 
 // newPolicy returns the network policy of an owner's sandbox. Entries of the admin are trusted,
 // because the admin's machine dials. Entries of others never open an address that is closed, even
-// if it was public when they were added.
+// if it was public when they were added. bound are the hosts of its secrets.
 func (o *Options) newPolicy(owner string, mode sandbox.Network,
-	allow []string) (*egress.Policy, error) {
-	rules := egress.Rules{Mode: egress.Mode(mode), Trusted: o.Allow, Closed: o.Closed}
+	allow, bound []string) (*egress.Policy, error) {
+	rules := egress.Rules{Mode: egress.Mode(mode), Trusted: o.Allow, Closed: o.Closed, Bound: bound}
 	if owner == o.Owner {
 		rules.Trusted = slices.Concat(rules.Trusted, allow)
 	} else {
@@ -143,7 +143,7 @@ func (o *Options) mayAllow(owner string, mode sandbox.Network, allow []string) e
 		return wire.Errorf(wire.CodeUsage, "allow: %d entries; the limit is %d", len(allow),
 			maxAllow)
 	}
-	policy, err := o.newPolicy(owner, mode, allow)
+	policy, err := o.newPolicy(owner, mode, allow, nil)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ package lifecycle
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/gateway/secret"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -44,7 +46,10 @@ type Options struct {
 	Allow   []string        // added to the network policy of every sandbox, as of egress.Rules
 	Closed  []netip.Prefix  // closed unless listed; nil is egress.DefaultClosed
 	Bridge  []string        // principals besides Owner that may use NetworkBridge
-	Engine  []string        // engine options that others may use: NAME for any value, or NAME=VALUE
+	Secrets *secret.Store   // nil is an empty one, in memory
+	// Roots verify the servers that requests with secrets go to; nil is those of this machine.
+	Roots  *x509.CertPool
+	Engine []string // engine options that others may use: NAME for any value, or NAME=VALUE
 
 	// Command returns the command that joins target, such as "ssh -p 2222 demo@localhost". nil
 	// omits it.
@@ -88,7 +93,7 @@ const (
 // start of Run until it returns.
 //
 // Locks nest in this order: a sandbox's semaphore op, which is an act and held over I/O; state.wmu,
-// held while a change is stored; roster.mu; the pool's; egress.Carrier's, held while a carrier is
+// held while a change is stored; network.binding; roster.mu; the pool's; egress.Carrier's, held while a carrier is
 // started; then those of a sandbox's parts and of its live sessions, of which only Guest.mu and
 // link.mu nest; the board's. No I/O is done under roster.mu and those behind the carrier's.
 type Registry struct {
@@ -131,6 +136,12 @@ func New(o Options) (*Registry, error) {
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Secrets == nil {
+		var err error
+		if o.Secrets, err = secret.Open(""); err != nil {
+			return nil, err
+		}
+	}
 	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{},
 		max(2, 2*runtime.GOMAXPROCS(0))),
 		copying: make(chan struct{}, 1), ready: make(chan struct{}),

@@ -29,7 +29,7 @@ func newSandbox(reg *Registry, id string, f Record) *Sandbox {
 	sb := &Sandbox{state: &state{reg: reg, id: id, op: make(chan struct{}, 1), record: f}}
 	sb.guest = &Guest{sb: sb}
 	sb.paused = func() { sb.guest.pauses.Interrupt(pausedError(sb.Name())) }
-	sb.network.sb = sb
+	sb.network.sb, sb.network.broker = sb, sb.network.newBroker(reg)
 	sb.expiry = expiry{sb: sb, active: time.Now(), loaded: time.Now()}
 	sb.sessions = live.NewSessions(live.Options{ID: id, Name: sb.Name, Records: reg.records(id),
 		Quota: reg.options.RecordQuota, Strict: reg.options.RecordStrict,
@@ -56,6 +56,7 @@ func (sb *Sandbox) Info() Info {
 		i.Image, i.Network, i.Limits, i.User = f.Spec.Image, f.Spec.Network, f.Spec.Limits,
 			f.Spec.User
 	}
+	i.Secrets = sb.network.secrets(f)
 	sb.expiry.fillLife(&i, f)
 	if sb.reg.options.Command != nil {
 		i.Command = sb.reg.options.Command(f.Name)
