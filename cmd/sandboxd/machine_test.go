@@ -34,6 +34,7 @@ type machine struct {
 	state  string
 	docker string // DOCKER_HOST; empty is the usual one
 	env    []string
+	hosts  string // file that the daemon sees as /etc/hosts; empty: this machine's
 
 	at    endpoint
 	cmd   *exec.Cmd
@@ -114,6 +115,11 @@ func (m *machine) start(args ...string) {
 func (m *machine) tryStart(args ...string) error {
 	m.cmd = m.command(append([]string{"serve", "--json", "--ssh", cmp.Or(m.at.SSH, "127.0.0.1:0")},
 		args...)...)
+	if m.hosts != "" {
+		m.cmd.Path, m.cmd.Args = "/usr/bin/unshare", slices.Concat([]string{"unshare", "-m", "sh",
+			"-c", `mount --bind "$1" /etc/hosts && shift && exec "$@"`, "sh", m.hosts,
+			m.cmd.Path}, m.cmd.Args[1:])
+	}
 	log, err := os.OpenFile(m.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
