@@ -40,6 +40,7 @@ const expireEvery = 5 * time.Second
 type Hub struct {
 	Sessions *Sessions // of its sandboxes
 	Relay    *Relay    // of SSH connections to its sandboxes
+	Secrets  *Secrets  // that its sandboxes use
 
 	options     Options
 	registry    *lifecycle.Registry
@@ -59,7 +60,7 @@ func New(o Options) (*Hub, error) {
 		attachments: attach.New(attach.Options{Log: log, Bound: registry.Bound,
 			Public: registry.Public}),
 		hook: attention.NewHook(o.Hook, registry.Board(), log)}
-	h.Sessions, h.Relay = &Sessions{h}, &Relay{h}
+	h.Sessions, h.Relay, h.Secrets = &Sessions{h}, &Relay{h}, &Secrets{h}
 	return h, nil
 }
 

@@ -8,33 +8,34 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Secrets returns p's secrets, by name, without their values.
-func (h *Hub) Secrets(_ context.Context, p Principal) []secret.Info {
-	return h.registry.Secrets(p.Name)
-}
+// Secrets are the credentials that sandboxes of a hub use and never hold.
+type Secrets struct{ hub *Hub }
 
-// SetSecret adds or replaces a secret of p, and applies it to p's sandboxes. Keys of agents may not
+// List returns p's secrets, by name, without their values.
+func (s *Secrets) List(p Principal) []secret.Info { return s.hub.registry.Secrets(p.Name) }
+
+// Set adds or replaces a secret of p, and applies it to p's sandboxes. Keys of agents may not
 // name a command, because it runs on the daemon's machine.
-func (h *Hub) SetSecret(ctx context.Context, p Principal, s secret.Secret,
+func (s *Secrets) Set(ctx context.Context, p Principal, one secret.Secret,
 	v secret.Value) (lifecycle.SecretChange, error) {
 	if err := p.mayMake("changing secrets"); err != nil {
 		return lifecycle.SecretChange{}, err
 	}
-	if s.Source.Kind == secret.KindCmd && p.Kind == wire.Agent {
+	if one.Source.Kind == secret.KindCmd && p.Kind == wire.Agent {
 		return lifecycle.SecretChange{}, &wire.Error{Code: wire.CodeDenied,
 			Message: "secret: the key of an agent may not use --from-cmd: the command runs on the " +
 				"daemon's machine",
 			Hint: "use a key without kind=\"agent\""}
 	}
-	s.Owner = p.Name
-	return h.registry.SetSecret(ctx, s, v)
+	one.Owner = p.Name
+	return s.hub.registry.SetSecret(ctx, one, v)
 }
 
-// RemoveSecret removes a secret of p, also from open connections.
-func (h *Hub) RemoveSecret(ctx context.Context, p Principal,
+// Remove removes a secret of p, also from open connections.
+func (s *Secrets) Remove(ctx context.Context, p Principal,
 	name string) (lifecycle.SecretChange, error) {
 	if err := p.mayMake("changing secrets"); err != nil {
 		return lifecycle.SecretChange{}, err
 	}
-	return h.registry.RemoveSecret(ctx, p.Name, name)
+	return s.hub.registry.RemoveSecret(ctx, p.Name, name)
 }

@@ -12,8 +12,8 @@ import (
 // A Backend makes sandboxes. Its methods may be called concurrently, also for one instance.
 //
 // What else a backend can do is in the groups below: Finder, Lifecycle, Pauser, Imager, Meter,
-// Networker and Truster. Callers ask for a group by type assertion. A backend implements a group whole or not
-// at all; the error of a caller that needs a missing group wraps ErrUnsupported.
+// Networker and Truster. Callers ask for a group by type assertion. A backend implements a group
+// whole or not at all; the error of a caller that needs a missing group wraps ErrUnsupported.
 type Backend interface {
 	// Boot makes a sandbox to spec and returns when its guest has connected. It is atomic: on
 	// error, and when ctx ends before it returns, nothing is left behind. Its error is a
@@ -132,10 +132,10 @@ type Networker interface {
 // A Truster changes the certificate authorities that programs of an instance trust. Boot of a
 // backend without this group rejects Spec.Authorities.
 type Truster interface {
-	// Trust replaces the authorities that programs trust besides those of the host, in PEM. Programs
-	// see them when they read the file that SSL_CERT_FILE names. It returns ErrUnsupported for an
-	// instance with Spec.Trust TrustImage, for one that an earlier version made, and if the host has
-	// no bundle.
+	// Trust replaces the authorities that programs trust besides those of the host, in PEM.
+	// Programs see them when they read the file that SSL_CERT_FILE names. It returns ErrUnsupported
+	// for an instance with Spec.Trust TrustImage, for one that an earlier version made, and if the
+	// host has no bundle.
 	Trust(ctx context.Context, inst Instance, authorities []byte) error
 }
 

@@ -69,18 +69,18 @@ func secretSetCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			v, err := env.secretValue(s.Source.Kind)
+			v, err := secretValue(env.Stdin, s.Source.Kind)
 			if err != nil {
 				return err
 			}
-			change, err := env.Hub.SetSecret(cmd.Context(), env.Principal, s, v)
+			change, err := env.Hub.Secrets.Set(cmd.Context(), env.Principal, s, v)
 			if err != nil {
 				return err
 			}
 			if given.asJSON {
 				return env.printJSON(change)
 			}
-			env.reportSecret(change)
+			reportSecret(env.Stdout, env.Stderr, change)
 			return nil
 		},
 	}
@@ -148,11 +148,11 @@ func (f secretFlags) secret(name string) (secret.Secret, error) {
 
 // secretValue reads the value from standard input. The command line tool sends there what
 // --from-env and --from-file name on its machine.
-func (env *Env) secretValue(kind secret.Kind) (secret.Value, error) {
+func secretValue(stdin io.Reader, kind secret.Kind) (secret.Value, error) {
 	if kind == secret.KindCmd {
 		return secret.Value{}, nil
 	}
-	b, err := io.ReadAll(io.LimitReader(env.Stdin, secret.MaxValue+2))
+	b, err := io.ReadAll(io.LimitReader(stdin, secret.MaxValue+2))
 	if err != nil {
 		return secret.Value{}, fmt.Errorf("secret: read the value: %w", err)
 	}
@@ -165,19 +165,19 @@ func (env *Env) secretValue(kind secret.Kind) (secret.Value, error) {
 }
 
 // reportSecret prints what a new secret is for.
-func (env *Env) reportSecret(c lifecycle.SecretChange) {
-	fmt.Fprintf(env.Stdout, "secret %s: %s\n", c.Name, strings.Join(c.Hosts(), ", "))
+func reportSecret(stdout, stderr io.Writer, c lifecycle.SecretChange) {
+	fmt.Fprintf(stdout, "secret %s: %s\n", c.Name, strings.Join(c.Hosts(), ", "))
 	switch {
 	case len(c.AppliesTo) > 0:
-		fmt.Fprintf(env.Stdout, "  used by %s\n", strings.Join(c.AppliesTo, ", "))
+		fmt.Fprintf(stdout, "  used by %s\n", strings.Join(c.AppliesTo, ", "))
 	case len(c.Sandboxes) == 0:
-		fmt.Fprintln(env.Stdout, "  used by all new sandboxes with network filtered or allowlist")
+		fmt.Fprintln(stdout, "  used by all new sandboxes with network filtered or allowlist")
 	}
 	for _, note := range c.Notes {
-		fmt.Fprintf(env.Stderr, "note: %s\n", text.Line(note, 400))
+		fmt.Fprintf(stderr, "note: %s\n", text.Line(note, 400))
 	}
 	if len(c.AppliesTo) > 0 {
-		fmt.Fprintln(env.Stderr, "note: programs that run already read the daemon's certificate "+
+		fmt.Fprintln(stderr, "note: programs that run already read the daemon's certificate "+
 			"when they are restarted")
 	}
 }
@@ -192,7 +192,7 @@ func secretListCommand(env *Env) *cobra.Command {
 			"never shown.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all := env.Hub.Secrets(cmd.Context(), env.Principal)
+			all := env.Hub.Secrets.List(env.Principal)
 			if asJSON {
 				for _, s := range all {
 					if err := env.printJSON(s); err != nil {
@@ -243,7 +243,7 @@ func secretRemoveCommand(env *Env) *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
-				if _, err := env.Hub.RemoveSecret(cmd.Context(), env.Principal,
+				if _, err := env.Hub.Secrets.Remove(cmd.Context(), env.Principal,
 					name); err != nil {
 					return err
 				}

@@ -58,7 +58,8 @@ func TestContractBound(t *testing.T) {
 			if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
 				t.Errorf("got %q, %v", got, err)
 			}
-			if e := w.await("opened", is(KindOpened, "cdn.test")); e.Addr.String() != public+":443" {
+			e := w.await("opened", is(KindOpened, "cdn.test"))
+			if e.Addr.String() != public+":443" {
 				t.Errorf("got %+v", e)
 			}
 			c.Close()

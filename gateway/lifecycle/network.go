@@ -90,9 +90,9 @@ func (n *network) options(mode sandbox.Network) func() (egress.Options, error) {
 	return func() (egress.Options, error) {
 		reg, f := n.sb.reg, n.sb.get()
 		policy, err := reg.options.newPolicy(f.Owner, mode, f.Allow, n.broker.Hosts())
-		return egress.Options{Policy: policy, Broker: n.serveBound, Budget: reg.accounts.connectionsOf(f.Owner),
-			Connections: int(f.limits().Connections),
-			Event:       n.connected, Log: reg.log.With("id", n.sb.id)}, err
+		return egress.Options{Policy: policy, Broker: n.serveBound,
+			Budget: reg.accounts.connectionsOf(f.Owner), Connections: int(f.limits().Connections),
+			Event: n.connected, Log: reg.log.With("id", n.sb.id)}, err
 	}
 }
 

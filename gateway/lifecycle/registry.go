@@ -93,9 +93,10 @@ const (
 // start of Run until it returns.
 //
 // Locks nest in this order: a sandbox's semaphore op, which is an act and held over I/O; state.wmu,
-// held while a change is stored; network.binding; roster.mu; the pool's; egress.Carrier's, held while a carrier is
-// started; then those of a sandbox's parts and of its live sessions, of which only Guest.mu and
-// link.mu nest; the board's. No I/O is done under roster.mu and those behind the carrier's.
+// held while a change is stored; network.binding, held while secrets are applied; roster.mu; the
+// pool's; egress.Carrier's, held while a carrier is started; then those of a sandbox's parts and of
+// its live sessions, of which only Guest.mu and link.mu nest; the board's. No I/O is done under
+// roster.mu and those behind the carrier's.
 type Registry struct {
 	options   Options
 	log       *slog.Logger

@@ -201,8 +201,8 @@ func (n *network) bindSecrets(ctx context.Context) error {
 		err = be.Trust(ctx, f.Instance, ca)
 		if errors.Is(err, sandbox.ErrUnsupported) {
 			if err = nil; ca != nil {
-				err = &wire.Error{Code: wire.CodeUnavailable, Message: "its programs cannot trust " +
-					"the daemon's certificates: it has to be created anew"}
+				err = &wire.Error{Code: wire.CodeUnavailable, Message: "its programs cannot " +
+					"trust the daemon's certificates: it has to be created anew"}
 			}
 		}
 	}

@@ -72,9 +72,10 @@ func TestGuestConfig(t *testing.T) {
 	want := wire.GuestConfig{Version: wire.Version, Name: "demo", Socket: "/.sandboxd/run/s",
 		User: "postgres", Workdir: "/data", StopSignal: "SIGINT",
 		Entrypoint: []string{"docker-entrypoint.sh", "postgres"},
-		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C.UTF-8", "PIP_CERT=/.sandboxd/trust/ca.crt",
-			"SSL_CERT_FILE=/.sandboxd/trust/ca.crt",
-			"REQUESTS_CA_BUNDLE=/.sandboxd/trust/ca.crt", "NODE_EXTRA_CA_CERTS=/.sandboxd/trust/ca.crt",
+		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C.UTF-8",
+			"PIP_CERT=/.sandboxd/trust/ca.crt", "SSL_CERT_FILE=/.sandboxd/trust/ca.crt",
+			"REQUESTS_CA_BUNDLE=/.sandboxd/trust/ca.crt",
+			"NODE_EXTRA_CA_CERTS=/.sandboxd/trust/ca.crt",
 			"GIT_SSL_CAINFO=", "CURL_CA_BUNDLE=/.sandboxd/trust/ca.crt",
 			"CARGO_HTTP_CAINFO=/.sandboxd/trust/ca.crt", "NEW=1=2"}}
 	if diff := cmp.Diff(want, got); diff != "" {

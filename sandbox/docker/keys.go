@@ -18,9 +18,8 @@ import (
 // stateDir is the directory of all instances' state, with a directory for each.
 type stateDir string
 
-func (d stateDir) dir(id string) string      { return filepath.Join(string(d), id) }
-func (d stateDir) trustDir(id string) string { return filepath.Join(string(d), id, "trust") }
-func (d stateDir) runDir(id string) string   { return filepath.Join(string(d), id, "run") } // sockets
+func (d stateDir) dir(id string) string    { return filepath.Join(string(d), id) }
+func (d stateDir) runDir(id string) string { return filepath.Join(string(d), id, "run") } // sockets
 
 // keys is the content of keys.json: the guest's configuration, and our client key. It leaves this
 // machine only on the guest's standard input.

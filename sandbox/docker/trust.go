@@ -15,6 +15,9 @@ import (
 // in the sandbox may have any user ID.
 const trustFile = "ca.crt"
 
+// trustDir is mounted in the sandbox.
+func (d stateDir) trustDir(id string) string { return filepath.Join(string(d), id, "trust") }
+
 func errNoBundle() error {
 	return fmt.Errorf("trust host: %w: this machine has no bundle of certificate authorities",
 		sandbox.ErrUnsupported)

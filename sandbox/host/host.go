@@ -161,7 +161,7 @@ func checkSpec(spec sandbox.Spec) error {
 		return no("environment variables")
 	case spec.Entrypoint != "":
 		return no("an entrypoint")
-	case spec.Trust != "":
+	case spec.Trust != "" || len(spec.Authorities) > 0:
 		return no("certificate authorities")
 	case spec.Isolation != "":
 		return no("isolation " + spec.Isolation)
