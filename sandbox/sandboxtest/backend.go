@@ -168,6 +168,10 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 		return nil, &sandbox.BootError{Stage: "validate",
 			Err: fmt.Errorf("option %s: %w", spec.Options[0], sandbox.ErrUnsupported)}
 	}
+	if len(spec.Authorities) > 0 {
+		return nil, &sandbox.BootError{Stage: "validate",
+			Err: fmt.Errorf("certificate authorities: %w", sandbox.ErrUnsupported)}
+	}
 	if err := b.stage(ctx, "image"); err != nil {
 		return nil, err
 	}
