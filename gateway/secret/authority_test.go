@@ -51,10 +51,10 @@ func TestBrokerHandshake(t *testing.T) {
 			`TLS is for "other.example.com"`},
 		{"no name", &tls.Config{InsecureSkipVerify: true}, &w.denied,
 			"TLS without a server name (SNI)"},
-		{"pinned", &tls.Config{ServerName: apiHost, RootCAs: x509.NewCertPool()}, &w.failed,
+		{"pinned", &tls.Config{ServerName: apiHost, RootCAs: x509.NewCertPool()}, &w.denied,
 			"the program rejects the certificate of the broker"},
 		{"pinned, TLS 1.2", &tls.Config{ServerName: apiHost, RootCAs: x509.NewCertPool(),
-			MaxVersion: tls.VersionTLS12}, &w.failed,
+			MaxVersion: tls.VersionTLS12}, &w.denied,
 			"the program rejects the certificate of the broker"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,5 +228,34 @@ func TestBrokerEnds(t *testing.T) {
 	<-served
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection is open")
+	}
+}
+
+// A sandbox has a number of requests open at the same time, on all its connections.
+func TestBrokerBounds(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-release
+	}, nil)
+	clients := []*http.Client{w.client(true), w.client(true)}
+	get := func(i int) (*http.Response, error) {
+		return clients[i%2].Get("https://" + apiHost + "/")
+	}
+	for i := range maxRequests {
+		answer, err := get(i)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: %v, %v", i, answer, err)
+		}
+		defer answer.Body.Close()
+	}
+	answer, err := get(0)
+	if err != nil || answer.StatusCode != http.StatusServiceUnavailable {
+		t.Fatalf("one too many: %v, %v", answer, err)
+	}
+	answer.Body.Close()
+	close(release)
+	if got := w.reports(&w.denied); got != apiHost+": 128 requests are open, the limit" {
+		t.Errorf("reported %q", got)
 	}
 }

@@ -34,6 +34,7 @@ type BrokerOptions struct {
 // use.
 type Broker struct {
 	options BrokerOptions
+	slots   chan struct{} // for requests
 
 	mu        sync.Mutex
 	authority *authority       // guarded by mu; nil before the first binding
@@ -51,7 +52,7 @@ func NewBroker(o BrokerOptions) *Broker {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Broker{options: o}
+	return &Broker{options: o, slots: make(chan struct{}, maxRequests)}
 }
 
 // Bind replaces the bindings, also for open connections. It returns the certificate authority, in
@@ -178,7 +179,7 @@ func (b *Broker) handshake(ctx context.Context, host string, conn net.Conn) (*tl
 	case denied != "":
 		b.options.Denied(host, denied)
 	case ok && op.Op == "remote error":
-		b.options.Failed(host, fmt.Sprintf("the program rejects the certificate of the broker "+
+		b.options.Denied(host, fmt.Sprintf("the program rejects the certificate of the broker "+
 			"(%v): it pins the server's certificate, or does not read the file that "+
 			"SSL_CERT_FILE names", op.Err))
 	case isNotTLS(err):

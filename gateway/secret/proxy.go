@@ -23,10 +23,16 @@ import (
 const (
 	headTimeout = 60 * time.Second // of a request's header
 	idleTimeout = 5 * time.Minute  // of a connection between requests
-	maxHead     = 256 << 10        // bytes of a request's header
+	maxHead     = 64 << 10         // bytes of a request's header
 	maxAnswer   = 256 << 10        // bytes of a response's header
 	// How long a server may take to answer Expect: 100-continue before the body is sent.
 	continueTimeout = 5 * time.Second
+
+	// Of a sandbox, at the same time. With maxUnread, they bound the memory that a sandbox can fill
+	// by reading nothing.
+	maxRequests = 128
+	maxUnread   = 2 << 20 // bytes of a response that the program has not read
+	maxUnsent   = 1 << 20 // bytes of requests on a connection that the server has not read
 )
 
 // proxy serves one connection of a program to one host, with server connections of its own.
@@ -56,6 +62,7 @@ func newProxy(b *Broker, host string, dial Dial) *proxy {
 		ForceAttemptHTTP2: true, DisableCompression: true,
 		MaxResponseHeaderBytes: maxAnswer, IdleConnTimeout: idleTimeout,
 		TLSHandshakeTimeout: handshakeTimeout, ExpectContinueTimeout: continueTimeout,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: maxUnread},
 	}
 	return p
 }
@@ -70,6 +77,8 @@ func (p *proxy) serve(ctx context.Context, conn *tls.Conn, ended <-chan struct{}
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		// conn has its own; this one enables what its handshake may have agreed on.
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxRequests,
+			MaxReceiveBufferPerConnection: maxUnsent, MaxReceiveBufferPerStream: maxUnsent},
 	}
 	_ = server.Serve(&single{conn: conn, ended: ended}) // returns when conn has ended
 	cancel()
@@ -153,6 +162,16 @@ func (e *dialError) Unwrap() error { return e.err }
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.requests.Add(1)
 	defer p.requests.Done()
+	select {
+	case p.broker.slots <- struct{}{}:
+		defer func() { <-p.broker.slots }()
+	default:
+		p.broker.options.Denied(p.host, fmt.Sprintf("%d requests are open, the limit", maxRequests))
+		answer(w, http.StatusServiceUnavailable, problem{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("sandboxd: %d requests with secrets are open, the limit of a "+
+				"sandbox", maxRequests)})
+		return
+	}
 	bound, ok := p.broker.binding(p.host)
 	err := refuse("binding", "the host is no longer bound")
 	if ok {

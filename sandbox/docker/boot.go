@@ -215,7 +215,8 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	case s.bundle != "":
 		p.TrustDir = s.b.state.trustDir(spec.ID)
 	case len(s.authorities) > 0:
-		return p, f, errNoBundle()
+		return p, f, hinted{errNoBundle(),
+			"install ca-certificates, or leave the secrets out with --trust image"}
 	}
 	if p.Filter, err = s.b.files.filter(f); err != nil {
 		return p, f, err
