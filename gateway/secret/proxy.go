@@ -241,7 +241,7 @@ func denial(bound Bound, refusal *Refusal) problem {
 	d := problem{Code: wire.CodeDenied, Rule: refusal.Rule, Secret: bound.Secret,
 		Message: "sandboxd: " + refusal.Why}
 	if bound.Secret != "" {
-		d.Message += " by secret " + bound.Secret
+		d.Message += "; secret " + bound.Secret
 	}
 	for _, r := range bound.Rules[:min(len(bound.Rules), 20)] {
 		d.Bound = append(d.Bound, r.String())

@@ -200,7 +200,8 @@ var placeholder = regexp.MustCompile(`\{(?:basic:([^{}:]*))?\}`)
 var notCredentials = []string{"host", "connection", "content-length", "content-type",
 	"transfer-encoding", "trailer", "te", "upgrade", "expect", "keep-alive", "proxy-connection"}
 
-// parseHeader splits a template.
+// parseHeader splits a template. Errors contain no more of it than the name: it may have the value
+// by mistake.
 func parseHeader(template string) (name, text string, err error) {
 	const form = "write --header 'Authorization: Bearer {}'"
 	name, text, ok := strings.Cut(template, ":")
@@ -209,15 +210,14 @@ func parseHeader(template string) (name, text string, err error) {
 	case template == "":
 		return "", "", usage("secret: missing header", form)
 	case !ok || !httpguts.ValidHeaderFieldName(name) || len(template) > maxText:
-		return "", "", usage(fmt.Sprintf("header %.80q: must be NAME: TEXT", template), form)
+		return "", "", usage("header: must be NAME: TEXT", form)
 	case !httpguts.ValidHeaderFieldValue(text):
-		return "", "", usage(fmt.Sprintf("header %.80q: must be one line without control "+
-			"characters", template), form)
+		return "", "", usage("header "+name+": must be one line without control characters", form)
 	case slices.Contains(notCredentials, strings.ToLower(name)):
 		return "", "", usage("header "+name+": HTTP uses it; it cannot carry a credential", form)
 	case len(placeholder.FindAllString(text, -1)) != 1:
-		return "", "", usage(fmt.Sprintf("header %.80q: must contain {} or {basic:USER} once, "+
-			"where the value goes", template), form)
+		return "", "", usage("header "+name+": must contain {} or {basic:USER} once, where the "+
+			"value goes", form)
 	}
 	return name, text, nil
 }
