@@ -264,6 +264,21 @@ func TestSecrets(t *testing.T) {
 
 	m.hasNowhere(realKey, "demo")
 
+	// The daemon runs a command for the value.
+	file := filepath.Join(m.dir, "token")
+	if err := os.WriteFile(file, []byte("{\"value\":\"from-a-command\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.cli("", 0, "secret", "set", "api", "--host", apiHost, "--header", "X-Api-Key: {}",
+		"--from-cmd", "cat "+file)
+	wants("any path", curl("-H 'Authorization: Bearer "+foreignKey+"' "+url+"/v3"),
+		"served /v3 over HTTP/2.0")
+	wants("a command", u.take(), "GET /v3 from-a-command")
+	if out := m.control("secret ls"); !strings.Contains(out, "cmd cat "+file[:20]) {
+		t.Errorf("secret ls: %s", out)
+	}
+	m.cli("", 0, set...)
+
 	// A removed secret closes the host; a new sandbox has the secrets from its start.
 	m.control("secret rm untrusted")
 	m.control("new fresh")
@@ -330,10 +345,11 @@ print(s.recv(size).decode())
 func (m *machine) hasNowhere(text, name string) {
 	m.t.Helper()
 	id := m.list()[name].ID
-	if found := m.shell(name, `env | grep -c `+text+`; cat /proc/[0-9]*/environ 2>/dev/null | `+
-		`grep -c `+text+`; grep -rlIs --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev `+
-		text+` / | wc -l`); strings.Fields(found)[0] != "0" ||
-		strings.Join(strings.Fields(found), " ") != "0 0 0" {
+	pattern := text[:4] + "[" + text[4:5] + "]" + text[5:] // the store has this command
+	if found := m.shell(name, `env | grep -c '`+pattern+`'; cat /proc/[0-9]*/environ `+
+		`2>/dev/null | grep -ac '`+pattern+`'; grep -rlas --exclude-dir=proc --exclude-dir=sys `+
+		`--exclude-dir=dev '`+pattern+`' / | wc -l`); strings.Join(strings.Fields(found),
+		" ") != "0 0 0" {
 		m.t.Errorf("in the sandbox: %s", found)
 	}
 	for what, out := range map[string]string{
@@ -345,20 +361,18 @@ func (m *machine) hasNowhere(text, name string) {
 			m.t.Errorf("%s has it: %s", what, out)
 		}
 	}
-	for _, dir := range []string{m.state, m.dir} {
-		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || !entry.Type().IsRegular() || entry.Name() == "secrets.json" {
-				return err
-			}
-			b, err := os.ReadFile(path)
-			if bytes.Contains(b, []byte(text)) {
-				m.t.Errorf("%s has it", path)
-			}
+	err := filepath.WalkDir(m.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || entry.Name() == "secrets.json" {
 			return err
-		})
-		if err != nil {
-			m.t.Error(err)
 		}
+		b, err := os.ReadFile(path)
+		if at := bytes.Index(b, []byte(text)); at >= 0 {
+			m.t.Errorf("%s has it: %q", path, b[max(0, at-100):min(len(b), at+100)])
+		}
+		return err
+	})
+	if err != nil {
+		m.t.Error(err)
 	}
 	file := filepath.Join(m.state, "secrets.json")
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {

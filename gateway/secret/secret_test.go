@@ -212,9 +212,16 @@ func TestStore(t *testing.T) {
 	if diff := cmp.Diff([]string{"one one.example.com"}, hosts(store, "bob", "demo")); diff != "" {
 		t.Errorf("of another owner (-want +got):\n%s", diff)
 	}
+	left := filepath.Join(filepath.Dir(path), ".secrets-123")
+	if err := os.WriteFile(left, []byte(theKey), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	store, err = Open(path) // a new daemon
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file of a daemon that was killed while it wrote: %v", err)
 	}
 	if diff := cmp.Diff(slicesWithout(want, 2), hosts(store, "ann", "demo")); diff != "" {
 		t.Errorf("after a restart (-want +got):\n%s", diff)

@@ -83,6 +83,9 @@ func Open(path string) (*Store, error) {
 	if path == "" {
 		return s, nil
 	}
+	if err := removeUnfinished(path); err != nil {
+		return nil, fmt.Errorf("secrets: %w", err)
+	}
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -214,7 +217,7 @@ func write(path string, all map[key]*entry) error {
 	if err := encoder.Encode(file); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".secrets-*") // with mode 0600
+	tmp, err := os.CreateTemp(filepath.Dir(path), unfinished) // with mode 0600
 	if err != nil {
 		return err
 	}
@@ -226,7 +229,27 @@ func write(path string, all map[key]*entry) error {
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), path)
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// unfinished is the pattern of files that are being written. They have values, too.
+const unfinished = ".secrets-*"
+
+// removeUnfinished removes what a daemon left that was killed while it wrote.
+func removeUnfinished(path string) error {
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), unfinished))
+	for _, file := range left {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return err
 }
 
 // List returns the secrets of an owner, by name.

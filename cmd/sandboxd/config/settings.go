@@ -71,7 +71,8 @@ type Config struct {
 	// Socket of the Docker engine, as unix:///path. Empty: DOCKER_HOST, or /var/run/docker.sock.
 	DockerHost string `koanf:"docker_host"`
 
-	// File with certificate authorities that sandboxes trust. Empty: this machine's.
+	// File with certificate authorities that sandboxes trust, and that verify the servers of
+	// secrets. Empty: this machine's.
 	CABundle Path `koanf:"ca_bundle"`
 
 	// Directory of the guest binaries. Empty: beside sandboxd, or sandboxd itself.
