@@ -223,7 +223,7 @@ func checkSegment(s string) error {
 		}
 		next, err := url.PathUnescape(s)
 		if err != nil || next == s {
-			return nil //nolint:nilerr // it is a text with %, not an encoding
+			return nil // a text with %, not an encoding
 		}
 		s = next
 	}
