@@ -220,7 +220,7 @@ func TestAttackMounts(t *testing.T) {
 	}
 	for _, path := range mounts {
 		in := path // a file to write: the path itself, or one in it
-		if path == guestRun {
+		if path == guestRun || path == guestTrust {
 			in += "/new"
 		}
 		fails(t, c, []string{
@@ -243,6 +243,10 @@ func TestAttackMounts(t *testing.T) {
 			"must be superuser", "Device or resource busy",
 			"Text file busy", "Invalid cross-device link", "hard link not allowed",
 			"not a directory", "Not a directory", "File exists", "No such file")
+	}
+	for _, command := range []string{"dd if=/dev/zero bs=1M count=1 conv=notrunc of=", "chmod 4777 ",
+		"rm -f ", "cp /bin/su ", "ln -sf /etc/shadow "} {
+		fails(t, c, []string{command + guestCA}, "Read-only file system", "ermission denied")
 	}
 	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+guestSocket)
 	after := tree(t, b.opts.Dir)
