@@ -42,6 +42,7 @@ type Sandbox struct {
 	// how the daemon carries its network: tun or proxy
 	Via       sandbox.Via    `json:"via,omitempty"`
 	Allow     []string       `json:"allow,omitempty"`
+	Secrets   []string       `json:"secrets,omitempty"` // names of those that it uses
 	Isolation string         `json:"isolation,omitempty"`
 	Limits    sandbox.Limits `json:"limits"`
 	Sessions  []Session      `json:"sessions"`

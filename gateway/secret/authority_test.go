@@ -71,6 +71,16 @@ func TestBrokerHandshake(t *testing.T) {
 			}
 		})
 	}
+	late := tls.Client(w.connect(), &tls.Config{ServerName: apiHost, RootCAs: w.ca})
+	if err := late.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	late.Close()
+	w.served.Wait()
+	if got := w.reports(&w.failed); !strings.Contains(got,
+		"the program ended the connection before a request") {
+		t.Errorf("reported %q", got)
+	}
 	conn := w.connect()
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n"); err != nil {

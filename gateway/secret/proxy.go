@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -41,6 +42,7 @@ type proxy struct {
 	host      string
 	transport *http.Transport
 	requests  sync.WaitGroup
+	asked     atomic.Bool // there was a request
 
 	mu     sync.Mutex
 	open   map[*dialled]bool // guarded by mu
@@ -81,6 +83,11 @@ func (p *proxy) serve(ctx context.Context, conn *tls.Conn, ended <-chan struct{}
 			MaxReceiveBufferPerConnection: maxUnsent, MaxReceiveBufferPerStream: maxUnsent},
 	}
 	_ = server.Serve(&single{conn: conn, ended: ended}) // returns when conn has ended
+	if !p.asked.Load() && ctx.Err() == nil {
+		// Node.js, for one, verifies the certificate after the handshake.
+		p.broker.options.Failed(p.host, "the program ended the connection before a request: it "+
+			"may not trust the certificate of the broker")
+	}
 	cancel()
 	p.close()
 	p.requests.Wait()
@@ -160,6 +167,7 @@ func (e *dialError) Unwrap() error { return e.err }
 
 // ServeHTTP sends one request on, or answers why not.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.asked.Store(true)
 	p.requests.Add(1)
 	defer p.requests.Done()
 	select {

@@ -244,8 +244,8 @@ func TestAttackMounts(t *testing.T) {
 			"Text file busy", "Invalid cross-device link", "hard link not allowed",
 			"not a directory", "Not a directory", "File exists", "No such file")
 	}
-	for _, command := range []string{"dd if=/dev/zero bs=1M count=1 conv=notrunc of=", "chmod 4777 ",
-		"rm -f ", "cp /bin/su ", "ln -sf /etc/shadow "} {
+	for _, command := range []string{"dd if=/dev/zero bs=1M count=1 conv=notrunc of=",
+		"chmod 4777 ", "rm -f ", "cp /bin/su ", "ln -sf /etc/shadow "} {
 		fails(t, c, []string{command + guestCA}, "Read-only file system", "ermission denied")
 	}
 	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+guestSocket)
