@@ -199,7 +199,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	bound.entry.used.set()
-	reverse := &httputil.ReverseProxy{Transport: p.transport, ErrorLog: discard(),
+	reverse := &httputil.ReverseProxy{Transport: retrying{p.transport, bound}, ErrorLog: discard(),
 		FlushInterval: -1, // events and tokens arrive as the server sends them
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", p.host, p.host
@@ -209,9 +209,6 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		},
 		ModifyResponse: func(r *http.Response) error {
 			r.Header.Del("Alt-Svc") // HTTP/3 would bypass the broker
-			if r.StatusCode == http.StatusUnauthorized {
-				bound.rejected()
-			}
 			return nil
 		},
 		ErrorHandler: p.failed,
