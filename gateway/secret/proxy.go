@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -42,11 +41,11 @@ type proxy struct {
 	host      string
 	transport *http.Transport
 	requests  sync.WaitGroup
-	asked     atomic.Bool // there was a request
 
 	mu     sync.Mutex
 	open   map[*dialled]bool // guarded by mu
 	closed bool              // guarded by mu
+	asked  bool              // guarded by mu; there was a request
 }
 
 func newProxy(b *Broker, host string, dial Dial) *proxy {
@@ -83,14 +82,15 @@ func (p *proxy) serve(ctx context.Context, conn *tls.Conn, ended <-chan struct{}
 			MaxReceiveBufferPerConnection: maxUnsent, MaxReceiveBufferPerStream: maxUnsent},
 	}
 	_ = server.Serve(&single{conn: conn, ended: ended}) // returns when conn has ended
-	if !p.asked.Load() && ctx.Err() == nil {
+	left := ctx.Err() == nil
+	cancel()
+	asked := p.close()
+	p.requests.Wait()
+	if left && !asked {
 		// Node.js, for one, verifies the certificate after the handshake.
 		p.broker.options.Failed(p.host, "the program ended the connection before a request: it "+
 			"may not trust the certificate of the broker")
 	}
-	cancel()
-	p.close()
-	p.requests.Wait()
 }
 
 // protocols are those of a program's connection.
@@ -146,17 +146,29 @@ func (d *dialled) Close() error {
 	return d.Conn.Close()
 }
 
-// close ends all connections to the server.
-func (p *proxy) close() {
+// close ends all connections to the server. It reports whether there was a request.
+func (p *proxy) close() bool {
 	p.mu.Lock()
 	p.closed = true
-	open := p.open
+	open, asked := p.open, p.asked
 	p.open = nil
 	p.mu.Unlock()
 	for d := range open {
 		_ = d.Conn.Close()
 	}
 	p.transport.CloseIdleConnections()
+	return asked
+}
+
+// begin counts a request, unless p is closed.
+func (p *proxy) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = true
+	if !p.closed {
+		p.requests.Add(1)
+	}
+	return !p.closed
 }
 
 // dialError is an error of Dial. The dialling side has reported it.
@@ -167,8 +179,9 @@ func (e *dialError) Unwrap() error { return e.err }
 
 // ServeHTTP sends one request on, or answers why not.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p.asked.Store(true)
-	p.requests.Add(1)
+	if !p.begin() {
+		panic(http.ErrAbortHandler) // the program has left
+	}
 	defer p.requests.Done()
 	select {
 	case p.broker.slots <- struct{}{}:
