@@ -169,8 +169,8 @@ func remoteLine(cmd *cobra.Command, args []string) string {
 		if cmd.InheritedFlags().Lookup(f.Name) != nil {
 			return // only for this program, such as --gateway
 		}
-		if cmd.Name() == "python" && (f.Name == "images" || f.Name == "save-images") {
-			return // only for this program: see pictures
+		if slices.Contains(localFlags[cmd.Name()], f.Name) {
+			return // likewise
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {

@@ -2,8 +2,8 @@
 //
 // The command line is an SSH client of the daemon. Commands for sandboxes are parsed here, for help
 // and completion, and run there. Commands that use this machine are local: serve, up, down, demo,
-// config, cp, port, ssh, doctor, ssh-config, mcp, mcp-config, task, conformance, version,
-// completion.
+// config, cp, fetch, diff, port, ssh, doctor, ssh-config, mcp, mcp-config, task, conformance,
+// version, completion. new --clone and rm also use a git repository of this machine.
 //
 // Without a built sandboxd-guest, the same program is also the guest of sandboxes: see runsAsGuest.
 package main
@@ -114,6 +114,12 @@ func (c *cli) tree() *cobra.Command {
 		default:
 			c.forwarded(cmd)
 		}
+		switch cmd.Name() {
+		case "new":
+			repositories{c}.cloning(cmd)
+		case "rm":
+			repositories{c}.fetching(cmd)
+		}
 	}
 	p := root.PersistentFlags()
 	p.StringVar(&c.state, "state", "", "state directory (SANDBOXD_STATE)")
@@ -129,7 +135,8 @@ func (c *cli) tree() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
 	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand("up"),
 		c.downCommand("down"), daemonCommand(c),
-		demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
+		demoCommand(c), c.configCommand(), c.copyCommand(), repositories{c}.fetchCommand(),
+		repositories{c}.diffCommand(), c.portCommand(),
 		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c),
 		c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"

@@ -1,0 +1,468 @@
+package clone
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// local is a sandbox whose commands run on this machine. Its git is the first in path, so that a
+// test can replace it.
+type local struct {
+	t    *testing.T
+	path string // directories before those of PATH
+	home string
+	seen *bytes.Buffer // standard input of git; may be nil
+}
+
+func (l local) Exec(ctx context.Context, c agent.Cmd) (agent.Exit, error) {
+	cmd := exec.CommandContext(ctx, "sh", "-c", c.Command)
+	cmd.Dir = l.home
+	cmd.Env = []string{"HOME=" + l.home, "PATH=" + l.path + ":" + os.Getenv("PATH")}
+	cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
+	if c.Stdin != nil {
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return agent.Exit{}, err
+		}
+		go func() { // ends with the command
+			defer in.Close()
+			var b [4096]byte
+			for {
+				n, err := c.Stdin.Read(b[:])
+				if l.seen != nil {
+					l.seen.Write(b[:n])
+				}
+				if n > 0 {
+					if _, err := in.Write(b[:n]); err != nil {
+						return
+					}
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return agent.Exit{Code: max(exit.ExitCode(), 1)}, nil
+	}
+	return agent.Exit{}, err
+}
+
+// world is a repository of this machine with a commit, and a sandbox.
+type world struct {
+	t    *testing.T
+	top  string // the repository
+	dir  string // its clone in the sandbox
+	box  local
+	repo repository
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, top: filepath.Join(root, "project"),
+		dir: filepath.Join(root, "box", "project")}
+	for _, dir := range []string{w.top, filepath.Join(root, "box"), filepath.Join(root, "home")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("HOME", filepath.Join(root, "home"))
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(root, "home"))
+	w.box = local{t: t, home: filepath.Join(root, "box"), path: filepath.Join(root, "bin")}
+	w.repo = repository{w.top}
+	w.git("init", "-q", "-b", "main")
+	w.git("config", "user.name", "Ann Example")
+	w.git("config", "user.email", "ann@example.com")
+	w.write("README", "one\n")
+	w.git("add", ".")
+	w.git("commit", "-q", "-m", "one")
+	return w
+}
+
+// git runs git in the repository of this machine and returns its output.
+func (w *world) git(args ...string) string {
+	w.t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = w.top
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSuffix(string(out), "\n")
+}
+
+// inside runs a shell command in the clone in the sandbox and returns its output.
+func (w *world) inside(command string) string {
+	w.t.Helper()
+	var out bytes.Buffer
+	exit, err := w.box.Exec(w.t.Context(), agent.Cmd{Stdout: &out, Stderr: &out,
+		Command: "set -e; cd " + w.dir + "; " + command})
+	if err != nil || exit.Code != 0 {
+		w.t.Fatalf("%s: %v, %v: %s", command, exit, err, out.String())
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}
+
+func (w *world) write(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.top, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// clone copies the repository into the sandbox.
+func (w *world) clone(o Options) *Clone {
+	w.t.Helper()
+	o.Dir = w.dir
+	s, err := Open(w.t.Context(), w.top, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := s.Copy(w.t.Context(), "web", "id1", w.box)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+func (w *world) fetch(c *Clone) *Fetched {
+	w.t.Helper()
+	f, err := c.Fetch(w.t.Context(), w.box, MaxFetch)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return f
+}
+
+// state returns all that a clone must not change in the repository: index, work tree and stash.
+func (w *world) state() string {
+	w.t.Helper()
+	index, err := os.ReadFile(filepath.Join(w.top, ".git", "index"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(index) + w.git("stash", "list") +
+		w.git("for-each-ref", "refs/heads", "refs/stash")
+}
+
+func TestCloneAndFetch(t *testing.T) {
+	w := newWorld(t)
+	w.write(".env", "SECRET=1\n")
+	w.write("untracked", "stays\n")
+	c := w.clone(Options{})
+	if got := w.inside("git log --format='%an %s' && git symbolic-ref HEAD && ls -A"); got !=
+		"Ann Example one\nrefs/heads/web\n.git\nREADME" {
+		t.Errorf("in the sandbox: %q", got)
+	}
+	if got := w.inside("git config user.email"); got != "ann@example.com" {
+		t.Errorf("user.email: %q", got)
+	}
+	f := w.fetch(c)
+	if len(f.Refs) != 1 || f.Refs[0].Commits != 0 || f.Head != "refs/sandboxes/web/web" {
+		t.Errorf("first fetch: %+v", f)
+	}
+	w.inside("echo two >>README; git commit -qam two; git checkout -q -b side; " +
+		"git commit -q --allow-empty -m three; git checkout -q web")
+	f = w.fetch(c)
+	if len(f.Refs) != 2 || len(f.Lost) != 0 {
+		t.Fatalf("fetch: %+v", f)
+	}
+	if got := w.git("log", "--format=%s", "sandboxes/web/side"); got != "three\ntwo\none" {
+		t.Errorf("log: %q", got)
+	}
+	if f.Refs[1].Name != "refs/sandboxes/web/web" || f.Refs[1].Commits != 1 ||
+		f.Refs[1].Before != c.Base {
+		t.Errorf("ref: %+v", f.Refs[1])
+	}
+	if got := w.git("for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags",
+		"refs/remotes"); got != "refs/heads/main" {
+		t.Errorf("other refs: %q", got)
+	}
+	// a changed history is in the reflog
+	w.inside("git commit -q --amend -m changed")
+	w.fetch(c)
+	if got := w.git("log", "-g", "--format=%s", "refs/sandboxes/web/web"); got !=
+		"changed\ntwo\none" {
+		t.Errorf("reflog: %q", got)
+	}
+	w.git("fsck", "--strict")
+	left, err := filepath.Glob(filepath.Join(w.top, ".git", "objects", "tmp_*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+func TestDirty(t *testing.T) {
+	w := newWorld(t)
+	w.write("README", "changed\n")
+	w.write("staged", "new\n")
+	w.git("add", "staged")
+	w.write("untracked", "stays\n")
+	before := w.state()
+	c := w.clone(Options{Dirty: true})
+	if w.state() != before {
+		t.Error("the index, the stash or a branch has changed")
+	}
+	if got := w.inside("git log --format=%s; cat README; ls"); got !=
+		"wip: uncommitted changes\none\nchanged\nREADME\nstaged" || !c.Wip {
+		t.Errorf("in the sandbox: %q, %+v", got, c)
+	}
+	w = newWorld(t)
+	if c := w.clone(Options{Dirty: true}); c.Wip || c.Base != w.git("rev-parse", "HEAD") {
+		t.Errorf("nothing to commit: %+v", c)
+	}
+}
+
+func TestInclude(t *testing.T) {
+	w := newWorld(t)
+	w.write(".env", "SECRET=1\n")
+	w.write("a b/it's\nnew", "odd\n")
+	if err := os.Chmod(filepath.Join(w.top, ".env"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := w.clone(Options{Include: []string{".env", "a b/it's\nnew", ".env"}})
+	if got := w.inside("cat .env; cat 'a b'/*; stat -c %a .env"); got != "SECRET=1\nodd\n600" ||
+		len(c.Included) != 2 {
+		t.Errorf("in the sandbox: %q, %q", got, c.Included)
+	}
+	w = newWorld(t)
+	w.write("[a] *b", "x\n")
+	w.clone(Options{Include: []string{"[a] *b"}})
+	if got := w.inside("git status --porcelain; cat '[a] *b'"); got != "x" {
+		t.Errorf("git does not ignore the file: %q", got)
+	}
+}
+
+// What is on no branch in the sandbox is fetched, too, and its work tree stays as it is.
+func TestSaved(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("echo stashed >>README; git stash -q; git checkout -q --detach; " +
+		"git commit -q --allow-empty -m detached; echo dirty >>README; echo new >'new\nfile'; " +
+		"echo '*.o' >.git/info/exclude; touch a.o; git add README")
+	before := w.inside("git status --porcelain; sha1sum .git/index")
+	f := w.fetch(c)
+	if after := w.inside("git status --porcelain; sha1sum .git/index"); after != before {
+		t.Errorf("status in the sandbox: %q, then %q", before, after)
+	}
+	if f.Head != "" || len(f.Lost) != 0 {
+		t.Errorf("fetch: %+v", f)
+	}
+	want := map[string]string{"wip": "wip: uncommitted changes", "detached-0": "detached",
+		"stash-0": "WIP on web: "}
+	for name, subject := range want {
+		if got := w.git("log", "-1", "--format=%s",
+			"sandboxd/saved/web/"+name); !strings.HasPrefix(got, subject) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if got := w.git("ls-tree", "-z", "--name-only", "sandboxd/saved/web/wip"); got !=
+		"README\x00new\nfile\x00" {
+		t.Errorf("wip: %q", got)
+	}
+	// an unchanged work tree gives the same commit
+	if again := w.fetch(c); again.Refs[0] != (Ref{f.Refs[0].Name, f.Refs[0].Commit,
+		f.Refs[0].Commit, f.Refs[0].Commits}) {
+		t.Errorf("again: %+v; first %+v", again.Refs, f.Refs)
+	}
+	w.inside("git checkout -q -f web; git stash drop -q; rm new*")
+	if f := w.fetch(c); len(f.Refs) != 1 {
+		t.Errorf("after the clean-up: %+v", f.Refs)
+	}
+	if got := w.git("for-each-ref", "refs/sandboxd/saved"); got != "" {
+		t.Errorf("saved: %q", got)
+	}
+}
+
+func TestShallow(t *testing.T) {
+	w := newWorld(t)
+	w.write("README", "two\n")
+	w.git("commit", "-qam", "two")
+	deep := w.top
+	w.top += "-shallow"
+	if out, err := exec.Command("git", "clone", "-q", "--depth=1", "file://"+deep,
+		w.top).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w.repo = repository{w.top}
+	c := w.clone(Options{})
+	w.inside("git -c user.name=a -c user.email=a commit -q --allow-empty -m three")
+	w.fetch(c)
+	if got := w.git("log", "--format=%s", "sandboxes/web/web"); got != "three\ntwo" {
+		t.Errorf("log: %q", got)
+	}
+}
+
+// What cannot be cloned is an error before anything is made.
+func TestOpenRejects(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(w *world)
+		o    Options
+		want string
+	}{
+		{"no repository", func(w *world) { w.top = filepath.Dir(w.top) }, Options{}, "is in no git repository"},
+		{"no commit", func(w *world) {
+			w.top += "2"
+			exec.Command("git", "init", "-q", w.top).Run()
+		}, Options{}, "has no commit yet"},
+		{"bare", func(w *world) {
+			w.git("clone", "-q", "--bare", ".", "../bare")
+			w.top = filepath.Join(w.top, "../bare")
+		}, Options{}, "is a bare repository"},
+		{"inside .git", func(w *world) { w.top += "/.git" }, Options{}, "not in the work tree"},
+		{"unknown base", func(*world) {}, Options{Base: "nope"}, `base "nope": not a commit`},
+		{"base is an option", func(*world) {}, Options{Base: "--all"}, `base "--all": not a commit`},
+		{"base is a tree", func(*world) {}, Options{Base: "HEAD^{tree}"}, `not a commit`},
+		{"submodule", func(w *world) {
+			addSubmodule(w)
+			w.git("commit", "-qm", "sub")
+		}, Options{}, "has submodules, which clones do not support: sub"},
+		{"staged submodule", func(w *world) {
+			addSubmodule(w)
+			os.Mkdir(filepath.Join(w.top, "sub"), 0o755)
+		}, Options{Dirty: true}, "has submodules, which clones do not support: sub"},
+		{"LFS", func(w *world) {
+			w.write("a/.gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+			w.write("a/x.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+			w.git("add", ".")
+			w.git("-c", "filter.lfs.clean=cat", "-c", "filter.lfs.required=false", "commit",
+				"-qm", "lfs")
+		}, Options{}, "has files of Git LFS, which clones do not support: a/x.bin"},
+		{"base with --dirty", func(w *world) {
+			w.git("commit", "-q", "--allow-empty", "-m", "two")
+		}, Options{Base: "HEAD~", Dirty: true}, "--dirty: the uncommitted changes are of HEAD"},
+		{"tracked include", func(*world) {}, Options{Include: []string{"README"}}, "README: is tracked"},
+		{"missing include", func(*world) {}, Options{Include: []string{"nope"}}, "no such file"},
+		{"include of a directory", func(w *world) { w.write("d/f", "") }, Options{Include: []string{"d"}}, "is a directory"},
+		{"include outside", func(*world) {}, Options{Include: []string{"../home"}}, "not in /"},
+		{"include of the repository", func(*world) {}, Options{Include: []string{".git/config"}}, "part of the repository"},
+		{"include of a link", func(w *world) {
+			os.Symlink("/etc/passwd", filepath.Join(w.top, "link"))
+		}, Options{Include: []string{"link"}}, "not a regular file"},
+		{"include by a linked directory", func(w *world) {
+			os.Symlink("/etc", filepath.Join(w.top, "link"))
+		}, Options{Include: []string{"link/passwd"}}, "not in /"},
+		{"relative directory", func(*world) {}, Options{Dir: "srv"}, "not a clean absolute path"},
+		{"root directory", func(*world) {}, Options{Dir: "/"}, "not a clean absolute path"},
+		{"directory with an escape", func(*world) {}, Options{Dir: "/srv/\x1b[2J"}, "has control characters"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			c.make(w)
+			_, err := Open(t.Context(), w.top, c.o)
+			e, ok := errors.AsType[*wire.Error](err)
+			if !ok || e.Code != wire.CodeUsage || !strings.Contains(e.Message, c.want) ||
+				e.Hint == "" || strings.Contains(e.Message, "\x1b") {
+				t.Errorf("error %v; want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// addSubmodule adds a submodule to the index.
+func addSubmodule(w *world) {
+	w.t.Helper()
+	w.git("update-index", "--add", "--cacheinfo", "160000,"+w.git("rev-parse", "HEAD")+",sub")
+}
+
+func TestDetachedHead(t *testing.T) {
+	w := newWorld(t)
+	w.git("checkout", "-q", "--detach")
+	w.git("commit", "-q", "--allow-empty", "-m", "two")
+	w.clone(Options{})
+	if got := w.inside("git log --format=%s; git symbolic-ref HEAD"); got !=
+		"two\none\nrefs/heads/web" {
+		t.Errorf("in the sandbox: %q", got)
+	}
+}
+
+// The clone of a linked work tree is a repository of its own.
+func TestWorktree(t *testing.T) {
+	w := newWorld(t)
+	w.git("worktree", "add", "-q", "-b", "linked", "../linked")
+	w.top = filepath.Join(filepath.Dir(w.top), "linked")
+	w.write("README", "changed\n")
+	c := w.clone(Options{Dirty: true})
+	w.inside("git commit -q --allow-empty -m two")
+	w.fetch(c)
+	if got := w.git("log", "--format=%s", "sandboxes/web/web"); got !=
+		"two\nwip: uncommitted changes\none" {
+		t.Errorf("log: %q", got)
+	}
+}
+
+// The sandbox is unusable for a clone: the error names what to do.
+func TestCopyRejects(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(w *world)
+		want string
+	}{
+		{"occupied", func(w *world) {
+			os.MkdirAll(w.dir, 0o755)
+			os.WriteFile(filepath.Join(w.dir, "file"), nil, 0o644)
+		}, "is not empty"},
+		{"not a directory", func(w *world) { os.WriteFile(w.dir, nil, 0o644) }, "File exists"},
+		{"cannot be made", func(w *world) { w.dir = "/proc/nope/project" }, "directory /proc/nope/project: mkdir: cannot create directory"},
+		{"no git", func(w *world) {
+			program(w, "git", "exit 1")
+			program(w, "command", "")
+			os.Remove(filepath.Join(w.box.path, "git"))
+			for _, name := range []string{"sh", "env"} {
+				path, _ := exec.LookPath(name)
+				os.Symlink(path, filepath.Join(w.box.path, name))
+			}
+			w.t.Setenv("PATH", w.box.path)
+		}, "git is not installed"},
+		{"another commit", func(w *world) {
+			program(w, "git", `case "$*" in *rev-parse*) echo 0;; *) exec /usr/bin/git "$@";; esac`)
+		}, "checked out another commit"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			s, err := Open(t.Context(), w.top, Options{Dir: "/srv/x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.make(w)
+			s.Dir = w.dir
+			_, err = s.Copy(t.Context(), "web", "id1", w.box)
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), "sandbox web") {
+				t.Errorf("error %v; want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// program makes an executable of the sandbox that comes before others of its name.
+func program(w *world, name, script string) {
+	w.t.Helper()
+	if err := os.MkdirAll(w.box.path, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.box.path, name), []byte("#!/bin/sh\n"+script+"\n"),
+		0o755); err != nil {
+		w.t.Fatal(err)
+	}
+}

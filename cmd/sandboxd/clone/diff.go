@@ -1,0 +1,112 @@
+package clone
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// File is a file that a branch changed.
+type File struct {
+	Path    string `json:"path"`
+	From    string `json:"from,omitempty"` // its path before, if it was renamed
+	Added   int    `json:"added"`          // lines
+	Deleted int    `json:"deleted"`        // lines
+	Binary  bool   `json:"binary,omitempty"`
+}
+
+// Diff is the difference between the base of a clone and a branch.
+type Diff struct {
+	Sandbox    string `json:"sandbox"`
+	Repository string `json:"repository"`
+	Base       string `json:"base"`
+	Ref        string `json:"ref"`
+	Commit     string `json:"commit"`
+	Wip        string `json:"wip"` // ref of changes that were not committed in the sandbox, or empty
+	Files      []File `json:"files"`
+
+	repo repository
+}
+
+// diffOptions compare commits without programs that the configuration or attributes name.
+var diffOptions = []string{"diff", "--no-ext-diff", "--no-textconv", "--submodule=short",
+	"--ignore-submodules=none", "--no-color"}
+
+// NewDiff compares what was fetched of a sandbox into the repository of the directory dir. ref is a
+// branch of the sandbox; empty means the branch with the sandbox's name. With wip, it is the
+// changes that were not committed.
+func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, error) {
+	if err := checkGit(ctx); err != nil {
+		return nil, err
+	}
+	d := &Diff{Sandbox: sandbox, Files: []File{}, repo: repository{dir}}
+	var err error
+	if d.Repository, err = d.repo.line(ctx, "rev-parse", "--show-toplevel"); err != nil {
+		return nil, mistake("run it in the repository that was cloned", "%v", err)
+	}
+	resolve := func(ref string) (string, bool) {
+		if !isRefName(ref) {
+			return "", false
+		}
+		commit, err := d.repo.line(ctx, "rev-parse", "--verify", "--quiet", ref+"^{commit}")
+		return commit, err == nil && isObject(commit)
+	}
+	var ok bool
+	if d.Base, ok = resolve(baseRefs + sandbox); !ok {
+		return nil, mistake("run it in the repository that was cloned",
+			"%s was not cloned into sandbox %s", text.Line(d.Repository, 200), sandbox)
+	}
+	d.Ref = branchRefs + sandbox + "/" + orElse(ref, sandbox)
+	if saved := savedRefs + sandbox + "/wip"; wip {
+		d.Ref = saved
+	} else if _, ok := resolve(saved); ok {
+		d.Wip = saved
+	}
+	if d.Commit, ok = resolve(d.Ref); !ok {
+		return nil, &wire.Error{Code: wire.CodeNotFound,
+			Message: fmt.Sprintf("%s was not fetched into %s", text.Line(d.Ref, 200),
+				text.Line(d.Repository, 200)), Hint: "fetch first: sandboxd fetch " + sandbox}
+	}
+	return d, d.count(ctx)
+}
+
+// count fills in Files.
+func (d *Diff) count(ctx context.Context) error {
+	out, err := d.repo.call(ctx, call{output: maxListing}, slices.Concat(diffOptions,
+		[]string{"--numstat", "-z", d.Base, d.Commit, "--"})...)
+	if err != nil {
+		return err
+	}
+	records := fields(out)
+	for len(records) > 0 {
+		parts := strings.SplitN(records[0], "\t", 3)
+		if len(parts) != 3 {
+			return fmt.Errorf("git diff: unexpected line %q", text.Line(records[0], 100))
+		}
+		f := File{Path: parts[2], Binary: parts[0] == "-"}
+		f.Added, _ = strconv.Atoi(parts[0]) // "-" of a binary file
+		f.Deleted, _ = strconv.Atoi(parts[1])
+		records = records[1:]
+		if f.Path == "" && len(records) >= 2 { // renamed: both paths follow
+			f.From, f.Path, records = records[0], records[1], records[2:]
+		}
+		d.Files = append(d.Files, f)
+	}
+	return nil
+}
+
+// Write writes the difference as git prints it, or with stat a table of the changed files. The
+// content is that of the sandbox: it may have escape sequences.
+func (d *Diff) Write(ctx context.Context, w io.Writer, stat bool) error {
+	args := slices.Clone(diffOptions)
+	if stat {
+		args = append(args, "--stat")
+	}
+	return d.repo.stream(ctx, w, append(args, d.Base, d.Commit, "--")...)
+}

@@ -1,0 +1,366 @@
+package clone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// saveScript puts what is on no branch under refs/sandboxd/saved: uncommitted changes, commits of
+// a HEAD without a branch, and stashes. It uses an index of its own. It prints what it saved, the
+// current branch and the refs; the last line is "end". Its argument is the directory.
+const saveScript = `set -u
+unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+command -v git >/dev/null || exit 71
+cd -- "$1" 2>/dev/null || exit 74
+saved=refs/sandboxd/saved
+g() { git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 "$@"; }
+cdup=$(g rev-parse --show-cdup) || exit 74
+[ -z "$cdup" ] || exit 74
+g var GIT_COMMITTER_IDENT >/dev/null 2>&1 || {
+	GIT_AUTHOR_NAME=sandboxd GIT_AUTHOR_EMAIL=sandboxd@localhost
+	GIT_COMMITTER_NAME=sandboxd GIT_COMMITTER_EMAIL=sandboxd@localhost
+	export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL
+}
+head=$(g rev-parse -q --verify 'HEAD^{commit}') || head=
+old=$(g rev-parse -q --verify "$saved/wip^{commit}") || old=
+g for-each-ref --format='%(refname)' "$saved" | while read -r ref; do g update-ref -d "$ref"; done
+save() { g update-ref "$saved/$1" "$2" || echo lost "$1"; }
+wip() {
+	index=$PWD/$(g rev-parse --git-path index) own=$PWD/$(g rev-parse --git-path sandboxd-index)
+	rm -f -- "$own" "$own.lock"
+	[ ! -f "$index" ] || cp -- "$index" "$own" || return 1
+	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
+	tree=$(GIT_INDEX_FILE=$own g write-tree) || return 1
+	rm -f -- "$own"
+	if [ -n "$head" ]; then
+		[ "$tree" != "$(g rev-parse "$head^{tree}")" ] || return 0
+	else
+		[ -n "$(g ls-tree "$tree")" ] || return 0
+	fi
+	if [ -n "$old" ] && [ "$(g rev-parse "$old^{tree}")" = "$tree" ] &&
+		[ "$(g rev-parse -q --verify "$old^")" = "$head" ]; then
+		save wip "$old"
+		return 0
+	fi
+	commit=$(g commit-tree "$tree" ${head:+-p "$head"} -m 'wip: uncommitted changes') || return 1
+	save wip "$commit"
+}
+wip || echo lost wip
+n=0
+for commit in $(g worktree list --porcelain | sed -n 's/^HEAD //p'); do
+	case $commit in *[!0]*) ;; *) continue;; esac
+	[ -z "$(g for-each-ref --count=1 --contains "$commit" refs/heads)" ] || continue
+	save "detached-$n" "$commit"
+	n=$((n + 1))
+done
+n=0
+for commit in $(g stash list -n 100 --format=%H); do save "stash-$n" "$commit"; n=$((n + 1)); done
+echo "head $(g symbolic-ref -q HEAD)"
+g for-each-ref --format='ref %(objectname) %(refname)' refs/heads "$saved" || exit 1
+echo end
+`
+
+// MaxFetch is the most that one fetch may receive, in bytes, if the caller sets no other limit.
+const MaxFetch = 2 << 30
+
+// maxRefs bounds the number of refs of a sandbox.
+const maxRefs = 5000
+
+// Ref is a ref of the repository of this machine that a fetch set.
+type Ref struct {
+	Name    string `json:"ref"`
+	Commit  string `json:"commit"`
+	Before  string `json:"before"`  // empty if the ref is new
+	Commits int    `json:"commits"` // on it and not on Base
+}
+
+// Fetched is the result of a fetch.
+type Fetched struct {
+	Sandbox    string   `json:"sandbox"`
+	Repository string   `json:"repository"`
+	Base       string   `json:"base"`
+	Head       string   `json:"head"` // ref of the current branch of the sandbox, or empty
+	Refs       []Ref    `json:"refs"` // all of the sandbox, also unchanged ones
+	Lost       []string `json:"lost"` // what could not be saved in the sandbox
+}
+
+// Fetch saves what is on no branch in the sandbox, and fetches all branches and saved commits into
+// the repository of this machine. most bounds what the sandbox may send, in bytes. After an error,
+// no ref has changed.
+func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, error) {
+	if err := checkGit(ctx); err != nil {
+		return nil, err
+	}
+	r := repository{c.Repository}
+	if _, err := r.git(ctx, "rev-parse", "--git-dir"); err != nil {
+		return nil, &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("repository %s: %v", text.Line(c.Repository, 200), err),
+			Hint:    "restore it, or clone again"}
+	}
+	out, said, exit, err := script(ctx, box, nil, saveScript, c.Dir)
+	if err := c.failed(said, exit, err); err != nil {
+		return nil, err
+	}
+	f := &Fetched{Sandbox: c.Sandbox, Repository: c.Repository, Base: c.Base, Refs: []Ref{},
+		Lost: []string{}}
+	refs, err := c.parse(string(out), f)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
+	}
+	before, err := c.refs(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.receive(ctx, r, box, refs, before, most); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		f.Refs = append(f.Refs, Ref{Name: name, Commit: refs[name], Before: before[name],
+			Commits: c.count(ctx, r, refs[name])})
+	}
+	return f, nil
+}
+
+// parse reads the output of saveScript. It returns the objects of the sandbox by the names of their
+// refs on this machine.
+func (c *Clone) parse(out string, f *Fetched) (map[string]string, error) {
+	refs := make(map[string]string)
+	body, whole := strings.CutSuffix(out, "end\n")
+	if !whole {
+		return nil, errors.New("list of refs: has no end")
+	}
+	for line := range strings.Lines(body) {
+		word, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		switch word {
+		case "lost":
+			f.Lost = append(f.Lost, text.Line(rest, 60))
+		case "head":
+			if name, ok := strings.CutPrefix(rest, insideHeads); ok && isRefName(rest) {
+				f.Head = branchRefs + c.Sandbox + "/" + name
+			}
+		case "ref":
+			object, name, _ := strings.Cut(rest, " ")
+			own, err := c.ownName(name)
+			if err != nil {
+				return nil, err
+			}
+			if !isObject(object) {
+				return nil, fmt.Errorf("ref %s: %q is no object", text.Line(name, 100),
+					text.Line(object, 100))
+			}
+			if refs[own] = object; len(refs) > maxRefs {
+				return nil, fmt.Errorf("more than %d refs", maxRefs)
+			}
+		default:
+			return nil, fmt.Errorf("list of refs: unexpected line %q", text.Line(line, 100))
+		}
+	}
+	return refs, nil
+}
+
+// ownName returns the name on this machine of a ref of the sandbox. Any other ref than a branch or
+// a saved commit is an error.
+func (c *Clone) ownName(name string) (string, error) {
+	if !isRefName(name) {
+		return "", fmt.Errorf("ref %q: not a valid name", text.Line(name, 100))
+	}
+	if rest, ok := strings.CutPrefix(name, insideHeads); ok {
+		return branchRefs + c.Sandbox + "/" + rest, nil
+	}
+	if rest, ok := strings.CutPrefix(name, insideSaved); ok {
+		return savedRefs + c.Sandbox + "/" + rest, nil
+	}
+	return "", fmt.Errorf("ref %q: not a branch", text.Line(name, 100))
+}
+
+// isRefName reports whether name is a full name of a ref, by the rules of git-check-ref-format(1).
+// Such a name cannot leave its namespace, and is no option and no pattern.
+func isRefName(name string) bool {
+	if !strings.HasPrefix(name, "refs/") || len(name) > 1000 || strings.HasSuffix(name, ".") ||
+		strings.Contains(name, "..") || strings.Contains(name, "@{") ||
+		strings.ContainsAny(name, " ~^:?*[\\") {
+		return false
+	}
+	for _, b := range []byte(name) {
+		if b < ' ' || b == 0x7f {
+			return false
+		}
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") || len(part) > 250 {
+			return false
+		}
+	}
+	return true
+}
+
+// refs returns the objects of the refs of the sandbox on this machine.
+func (c *Clone) refs(ctx context.Context, r repository) (map[string]string, error) {
+	out, err := r.call(ctx, call{output: 16 << 20}, "for-each-ref",
+		"--format=%(objectname) %(refname)", branchRefs+c.Sandbox+"/", savedRefs+c.Sandbox+"/")
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		object, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		all[name] = object
+	}
+	return all, nil
+}
+
+// receive fetches the objects of refs, and then sets the refs. The objects first arrive in a
+// directory of their own. They become part of the repository after git has checked all of them.
+func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
+	refs, before map[string]string, most int64) error {
+	wanted := make(map[string]bool)
+	for name, object := range refs {
+		if before[name] != object {
+			wanted[object] = true
+		}
+	}
+	if len(wanted) > 0 {
+		objects, err := r.line(ctx, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+		if err != nil {
+			return err
+		}
+		// git prune removes directories with this prefix, which a killed process leaves behind.
+		quarantine, err := os.MkdirTemp(objects, "tmp_objdir-sandboxd-")
+		if err != nil {
+			return fmt.Errorf("repository %s: %w", r.dir, err)
+		}
+		defer os.RemoveAll(quarantine)
+		if err := c.fetch(ctx, r, box, objects, quarantine, wanted, most); err != nil {
+			return fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
+		}
+		if err := migrate(quarantine, objects); err != nil {
+			return fmt.Errorf("repository %s: %w", r.dir, err)
+		}
+	}
+	var edits strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, kept := refs[name]; !kept && strings.HasPrefix(name, savedRefs) {
+			fmt.Fprintf(&edits, "delete %s\n", name) // it is on a branch by now, or was dropped
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		if before[name] != refs[name] {
+			fmt.Fprintf(&edits, "update %s %s\n", name, refs[name])
+		}
+	}
+	if edits.Len() == 0 {
+		return nil
+	}
+	// The reflog keeps what a changed history replaces.
+	_, err := r.call(ctx, call{stdin: edits.String()}, "update-ref", "--no-deref",
+		"--create-reflog", "-m", "sandboxd fetch", "--stdin")
+	if err != nil {
+		return &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("repository %s: %v", text.Line(r.dir, 200), err),
+			Hint:    "rename or delete the ref that it names, with git update-ref"}
+	}
+	return nil
+}
+
+// fetch fetches objects from the sandbox into the directory quarantine.
+func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, quarantine string,
+	wanted map[string]bool, most int64) error {
+	// Objects by name: git sets no ref, and the sandbox cannot add any.
+	var args []string
+	for _, s := range fetchSettings {
+		args = append(args, "-c", s)
+	}
+	args = append(args, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules",
+		"--no-write-fetch-head", "--no-auto-maintenance", "--no-write-commit-graph", "--no-prune",
+		"--no-show-forced-updates")
+	// The sandbox learns only of commits that it has had.
+	tips := []string{c.Base}
+	if known, err := c.refs(ctx, r); err == nil {
+		for _, object := range known {
+			tips = append(tips, object)
+		}
+	}
+	for _, tip := range tips {
+		if r.has(ctx, tip+"^{commit}") {
+			args = append(args, "--negotiation-tip="+tip)
+		}
+	}
+	args = append(args, url)
+	args = append(args, slices.Sorted(maps.Keys(wanted))...)
+	o := call{env: []string{"GIT_OBJECT_DIRECTORY=" + quarantine,
+		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quoted(objects),
+		"GIT_ALLOW_PROTOCOL=fd", "GIT_ALLOC_LIMIT=1g"}}
+	return connect(ctx, r, box, []string{"git", "upload-pack", c.Dir}, most, o,
+		args...)
+}
+
+// fetchSettings make git check all objects and accept them from this connection only. A rule that
+// the user has relaxed applies again where a tree would be dangerous to check out.
+var fetchSettings = []string{
+	"transfer.fsckObjects=true", "fetch.fsckObjects=true", "fetch.unpackLimit=1",
+	"core.bigFileThreshold=64m", "transfer.bundleURI=false", "fetch.uriProtocols=",
+	// Without it, git would list all refs of this machine to the sandbox.
+	"core.alternateRefsCommand=true",
+	"fetch.fsck.hasDot=error", "fetch.fsck.hasDotdot=error", "fetch.fsck.hasDotgit=error",
+	"fetch.fsck.fullPathname=error", "fetch.fsck.emptyName=error",
+	"fetch.fsck.gitmodulesBlob=error", "fetch.fsck.gitmodulesLarge=error",
+	"fetch.fsck.gitmodulesName=error", "fetch.fsck.gitmodulesPath=error",
+	"fetch.fsck.gitmodulesSymlink=error", "fetch.fsck.gitmodulesUpdate=error",
+	"fetch.fsck.gitmodulesUrl=error",
+}
+
+// quoted quotes a path for a list that git splits at colons.
+func quoted(path string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	return `"` + escape.Replace(path) + `"`
+}
+
+// migrate moves the packs in quarantine to objects. A pack is there before its index, which makes
+// it known.
+func migrate(quarantine, objects string) error {
+	files, err := os.ReadDir(filepath.Join(quarantine, "pack"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the repository had all objects
+	}
+	if err != nil {
+		return err
+	}
+	to := filepath.Join(objects, "pack")
+	if err := os.MkdirAll(to, 0o777); err != nil {
+		return err
+	}
+	for _, last := range []bool{false, true} {
+		for _, f := range files {
+			name := f.Name()
+			if !strings.HasPrefix(name, "pack-") || strings.HasSuffix(name, ".idx") != last ||
+				strings.HasSuffix(name, ".keep") {
+				continue
+			}
+			if err := os.Rename(filepath.Join(quarantine, "pack", name),
+				filepath.Join(to, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// count returns the number of commits of a ref that Base has not; 0 if it is no commit.
+func (c *Clone) count(ctx context.Context, r repository, object string) int {
+	out, err := r.line(ctx, "rev-list", "--count", object, "^"+c.Base, "--")
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(out)
+	return n
+}
