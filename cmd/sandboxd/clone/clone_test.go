@@ -8,9 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -28,6 +30,8 @@ func (l local) Exec(ctx context.Context, c agent.Cmd) (agent.Exit, error) {
 	cmd.Dir = l.home
 	cmd.Env = []string{"HOME=" + l.home, "PATH=" + l.path + ":" + os.Getenv("PATH")}
 	cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children end with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if c.Stdin != nil {
 		in, err := cmd.StdinPipe()
 		if err != nil {
@@ -208,6 +212,38 @@ func TestCloneAndFetch(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(w.top, ".git", "objects", "tmp_*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// Over a real SSH connection, to a guest in this process.
+func TestOverSSH(t *testing.T) {
+	w := newWorld(t)
+	w.write("large", strings.Repeat("0123456789abcdef", 1<<16))
+	w.git("add", ".")
+	w.git("commit", "-qm", "large")
+	g := agenttest.New(t)
+	client, err := g.Dial(t.Context(), agenttest.Box)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := Open(t.Context(), w.top, Options{Dir: w.dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.Copy(t.Context(), agenttest.Box, "id1", client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.inside("head -c 3000000 /dev/urandom >noise; git add .; git commit -qm noise; rm large")
+	f, err := c.Fetch(t.Context(), client, MaxFetch)
+	if err != nil || len(f.Refs) != 2 {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	w.inside("head -c 3000000 /dev/urandom >noise")
+	if _, err := c.Fetch(t.Context(), client, 1<<20); err == nil ||
+		!strings.Contains(err.Error(), "longer than 1 MiB") {
+		t.Errorf("error: %v", err)
 	}
 }
 
