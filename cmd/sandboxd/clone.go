@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -52,6 +53,7 @@ func (c repositories) cloning(cmd *cobra.Command) {
 		"with --clone: untracked file to copy, too; repeatable")
 	f.StringVar(&o.Dir, "clone-dir", "",
 		"with --clone: directory in the sandbox (default: the path of the work tree)")
+	cmd.Example += "\n  sandboxd new web --clone                  # with the commits of this repository"
 	forwarded := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -154,12 +156,17 @@ func (c repositories) newClone(cmd *cobra.Command, o clone.Options, args []strin
 		return err
 	case !onHost:
 		fmt.Printf("%s ready in %.2f s (%s, network %s)\n  %s\n", info.Name,
-			time.Since(began).Seconds(), text.Line(info.Image, 100), info.Network,
+			time.Since(began).Seconds(),
+			text.Line(lifecycle.Info{Image: info.Image}.ShortImage(), 100), info.Network,
 			text.Line(info.SSHCommand, 400))
 	}
 	fmt.Printf("cloned %s at %.10s to branch %s%s\n  to get its commits: sandboxd fetch %s\n",
 		text.Line(record.Repository, 200), record.Base, record.Branch, extras(record),
 		info.Name)
+	if record.Former != "" {
+		fmt.Printf("note: what was fetched of an earlier %s is now below %s\n", info.Name,
+			record.Former)
+	}
 	return nil
 }
 
@@ -197,18 +204,12 @@ func plural(n int, thing string) string {
 // create runs the command new on the daemon and returns the object of the sandbox.
 func (c repositories) create(ctx context.Context, cmd *cobra.Command, control *agent.Client,
 	args []string, onHost bool, forwarded func(*cobra.Command, []string) error) ([]byte, error) {
-	if onHost { // it may ask for a password on the terminal, and prints what it did
-		stdout := os.Stdout
-		if c.json || flagSet(cmd, "quiet") {
-			os.Stdout = os.Stderr
-		}
-		err := forwarded(cmd, args)
-		os.Stdout = stdout
-		if err != nil {
+	if onHost && !c.json && !flagSet(cmd, "quiet") {
+		// It may ask for a password on the terminal, and prints what it did.
+		if err := forwarded(cmd, args); err != nil {
 			return nil, err
 		}
-		return c.command(ctx, nil, "describe", "--json", "--",
-			namesOf(cmd, args)[0])
+		return c.command(ctx, nil, "describe", "--json", "--", namesOf(cmd, args)[0])
 	}
 	progress := io.WriteCloser(shownOn(os.Stderr))
 	if drawsBars(cmd) {

@@ -40,6 +40,8 @@ type Clone struct {
 	Base       string   `json:"base"`       // the commit that the branch begins at
 	Wip        bool     `json:"wip"`        // Base has the changes that were not committed here
 	Included   []string `json:"included"`   // untracked files that were copied
+	// where the refs of an earlier sandbox of the name are now; empty if there were none
+	Former string `json:"former,omitempty"`
 }
 
 // Refs of a clone in the repository of this machine.
@@ -47,6 +49,8 @@ const (
 	branchRefs = "refs/sandboxes/"      // NAME/BRANCH: branches of the sandbox
 	savedRefs  = "refs/sandboxd/saved/" // NAME/…: what is on no branch there
 	baseRefs   = "refs/sandboxd/base/"  // NAME: where the branch of the clone begins
+	// NAME/TIME/…: what was fetched of an earlier sandbox of the name
+	formerRefs = "refs/sandboxd/former/"
 )
 
 // Refs of a clone in the repository of the sandbox.

@@ -329,6 +329,27 @@ func TestSaved(t *testing.T) {
 	}
 }
 
+// What was fetched of an earlier sandbox of the name is set aside.
+func TestSameName(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("git commit -q --allow-empty -m work; echo dirty >>README")
+	w.fetch(c)
+	if err := os.RemoveAll(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	c = w.clone(Options{})
+	if got := w.git("log", "-1", "--format=%s", c.Former+"/branches/web"); got != "work" {
+		t.Errorf("branch: %q", got)
+	}
+	if got := w.git("show", c.Former+"/saved/wip:README"); got != "one\ndirty" {
+		t.Errorf("saved: %q", got)
+	}
+	if got := w.git("for-each-ref", "refs/sandboxes", "refs/sandboxd/saved"); got != "" {
+		t.Errorf("refs: %q", got)
+	}
+}
+
 func TestShallow(t *testing.T) {
 	w := newWorld(t)
 	w.write("README", "two\n")

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -87,8 +90,32 @@ func (s *Source) Copy(ctx context.Context, name, id string, box Sandbox) (*Clone
 		}
 		c.Included = append(c.Included, file)
 	}
+	if err := c.setAside(ctx, s.repo); err != nil {
+		return nil, err
+	}
 	_, err = s.repo.git(ctx, "update-ref", baseRefs+name, s.Commit)
 	return c, err
+}
+
+// setAside renames what was fetched of an earlier sandbox with the same name, and sets Former.
+func (c *Clone) setAside(ctx context.Context, r repository) error {
+	refs, err := c.refs(ctx, r)
+	if err != nil || len(refs) == 0 {
+		return err
+	}
+	c.Former = formerRefs + c.Sandbox + "/" + time.Now().UTC().Format("20060102-150405")
+	var edits strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		to, ok := strings.CutPrefix(name, branchRefs+c.Sandbox+"/")
+		if ok {
+			to = "branches/" + to
+		} else {
+			to = "saved/" + strings.TrimPrefix(name, savedRefs+c.Sandbox+"/")
+		}
+		fmt.Fprintf(&edits, "create %s/%s %s\ndelete %s %[3]s\n", c.Former, to, refs[name], name)
+	}
+	_, err = r.call(ctx, call{stdin: edits.String()}, "update-ref", "--no-deref", "--stdin")
+	return err
 }
 
 // failed returns the error for a script that ended with an exit status other than 0.
@@ -98,7 +125,8 @@ func (c *Clone) failed(said string, exit int, err error) error {
 			Message: fmt.Sprintf("sandbox %s: ", c.Sandbox) + fmt.Sprintf(format, args...),
 			Hint:    hint}
 	}
-	words := lastWords(text.Lines(said))
+	words := strings.TrimPrefix(lastWords(text.Lines(said)), "sandboxd: ") // of the daemon
+	words = strings.TrimPrefix(words, "sandbox "+c.Sandbox+" ")
 	switch {
 	case err != nil:
 		return fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
