@@ -125,7 +125,7 @@ func (c repositories) newClone(cmd *cobra.Command, o clone.Options, args []strin
 			return err
 		}
 	}
-	began := time.Now()
+	began, quiet := time.Now(), flagSet(cmd, "quiet") // create changes the flag
 	made, err := c.create(ctx, cmd, control, args, onHost, forwarded)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (c repositories) newClone(cmd *cobra.Command, o clone.Options, args []strin
 	switch {
 	case c.json:
 		return text.WriteJSON(os.Stdout, cloned{fields, record})
-	case flagSet(cmd, "quiet"):
+	case quiet:
 		_, err = fmt.Println(info.Name)
 		return err
 	case !onHost:
@@ -211,7 +211,7 @@ func (c repositories) create(ctx context.Context, cmd *cobra.Command, control *a
 		}
 		return c.command(ctx, nil, "describe", "--json", "--", namesOf(cmd, args)[0])
 	}
-	progress := io.WriteCloser(shownOn(os.Stderr))
+	progress := shownOn(os.Stderr)
 	if drawsBars(cmd) {
 		progress = newBars(os.Stderr)
 	}

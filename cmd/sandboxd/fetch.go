@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -207,9 +208,9 @@ func (c repositories) fetching(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&discard, "discard", false,
 		"do not fetch the commits of clones before removing their sandboxes")
 	forwarded := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		// Without a record, and with wrong arguments, the command is the daemon's alone.
-		args = cmd.Flags().Args()
+		args := cmd.Flags().Args()
 		names := namesOf(cmd, args)
 		if !c.clones().Any() || flagSet(cmd, "all") == (len(names) > 0) {
 			return forwarded(cmd, args)
@@ -220,6 +221,11 @@ func (c repositories) fetching(cmd *cobra.Command) {
 		if err != nil {
 			return err
 		}
+		if isTerminal(os.Stdin) && isTerminal(os.Stdout) && wantsTerminal(cmd) {
+			if err := confirmRemoval(cmd, all, names); err != nil {
+				return err
+			}
+		}
 		if !discard {
 			if err := c.fetchAll(ctx, cmd, all, names); err != nil {
 				return err
@@ -229,6 +235,33 @@ func (c repositories) fetching(cmd *cobra.Command) {
 		c.forget(ctx, all)
 		return err
 	}
+}
+
+// confirmRemoval asks as the daemon does before it removes active sandboxes, and sets --force. It
+// asks here because nothing may be committed between the fetch and the removal.
+func confirmRemoval(cmd *cobra.Command, all []agent.Sandbox, names []string) error {
+	var active []string
+	for _, s := range all {
+		if (flagSet(cmd, "all") || slices.Contains(names, s.Name)) &&
+			(s.State == agent.SandboxRunning || s.State == agent.SandboxPaused) {
+			active = append(active, s.Name)
+		}
+	}
+	if len(active) == 0 {
+		return nil
+	}
+	question := active[0] + " is running. Remove it with its files and recordings?"
+	if len(active) > 1 {
+		question = strings.Join(active, ", ") +
+			" are running. Remove them with their files and recordings?"
+	}
+	fmt.Fprint(os.Stderr, question+" [y/N] ")
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // no line is no
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		fmt.Fprintln(os.Stderr, "canceled: no sandbox was removed")
+		return exitCode(wire.ExitFailed)
+	}
+	return cmd.Flags().Set("force", "true")
 }
 
 // fetchAll fetches the clones of the sandboxes that rm names. One that cannot be fetched is an

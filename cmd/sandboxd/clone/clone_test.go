@@ -350,6 +350,25 @@ func TestSameName(t *testing.T) {
 	}
 }
 
+func TestSHA256(t *testing.T) {
+	w := newWorld(t)
+	w.top += "-256"
+	if out, err := exec.Command("git", "init", "-q", "--object-format=sha256",
+		w.top).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w.repo = repository{w.top}
+	w.git("-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "one")
+	c := w.clone(Options{})
+	w.inside("git -c user.name=a -c user.email=a commit -q --allow-empty -m two")
+	if w.fetch(c); len(c.Base) != 64 {
+		t.Errorf("base: %s", c.Base)
+	}
+	if got := w.git("log", "--format=%s", "sandboxes/web/web"); got != "two\none" {
+		t.Errorf("log: %q", got)
+	}
+}
+
 func TestShallow(t *testing.T) {
 	w := newWorld(t)
 	w.write("README", "two\n")

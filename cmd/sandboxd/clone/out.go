@@ -36,11 +36,11 @@ old=$(g rev-parse -q --verify "$saved/wip^{commit}") || old=
 g for-each-ref --format='%(refname)' "$saved" | while read -r ref; do g update-ref -d "$ref"; done
 save() { g update-ref "$saved/$1" "$2" || echo lost "$1"; }
 wip() {
-	index=$PWD/$(g rev-parse --git-path index) own=$PWD/$(g rev-parse --git-path sandboxd-index)
+	index=$PWD/$(g rev-parse --git-path index) own=$PWD/$(g rev-parse --git-path "sandboxd-index.$$")
 	rm -f -- "$own" "$own.lock"
 	[ ! -f "$index" ] || cp -- "$index" "$own" || return 1
 	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
-	tree=$(GIT_INDEX_FILE=$own g write-tree) || return 1
+	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
 	rm -f -- "$own"
 	if [ -n "$head" ]; then
 		[ "$tree" != "$(g rev-parse "$head^{tree}")" ] || return 0

@@ -30,6 +30,12 @@ const (
 // ended.
 const endTime = 5 * time.Second
 
+// Bounds of time, for a sandbox that does not answer.
+const (
+	scriptTime = 10 * time.Minute // a script may read a large work tree
+	silentTime = 10 * time.Minute // of git, without a byte in either direction
+)
+
 // bounded is a writer for output of the sandbox that ends the command when there is too much.
 type bounded struct {
 	to   io.Writer
@@ -50,6 +56,13 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
+// silent is the error for a sandbox that has not answered for a time.
+func silent(d time.Duration) error {
+	return &wire.Error{Code: wire.CodeUnavailable,
+		Message: fmt.Sprintf("git in the sandbox has not answered for %v", d),
+		Hint:    "see what runs there: sandboxd ls"}
+}
+
 // size returns n bytes in the largest unit that is not a fraction.
 func size(n int64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
@@ -66,6 +79,8 @@ func script(ctx context.Context, box Sandbox, stdin io.Reader, code string,
 	args ...string) (out []byte, said string, exit int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	late := time.AfterFunc(scriptTime, func() { cancel(silent(scriptTime)) })
+	defer late.Stop()
 	words := append([]string{"sh", "-c", code, "sh"}, args...)
 	stdout, stderr := &text.Head{Limit: maxAnswer}, &text.Head{Limit: keptMessage}
 	ended, err := box.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdin: stdin,
@@ -91,7 +106,9 @@ func connect(ctx context.Context, r repository, box Sandbox, line []string, most
 	}
 	defer ours.Close()
 
-	asked := &asks{from: ours}
+	late := time.AfterFunc(silentTime, func() { cancel(silent(silentTime)) })
+	defer late.Stop()
+	asked := &asks{from: ours, late: late}
 	said := &text.Head{Limit: keptMessage}
 	output := &bounded{to: ours, most: most, what: "answer of git in the sandbox", end: cancel}
 	remote, end := context.WithCancel(ctx)
@@ -170,11 +187,13 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 type asks struct {
 	from io.Reader
 	some atomic.Bool
+	late *time.Timer
 }
 
 func (a *asks) Read(p []byte) (int, error) {
 	n, err := a.from.Read(p)
 	if n > 0 {
+		a.late.Reset(silentTime)
 		a.some.Store(true)
 	}
 	return n, err
@@ -195,5 +214,6 @@ func (g *greeting) Write(p []byte) (int, error) {
 		g.end(err)
 		return 0, err
 	}
+	g.asked.late.Reset(silentTime)
 	return g.bounded.Write(p)
 }
