@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,7 +57,9 @@ func (c repositories) cloning(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case on:
-			return c.newClone(cmd, o, args, forwarded)
+			return untilInterrupt(cmd.Context(), func(ctx context.Context) error {
+				return c.newClone(ctx, cmd, o, args, forwarded)
+			})
 		case o.Base+o.Dir != "" || o.Dirty || len(o.Include) > 0:
 			return usage("new: --base, --dirty, --include and --clone-dir need --clone",
 				"see: sandboxd new --help")
@@ -85,10 +86,8 @@ func (n cloned) MarshalJSON() ([]byte, error) {
 
 // newClone creates a sandbox with forwarded, and clones the repository of the working directory
 // into it. After an error, nothing is left of a sandbox that it created.
-func (c repositories) newClone(cmd *cobra.Command, o clone.Options, args []string,
-	forwarded func(*cobra.Command, []string) error) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-	defer stop()
+func (c repositories) newClone(ctx context.Context, cmd *cobra.Command, o clone.Options,
+	args []string, forwarded func(*cobra.Command, []string) error) error {
 	if flagSet(cmd, "rm") {
 		return usage("new: --clone and --rm are mutually exclusive",
 			"the sandbox would be removed before its commits are fetched")
@@ -296,8 +295,16 @@ func prefixed(before string, err error) error {
 		better.Message = before + strings.TrimSuffix(err.Error(), "; "+e.Hint)
 		return &better
 	}
-	if errors.Is(err, context.Canceled) {
+	return errors.New(before + err.Error())
+}
+
+// untilInterrupt calls run with a context that ^C ends. Then the error is the exit code for that.
+func untilInterrupt(ctx context.Context, run func(context.Context) error) error {
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	err := run(ctx)
+	if err != nil && ctx.Err() != nil {
 		return exitCode(wire.ExitInterrupt)
 	}
-	return errors.New(before + err.Error())
+	return err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
@@ -42,37 +41,42 @@ func (c repositories) fetchCommand() *cobra.Command {
 						"write a size such as 500m or 4g")
 				}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
-			info, err := c.sandboxNamed(ctx, args[0])
-			if err != nil {
-				return prefixed("fetch: ", err)
-			}
-			record, err := c.clones().Find(info.ID)
-			if err != nil {
-				return err
-			}
-			if record == nil {
-				return &wire.Error{Code: wire.CodeNotFound,
-					Message: "fetch: sandbox " + info.Name +
-						" has no clone of a repository of this machine",
-					Hint: "create one: sandboxd new NAME --clone"}
-			}
-			fetched, err := c.fetch(ctx, record, info, limit)
-			if err != nil {
-				return prefixed("fetch: ", err)
-			}
-			if asJSON {
-				return text.WriteJSON(os.Stdout, fetched)
-			}
-			printFetched(os.Stdout, fetched)
-			return nil
+			return untilInterrupt(cmd.Context(), func(ctx context.Context) error {
+				return c.fetchNamed(ctx, args[0], limit, asJSON)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&most, "max-size", "", "most to receive, such as 500m (default 2g)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	command.ByName(cmd)
 	return cmd
+}
+
+// fetchNamed fetches the clone of a sandbox and prints the result.
+func (c repositories) fetchNamed(ctx context.Context, name string, most int64, asJSON bool) error {
+	info, err := c.sandboxNamed(ctx, name)
+	if err != nil {
+		return prefixed("fetch: ", err)
+	}
+	record, err := c.clones().Find(info.ID)
+	if err != nil {
+		return err
+	}
+	if record == nil {
+		return &wire.Error{Code: wire.CodeNotFound,
+			Message: "fetch: sandbox " + info.Name +
+				" has no clone of a repository of this machine",
+			Hint: "create one: sandboxd new NAME --clone"}
+	}
+	fetched, err := c.fetch(ctx, record, info, most)
+	if err != nil {
+		return prefixed("fetch: ", err)
+	}
+	if asJSON {
+		return text.WriteJSON(os.Stdout, fetched)
+	}
+	printFetched(os.Stdout, fetched)
+	return nil
 }
 
 // oneName checks that the only argument is the name of a sandbox.
@@ -215,8 +219,7 @@ func (c repositories) fetching(cmd *cobra.Command) {
 		if !c.clones().Any() || flagSet(cmd, "all") == (len(names) > 0) {
 			return forwarded(cmd, args)
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-		defer stop()
+		ctx := cmd.Context()
 		all, err := c.sandboxes(ctx)
 		if err != nil {
 			return err
@@ -227,7 +230,9 @@ func (c repositories) fetching(cmd *cobra.Command) {
 			}
 		}
 		if !discard {
-			if err := c.fetchAll(ctx, cmd, all, names); err != nil {
+			if err := untilInterrupt(ctx, func(ctx context.Context) error {
+				return c.fetchAll(ctx, cmd, all, names)
+			}); err != nil {
 				return err
 			}
 		}
@@ -311,9 +316,6 @@ func notFetched(name string, err error) error {
 	const hint = "to remove it without them, add --discard"
 	err = prefixed("rm: commits of sandbox "+name+" cannot be fetched: ", err)
 	e, ok := errors.AsType[*wire.Error](err)
-	if _, ended := errors.AsType[exitCode](err); ended {
-		return err
-	}
 	if !ok {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error(), Hint: hint}
 	}
