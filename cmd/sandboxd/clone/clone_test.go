@@ -1,172 +1,18 @@
 package clone
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
-	"github.com/sandboxd/sandboxd/agent"
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
-
-// local is a sandbox whose commands run on this machine. Its git is the first in path, so that a
-// test can replace it.
-type local struct {
-	t    *testing.T
-	path string // directories before those of PATH
-	home string
-	seen *bytes.Buffer // standard input of git; may be nil
-}
-
-func (l local) Exec(ctx context.Context, c agent.Cmd) (agent.Exit, error) {
-	cmd := exec.CommandContext(ctx, "sh", "-c", c.Command)
-	cmd.Dir = l.home
-	cmd.Env = []string{"HOME=" + l.home, "PATH=" + l.path + ":" + os.Getenv("PATH")}
-	cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children end with it
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	if c.Stdin != nil {
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			return agent.Exit{}, err
-		}
-		go func() { // ends with the command
-			defer in.Close()
-			var b [4096]byte
-			for {
-				n, err := c.Stdin.Read(b[:])
-				if l.seen != nil {
-					l.seen.Write(b[:n])
-				}
-				if n > 0 {
-					if _, err := in.Write(b[:n]); err != nil {
-						return
-					}
-				}
-				if err != nil {
-					return
-				}
-			}
-		}()
-	}
-	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return agent.Exit{Code: max(exit.ExitCode(), 1)}, nil
-	}
-	return agent.Exit{}, err
-}
-
-// world is a repository of this machine with a commit, and a sandbox.
-type world struct {
-	t    *testing.T
-	top  string // the repository
-	dir  string // its clone in the sandbox
-	box  local
-	repo repository
-}
-
-func newWorld(t *testing.T) *world {
-	t.Helper()
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, top: filepath.Join(root, "project"),
-		dir: filepath.Join(root, "box", "project")}
-	for _, dir := range []string{w.top, filepath.Join(root, "box"), filepath.Join(root, "home")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("HOME", filepath.Join(root, "home"))
-	t.Setenv("XDG_CONFIG_HOME", filepath.Join(root, "home"))
-	w.box = local{t: t, home: filepath.Join(root, "box"), path: filepath.Join(root, "bin")}
-	w.repo = repository{w.top}
-	w.git("init", "-q", "-b", "main")
-	w.git("config", "user.name", "Ann Example")
-	w.git("config", "user.email", "ann@example.com")
-	w.write("README", "one\n")
-	w.git("add", ".")
-	w.git("commit", "-q", "-m", "one")
-	return w
-}
-
-// git runs git in the repository of this machine and returns its output.
-func (w *world) git(args ...string) string {
-	w.t.Helper()
-	cmd := exec.Command("git", args...)
-	cmd.Dir = w.top
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)
-	}
-	return strings.TrimSuffix(string(out), "\n")
-}
-
-// inside runs a shell command in the clone in the sandbox and returns its output.
-func (w *world) inside(command string) string {
-	w.t.Helper()
-	var out bytes.Buffer
-	exit, err := w.box.Exec(w.t.Context(), agent.Cmd{Stdout: &out, Stderr: &out,
-		Command: "set -e; cd " + w.dir + "; " + command})
-	if err != nil || exit.Code != 0 {
-		w.t.Fatalf("%s: %v, %v: %s", command, exit, err, out.String())
-	}
-	return strings.TrimSuffix(out.String(), "\n")
-}
-
-func (w *world) write(name, content string) {
-	w.t.Helper()
-	path := filepath.Join(w.top, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// clone copies the repository into the sandbox.
-func (w *world) clone(o Options) *Clone {
-	w.t.Helper()
-	o.Dir = w.dir
-	s, err := Open(w.t.Context(), w.top, o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	c, err := s.Copy(w.t.Context(), "web", "id1", w.box)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return c
-}
-
-func (w *world) fetch(c *Clone) *Fetched {
-	w.t.Helper()
-	f, err := c.Fetch(w.t.Context(), w.box, MaxFetch)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return f
-}
-
-// state returns all that a clone must not change in the repository: index, work tree and stash.
-func (w *world) state() string {
-	w.t.Helper()
-	index, err := os.ReadFile(filepath.Join(w.top, ".git", "index"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return string(index) + w.git("stash", "list") +
-		w.git("for-each-ref", "refs/heads", "refs/stash")
-}
 
 func TestCloneAndFetch(t *testing.T) {
 	w := newWorld(t)
@@ -369,6 +215,66 @@ func TestSHA256(t *testing.T) {
 	}
 }
 
+// A partial clone fetches what it lacks from its own remote while it is cloned.
+func TestPartialClone(t *testing.T) {
+	w := newWorld(t)
+	w.write("README", "two\n")
+	w.git("commit", "-qam", "two")
+	w.git("config", "uploadpack.allowFilter", "true")
+	whole := w.top
+	w.top += "-partial"
+	if out, err := exec.Command("git", "clone", "-q", "--filter=blob:none", "file://"+whole,
+		w.top).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	w.repo = repository{w.top}
+	c := w.clone(Options{})
+	if got := w.inside("git show HEAD~:README; cat README"); got != "one\ntwo" {
+		t.Errorf("in the sandbox: %q", got)
+	}
+	w.inside("echo three >>README; git -c user.name=a -c user.email=a commit -qam three")
+	w.fetch(c)
+	if got := w.git("show", "sandboxes/web/web:README"); got != "two\nthree" {
+		t.Errorf("README: %q", got)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	w := newWorld(t)
+	odd := "odd\n\"\x1b[31m name"
+	w.write(odd, strings.Repeat("line\n", 20))
+	w.git("add", ".")
+	w.git("commit", "-qm", "odd")
+	c := w.clone(Options{})
+	w.inside("git mv odd* 'to b'; printf 'x\\0y' >binary; echo two >>README; git add .; " +
+		"git commit -qm work; git checkout -q -b side HEAD~; git rm -q README; git commit -qm side")
+	w.fetch(c)
+	d, err := NewDiff(t.Context(), w.top, "web", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []File{{Path: "README", Added: 1}, {Path: "binary", Binary: true},
+		{Path: "to b", From: odd}}
+	if diff := cmp.Diff(want, d.Files); diff != "" {
+		t.Error(diff)
+	}
+	if d, err = NewDiff(t.Context(), w.top, "web", "side", false); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]File{{Path: "README", Deleted: 1}}, d.Files); diff != "" {
+		t.Error(diff)
+	}
+	for _, branch := range []string{"nope", "../web/web", "--output=x", "a b", "-x"} {
+		if d, err := NewDiff(t.Context(), w.top, "web", branch, false); err == nil {
+			t.Errorf("%q: %+v", branch, d)
+		}
+	}
+	if _, err := NewDiff(t.Context(), w.top, "other", "", false); err == nil ||
+		!strings.Contains(err.Error(), "was not cloned into sandbox other") {
+		t.Errorf("error: %v", err)
+	}
+}
+
 func TestShallow(t *testing.T) {
 	w := newWorld(t)
 	w.write("README", "two\n")
@@ -528,17 +434,5 @@ func TestCopyRejects(t *testing.T) {
 				t.Errorf("error %v; want %q", err, c.want)
 			}
 		})
-	}
-}
-
-// program makes an executable of the sandbox that comes before others of its name.
-func program(w *world, name, script string) {
-	w.t.Helper()
-	if err := os.MkdirAll(w.box.path, 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(w.box.path, name), []byte("#!/bin/sh\n"+script+"\n"),
-		0o755); err != nil {
-		w.t.Fatal(err)
 	}
 }
