@@ -263,14 +263,19 @@ func (c repositories) copyInto(ctx context.Context, src *clone.Source,
 	if err != nil {
 		return nil, err
 	}
+	return record, c.add(ctx, record)
+}
+
+// add records a clone, and adds the remote for it to its repository.
+func (c repositories) add(ctx context.Context, record *clone.Clone) error {
 	remote, err := c.cloneURL(ctx, record)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := record.AddRemote(ctx, remote); err != nil {
-		return nil, err
+		return err
 	}
-	return record, c.clones().Add(record)
+	return c.clones().Add(record)
 }
 
 // cloneURL returns the URL at which git reaches a clone over ssh(1).

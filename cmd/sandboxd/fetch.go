@@ -286,7 +286,7 @@ func (c repositories) fetchAll(ctx context.Context, cmd *cobra.Command, all []ag
 		if err == nil {
 			fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
 		}
-		if err == nil && flagSet(cmd, "force") && info.State == agent.SandboxRunning {
+		if err == nil && flagSet(cmd, "force") && info.State != agent.SandboxStopped {
 			// Programs may go on to commit until the sandbox is removed. On a host that
 			// cannot end them, they do.
 			_, killed := c.command(ctx, nil, "rescue", "--json", "--", info.Name)
@@ -325,6 +325,38 @@ func notFetched(name string, err error) error {
 		better.Hint = e.Hint + "; or " + hint
 	}
 	return &better
+}
+
+// forking makes the command fork record that the new sandbox has a clone, too.
+func (c repositories) forking(cmd *cobra.Command) {
+	forwarded := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		names := namesOf(cmd, cmd.Flags().Args())
+		if !c.clones().Any() || len(names) != 2 {
+			return forwarded(cmd, args)
+		}
+		ctx := cmd.Context()
+		from, err := c.sandboxNamed(ctx, names[0])
+		if err != nil {
+			return forwarded(cmd, args) // it prints the better error
+		}
+		record, err := c.clones().Find(from.ID)
+		if err != nil {
+			return err
+		}
+		if err := forwarded(cmd, args); err != nil || record == nil {
+			return err
+		}
+		made, err := c.sandboxNamed(ctx, names[1])
+		if err != nil {
+			return err
+		}
+		fork, err := record.Fork(ctx, made.Name, made.ID)
+		if err != nil {
+			return prefixed("fork: record of the clone: ", err)
+		}
+		return c.add(ctx, fork)
+	}
 }
 
 // forget removes the records of those of all that do not exist any more.

@@ -117,6 +117,8 @@ func (c *cli) tree() *cobra.Command {
 		switch cmd.Name() {
 		case "new":
 			repositories{c}.cloning(cmd)
+		case "fork":
+			repositories{c}.forking(cmd)
 		case "rm":
 			repositories{c}.fetching(cmd)
 		}

@@ -39,8 +39,8 @@ var diffOptions = []string{"diff", "--no-ext-diff", "--no-textconv", "--submodul
 	"--ignore-submodules=none", "--no-color"}
 
 // NewDiff compares what was fetched of a sandbox into the repository of the directory dir. ref is a
-// branch of the sandbox; empty means the branch with the sandbox's name. With wip, it is the
-// changes that were not committed.
+// branch of the sandbox; empty means the one with the sandbox's name, or the only one. With wip, it
+// is the changes that were not committed.
 func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, error) {
 	if err := checkGit(ctx); err != nil {
 		return nil, err
@@ -63,6 +63,15 @@ func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, er
 			"%s was not cloned into sandbox %s", text.Line(d.Repository, 200), sandbox)
 	}
 	d.Ref = branchRefs + sandbox + "/" + orElse(ref, sandbox)
+	if _, ok := resolve(d.Ref); ref == "" && !ok {
+		out, err := d.repo.git(ctx, "for-each-ref", "--format=%(refname)", branchRefs+sandbox+"/")
+		if err != nil {
+			return nil, err
+		}
+		if all := strings.Fields(string(out)); len(all) == 1 {
+			d.Ref = all[0]
+		}
+	}
 	if saved := savedRefs + sandbox + "/wip"; wip {
 		d.Ref = saved
 	} else if _, ok := resolve(saved); ok {

@@ -97,6 +97,22 @@ func (s *Source) Copy(ctx context.Context, name, id string, box Sandbox) (*Clone
 	return c, err
 }
 
+// Fork returns the clone in a copy of the sandbox, and sets its base in the repository of this
+// machine.
+func (c *Clone) Fork(ctx context.Context, name, id string) (*Clone, error) {
+	if _, err := wire.ParseSandbox(name); err != nil {
+		return nil, err
+	}
+	fork := *c
+	fork.Sandbox, fork.ID, fork.Former = name, id, ""
+	r := repository{c.Repository}
+	if err := fork.setAside(ctx, r); err != nil {
+		return nil, err
+	}
+	_, err := r.git(ctx, "update-ref", baseRefs+name, c.Base)
+	return &fork, err
+}
+
 // setAside renames what was fetched of an earlier sandbox with the same name, and sets Former.
 func (c *Clone) setAside(ctx context.Context, r repository) error {
 	refs, err := c.refs(ctx, r)
