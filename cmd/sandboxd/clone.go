@@ -133,7 +133,11 @@ func (c repositories) newClone(ctx context.Context, cmd *cobra.Command, o clone.
 	if err != nil {
 		return err
 	}
-	record, err := c.copyInto(ctx, src, info)
+	record, err := c.clonedBefore(src, info)
+	existed := record != nil
+	if err == nil && !existed {
+		record, err = c.copyInto(ctx, src, info)
+	}
 	if err != nil {
 		err = prefixed("new: --clone: ", err)
 		if slices.ContainsFunc(before, func(s agent.Sandbox) bool { return s.ID == info.ID }) {
@@ -158,6 +162,10 @@ func (c repositories) newClone(ctx context.Context, cmd *cobra.Command, o clone.
 			time.Since(began).Seconds(),
 			text.Line(lifecycle.Info{Image: info.Image}.ShortImage(), 100), info.Network,
 			text.Line(info.SSHCommand, 400))
+	}
+	if existed {
+		fmt.Printf("%s has a clone of %s already\n", info.Name, text.Line(record.Repository, 200))
+		return nil
 	}
 	fmt.Printf("cloned %s at %.10s to branch %s%s\n  to get its commits: sandboxd fetch %s\n",
 		text.Line(record.Repository, 200), record.Base, record.Branch, extras(record),
@@ -245,15 +253,22 @@ func newInfo(made []byte) (info agent.Sandbox, fields map[string]json.RawMessage
 	return info, fields, err
 }
 
-// copyInto copies a repository into a sandbox and records that. A sandbox that has the clone
-// already stays as it is.
+// clonedBefore returns the clone that a sandbox has already, nil if it has none. A clone of another
+// repository or directory is an error.
+func (c repositories) clonedBefore(src *clone.Source, info agent.Sandbox) (*clone.Clone, error) {
+	had, err := c.clones().Find(info.ID)
+	if err != nil || had == nil || had.Repository == src.Top && had.Dir == src.Dir {
+		return had, err
+	}
+	return nil, &wire.Error{Code: wire.CodeExists,
+		Message: fmt.Sprintf("sandbox %s has a clone of %s in %s", info.Name,
+			text.Line(had.Repository, 200), text.Line(had.Dir, 200)),
+		Hint: "a sandbox has one clone: use another sandbox"}
+}
+
+// copyInto copies a repository into a sandbox and records that.
 func (c repositories) copyInto(ctx context.Context, src *clone.Source,
 	info agent.Sandbox) (*clone.Clone, error) {
-	if had, err := c.clones().Find(info.ID); err != nil {
-		return nil, err
-	} else if had != nil && had.Repository == src.Top && had.Dir == src.Dir {
-		return had, nil
-	}
 	client, err := c.dial(ctx, info.Name, false)
 	if err != nil {
 		return nil, err
