@@ -224,6 +224,39 @@ func TestMaliciousGit(t *testing.T) {
 	}
 }
 
+// A git that receives the clone can do no more than fail.
+func TestMaliciousReceiver(t *testing.T) {
+	for _, c := range []struct{ name, program, want string }{
+		{"endless messages", `receive-pack*) yes message >&2;;`, "longer than 1 MiB"},
+		{"endless refs", `receive-pack*) while :; do
+			printf '00400123456789012345678901234567890123456789 refs/heads/abcdefg\n'; done;;`,
+			"list of refs that is too long"},
+		{"escape sequences", `receive-pack*) printf '\033[2J\033]0;pwned\007\n' >&2; exit 1;;`,
+			"git push"},
+		{"escape sequences of a script", `init*) printf '\033[2Jfatal: red\r\n' >&2; exit 1;;`, "red"},
+		{"endless answer", `*rev-parse*) yes;;`, "longer than 1 MiB"},
+		{"nothing", `receive-pack*) ;;`, "git push"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			program(w, "git", `case "$*" in `+c.program+` *) exec /usr/bin/git "$@";; esac`)
+			s, err := Open(t.Context(), w.top, Options{Dir: w.dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refs := w.git("for-each-ref")
+			_, err = s.Copy(t.Context(), "web", "id1", w.box)
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				strings.ContainsAny(err.Error(), "\x1b\x07\r\n") {
+				t.Errorf("error %q; want %q", err, c.want)
+			}
+			if now := w.git("for-each-ref"); now != refs {
+				t.Errorf("refs changed: %s", now)
+			}
+		})
+	}
+}
+
 // A git that never answers is ended with the call.
 func TestSilentGit(t *testing.T) {
 	w := newWorld(t)
