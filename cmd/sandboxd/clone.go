@@ -136,6 +136,9 @@ func (c repositories) newClone(ctx context.Context, cmd *cobra.Command, o clone.
 	record, err := c.clonedBefore(src, info)
 	existed := record != nil
 	if err == nil && !existed {
+		if isTerminal(os.Stderr) && !quiet && !c.json {
+			fmt.Fprintf(os.Stderr, "cloning %s into %s\n", text.Line(src.Top, 200), info.Name)
+		}
 		record, err = c.copyInto(ctx, src, info)
 	}
 	if err != nil {

@@ -143,6 +143,15 @@ func printFetched(w *os.File, f *clone.Fetched) {
 	for _, l := range f.Lost {
 		fmt.Fprintf(os.Stderr, "note: not saved in %s: %s\n", f.Sandbox, text.Line(l, 60))
 	}
+	noteSkipped(f)
+}
+
+// noteSkipped names the repositories inside a clone.
+func noteSkipped(f *clone.Fetched) {
+	if len(f.Skipped) > 0 {
+		fmt.Fprintf(os.Stderr, "note: not fetched from %s: repositories inside the clone: %s\n",
+			f.Sandbox, text.Line(strings.Join(f.Skipped, ", "), 400))
+	}
 }
 
 func (c repositories) diffCommand() *cobra.Command {
@@ -304,6 +313,7 @@ func (c repositories) fetchAll(ctx context.Context, cmd *cobra.Command, all []ag
 				Hint: "to remove it without them, add --discard"}
 		}
 		if !flagSet(cmd, "json") {
+			noteSkipped(fetched)
 			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", info.Name,
 				text.Line(record.Repository, 200))
 		}

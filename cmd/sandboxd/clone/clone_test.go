@@ -196,6 +196,23 @@ func TestSameName(t *testing.T) {
 	}
 }
 
+// Repositories inside the clone are named: their commits are not fetched.
+func TestNested(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("git init -q 'a b'; cd 'a b'; git -c user.name=a -c user.email=a commit -q " +
+		"--allow-empty -m one; cd ..; echo new >new")
+	f := w.fetch(c)
+	if diff := cmp.Diff([]string{"a b"}, f.Skipped); diff != "" || len(f.Lost) != 0 ||
+		len(f.Refs) != 2 {
+		t.Errorf("%+v", f)
+	}
+	w.inside("git add .; git commit -qm nested; git init -q empty; echo x >empty/file")
+	if f := w.fetch(c); len(f.Skipped) != 1 || len(f.Lost) != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestSHA256(t *testing.T) {
 	w := newWorld(t)
 	w.top += "-256"

@@ -42,6 +42,7 @@ wip() {
 	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
 	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
 	rm -f -- "$own"
+	g ls-tree -r "$tree" | grep '^160000 ' | cut -f2- | sed 's/^/skipped /'
 	if [ -n "$head" ]; then
 		[ "$tree" != "$(g rev-parse "$head^{tree}")" ] || return 0
 	else
@@ -89,9 +90,10 @@ type Fetched struct {
 	Sandbox    string   `json:"sandbox"`
 	Repository string   `json:"repository"`
 	Base       string   `json:"base"`
-	Head       string   `json:"head"` // ref of the current branch of the sandbox, or empty
-	Refs       []Ref    `json:"refs"` // all of the sandbox, also unchanged ones
-	Lost       []string `json:"lost"` // what could not be saved in the sandbox
+	Head       string   `json:"head"`    // ref of the current branch of the sandbox, or empty
+	Refs       []Ref    `json:"refs"`    // all of the sandbox, also unchanged ones
+	Lost       []string `json:"lost"`    // what could not be saved in the sandbox
+	Skipped    []string `json:"skipped"` // repositories inside the clone, which are not fetched
 }
 
 // Fetch saves what is on no branch in the sandbox, and fetches all branches and saved commits into
@@ -112,7 +114,7 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 		return nil, err
 	}
 	f := &Fetched{Sandbox: c.Sandbox, Repository: c.Repository, Base: c.Base, Refs: []Ref{},
-		Lost: []string{}}
+		Lost: []string{}, Skipped: []string{}}
 	refs, err := c.parse(string(out), f)
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
@@ -144,6 +146,8 @@ func (c *Clone) parse(out string, f *Fetched) (map[string]string, error) {
 		switch word {
 		case "lost":
 			f.Lost = append(f.Lost, text.Line(rest, 60))
+		case "skipped":
+			f.Skipped = append(f.Skipped, text.Line(rest, 200))
 		case "head":
 			if name, ok := strings.CutPrefix(rest, insideHeads); ok && isRefName(rest) {
 				f.Head = branchRefs + c.Sandbox + "/" + name
