@@ -52,6 +52,9 @@ func (c repositories) cloning(cmd *cobra.Command) {
 		"with --clone: untracked file to copy, too; repeatable")
 	f.StringVar(&o.Dir, "clone-dir", "",
 		"with --clone: directory in the sandbox (default: the path of the work tree)")
+	cmd.Long += "\n\n--clone copies the commits of the git repository of this directory into the\n" +
+		"sandbox, to the same path, on a branch with the name of the sandbox. sandboxd\n" +
+		"fetch gets commits from there."
 	cmd.Example += "\n  sandboxd new web --clone                  # with the commits of this repository"
 	forwarded := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

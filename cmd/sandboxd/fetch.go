@@ -218,6 +218,8 @@ func (c repositories) diff(ctx context.Context, name, branch string,
 // fetching makes the command rm fetch clones before it removes their sandboxes.
 func (c repositories) fetching(cmd *cobra.Command) {
 	var discard bool
+	cmd.Long += "\n\nIf a sandbox has a clone of a repository of this machine, rm first fetches its\n" +
+		"commits. If it cannot, it removes nothing, unless --discard is set."
 	cmd.Flags().BoolVar(&discard, "discard", false,
 		"do not fetch the commits of clones before removing their sandboxes")
 	forwarded := cmd.RunE
