@@ -1,6 +1,7 @@
 package clone
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, er
 		return nil, mistake("run it in the repository that was cloned",
 			"%s was not cloned into sandbox %s", text.Line(d.Repository, 200), sandbox)
 	}
-	d.Ref = branchRefs + sandbox + "/" + orElse(ref, sandbox)
+	d.Ref = branchRefs + sandbox + "/" + cmp.Or(ref, sandbox)
 	if _, ok := resolve(d.Ref); ref == "" && !ok {
 		out, err := d.repo.git(ctx, "for-each-ref", "--format=%(refname)", branchRefs+sandbox+"/")
 		if err != nil {

@@ -1,6 +1,7 @@
 package clone
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -156,19 +157,12 @@ func (c *Clone) failed(said string, exit int, err error) error {
 			"directory %s is not empty", text.Line(c.Dir, 200))
 	case exit == exitDenied:
 		return unavailable("name a directory that the sandbox's user can write: --clone-dir DIR",
-			"directory %s: %s", text.Line(c.Dir, 200), orElse(words, "not writable"))
+			"directory %s: %s", text.Line(c.Dir, 200), cmp.Or(words, "not writable"))
 	case exit == exitNoRepo:
 		return unavailable("", "directory %s is not the top of a git repository any more",
 			text.Line(c.Dir, 200))
 	}
-	return unavailable("", "%s", orElse(words, fmt.Sprintf("git failed with exit status %d", exit)))
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
+	return unavailable("", "%s", cmp.Or(words, fmt.Sprintf("git failed with exit status %d", exit)))
 }
 
 // send copies an untracked file into the clone. Links in the path of the file are not followed out
