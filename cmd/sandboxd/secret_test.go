@@ -248,7 +248,8 @@ func TestSecrets(t *testing.T) {
 	}
 	wants("the untrusted server", u.take(), "")
 
-	// A new daemon has another authority, and no secrets for the session.
+	// A program that has read the bundle trusts a new daemon, which has no secrets for the session.
+	m.shell("demo", "cp $SSL_CERT_FILE /tmp/earlier.crt")
 	m.cli(realKey+"\n", 0, "secret", "set", "short", "--host", "other.sandboxd.test", "--header",
 		"X-Api-Key: {}", "--session-only")
 	m.kill()
@@ -256,6 +257,8 @@ func TestSecrets(t *testing.T) {
 	m.eventually("the secrets are applied", func() bool {
 		return strings.HasPrefix(m.shell("demo", "curl -sS -m 20 "+url+"/v1/a || true"), "served")
 	})
+	wants("the earlier bundle", m.shell("demo", "curl -sS -m 20 --cacert /tmp/earlier.crt "+url+
+		"/v1/a"), "served /v1/a over HTTP/2.0")
 	if out := m.control("secret ls"); strings.Contains(out, "short") ||
 		!strings.Contains(out, "/v1") || !strings.Contains(out, "env API_KEY") {
 		t.Errorf("secret ls: %s", out)

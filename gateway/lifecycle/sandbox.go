@@ -29,7 +29,7 @@ func newSandbox(reg *Registry, id string, f Record) *Sandbox {
 	sb := &Sandbox{state: &state{reg: reg, id: id, op: make(chan struct{}, 1), record: f}}
 	sb.guest = &Guest{sb: sb}
 	sb.paused = func() { sb.guest.pauses.Interrupt(pausedError(sb.Name())) }
-	sb.network.sb, sb.network.broker = sb, sb.network.newBroker(reg)
+	sb.network.sb, sb.network.broker = sb, newBroker(reg, id, &sb.network)
 	sb.expiry = expiry{sb: sb, active: time.Now(), loaded: time.Now()}
 	sb.sessions = live.NewSessions(live.Options{ID: id, Name: sb.Name, Records: reg.records(id),
 		Quota: reg.options.RecordQuota, Strict: reg.options.RecordStrict,

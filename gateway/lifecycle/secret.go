@@ -142,9 +142,9 @@ func (o *Options) planSecrets(owner, name string, spec NewSpec) error {
 	return nil
 }
 
-// newBroker returns the broker of the sandbox. What it refuses and what fails are events of the
-// sandbox's connections.
-func (n *network) newBroker(reg *Registry) *secret.Broker {
+// newBroker returns the broker of the sandbox id, whose network is n. What it refuses and what fails
+// are events of the sandbox's connections.
+func newBroker(reg *Registry, id string, n *network) *secret.Broker {
 	report := func(kind egress.Kind) func(host, why string) {
 		return func(host, why string) {
 			n.connected(egress.Event{Kind: kind, Proto: "https", Host: host,
@@ -152,6 +152,7 @@ func (n *network) newBroker(reg *Registry) *secret.Broker {
 		}
 	}
 	return secret.NewBroker(secret.BrokerOptions{Roots: reg.options.Roots,
+		Seed:   reg.options.Secrets.Seed(id),
 		Denied: report(egress.KindRefused), Failed: report(egress.KindFailed)})
 }
 

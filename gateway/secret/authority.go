@@ -3,6 +3,7 @@ package secret
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -23,10 +24,11 @@ const (
 	skew    = time.Hour // that a clock may differ
 )
 
-// authority is the certificate authority of one sandbox. Its key is only in memory. Its certificate
-// is valid for the bound hosts and names below them, and for no address (RFC 5280, section
-// 4.2.1.10). A change of the hosts makes another certificate with the same name and key, so that
-// programs that have read an earlier one accept the hosts in it.
+// authority is the certificate authority of one sandbox. Its key is only in memory, and derives
+// from a seed, so that programs trust it after a restart of the daemon. Its certificate is valid
+// for the bound hosts and names below them, and for no address (RFC 5280, section 4.2.1.10). A
+// change of the hosts makes another certificate with the same name and key, so that programs that
+// have read an earlier one accept the hosts in it.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	id   []byte // of the key
@@ -38,8 +40,8 @@ type authority struct {
 	leaves map[string]*tls.Certificate // guarded by mu; by host
 }
 
-func newAuthority() (*authority, error) {
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+func newAuthority(seed []byte) (*authority, error) {
+	k, err := authorityKey(seed)
 	if err != nil {
 		return nil, fmt.Errorf("broker: key: %w", err)
 	}
@@ -49,6 +51,22 @@ func newAuthority() (*authority, error) {
 	}
 	id := sha256.Sum256(public)
 	return &authority{key: k, id: id[:20], made: time.Now()}, nil
+}
+
+// authorityKey returns the key that derives from seed; for nil, a random one.
+func authorityKey(seed []byte) (*ecdsa.PrivateKey, error) {
+	if seed == nil {
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	}
+	for n := byte(0); ; n++ {
+		mac := hmac.New(sha256.New, seed)
+		mac.Write([]byte{n})
+		// The number is not below the curve's order once in 2^32: then the next one.
+		k, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), mac.Sum(nil))
+		if err == nil || n == 255 {
+			return k, err
+		}
+	}
 }
 
 // setHosts makes the certificate for hosts.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -225,5 +226,63 @@ func TestBrokerBounds(t *testing.T) {
 	close(release)
 	if got := w.reports(&w.denied); got != apiHost+": 128 requests are open, the limit" {
 		t.Errorf("reported %q", got)
+	}
+}
+
+// A broker of the same seed has the same key and name, so that a program that trusts the one
+// accepts the other. Another sandbox, and a store that was made anew, have others.
+func TestAuthoritySeed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secrets.json")
+	first, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := ParseValue([]byte("k3y"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Set(Secret{Name: "api", Owner: "owner", Bindings: []Binding{{
+		Host: "api.test", Header: "X-Api-Key: {}"}}, Source: Source{Kind: KindValue}},
+		value); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := func(seed []byte) *authority {
+		t.Helper()
+		a, err := newAuthority(seed)
+		if err == nil {
+			err = a.setHosts([]string{"api.test"})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	a, b := made(first.Seed("id")), made(again.Seed("id"))
+	if !a.key.Equal(b.key) {
+		t.Error("the key changes with the daemon")
+	}
+	leaf, err := b.leaf("api.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "api.test"})
+	if err != nil {
+		t.Errorf("with the earlier certificate: %v", err)
+	}
+	for what, seed := range map[string][]byte{"another sandbox": first.Seed("id2"),
+		"another store": other.Seed("id"), "no seed": nil} {
+		if made(seed).key.Equal(a.key) {
+			t.Errorf("%s has the same key", what)
+		}
 	}
 }

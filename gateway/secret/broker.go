@@ -24,6 +24,9 @@ type Dial func(ctx context.Context) (net.Conn, error)
 // BrokerOptions configure a Broker.
 type BrokerOptions struct {
 	Roots *x509.CertPool // that verify servers; nil: those of this machine
+	// Seed is secret and random. The key of the certificate authority derives from it: a broker
+	// with the same seed has the same key. nil: a new key.
+	Seed []byte
 	// Denied is called when a connection or a request to a host is refused, Failed when one fails.
 	// They must not block. nil discards.
 	Denied, Failed func(host, why string)
@@ -74,7 +77,7 @@ func (b *Broker) Bind(all []Bound) ([]byte, error) {
 			return nil, nil
 		}
 		var err error
-		if b.authority, err = newAuthority(); err != nil {
+		if b.authority, err = newAuthority(b.options.Seed); err != nil {
 			return nil, err
 		}
 	}

@@ -50,7 +50,7 @@ func newWorld(t *testing.T, handler http.HandlerFunc, change func(*Secret)) *wor
 	if w.store, err = Open(""); err != nil {
 		t.Fatal(err)
 	}
-	authority, err := newAuthority() // of the server's certificate
+	authority, err := newAuthority(nil) // of the server's certificate
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +25,9 @@ import (
 // user can read. Its methods are safe for concurrent use.
 type Store struct {
 	path string // empty: in memory only
+	// From which the keys of all certificate authorities derive. It is in the file, so that
+	// programs that trust an authority do so after a restart of the daemon.
+	seed []byte
 
 	mu  sync.Mutex
 	all map[key]*entry // guarded by mu; entries are replaced, never changed
@@ -65,6 +71,7 @@ type Info struct {
 // stored is the content of the file.
 type stored struct {
 	Version int            `json:"version"`
+	Seed    []byte         `json:"seed"` // of the certificate authorities
 	Secrets []storedSecret `json:"secrets"`
 }
 
@@ -79,7 +86,7 @@ const fileVersion = 1
 // Open reads the secrets in the file at path. A missing file is an empty one. With an empty path,
 // all secrets are only in memory.
 func Open(path string) (*Store, error) {
-	s := &Store{path: path, all: make(map[key]*entry)}
+	s := &Store{path: path, seed: newSeed(), all: make(map[key]*entry)}
 	if path == "" {
 		return s, nil
 	}
@@ -104,10 +111,12 @@ func Open(path string) (*Store, error) {
 	}
 	var file stored
 	// Not the decoder's error: it may quote the file.
-	if json.Unmarshal(text, &file) != nil || file.Version != fileVersion {
+	if json.Unmarshal(text, &file) != nil || file.Version != fileVersion ||
+		len(file.Seed) != seedSize {
 		return nil, fmt.Errorf("secrets: %s is damaged, or of another version of sandboxd; move it "+
 			"away, and set the secrets again", path)
 	}
+	s.seed = file.Seed
 	for _, f := range file.Secrets {
 		f.Secret.Owner = f.Owner
 		e, err := newEntry(f.Secret, f.Value)
@@ -186,7 +195,7 @@ func (s *Store) changeLocked(change func(map[key]*entry)) error {
 	all := maps.Clone(s.all)
 	change(all)
 	if s.path != "" {
-		if err := write(s.path, all); err != nil {
+		if err := write(s.path, s.seed, all); err != nil {
 			return fmt.Errorf("secrets: %w", err)
 		}
 	}
@@ -195,8 +204,8 @@ func (s *Store) changeLocked(change func(map[key]*entry)) error {
 }
 
 // write replaces the file, or removes it if nothing is to be stored.
-func write(path string, all map[key]*entry) error {
-	file := stored{Version: fileVersion}
+func write(path string, seed []byte, all map[key]*entry) error {
+	file := stored{Version: fileVersion, Seed: seed}
 	for _, k := range slices.SortedFunc(maps.Keys(all), func(a, b key) int {
 		return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.name, b.name))
 	}) {
@@ -250,6 +259,23 @@ func removeUnfinished(path string) error {
 		err = errors.Join(err, os.Remove(file))
 	}
 	return err
+}
+
+// Seed returns the seed of the certificate authority of the sandbox with this ID: see
+// BrokerOptions.Seed.
+func (s *Store) Seed(id string) []byte {
+	mac := hmac.New(sha256.New, s.seed)
+	mac.Write([]byte(id))
+	return mac.Sum(nil)
+}
+
+// seedSize is the length of a seed in bytes.
+const seedSize = sha256.Size
+
+func newSeed() []byte {
+	seed := make([]byte, seedSize)
+	rand.Read(seed) // never fails: crypto/rand ends the program instead
+	return seed
 }
 
 // List returns the secrets of an owner, by name.
