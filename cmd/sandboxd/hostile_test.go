@@ -170,7 +170,8 @@ var hostileCalls = map[string][][]string{
 	"sessions": {{}, {"web", "--json"}}, "share": {{"web", "bob"}}, "take": {{"web"}},
 	"token new": {{}}, "token ls": {{}}, "token rm": {{"x"}}, "unshare": {{"web", "bob"}},
 	"watch": {{"web"}}, "log": {{"web"}, {"web", "--raw"}},
-	"replay": {{"web"}, {"web", "--cast"}},
+	"replay": {{"web"}, {"web", "--cast"}}, "secret ls": {{}, {"--json"}}, "secret rm": {{"api"}},
+	"secret set": {{"api", "--host", "a.test", "--header", "X-Api-Key: {}", "--from-cmd", "true"}},
 }
 
 // No command passes control sequences of a server on to the user's terminal.

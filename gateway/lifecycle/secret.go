@@ -142,8 +142,8 @@ func (o *Options) planSecrets(owner, name string, spec NewSpec) error {
 	return nil
 }
 
-// newBroker returns the broker of the sandbox id, whose network is n. What it refuses and what fails
-// are events of the sandbox's connections.
+// newBroker returns the broker of the sandbox id, whose network is n. What it refuses and what
+// fails are events of the sandbox's connections.
 func newBroker(reg *Registry, id string, n *network) *secret.Broker {
 	report := func(kind egress.Kind) func(host, why string) {
 		return func(host, why string) {

@@ -32,7 +32,7 @@ func (e *entering) adopt(ctx context.Context) error {
 		return sh.answered != "" || s.console != c || c.shell != sh
 	})
 	if err == nil {
-		err = e.feed(ctx, sh, nonce)
+		err = e.feed(wait, sh, nonce)
 	}
 	if err == nil {
 		err = s.until(wait, func() bool {
@@ -48,6 +48,7 @@ func (e *entering) adopt(ctx context.Context) error {
 	}
 	if c.shell == sh && c == s.console {
 		c.stack.leaveLocked(c.stack.around(), nil, wire.Refused)
+		s.spawn(func() { e.abandon() })
 	}
 	if _, refused := errors.AsType[*wire.Error](err); refused || errors.Is(err, errClosed) {
 		return err
@@ -56,6 +57,19 @@ func (e *entering) adopt(ctx context.Context) error {
 		clip(strings.Join(found.Argv, " ")), found.Pid)
 	none.Hint = "look at the screen, and type to it; tmux, screen and mosh pass no marks on"
 	return none
+}
+
+// abandon ends the reading of a shell that has run the question, so that it echoes input again, if
+// the caller still has the keyboard.
+func (e *entering) abandon() {
+	s := e.s
+	ctx, cancel := context.WithTimeout(s.ctx, enterTime)
+	defer cancel()
+	if s.writer.lock(ctx) != nil {
+		return
+	}
+	defer s.writer.unlock()
+	_, _ = s.writer.put(ctx, e.p, e.c, []byte{3}, nil) // an error: there is nothing to do
 }
 
 // relayInFront returns the relay in front, as what the shell behind it is known by; nil without an
@@ -82,7 +96,8 @@ func (e *entering) relayInFront(ctx context.Context) (*wire.Shell, error) {
 	switch {
 	case s.track.Phase() == wire.PhasePrompt:
 		return nil, nil
-	case s.track.Last().LooksLikeShell && facts.Opaque && len(facts.Argv) > 0:
+	case s.track.Last().LooksLikeShell && facts.Opaque && len(facts.Argv) > 0 &&
+		!inputModes(c.local.TTY().Master).Lines: // it passes keys on, such as ^C
 		return &wire.Shell{Pid: facts.Pid, Name: filepath.Base(facts.Argv[0]), Argv: facts.Argv,
 			Depth: depthOf(c.process) + 1}, nil
 	}
@@ -105,7 +120,9 @@ func (e *entering) ask(ctx context.Context, sh *shell, n marks.Nonce) error {
 	if deep {
 		return tooDeep()
 	}
-	err := e.clear(ctx, func(st wire.State) bool { return st.LooksLikeShell })
+	err := e.clear(ctx, func(st wire.State) bool {
+		return st.LooksLikeShell || st.Phase == wire.PhasePrompt // the relay has ended
+	})
 	if err != nil {
 		return err
 	}
@@ -116,8 +133,8 @@ func (e *entering) ask(ctx context.Context, sh *shell, n marks.Nonce) error {
 	question := marks.Ask(n)
 	s.mu.Lock()
 	switch {
-	case !s.track.Last().LooksLikeShell, !facts.Opaque, facts.Pid != sh.process.Pid,
-		c != s.console:
+	case !s.track.Last().LooksLikeShell, facts.Pid != sh.process.Pid,
+		facts.Blocked && !facts.Opaque, c != s.console:
 		err = errStale
 	case !s.keyboard.Holds(&e.p.Party):
 		err = s.keyboard.Refusal()
@@ -136,6 +153,15 @@ func (e *entering) ask(ctx context.Context, sh *shell, n marks.Nonce) error {
 	return err
 }
 
+// checkRelay returns an error unless the relay of sh is in front, and passes the keyboard on.
+func (s *session) checkRelay(ctx context.Context, c *console, sh *shell) error {
+	facts, err := s.probe(ctx, c)
+	if err == nil && (facts.Pid != sh.process.Pid || facts.Blocked && !facts.Opaque) {
+		err = errStale
+	}
+	return err
+}
+
 // feed types the script of the marks to sh, which has answered.
 func (e *entering) feed(ctx context.Context, sh *shell, n marks.Nonce) error {
 	s, c := e.s, e.c
@@ -143,6 +169,11 @@ func (e *entering) feed(ctx context.Context, sh *shell, n marks.Nonce) error {
 		return err
 	}
 	defer s.writer.unlock()
+	// If the relay has ended, the shell around it may have read the question, and have answered.
+	err := s.checkRelay(ctx, c, sh)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	in, ok := marks.For("/bin/"+sh.answered, n, marks.Options{Relay: true})
 	if c.shell != sh || c != s.console {
@@ -160,7 +191,7 @@ func (e *entering) feed(ctx context.Context, sh *shell, n marks.Nonce) error {
 		s.reportLocked(c, news)
 	}
 	s.mu.Unlock()
-	_, err := s.writer.put(ctx, e.p, c, marks.Feed(script), nil) // an empty one ends the reading
+	_, err = s.writer.put(ctx, e.p, c, marks.Feed(script), nil) // an empty one ends the reading
 	if err == nil && !ok {
 		refused := wire.Errorf(wire.CodeUnavailable, "%s behind a relay takes no commands",
 			sh.answered)

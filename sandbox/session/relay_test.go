@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -145,6 +146,62 @@ func TestRelayRefused(t *testing.T) {
 				t.Errorf("run: %+v, error %v", got, got.Error)
 			}
 		})
+	}
+}
+
+// A relay that ends when the question has arrived leaves it to the shell around it. No command of
+// the far side runs there.
+func TestRelayDiverted(t *testing.T) {
+	fake := t.TempDir() + "/fake.py"
+	if err := os.WriteFile(fake, []byte(`
+import os, select, sys, termios, time, tty
+modes = termios.tcgetattr(0)
+tty.setraw(0)
+os.write(1, b"far $ ")
+while os.read(0, 1) != b"\x03":
+	pass
+os.write(1, b"\r\nfar $ ")
+select.select([0], [], [])
+time.sleep(0.05) # the rest of the line
+if sys.argv[1] != "0":
+	os.read(0, int(sys.argv[1]))
+termios.tcsetattr(0, termios.TCSANOW, modes)
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, outer := range []string{"/bin/bash", "/bin/dash"} {
+		for _, inner := range []string{"", "bash --norc", "dash"} {
+			for _, reads := range []string{"0", "300"} {
+				t.Run(outer+" "+inner+" "+reads, func(t *testing.T) {
+					t.Parallel()
+					c := agentClient(t, newSet(t, outer))
+					send := func(verb wire.Verb, text string, adopt bool) *wire.Result {
+						t.Helper()
+						return do(t, c, wire.Request{Verb: verb, Text: text, TimeoutMS: 10000,
+							Adopt: adopt})
+					}
+					start := "bash -c 'exec -a ssh /usr/bin/python3 " + fake + " " + reads + "'"
+					send(wire.VerbRun, "s='echo own' l=$s", false)
+					if inner != "" {
+						send(wire.VerbType, inner, false)
+						send(wire.VerbType, "s='echo own' l=$s", false)
+						send(wire.VerbType, start, false)
+					} else {
+						send(wire.VerbRun, start, false)
+					}
+					got := send(wire.VerbRun, "echo far", true)
+					if got.Ended == wire.Done || strings.Contains(got.Output, "far\n") ||
+						strings.Contains(got.Output, "own\n") {
+						t.Errorf("adopted: %+v, error %v", got, got.Error)
+					}
+					do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+					got = send(wire.VerbRun, "echo local; stty -a | grep -ow -- '-\\?echo'", false)
+					if got.Output != "local\necho\n" {
+						t.Errorf("afterwards: %+v, error %v", got, got.Error)
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -365,6 +365,13 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	defer s.writer.unlock()
 	s.mu.Lock()
 	c := s.console
+	if sh := c.shell; sh.relayed {
+		s.mu.Unlock()
+		if err := s.checkRelay(ctx, c, sh); err != nil {
+			return err
+		}
+		s.mu.Lock()
+	}
 	if s.track.Phase() == wire.PhasePrompt && s.keyboard.Free() {
 		_ = s.keyboard.callsLocked(p) // the prompt in prepare has freed the keyboard
 	}

@@ -255,15 +255,21 @@ func (st *shells) leaveLocked(sh *shell, exit *int, why wire.Ended) {
 	}
 }
 
-// holds reports whether the shell in front still is that, while the process pid reads the terminal.
-// If not, it has ended, was stopped, or works in the background of a shell around it, and no mark
-// has shown that.
-func (st *shells) holds(pid int) bool {
-	front, local := st.pid(), st.c.local
-	if front == local.TTY().SessionPID || front == pid {
+// holds reports whether the shell in front still is that, by facts about another process that reads
+// the terminal. If not, it has ended, was stopped, or works in the background of a shell around it,
+// and no mark has shown that; or its relay has become another program.
+func (st *shells) holds(facts Facts) bool {
+	c := st.c
+	c.s.mu.Lock()
+	front, relayed := st.pidLocked(), c.relayed
+	c.s.mu.Unlock()
+	switch {
+	case front == facts.Pid:
+		return !relayed || facts.Opaque
+	case front == c.local.TTY().SessionPID:
 		return true
 	}
-	return local.Runs(front) && !slices.Contains(local.Above(front), pid)
+	return c.local.Runs(front) && !slices.Contains(c.local.Above(front), facts.Pid)
 }
 
 // enterLocked puts sh in front. If it has replaced the entered shell in front by exec, it takes its
@@ -279,7 +285,9 @@ func (st *shells) enterLocked(sh *shell) {
 	if was.process != nil && was.process.Pid == sh.process.Pid && !sh.relayed {
 		st.all[len(st.all)-1] = sh
 		sh.handed = was.handed
-		was.commands.close()
+		if was.commands != nil {
+			was.commands.close()
+		}
 		left := was.track.Leave(next, nil, wire.Done, s.momentLocked(c))
 		news.Events = append(news.Events, left.Events...)
 	} else {

@@ -169,7 +169,7 @@ func (o *observer) look() (again bool) {
 	}
 
 	// A relay such as script listens until it ends, after the shell in it.
-	left := err == nil && facts.Blocked && !c.stack.holds(facts.Pid)
+	left := err == nil && facts.Blocked && !c.stack.holds(facts)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package marks
 
 import (
+	"bytes"
 	_ "embed"
 	"fmt"
 	"path/filepath"
@@ -97,6 +98,8 @@ type Integration struct {
 	fdDir string
 	file  string // Options.File
 	relay bool   // Options.Relay
+	// function of the shell that reads a command, of a name of its own; empty for __sbx_r
+	reader string
 }
 
 type kind int
@@ -177,6 +180,10 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		startup = ":"
 		if in.kind == bash {
 			script = forget + script
+		}
+		if opt.Relay {
+			in.reader = reader(n)
+			script = strings.Replace(script, "__sbx_r()", in.reader+"()", 1)
 		}
 		if opt.File != "" {
 			script = fmt.Sprintf("[ $$ = %d ] || return\n", opt.PID) + script
@@ -294,6 +301,7 @@ func hostname(s string) bool {
 func (in Integration) Command(text string, number uint64) (typed, payload []byte) {
 	typed, payload = in.command(text, number)
 	if in.relay {
+		typed = bytes.Replace(typed, []byte("__sbx_r"), []byte(in.reader), 1)
 		return append(typed, Feed(payload)...), nil
 	}
 	return typed, payload

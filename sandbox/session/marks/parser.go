@@ -243,7 +243,11 @@ func (s *sequence) parse(text string) bool {
 		if len(f) != 2 {
 			return false
 		}
-		s.shell = cmp.Or(f[1], "ash")
+		switch s.shell = cmp.Or(f[1], "ash"); s.shell {
+		case "bash", "zsh", "ksh", "ash":
+		default:
+			return false
+		}
 	default:
 		return len(f) == 1
 	}

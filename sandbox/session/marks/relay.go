@@ -1,6 +1,8 @@
 package marks
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 )
@@ -10,11 +12,14 @@ import (
 // first a line that makes the shell read lines without echo, then what it reads.
 
 // hide, lines and decode are shell code: it reads lines up to an empty one, without echo, and
-// prints what they encode.
+// prints what they encode: nothing, after ^C or if a line is of something else. No other shell has
+// variables of these names, so that an end of the code, which a shell around the relay may read,
+// runs none.
 const (
-	hide   = `s=$(stty -g);stty -echo;`
-	lines  = `t=;while IFS= read -r l&&[ "$l" ];do t=$t$l;done;stty "$s";`
-	decode = `"$(printf %s "$t"|sed 's,...,\\0&,g')"`
+	hide  = `__sbx_js=$(stty -g);trap 'stty "$__sbx_js";exit 1' INT;stty -echo;`
+	lines = `__sbx_jt=;while IFS= read -r __sbx_jl&&[ "$__sbx_jl" ];do case $__sbx_jl in ` +
+		`*[89a-zA-Z[:punct:][:space:]]*)__sbx_jt=;break;;esac;__sbx_jt=$__sbx_jt$__sbx_jl;done;stty "$__sbx_js";`
+	decode = `"$(printf %s "$__sbx_jt"|sed 's,...,\\0&,g')"`
 )
 
 // Ask returns the line to type at what looks like the prompt of a shell behind a relay. A shell
@@ -42,6 +47,13 @@ func Feed(text []byte) []byte {
 		all.WriteByte('\n')
 	}
 	return []byte(all.String() + "\n")
+}
+
+// reader returns the name of the function that reads a command in the shell of n. A shell around
+// the relay, which may read the line instead, has another one.
+func reader(n Nonce) string {
+	id := sha256.Sum256(n[:]) // the name is typed, and the nonce is secret
+	return "__sbx_r" + hex.EncodeToString(id[:4])
 }
 
 // typed returns how the scripts read a command that is typed, into a variable. The dot keeps

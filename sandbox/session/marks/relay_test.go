@@ -81,6 +81,23 @@ func TestTypedLines(t *testing.T) {
 			}
 		}
 	}
+	// Commands for one relayed shell are none for another, which may be around its relay.
+	for _, path := range []string{"/bin/bash", "/bin/dash"} {
+		one, _ := For(path, n, Options{Relay: true})
+		other, _ := For(path, NewNonce(), Options{Relay: true})
+		typed, _ := one.Command("true", 1)
+		line, _, _ := strings.Cut(string(typed), "\n")
+		name := one.reader + " "
+		if path == "/bin/dash" {
+			name = one.reader + "&&"
+		}
+		if !strings.Contains(line, name) ||
+			!strings.Contains(string(one.Script), one.reader+"()") ||
+			strings.Contains(string(other.Script), one.reader) ||
+			strings.Contains(line, n.String()[:8]) {
+			t.Errorf("%s: %q", path, line)
+		}
+	}
 	// A shell reads the whole line before it runs any of it, and an end has a parenthesis too many.
 	question := string(Ask(n))
 	if hasPath(question) || !strings.HasSuffix(question, `)")"`+"\n") {

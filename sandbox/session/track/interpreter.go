@@ -2,6 +2,7 @@ package track
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -41,12 +42,13 @@ var interpreters = map[string][]string{
 
 // interpreter returns the name of the program with the arguments argv if it is an interpreter at
 // its own prompt, which is before the cursor; otherwise it is empty. A script's name counts as its
-// program's: ipython is one of python.
+// program's: ipython is one of python. With -c, it runs a program.
 func interpreter(argv []string, before string) string {
-	before = strings.TrimSpace(before)
-	if before == "" {
+	// Each of these prompts ends with a space. A program that prints dots does not.
+	if !strings.HasSuffix(before, " ") || slices.Contains(argv, "-c") {
 		return ""
 	}
+	before = strings.TrimSpace(before)
 	for _, arg := range argv[:min(len(argv), 2)] {
 		name := filepath.Base(arg)
 		for _, prompt := range interpreters[strings.TrimRight(name, "0123456789.")] {

@@ -556,6 +556,8 @@ func TestInterpreter(t *testing.T) {
 		{"gdb ./a", "(gdb) ", "gdb"},
 		{"gdb ./a", "Quit anyway? (y or n) ", ""},
 		{"cat", "> ", ""},
+		{"python3 dots.py", "...", ""},
+		{"python3 -c code", "... ", ""},
 		{"python3", "", ""},
 		{"", ">>> ", ""},
 	} {
