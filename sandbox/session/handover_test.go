@@ -292,7 +292,7 @@ func TestLineTypedAhead(t *testing.T) {
 			bob := dial(t, set, wire.Attach{Session: "main", Party: party}, w.handler())
 			runs := strings.ReplaceAll(tt.runs, "F", fifo)
 			if res := do(t, alice, wire.Request{Verb: wire.VerbRun, Text: runs,
-				TimeoutMS: 200}); res.Ended != wire.Deadline &&
+				TimeoutMS: 1000}); res.Ended != wire.Deadline && // it has begun by then
 				res.Ended != wire.Waiting {
 				t.Fatalf("%q ended: %s", runs, res.Ended)
 			}
