@@ -323,7 +323,8 @@ os.wait()
 			if got := run("python3 " + thief + " " + now); got.Ended != wire.Done {
 				t.Fatalf("thief: %+v, error %v", got, got.Error)
 			}
-			got := run("touch " + now + "; sleep 3")
+			got := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "touch " + now + "; sleep 1000",
+				TimeoutMS: 60000})
 			if got.Ended != wire.Waiting || got.Shell != nil || got.Foreground == nil ||
 				!slices.Equal(got.Foreground.Argv, []string{"bash", "--norc", "-i"}) {
 				t.Errorf("the command: %+v, error %v", got, got.Error)
