@@ -323,8 +323,9 @@ os.wait()
 			if got := run("python3 " + thief + " " + now); got.Ended != wire.Done {
 				t.Fatalf("thief: %+v, error %v", got, got.Error)
 			}
-			got := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "touch " + now + "; sleep 1000",
-				TimeoutMS: 60000})
+			// The command has the terminal when the thief takes it.
+			got := do(t, c, wire.Request{Verb: wire.VerbRun, TimeoutMS: 60000,
+				Text: "sh -c 'touch " + now + "; exec sleep 1000'"})
 			if got.Ended != wire.Waiting || got.Shell != nil || got.Foreground == nil ||
 				!slices.Equal(got.Foreground.Argv, []string{"bash", "--norc", "-i"}) {
 				t.Errorf("the command: %+v, error %v", got, got.Error)

@@ -195,6 +195,8 @@ termios.tcsetattr(0, termios.TCSANOW, modes)
 						t.Errorf("adopted: %+v, error %v", got, got.Error)
 					}
 					do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+					do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt},
+						TimeoutMS: 20000})
 					got = send(wire.VerbRun, "echo local; stty -a | grep -ow -- '-\\?echo'", false)
 					if got.Output != "local\necho\n" {
 						t.Errorf("afterwards: %+v, error %v", got, got.Error)
