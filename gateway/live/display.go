@@ -136,13 +136,12 @@ func (d *display) begin(s *Session, end uint64) {
 		d.fed = end - feedAnew
 	}
 	if rec != nil {
-		sizes := rec.Sizes()
-		d.smu.Lock()
-		d.sizes = sizes
-		d.smu.Unlock()
-		if len(sizes) > 0 {
-			cols, rows = sizes[0].Cols, sizes[0].Rows
+		d.smu.Lock() // before, for a size that comes between would be lost
+		d.sizes = rec.Sizes()
+		if len(d.sizes) > 0 {
+			cols, rows = d.sizes[0].Cols, d.sizes[0].Rows
 		}
+		d.smu.Unlock()
 		if p, off, ok := rec.Keyframe(end); ok && end-off <= feedAtMost {
 			if restored, err := screen.Restore(p, scrollback); err == nil {
 				d.screen, d.fed = restored, off

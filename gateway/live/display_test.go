@@ -72,3 +72,43 @@ func TestScreenBeginsAtKeyframe(t *testing.T) {
 		t.Errorf("from a key frame the screen shows\n%s\nwant\n%s", got, want)
 	}
 }
+
+// A terminal that is resized while a screen is made leaves the screen whole, which the race
+// detector checks.
+func TestScreenBeginsWhileResized(t *testing.T) {
+	s := adopt(t, newSessions(t, nil), "main")
+	f := s.Feed()
+	seq := uint64(0)
+	resize := func(cols int) {
+		seq++
+		f.Event(wire.Event{Kind: wire.EventResize, Seq: seq, Cols: cols, Rows: 30})
+	}
+	resize(80)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 2000 {
+			resize(100 + i%2)
+		}
+	}()
+	for looking := true; looking; {
+		select {
+		case <-done:
+			looking = false
+		default:
+		}
+		s.display.mu.Lock()
+		s.display.screen = nil
+		s.display.mu.Unlock()
+		if err := s.Screen(func(*screen.Screen, uint64) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Screen(func(sc *screen.Screen, _ uint64) {
+		if cols, rows := sc.Size(); cols != 101 || rows != 30 {
+			t.Errorf("the screen has %d columns and %d rows, want 101 and 30", cols, rows)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

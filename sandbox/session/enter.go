@@ -190,7 +190,14 @@ func newShell(facts Facts, found *wire.Shell) (*shell, error) {
 		learned: true, image: facts.Shell.Image}, nil
 }
 
-func tooDeep() error {
+// room returns an error if no further shell can be entered.
+func (st *shells) room() error {
+	s := st.c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(st.all) < maxShells {
+		return nil
+	}
 	err := wire.Errorf(wire.CodeUnavailable, "%d shells run inside each other", maxShells)
 	err.Hint = "leave some with exit, or run in another session"
 	return err
@@ -209,11 +216,8 @@ func (e *entering) giveMarks(ctx context.Context, found *wire.Shell) (*shell, er
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	deep := len(c.stack.all) >= maxShells
-	s.mu.Unlock()
-	if deep {
-		return nil, tooDeep()
+	if err := c.stack.room(); err != nil {
+		return nil, err
 	}
 	if !readsLine(facts, found) {
 		return nil, errStale

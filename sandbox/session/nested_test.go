@@ -11,6 +11,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// runner returns a function that runs a command.
+func runner(t *testing.T, c *wire.Client) func(text string) *wire.Result {
+	return func(text string) *wire.Result {
+		t.Helper()
+		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
+	}
+}
+
 // A shell in the session's own is entered by the first run: commands run in it, with exit codes and
 // directory, until it ends.
 func TestNestedShell(t *testing.T) {
@@ -19,10 +27,7 @@ func TestNestedShell(t *testing.T) {
 			t.Run(outer+" "+inner, func(t *testing.T) {
 				t.Parallel()
 				c := agentClient(t, newSet(t, outer))
-				run := func(text string) *wire.Result {
-					t.Helper()
-					return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-				}
+				run := runner(t, c)
 				run("cd /usr")
 				got := run(inner)
 				if got.Ended != wire.Done || got.Phase != wire.PhasePrompt || got.Shell == nil ||
@@ -58,10 +63,7 @@ func TestNestedShell(t *testing.T) {
 // A shell that was entered ends, and the one around it was not: no mark reports it.
 func TestNestedUnused(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	run := func(text string) *wire.Result {
-		t.Helper()
-		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-	}
+	run := runner(t, c)
 	first := run("bash --norc").Shell
 	do(t, c, wire.Request{Verb: wire.VerbType, Text: "bash --norc"})
 	if got := run("echo hi"); got.Output != "hi\n" || got.Shell.Pid == first.Pid {
@@ -83,10 +85,7 @@ func TestNestedUnused(t *testing.T) {
 // A nested shell that is left by typing ends with the code of the shell around it.
 func TestNestedTypedExit(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	run := func(text string) *wire.Result {
-		t.Helper()
-		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-	}
+	run := runner(t, c)
 	run("bash --norc")
 	run("true")
 	got := do(t, c, wire.Request{Verb: wire.VerbType, Text: "exit 3"})
@@ -229,10 +228,7 @@ func TestNestedNotCleared(t *testing.T) {
 // One shell is one process: exec in a nested shell puts another in its place.
 func TestNestedExec(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	run := func(text string) *wire.Result {
-		t.Helper()
-		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-	}
+	run := runner(t, c)
 	run("bash --norc")
 	was := run("true").Shell
 	for range 20 {
@@ -254,10 +250,7 @@ func TestNestedExec(t *testing.T) {
 // A shell whose file was removed is given another one.
 func TestNestedFileRemoved(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	run := func(text string) *wire.Result {
-		t.Helper()
-		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-	}
+	run := runner(t, c)
 	run("bash --norc")
 	// The name of its file is in the function that reads it.
 	got := run(`f=$(declare -f __sbx_r); f=/dev/shm/${f#*/dev/shm/}; rm "${f%%[ ;]*}"; echo $?`)
@@ -316,10 +309,7 @@ os.wait()
 		t.Run(shell, func(t *testing.T) {
 			now := t.TempDir() + "/now"
 			c := agentClient(t, newSet(t, shell))
-			run := func(text string) *wire.Result {
-				t.Helper()
-				return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-			}
+			run := runner(t, c)
 			if got := run("python3 " + thief + " " + now); got.Ended != wire.Done {
 				t.Fatalf("thief: %+v, error %v", got, got.Error)
 			}
@@ -352,10 +342,7 @@ func TestNestedNoRoom(t *testing.T) {
 		return
 	}
 	c := agentClient(t, newSet(t, "/bin/bash"))
-	run := func(text string) *wire.Result {
-		t.Helper()
-		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-	}
+	run := runner(t, c)
 	run("bash --norc")
 	if got := run("echo hi"); got.Ended != wire.Refused || got.Error == nil ||
 		got.Error.Code != wire.CodeUnavailable || !strings.Contains(got.Error.Message, "/dev/shm") {
@@ -383,10 +370,7 @@ func TestNestedNoRoom(t *testing.T) {
 func TestNestedClose(t *testing.T) {
 	set := newSet(t, "/bin/bash")
 	c := agentClient(t, set)
-	run := func(text string) *wire.Result {
-		t.Helper()
-		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: 20000})
-	}
+	run := runner(t, c)
 	run("bash --norc")
 	got := run(`f=$(declare -f __sbx_r); f=/dev/shm/${f#*/dev/shm/}; echo "${f%%[ ;]*}"`)
 	file := strings.TrimSpace(got.Output)

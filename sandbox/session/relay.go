@@ -41,15 +41,17 @@ func (e *entering) adopt(ctx context.Context) error {
 		})
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err == nil && c.shell == sh && c == s.console && s.track.Phase() == wire.PhasePrompt {
+	ours := c.shell == sh && c == s.console
+	if err == nil && ours && s.track.Phase() == wire.PhasePrompt {
 		e.notes = append(e.notes, wire.NoteShellEntered)
+		s.mu.Unlock()
 		return nil
 	}
-	if c.shell == sh && c == s.console {
+	if ours {
 		c.stack.leaveLocked(c.stack.around(), nil, wire.Refused)
-		s.spawn(func() { e.abandon() })
 	}
+	s.mu.Unlock()
+	e.abandon()
 	if _, refused := errors.AsType[*wire.Error](err); refused || errors.Is(err, errClosed) {
 		return err
 	}
@@ -59,17 +61,27 @@ func (e *entering) adopt(ctx context.Context) error {
 	return none
 }
 
-// abandon ends the reading of a shell that has run the question, so that it echoes input again, if
-// the caller still has the keyboard.
+// abandon ends the reading of a shell that has run the question, so that it echoes input again,
+// unless another party has the keyboard. That shell may be one around the relay, which has ended.
+// The empty line ends the reading also where ^C does not: bash ignores one while a program of its
+// own ends by itself, and in raw mode it is a character.
 func (e *entering) abandon() {
 	s := e.s
-	ctx, cancel := context.WithTimeout(s.ctx, enterTime)
-	defer cancel()
-	if s.writer.lock(ctx) != nil {
+	if s.writer.lock(s.ctx) != nil {
 		return
 	}
-	defer s.writer.unlock()
-	_, _ = s.writer.put(ctx, e.p, e.c, []byte{3}, nil) // an error: there is nothing to do
+	s.mu.Lock()
+	shown, prompts := s.track.Last().Offset, s.track.Counts().Prompted
+	s.mu.Unlock()
+	_, err := s.writer.put(s.ctx, e.p, e.c, []byte("\x03\n"), nil)
+	s.writer.unlock()
+	if err == nil {
+		s.awaitChange(s.ctx, staleTime, func() bool {
+			last := s.track.Last()
+			return last.LooksLikeShell && last.Offset > shown ||
+				s.track.Phase() == wire.PhasePrompt && s.track.Counts().Prompted > prompts
+		})
+	}
 }
 
 // relayInFront returns the relay in front, as what the shell behind it is known by; nil without an
@@ -114,11 +126,8 @@ func (e *entering) ask(ctx context.Context, sh *shell, n marks.Nonce) error {
 		return err
 	}
 	defer s.writer.unlock()
-	s.mu.Lock()
-	deep := len(c.stack.all) >= maxShells
-	s.mu.Unlock()
-	if deep {
-		return tooDeep()
+	if err := c.stack.room(); err != nil {
+		return err
 	}
 	err := e.clear(ctx, func(st wire.State) bool {
 		return st.LooksLikeShell || st.Phase == wire.PhasePrompt // the relay has ended
@@ -126,15 +135,14 @@ func (e *entering) ask(ctx context.Context, sh *shell, n marks.Nonce) error {
 	if err != nil {
 		return err
 	}
-	facts, err := s.probe(ctx, c)
+	facts, err := s.checkRelay(ctx, c, sh)
 	if err != nil {
 		return err
 	}
 	question := marks.Ask(n)
 	s.mu.Lock()
 	switch {
-	case !s.track.Last().LooksLikeShell, facts.Pid != sh.process.Pid,
-		facts.Blocked && !facts.Opaque, c != s.console:
+	case !s.track.Last().LooksLikeShell, c != s.console:
 		err = errStale
 	case !s.keyboard.Holds(&e.p.Party):
 		err = s.keyboard.Refusal()
@@ -154,12 +162,12 @@ func (e *entering) ask(ctx context.Context, sh *shell, n marks.Nonce) error {
 }
 
 // checkRelay returns an error unless the relay of sh is in front, and passes the keyboard on.
-func (s *session) checkRelay(ctx context.Context, c *console, sh *shell) error {
+func (s *session) checkRelay(ctx context.Context, c *console, sh *shell) (Facts, error) {
 	facts, err := s.probe(ctx, c)
 	if err == nil && (facts.Pid != sh.process.Pid || facts.Blocked && !facts.Opaque) {
 		err = errStale
 	}
-	return err
+	return facts, err
 }
 
 // feed types the script of the marks to sh, which has answered.
@@ -170,8 +178,7 @@ func (e *entering) feed(ctx context.Context, sh *shell, n marks.Nonce) error {
 	}
 	defer s.writer.unlock()
 	// If the relay has ended, the shell around it may have read the question, and have answered.
-	err := s.checkRelay(ctx, c, sh)
-	if err != nil {
+	if _, err := s.checkRelay(ctx, c, sh); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -191,7 +198,7 @@ func (e *entering) feed(ctx context.Context, sh *shell, n marks.Nonce) error {
 		s.reportLocked(c, news)
 	}
 	s.mu.Unlock()
-	_, err = s.writer.put(ctx, e.p, c, marks.Feed(script), nil) // an empty one ends the reading
+	_, err := s.writer.put(ctx, e.p, c, marks.Feed(script), nil) // an empty one ends the reading
 	if err == nil && !ok {
 		refused := wire.Errorf(wire.CodeUnavailable, "%s behind a relay takes no commands",
 			sh.answered)

@@ -367,7 +367,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	c := s.console
 	if sh := c.shell; sh.relayed {
 		s.mu.Unlock()
-		if err := s.checkRelay(ctx, c, sh); err != nil {
+		if _, err := s.checkRelay(ctx, c, sh); err != nil {
 			return err
 		}
 		s.mu.Lock()

@@ -97,8 +97,7 @@ type Integration struct {
 	kind  kind
 	fdDir string
 	file  string // Options.File
-	relay bool   // Options.Relay
-	// function of the shell that reads a command, of a name of its own; empty for __sbx_r
+	// name of the function with which a relayed shell reads a command; empty for other shells
 	reader string
 }
 
@@ -207,7 +206,7 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		"@BEL@", "\a",
 		"@STARTUP@", startup,
 	).Replace(script))
-	in.file, in.relay = opt.File, opt.Relay
+	in.file = opt.File
 	return in, true
 }
 
@@ -300,7 +299,7 @@ func hostname(s string) bool {
 // The text should be a complete command. If it is not, the shell's parser reports a syntax error.
 func (in Integration) Command(text string, number uint64) (typed, payload []byte) {
 	typed, payload = in.command(text, number)
-	if in.relay {
+	if in.reader != "" {
 		typed = bytes.Replace(typed, []byte("__sbx_r"), []byte(in.reader), 1)
 		return append(typed, Feed(payload)...), nil
 	}

@@ -20,7 +20,8 @@ const (
 	hide = `__sbx_js=$(stty -g);${BASH_VERSION:+:} trap 'stty "$__sbx_js";exit 1' INT;` +
 		`stty -echo;`
 	lines = `__sbx_jt=;while IFS= read -r __sbx_jl&&[ "$__sbx_jl" ];do case $__sbx_jl in ` +
-		`*[89a-zA-Z[:punct:][:space:]]*)__sbx_jt=;break;;esac;__sbx_jt=$__sbx_jt$__sbx_jl;done;stty "$__sbx_js";`
+		`*[89a-zA-Z[:punct:][:space:][:cntrl:]]*)__sbx_jt=;break;;esac;` +
+		`__sbx_jt=$__sbx_jt$__sbx_jl;done;stty "$__sbx_js";`
 	decode = `"$(printf %s "$__sbx_jt"|sed 's,...,\\0&,g')"`
 )
 

@@ -62,8 +62,8 @@ func interpreter(argv []string, before string) string {
 
 // matches reports whether text is pattern, in which one * stands for any text.
 func matches(pattern, text string) bool {
-	first, last, any := strings.Cut(pattern, "*")
-	if !any {
+	first, last, star := strings.Cut(pattern, "*")
+	if !star {
 		return text == pattern
 	}
 	return len(text) >= len(first)+len(last) && strings.HasPrefix(text, first) &&
