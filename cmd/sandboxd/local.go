@@ -9,10 +9,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	osuser "os/user"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -111,14 +109,6 @@ func (c *cli) sshCommand() *cobra.Command {
 			if args[0] == "--help" || args[0] == "-h" {
 				return cmd.Help()
 			}
-			path, err := exec.LookPath("ssh")
-			if err != nil {
-				return &wire.Error{
-					Code:    wire.CodeUnavailable,
-					Message: "ssh: not found on this machine",
-					Hint:    "install openssh-client",
-				}
-			}
 			at := firstArgument(args)
 			if at == len(args) { // check it before starting a daemon
 				return usage("ssh: missing sandbox name", "usage: "+cmd.UseLine())
@@ -126,13 +116,13 @@ func (c *cli) sshCommand() *cobra.Command {
 			if _, err := wire.ParseTarget(args[at]); err != nil {
 				return err
 			}
-			address, o, err := c.reach(cmd.Context(), true)
+			words, err := sshWords(cmd.Context(), c, args[:at], args[at])
 			if err != nil {
 				return err
 			}
-			host, login := loginOptions(address, o, "-p")
-			words := slices.Concat([]string{"ssh"}, login, args[:at],
-				[]string{args[at] + "@" + host}, args[at+1:])
+			path := words[0]
+			words = append(words, args[at+1:]...)
+			words[0] = "ssh"
 			return fmt.Errorf("ssh: %w", syscall.Exec(path, words, os.Environ()))
 		},
 	}

@@ -2,8 +2,8 @@
 //
 // The command line is an SSH client of the daemon. Commands for sandboxes are parsed here, for help
 // and completion, and run there. Commands that use this machine are local: serve, up, down, demo,
-// config, cp, fetch, diff, port, ssh, doctor, ssh-config, mcp, mcp-config, task, conformance,
-// version, completion. new --clone and rm also use a git repository of this machine.
+// agent, config, cp, fetch, diff, port, ssh, doctor, ssh-config, mcp, mcp-config, task,
+// conformance, version, completion. new --clone and rm also use a git repository of this machine.
 //
 // Without a built sandboxd-guest, the same program is also the guest of sandboxes: see runsAsGuest.
 package main
@@ -140,7 +140,8 @@ func (c *cli) tree() *cobra.Command {
 		demoCommand(c), c.configCommand(), c.copyCommand(), repositories{c}.fetchCommand(),
 		repositories{c}.diffCommand(), c.portCommand(),
 		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c),
-		c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {
+		repositories{c}.agentCommand(), c.conformanceCommand(), c.taskCommand(),
+		versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)
 	}

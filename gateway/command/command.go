@@ -246,7 +246,7 @@ func Tree(env *Env) *cobra.Command {
 		pythonCommand(env))...)
 	group("people", "Users, sharing and access:", peopleCommands(env)...)
 	group("records", "Recordings:", recordCommands(env)...)
-	root.AddCommand(ensureCommand(env))
+	root.AddCommand(ensureCommand(env), prepareCommand(env))
 	AddHelp(root)
 	for _, c := range root.Commands() {
 		c.SuggestFor, c.Aliases = guesses[c.Name()], Aliases[c.Name()]

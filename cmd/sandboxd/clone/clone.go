@@ -42,6 +42,8 @@ type Clone struct {
 	Included   []string `json:"included"`   // untracked files that were copied
 	// where the refs of an earlier sandbox of the name are now; empty if there were none
 	Former string `json:"former,omitempty"`
+	// name of the coding agent that works in the clone; empty without
+	Agent string `json:"agent,omitempty"`
 }
 
 // Refs of a clone in the repository of this machine.

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// coderInfo is a sandbox with a coding agent, as agent ls prints it.
+type coderInfo struct {
+	Name  string             `json:"name"`
+	Agent string             `json:"agent"`
+	State agent.SandboxState `json:"state"`
+	// Attention is waiting if the program waits for input, likely if it is idle, no if it works,
+	// and ended if it does not run.
+	Attention  string `json:"attention"`
+	Repository string `json:"repository"`
+	Branch     string `json:"branch"`
+	// what the last fetch has of the branch; nil without a fetch
+	Diff     *diffTotal `json:"diff"`
+	LastLine string     `json:"last_line"` // of the program's screen
+}
+
+// diffTotal sums up the changes of a branch.
+type diffTotal struct {
+	Files   int `json:"files"`
+	Added   int `json:"added"`   // lines
+	Deleted int `json:"deleted"` // lines
+}
+
+// String returns the total in a cell of a table.
+func (d *diffTotal) String() string {
+	if d == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s, +%d −%d", plural(d.Files, "file"), d.Added, d.Deleted)
+}
+
+func (c repositories) agentListCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "list the sandboxes with coding agents",
+		Long: "List the sandboxes that sandboxd agent made on this machine: which agents need\n" +
+			"attention, and what the last fetch has of their branches.",
+		Example: "  sandboxd agent ls\n  sandboxd agent ls --json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := c.coders(cmd.Context())
+			if err != nil {
+				return prefixed("agent ls: ", err)
+			}
+			if asJSON {
+				for _, i := range all {
+					if err := text.WriteJSON(os.Stdout, i); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			out := shownOn(os.Stdout)
+			defer out.Close()
+			w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tAGENT\tSTATE\tATTENTION\tBRANCH\tFETCHED\tLAST LINE")
+			for _, i := range all {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, text.Line(i.Agent, 32),
+					i.State, i.Attention, text.Line(i.Branch, 64), i.Diff,
+					text.Line(i.LastLine, 60))
+			}
+			return w.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
+	return cmd
+}
+
+// coders returns the user's sandboxes with coding agents.
+func (c repositories) coders(ctx context.Context) ([]coderInfo, error) {
+	sandboxes, err := c.sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []coderInfo
+	for _, s := range sandboxes {
+		record, err := c.clones().Find(s.ID)
+		if err != nil {
+			return nil, err
+		}
+		if record == nil || record.Agent == "" {
+			continue
+		}
+		i := coderInfo{Name: s.Name, Agent: record.Agent, State: s.State, Attention: "ended",
+			Repository: record.Repository, Branch: record.Branch,
+			Diff: fetchedTotal(ctx, record, s.Name)}
+		for _, session := range s.Sessions {
+			if session.Name != coderSession || session.State.Phase == agent.PhaseDead {
+				continue
+			}
+			i.LastLine = session.State.LastLine
+			switch {
+			case session.State.Phase == agent.PhaseWaiting:
+				i.Attention = "waiting"
+			case session.State.Attention == "likely":
+				i.Attention = "likely"
+			default:
+				i.Attention = "no"
+			}
+		}
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+// fetchedTotal returns what the last fetch has of the branch of a clone, nil if there is nothing.
+func fetchedTotal(ctx context.Context, r *clone.Clone, name string) *diffTotal {
+	d, err := clone.NewDiff(ctx, r.Repository, name, r.Branch, false)
+	if err != nil {
+		return nil
+	}
+	t := &diffTotal{Files: len(d.Files)}
+	for _, f := range d.Files {
+		t.Added, t.Deleted = t.Added+f.Added, t.Deleted+f.Deleted
+	}
+	return t
+}

@@ -1,0 +1,141 @@
+package agents
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestBuiltin checks each built-in description: its commands are shell code, its JSON files are
+// JSON, and its version is pinned.
+func TestBuiltin(t *testing.T) {
+	if !slices.Contains(Names(), "claude") {
+		t.Fatalf("names: %v", Names())
+	}
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			a, err := Find(name, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Version == "" || len(a.Secrets) == 0 || len(a.Hosts) == 0 {
+				t.Errorf("version %q, secrets %v, hosts %v: want some", a.Version, a.Secrets,
+					a.Hosts)
+			}
+			setup, err := a.Install("1.2.3")
+			if err != nil {
+				t.Fatal(err)
+			}
+			sh := exec.Command("sh", "-n")
+			sh.Stdin = strings.NewReader(strings.Join(setup, "\n"))
+			if out, err := sh.CombinedOutput(); err != nil {
+				t.Errorf("setup: %v: %s", err, out)
+			}
+			if !strings.Contains(strings.Join(setup, "\n"), "1.2.3") {
+				t.Error("setup does not install the version")
+			}
+			files, err := a.Render(`/srv/a "b" <c>`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range files {
+				if strings.HasSuffix(f.Path, ".json") && !json.Valid([]byte(f.Text)) {
+					t.Errorf("%s is not JSON: %s", f.Path, f.Text)
+				}
+				if strings.Contains(f.Text, "{{") {
+					t.Errorf("%s: %s", f.Path, f.Text)
+				}
+			}
+		})
+	}
+}
+
+// TestReady checks which screens of Claude Code take a prompt.
+func TestReady(t *testing.T) {
+	a, err := Find("claude", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for screen, want := range map[string]bool{
+		"Claude Code\n❯\u00a0\n  ⏵⏵ bypass": true,
+		"❯\n":                               true,
+		"❯ Try \"fix lint errors\"\n":       true,
+		" Do you trust it?\n ❯ 1. Yes\n":    false,
+		"Do you want to proceed?\n❯ 1. Yes": false,
+		"❯ typed already\n":                 false,
+		"":                                  false,
+	} {
+		if got := a.IsReady(screen); got != want {
+			t.Errorf("%q: got %t", screen, got)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, tt := range []struct{ name, text, wrong string }{
+		{"least", "command: [x]", ""},
+		{"empty", "", "the file is empty"},
+		{"unknown key", "command: [x]\ncomand: [y]", "field comand not found"},
+		{"two documents", "command: [x]\n---\ncommand: [y]", "more than one document"},
+		{"no command", "title: X", "command: missing"},
+		{"version", "command: [x]\nversion: 1; rm", "version"},
+		{"variable", "command: [x]\nenv: {A-B: c}", "not the name of a variable"},
+		{"secret", "command: [x]\nsecrets: [{host: a.example.com}]", "host and set are required"},
+		{"relative path", "command: [x]\nfiles: [{path: a, text: b}]", "must be absolute"},
+		{"path out of home", "command: [x]\nfiles: [{path: ~/../a, text: b}]", "must be absolute"},
+		{"regular expression", "command: [x]\nready: '('", "ready: "},
+		{"template", "command: [x]\nsetup: ['{{.Dir}}']", "setup: "},
+		{"template of a file", "command: [x]\nfiles: [{path: ~/a, text: '{{.B}}'}]", "files: ~/a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Parse("x", []byte(tt.text))
+			if tt.wrong == "" && err != nil ||
+				tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+				t.Errorf("got %v, want %q", err, tt.wrong)
+			}
+		})
+	}
+}
+
+// TestFind checks that a user's own description comes before the built-in one.
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "claude.yaml"), []byte("command: [own]"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, own, want string }{
+		{"claude", dir, "own"},
+		{filepath.Join(dir, "claude.yaml"), "", "own"},
+		{"claude", "", "claude"},
+		{"claude", filepath.Join(dir, "missing"), "claude"},
+	} {
+		a, err := Find(tt.name, tt.own)
+		if err != nil || a.Command[0] != tt.want || a.Name != "claude" {
+			t.Errorf("%s, %s: got %+v, %v", tt.name, tt.own, a, err)
+		}
+	}
+	for _, name := range []string{"none", "..", "", "Claude"} {
+		if _, err := Find(name, dir); !errors.Is(err, ErrUnknown) {
+			t.Errorf("%q: got %v, want ErrUnknown", name, err)
+		}
+	}
+}
+
+func TestVariables(t *testing.T) {
+	a, err := Parse("x", []byte("command: [x]\nenv: {B: c}\nsecrets: [{host: h, set: s, env: A}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.Variables(a.Secrets); !slices.Equal(got, []string{"A=" + Sentinel, "B=c"}) {
+		t.Errorf("with the secret: got %q", got)
+	}
+	if got := a.Variables(nil); !slices.Equal(got, []string{"B=c"}) {
+		t.Errorf("without the secret: got %q", got)
+	}
+}
