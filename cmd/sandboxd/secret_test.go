@@ -75,36 +75,44 @@ func certificate(t *testing.T, host string) (tls.Certificate, []byte) {
 // newUpstream starts the server.
 func newUpstream(t *testing.T) *upstream {
 	t.Helper()
+	u := &upstream{next: make(chan bool)}
+	u.address, u.ca = serveTLS(t, apiHost, u)
+	return u
+}
+
+// serveTLS serves host on port 443 of an address of this machine, which it returns with the
+// authority of its certificate. Other hosts get a certificate of another authority.
+func serveTLS(t *testing.T, host string, handler http.Handler) (address string, ca []byte) {
+	t.Helper()
 	needRoot(t, "an interface of the test's own")
 	n := os.Getpid()*4 + int(interfaces.Add(1))
 	name := fmt.Sprintf("sbxt%d", n%1000000)
-	u := &upstream{address: fmt.Sprintf("10.231.%d.%d", n/64%256, n%64*4+1),
-		next: make(chan bool)}
+	address = fmt.Sprintf("10.231.%d.%d", n/64%256, n%64*4+1)
 	for _, args := range [][]string{{"link", "add", name, "type", "bridge"},
-		{"addr", "add", u.address + "/30", "dev", name}, {"link", "set", name, "up"}} {
+		{"addr", "add", address + "/30", "dev", name}, {"link", "set", name, "up"}} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %v: %v: %s", args, err, out)
 		}
 	}
 	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() })
-	trusted, ca := certificate(t, apiHost)
+	trusted, ca := certificate(t, host)
 	untrusted, _ := certificate(t, untrustedHost)
-	u.ca = ca
-	l, err := net.Listen("tcp", u.address+":443")
+	l, err := net.Listen("tcp", address+":443")
 	if err != nil {
 		t.Fatal(err)
 	}
 	// #nosec G112 -- for the time of a test
-	server := &http.Server{Handler: u, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: &tls.Config{
-		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if hello.ServerName == apiHost {
-				return &trusted, nil
-			}
-			return &untrusted, nil
-		}}}
+	server := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{
+			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+				if hello.ServerName == host {
+					return &trusted, nil
+				}
+				return &untrusted, nil
+			}}}
 	go func() { _ = server.ServeTLS(l, "", "") }() // ends with Close
 	t.Cleanup(func() { server.Close() })
-	return u
+	return address, ca
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -154,6 +162,15 @@ func (u *upstream) take() string {
 // server's authority.
 func newSecretMachine(t *testing.T, u *upstream, env ...string) *machine {
 	t.Helper()
+	return newUpstreamMachine(t, u.address, u.ca, []string{apiHost, untrustedHost,
+		"other.sandboxd.test"}, env...)
+}
+
+// newUpstreamMachine returns a machine whose daemon finds hosts at address, and trusts their
+// authority.
+func newUpstreamMachine(t *testing.T, address string, ca []byte, hosts []string,
+	env ...string) *machine {
+	t.Helper()
 	m := newMachine(t)
 	write := func(name, text string) string {
 		path := filepath.Join(m.dir, name)
@@ -162,10 +179,10 @@ func newSecretMachine(t *testing.T, u *upstream, env ...string) *machine {
 		}
 		return path
 	}
-	m.hosts = write("hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s %s other.sandboxd.test\n",
-		u.address, apiHost, untrustedHost))
-	m.env = append(env, "SANDBOXD_CA_BUNDLE="+write("ca.pem", string(u.ca)),
-		"SANDBOXD_ALLOW="+u.address, "API_KEY="+realKey)
+	m.hosts = write("hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", address,
+		strings.Join(hosts, " ")))
+	m.env = append(env, "SANDBOXD_CA_BUNDLE="+write("ca.pem", string(ca)),
+		"SANDBOXD_ALLOW="+address, "API_KEY="+realKey)
 	m.start()
 	return m
 }
@@ -344,9 +361,11 @@ print(s.recv(size).decode())
 `
 
 // hasNowhere fails the test if text is in a sandbox's files or processes, in what the engine knows
-// of it, in answers of the daemon, or in the state directory outside the secrets.
-func (m *machine) hasNowhere(text, name string) {
+// of it, in answers of the daemon, in the log of the session target, or in the state directory
+// outside the secrets.
+func (m *machine) hasNowhere(text, target string) {
 	m.t.Helper()
+	name, _, _ := strings.Cut(target, "~")
 	id := m.list()[name].ID
 	pattern := text[:4] + "[" + text[4:5] + "]" + text[5:] // the store has this command
 	if found := m.shell(name, `env | grep -c '`+pattern+`'; cat /proc/[0-9]*/environ `+
@@ -357,7 +376,7 @@ func (m *machine) hasNowhere(text, name string) {
 	}
 	for what, out := range map[string]string{
 		"describe": m.control("describe --json " + name), "ls": m.control("ls --json"),
-		"log": m.control("log " + name), "secret ls": m.control("secret ls --json"),
+		"log": m.control("log " + target), "secret ls": m.control("secret ls --json"),
 		"docker inspect": strings.Join(m.engine("inspect", "sandboxd-"+id), " "),
 	} {
 		if strings.Contains(out, text) {

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/images/agents"
+)
+
+// coderTask is the prompt of these tests, and coderCommand what the scripted model does with it.
+const (
+	coderTask    = "Add the file made and commit it."
+	coderCommand = "echo made by the agent >made && git add made && git commit -qm 'add made'"
+)
+
+// scriptedModel answers a request for task with a call of a shell tool, and all others with a word.
+type scriptedModel struct {
+	mu   sync.Mutex
+	keys map[string]int // guarded by mu; number of requests by credential
+	asks int            // guarded by mu; requests for task without the result of the tool
+	seen []string       // guarded by mu; methods and paths
+}
+
+func (s *scriptedModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, r.Method+" "+r.URL.Path)
+	if s.keys == nil {
+		s.keys = make(map[string]int)
+	}
+	s.keys[r.Header.Get("X-Api-Key")+r.Header.Get("Authorization")]++
+	if r.Method != http.MethodPost || r.URL.Path != "/v1/messages" {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"type":"error","error":{"type":"not_found_error","message":"no script"}}`)
+		return
+	}
+	s.messages(w, body)
+}
+
+// messages speaks Anthropic's Messages API.
+func (s *scriptedModel) messages(w http.ResponseWriter, body []byte) {
+	var request struct {
+		Model  string
+		Stream bool
+		Tools  []struct{ Name string }
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	type object = map[string]any
+	block := object{"type": "text", "text": ""}
+	delta, reason := object{"type": "text_delta", "text": "finished."}, "end_turn"
+	if len(request.Tools) > 0 && bytes.Contains(body, []byte(coderTask)) &&
+		!bytes.Contains(body, []byte(`"tool_result"`)) {
+		s.asks++
+		input, _ := json.Marshal(map[string]string{"command": coderCommand,
+			"description": "Commit the file"})
+		block = object{"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": object{}}
+		delta = object{"type": "input_json_delta", "partial_json": string(input)}
+		reason = "tool_use"
+	}
+	usage := object{"input_tokens": 1, "output_tokens": 1}
+	message := object{"id": "msg_1", "type": "message", "role": "assistant",
+		"model": request.Model, "content": []any{}, "stop_reason": nil, "usage": usage}
+	if !request.Stream {
+		message["content"] = []any{object{"type": "text", "text": "finished."}}
+		message["stop_reason"] = "end_turn"
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(message)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, event := range []object{
+		{"type": "message_start", "message": message},
+		{"type": "content_block_start", "index": 0, "content_block": block},
+		{"type": "content_block_delta", "index": 0, "delta": delta},
+		{"type": "content_block_stop", "index": 0},
+		{"type": "message_delta", "usage": usage,
+			"delta": object{"stop_reason": reason, "stop_sequence": nil}},
+		{"type": "message_stop"},
+	} {
+		text, _ := json.Marshal(event)
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event["type"], text)
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+// newProject creates a repository with a commit and an untracked .env in a directory of the
+// machine.
+func (m *machine) newProject() string {
+	m.t.Helper()
+	dir := filepath.Join(m.dir, "project")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	for name, text := range map[string]string{"README": "one\n", ".env": "TOKEN=host-only\n",
+		".gitignore": ".env\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	git(m.t, dir, "init", "-q", "-b", "main")
+	git(m.t, dir, "config", "user.name", "Ann Example")
+	git(m.t, dir, "config", "user.email", "ann@example.com")
+	git(m.t, dir, "add", ".")
+	git(m.t, dir, "commit", "-q", "-m", "one")
+	return dir
+}
+
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// treeHash returns the hash of all files of a work tree, and of its branch and index.
+func treeHash(t *testing.T, dir string) string {
+	t.Helper()
+	sum := sha256.New()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == ".git" {
+			return fs.SkipDir
+		}
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(sum, "%s %d\n%s", path, len(text), text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(sum, git(t, dir, "for-each-ref", "refs/heads"), git(t, dir, "ls-files", "-s"))
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// inDir is cli in a directory.
+func (m *machine) inDir(dir string, want int, args ...string) string {
+	m.t.Helper()
+	cmd := m.command(args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != want {
+		m.t.Fatalf("sandboxd %v: %v, want exit code %d: %s", args, err, want, out)
+	}
+	return string(out)
+}
+
+// coderCase is a coding agent with its scripted model.
+type coderCase struct {
+	agent, host string
+	secret      []string // arguments of secret set
+}
+
+// TestCodingAgents runs coding agents from their packages: a prompt goes in, a commit comes back.
+// The key of the API is only at the API, and the work tree of this machine does not change.
+func TestCodingAgents(t *testing.T) {
+	for _, tt := range []coderCase{
+		{"claude", "api.anthropic.com", []string{"anthropic"}},
+	} {
+		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
+	}
+}
+
+func testCodingAgent(t *testing.T, tt coderCase) {
+	model := &scriptedModel{}
+	address, ca := serveTLS(t, tt.host, model)
+	// The sandbox installs the program from the registry, whose authority this machine knows.
+	bundle, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca = append(append(bundle, '\n'), ca...)
+	m := newUpstreamMachine(t, address, ca, []string{tt.host})
+	t.Cleanup(func() {
+		if t.Failed() {
+			model.mu.Lock()
+			defer model.mu.Unlock()
+			t.Logf("the model's requests: %d for the task, %q", model.asks, model.seen)
+			if _, ok := m.list()["work"]; ok {
+				t.Logf("the program: %s", m.control("log work~"+coderSession))
+			}
+		}
+	})
+	dir := m.newProject()
+	before := treeHash(t, dir)
+	if out := m.inDir(dir, 125, "agent", tt.agent, coderTask, "-n", "work"); !strings.Contains(out,
+		"set it: sandboxd secret set "+tt.secret[0]) {
+		t.Errorf("without a secret: %s", out)
+	}
+	m.cli("", 0, append(append([]string{"secret", "set"}, tt.secret...), "--from-env",
+		"API_KEY")...)
+	out := m.inDir(dir, 0, "agent", tt.agent, coderTask, "-n", "work")
+	if !strings.Contains(out, "sandboxd fetch work") {
+		t.Errorf("got %s", out)
+	}
+	m.eventually("the agent has committed and is idle", func() bool {
+		var i coderInfo
+		out := m.inDir(dir, 0, "agent", "ls", "--json")
+		if err := json.Unmarshal([]byte(out), &i); err != nil {
+			t.Fatalf("agent ls: %v: %s", err, out)
+		}
+		return i.Attention == "likely" && strings.Contains(m.shell("work",
+			"git -C "+dir+" log --format=%s"), "add made")
+	})
+	m.inDir(dir, 0, "fetch", "work")
+	if got := git(t, dir, "show", "sandboxes/work/work:made"); got != "made by the agent" {
+		t.Errorf("made: %q", got)
+	}
+	if got := git(t, dir, "log", "-1", "--format=%an: %s", "sandboxes/work/work"); got !=
+		"Ann Example: add made" {
+		t.Errorf("commit: %q", got)
+	}
+	if out := m.inDir(dir, 0, "diff", "work", "--stat"); !strings.Contains(out, "1 file changed") {
+		t.Errorf("diff: %s", out)
+	}
+	if out := m.inDir(dir, 0, "agent", "ls"); !strings.Contains(out, "1 file, +1 −0") {
+		t.Errorf("agent ls: %s", out)
+	}
+	if after := treeHash(t, dir); after != before {
+		t.Error("the work tree of this machine has changed")
+	}
+	if out := m.shell("work", "cd "+dir+" && git status --porcelain && ls -A"); strings.Contains(
+		out, ".env\n") || strings.Contains(out, "??") {
+		t.Errorf("work tree in the sandbox: %s", out)
+	}
+	model.mu.Lock()
+	if model.asks != 1 || len(model.keys) != 1 {
+		t.Errorf("the model got %d requests for the task, keys %v: %v", model.asks, model.keys,
+			model.seen)
+	}
+	for key := range model.keys {
+		if !strings.Contains(key, realKey) || strings.Contains(key, agents.Sentinel) {
+			t.Errorf("the model got the key %q", key)
+		}
+	}
+	model.mu.Unlock()
+	m.hasNowhere(realKey, "work~"+coderSession)
+}
