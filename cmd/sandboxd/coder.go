@@ -129,7 +129,7 @@ func findAgent(name string) (*agents.Agent, error) {
 	a, err := agents.Find(name, ownAgents())
 	switch {
 	case errors.Is(err, agents.ErrUnknown):
-		return nil, usage("agent: unknown agent "+text.Line(name, 64),
+		return nil, usage(fmt.Sprintf("agent: unknown agent %q", text.Line(name, 64)),
 			"use "+list(agents.Names())+", or the path of a description")
 	case err != nil:
 		return nil, usage("agent: "+text.Line(err.Error(), 400),
@@ -285,7 +285,10 @@ func (k coder) image(ctx context.Context, g *agent.Gateway) (string, error) {
 	for _, host := range k.agent.Hosts {
 		words = append(words, "--allow="+host)
 	}
-	progress := newBars(os.Stderr)
+	progress := shownOn(os.Stderr)
+	if isTerminal(os.Stderr) && os.Getenv("TERM") != "dumb" {
+		progress = newBars(os.Stderr)
+	}
 	defer progress.Close()
 	out, err := g.Command(ctx, progress, words...)
 	if err != nil {

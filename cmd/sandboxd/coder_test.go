@@ -22,7 +22,7 @@ import (
 // coderTask is the prompt of these tests, and coderCommand what the scripted model does with it.
 const (
 	coderTask    = "Add the file made and commit it."
-	coderCommand = "echo made by the agent >made && git add made && git commit -qm 'add made'"
+	coderCommand = "sleep 3; echo made by the agent >made && git add made && git commit -qm 'add made'"
 )
 
 // scriptedModel answers a request for task with a call of a shell tool, and all others with a word.
@@ -192,17 +192,20 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	}
 	ca = append(append(bundle, '\n'), ca...)
 	m := newUpstreamMachine(t, address, ca, []string{tt.host})
+	dir := m.newProject()
 	t.Cleanup(func() {
 		if t.Failed() {
 			model.mu.Lock()
 			defer model.mu.Unlock()
 			t.Logf("the model's requests: %d for the task, %q", model.asks, model.seen)
-			if _, ok := m.list()["work"]; ok {
-				t.Logf("the program: %s", m.control("log work~"+coderSession))
+			for _, args := range [][]string{{"agent", "ls", "--json"},
+				{"wait", "work~" + coderSession, "--json", "--screen=always", "--timeout=1s"},
+				{"exec", "work", "git", "-C", dir, "log", "--oneline"}} {
+				out, _ := m.command(args...).CombinedOutput()
+				t.Logf("%v: %s", args, out)
 			}
 		}
 	})
-	dir := m.newProject()
 	before := treeHash(t, dir)
 	if out := m.inDir(dir, 125, "agent", tt.agent, coderTask, "-n", "work"); !strings.Contains(out,
 		"set it: sandboxd secret set "+tt.secret[0]) {
@@ -234,7 +237,8 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	if out := m.inDir(dir, 0, "diff", "work", "--stat"); !strings.Contains(out, "1 file changed") {
 		t.Errorf("diff: %s", out)
 	}
-	if out := m.inDir(dir, 0, "agent", "ls"); !strings.Contains(out, "1 file, +1 −0") {
+	if out := m.inDir(dir, 0, "agent", "ls"); !strings.Contains(out, "1 file, +1 −0") ||
+		!strings.Contains(out, "likely") {
 		t.Errorf("agent ls: %s", out)
 	}
 	if after := treeHash(t, dir); after != before {

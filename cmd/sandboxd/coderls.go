@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/images/agents"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
@@ -19,7 +23,7 @@ type coderInfo struct {
 	Agent string             `json:"agent"`
 	State agent.SandboxState `json:"state"`
 	// Attention is waiting if the program waits for input, likely if it is idle, no if it works,
-	// and ended if it does not run.
+	// ended if it does not run, and unknown if the sandbox does not answer.
 	Attention  string `json:"attention"`
 	Repository string `json:"repository"`
 	Branch     string `json:"branch"`
@@ -83,11 +87,17 @@ func (c repositories) agentListCommand() *cobra.Command {
 
 // coders returns the user's sandboxes with coding agents.
 func (c repositories) coders(ctx context.Context) ([]coderInfo, error) {
-	sandboxes, err := c.sandboxes(ctx)
+	g, err := c.dialGateway(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var all []coderInfo
+	defer g.Close()
+	sandboxes, err := g.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []*coderInfo
+	var asked sync.WaitGroup
 	for _, s := range sandboxes {
 		record, err := c.clones().Find(s.ID)
 		if err != nil {
@@ -96,26 +106,68 @@ func (c repositories) coders(ctx context.Context) ([]coderInfo, error) {
 		if record == nil || record.Agent == "" {
 			continue
 		}
-		i := coderInfo{Name: s.Name, Agent: record.Agent, State: s.State, Attention: "ended",
-			Repository: record.Repository, Branch: record.Branch,
-			Diff: fetchedTotal(ctx, record, s.Name)}
-		for _, session := range s.Sessions {
-			if session.Name != coderSession || session.State.Phase == agent.PhaseDead {
-				continue
-			}
-			i.LastLine = session.State.LastLine
-			switch {
-			case session.State.Phase == agent.PhaseWaiting:
-				i.Attention = "waiting"
-			case session.State.Attention == "likely":
-				i.Attention = "likely"
-			default:
-				i.Attention = "no"
-			}
-		}
+		i := &coderInfo{Name: s.Name, Agent: record.Agent, State: s.State, Attention: "ended",
+			Repository: record.Repository, Branch: record.Branch}
 		all = append(all, i)
+		asked.Go(func() { i.Diff = fetchedTotal(ctx, record, i.Name) })
+		running := func(session agent.Session) bool {
+			return session.Name == coderSession && session.State.Phase != agent.PhaseDead
+		}
+		if s.State == agent.SandboxRunning && slices.ContainsFunc(s.Sessions, running) {
+			asked.Go(func() { i.ask(ctx, g) })
+		}
 	}
-	return all, nil
+	asked.Wait()
+	infos := make([]coderInfo, len(all))
+	for n, i := range all {
+		infos[n] = *i
+	}
+	return infos, nil
+}
+
+// askWithin bounds how long agent ls waits for a program to become idle.
+const askWithin = time.Second
+
+// ask fills in what the program does. The daemon's own state of a session may be old, because
+// sandboxes do not monitor a session that no client watches. Without an answer, attention is
+// unknown.
+func (i *coderInfo) ask(ctx context.Context, g *agent.Gateway) {
+	i.Attention = "unknown"
+	ctx, cancel := context.WithTimeout(ctx, 10*askWithin)
+	defer cancel()
+	client, err := g.Dial(ctx, i.Name)
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	sh, err := client.Attach(ctx, agent.ShellOptions{Session: coderSession, NoNew: true})
+	if err != nil {
+		return
+	}
+	defer sh.Close()
+	brief, stop := context.WithTimeout(ctx, askWithin)
+	defer stop()
+	res, err := sh.Wait(brief)
+	if err != nil {
+		return
+	}
+	switch {
+	case res.Phase == agent.PhaseDead:
+		i.Attention = "ended"
+	case res.Phase == agent.PhaseWaiting:
+		i.Attention = "waiting"
+	default:
+		i.Attention = res.Attention
+	}
+	screen, err := sh.Screen(ctx)
+	if err != nil {
+		return
+	}
+	a, err := agents.Find(i.Agent, ownAgents())
+	if err != nil {
+		a = &agents.Agent{} // described by a file of another directory
+	}
+	i.LastLine = text.Line(a.LastLine(screen.Text), 200)
 }
 
 // fetchedTotal returns what the last fetch has of the branch of a clone, nil if there is nothing.

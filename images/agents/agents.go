@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -129,7 +130,9 @@ func Parse(name string, text []byte) (*Agent, error) {
 	if err := d.Decode(a); errors.Is(err, io.EOF) {
 		return nil, errors.New("the file is empty")
 	} else if err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+		said := strings.TrimPrefix(err.Error(), "yaml: ")
+		said = strings.TrimPrefix(said, "unmarshal errors:\n  ")
+		return nil, errors.New(strings.ReplaceAll(said, " in type agents.Agent", ""))
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("more than one document")
@@ -240,6 +243,22 @@ func (a *Agent) Variables(bound []Secret) []string {
 // IsReady reports whether the program takes a prompt if it is idle with this text on its screen.
 func (a *Agent) IsReady(screen string) bool {
 	return regexp.MustCompile(a.Ready).MatchString(screen) // check has compiled it
+}
+
+// LastLine returns the last line with letters on a screen of the program, above its input line.
+func (a *Agent) LastLine(screen string) string {
+	if a.Ready != "" {
+		if all := regexp.MustCompile(a.Ready).FindAllStringIndex(screen, -1); len(all) > 0 {
+			screen = screen[:all[len(all)-1][0]]
+		}
+	}
+	last := ""
+	for line := range strings.Lines(screen) {
+		if strings.ContainsFunc(line, unicode.IsLetter) {
+			last = strings.TrimSpace(line)
+		}
+	}
+	return last
 }
 
 // expand executes a template.

@@ -76,6 +76,22 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func TestLastLine(t *testing.T) {
+	a, err := Find("claude", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for screen, want := range map[string]string{
+		"● done.\n\n────\n❯\u00a0\n────\n  ⏵⏵ bypass": "● done.",
+		" Proceed?\n ❯ 1. Yes\n": "❯ 1. Yes",
+		"":                       "",
+	} {
+		if got := a.LastLine(screen); got != want {
+			t.Errorf("%q: got %q, want %q", screen, got, want)
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	for _, tt := range []struct{ name, text, wrong string }{
 		{"least", "command: [x]", ""},
