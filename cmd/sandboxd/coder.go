@@ -17,6 +17,7 @@ import (
 	"github.com/adrg/xdg"
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
@@ -212,7 +213,7 @@ func (k coder) run(ctx context.Context) error {
 			err = nil
 		}
 	}
-	if !k.detach && ctx.Err() == nil && isTerminal(os.Stdin) && isTerminal(os.Stdout) {
+	if k.attaches() && ctx.Err() == nil {
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "note: %s\n", text.Line(err.Error(), 400))
 			err = nil
@@ -343,9 +344,19 @@ func (k coder) begin(ctx context.Context, client *agent.Client, src *clone.Sourc
 	if k.ask {
 		flags = k.agent.Ask
 	}
-	return client.Attach(ctx, agent.ShellOptions{Session: coderSession, Fresh: true,
-		Start: agent.Start{Argv: slices.Concat(k.agent.Command, flags, k.args), Dir: src.Dir,
-			Bare: true}})
+	start := agent.Start{Argv: slices.Concat(k.agent.Command, flags, k.args), Dir: src.Dir,
+		Bare: true}
+	if k.attaches() {
+		if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil && rows > 1 {
+			start.Cols, start.Rows = cols, rows-1 // the last row has the status line
+		}
+	}
+	return client.Attach(ctx, agent.ShellOptions{Session: coderSession, Fresh: true, Start: start})
+}
+
+// attaches reports whether the command attaches its terminal to the session.
+func (k coder) attaches() bool {
+	return !k.detach && isTerminal(os.Stdin) && isTerminal(os.Stdout)
 }
 
 // writeInside writes a file in a sandbox, for its user alone. A path with ~/ is in the home

@@ -40,7 +40,11 @@ func enterPrompt(ctx context.Context, sh *agent.Shell, a *agents.Agent, prompt s
 	if err := untilShown(ctx, sh, prompt); err != nil {
 		return err
 	}
-	return accepted(sh.Do(ctx, agent.Call{Keys: []string{"Enter"}, Timeout: enterWithin}))
+	if err := accepted(sh.Do(ctx, agent.Call{Keys: []string{"Enter"},
+		Timeout: enterWithin})); err != nil {
+		return err
+	}
+	return caused(ctx, sh.Give(ctx)) // the caller can type at once
 }
 
 // untilReady waits until the program is idle and takes a prompt.
