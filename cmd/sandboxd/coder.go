@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/adrg/xdg"
@@ -44,7 +45,13 @@ type coder struct {
 	allow   []string
 	ask     bool // the program asks for permissions
 	detach  bool
+	count   int    // number of sandboxes
+	test    string // command that tests the work
+	adding  sync.Mutex
 }
+
+// maxCount is how many sandboxes one command starts.
+const maxCount = 32
 
 func (c repositories) agentCommand() *cobra.Command {
 	var k coder
@@ -107,9 +114,13 @@ func (c repositories) agentCommand() *cobra.Command {
 	f.BoolVar(&k.ask, "ask", false, "let the program ask for permissions")
 	f.BoolVar(&yolo, "yolo", false, "give the program all permissions in the sandbox (default)")
 	f.BoolVarP(&k.detach, "detach", "d", false, "do not attach to the session")
+	f.IntVar(&k.count, "count", 1,
+		"number of sandboxes, NAME-1, NAME-2 and so on, with the same prompt")
+	f.StringVar(&k.test, "check", "",
+		"shell command that agent compare runs in the clones to test the work")
 	f.StringVar(&k.version, "agent-version", "",
 		"version of the program (default: the one in its description)")
-	cmd.AddCommand(c.agentListCommand())
+	cmd.AddCommand(c.agentListCommand(), c.compareCommand(), c.keepCommand())
 	return cmd
 }
 
@@ -139,20 +150,11 @@ func findAgent(name string) (*agents.Agent, error) {
 	return a, nil
 }
 
-// run creates the sandbox and runs the program in it. After an error before the program runs,
-// nothing is left of the sandbox.
-func (k coder) run(ctx context.Context) error {
-	if n := k.network; n == string(sandbox.NetworkNone) || n == string(sandbox.NetworkBridge) {
-		return usage("agent: network "+n+" is not supported: the daemon does not carry its "+
-			"connections, so it cannot set the secrets", "use filtered or allowlist")
-	}
-	if strings.ContainsFunc(k.prompt, func(r rune) bool { return r < ' ' }) {
-		return usage("agent: the prompt has more than one line, or control characters",
-			"write one line, or name a file in it that --include copies")
-	}
-	k.name = cmp.Or(k.name, k.agent.Name+"-"+strings.ToLower(rand.Text()[:4]))
-	if _, err := wire.ParseSandbox(k.name); err != nil {
-		return prefixed("agent: ", err)
+// run creates the sandboxes and runs the program in each. After an error before the program runs,
+// nothing is left of a sandbox.
+func (k *coder) run(ctx context.Context) error {
+	if err := k.check(); err != nil {
+		return err
 	}
 	dir, err := os.Getwd()
 	if err != nil {
@@ -179,9 +181,78 @@ func (k coder) run(ctx context.Context) error {
 	if err != nil {
 		return prefixed("agent: install "+k.agent.Title+": ", err)
 	}
-	info, err := g.Create(ctx, k.spec(src, image, bound))
+	if k.count > 1 {
+		return k.runGroup(ctx, g, src, image, bound)
+	}
+	unentered, err := k.runOne(ctx, g, k.name, src, image, bound)
 	if err != nil {
 		return prefixed("agent: ", err)
+	}
+	err = unentered
+	if k.attaches() && ctx.Err() == nil {
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(err.Error(), 400))
+			err = nil
+		}
+		if attached := k.attach(ctx, k.name+"~"+coderSession); attached != nil {
+			err = attached
+		}
+	}
+	fmt.Printf("  to attach:            sandboxd ssh %[1]s~%[2]s\n"+
+		"  to get its commits:   sandboxd fetch %[1]s\n"+
+		"  to see its changes:   sandboxd diff %[1]s\n"+
+		"  to remove it:         sandboxd rm %[1]s\n", k.name, coderSession)
+	if err != nil {
+		return prefixed("agent: ", err)
+	}
+	return nil
+}
+
+// check checks the flags, and chooses a name if there is none.
+func (k *coder) check() error {
+	if n := k.network; n == string(sandbox.NetworkNone) || n == string(sandbox.NetworkBridge) {
+		return usage("agent: network "+n+" is not supported: the daemon does not carry its "+
+			"connections, so it cannot set the secrets", "use filtered or allowlist")
+	}
+	if strings.ContainsFunc(k.prompt, func(r rune) bool { return r < ' ' }) {
+		return usage("agent: the prompt has more than one line, or control characters",
+			"write one line, or name a file in it that --include copies")
+	}
+	switch {
+	case k.count < 1 || k.count > maxCount:
+		return usage(fmt.Sprintf("agent: --count must be 1 to %d", maxCount),
+			"start more with a second command")
+	case k.count > 1 && k.prompt == "":
+		return usage("agent: --count needs a prompt", "the agents get the same one")
+	}
+	k.name = cmp.Or(k.name, k.agent.Name+"-"+strings.ToLower(rand.Text()[:4]))
+	for _, name := range k.names() {
+		if _, err := wire.ParseSandbox(name); err != nil {
+			return prefixed("agent: ", err)
+		}
+	}
+	return nil
+}
+
+// names returns the names of the sandboxes.
+func (k *coder) names() []string {
+	if k.count == 1 {
+		return []string{k.name}
+	}
+	all := make([]string, k.count)
+	for i := range all {
+		all[i] = fmt.Sprintf("%s-%d", k.name, i+1)
+	}
+	return all
+}
+
+// runOne creates the sandbox name and starts the program in it. After an error, nothing is left of
+// it. unentered is why the program, which runs, has not got the prompt.
+func (k *coder) runOne(ctx context.Context, g *agent.Gateway, name string, src *clone.Source,
+	image string, bound []agents.Secret) (unentered, err error) {
+	info, err := g.Create(ctx, k.spec(name, src, image, bound))
+	if err != nil {
+		return nil, err
 	}
 	client, err := g.Dial(ctx, info.Name)
 	var sh *agent.Shell
@@ -197,7 +268,7 @@ func (k coder) run(ctx context.Context) error {
 				text.Line(left.Error(), 200))
 		}
 		k.forget(ctx, []agent.Sandbox{info})
-		return prefixed("agent: ", err)
+		return nil, err
 	}
 	fmt.Printf("%s: %s in session %s, on a clone of %s\n", info.Name, k.agent.Title, coderSession,
 		text.Line(src.Top, 200))
@@ -207,31 +278,15 @@ func (k coder) run(ctx context.Context) error {
 	if closed := sh.Close(); err == nil {
 		err = closed
 	}
-	if err != nil { // the program and its questions stay
-		err = prefixed("agent: the prompt was not entered: ", err)
-		if ctx.Err() != nil {
-			err = nil
-		}
+	if err == nil || ctx.Err() != nil {
+		return nil, nil // the program and its questions stay
 	}
-	if k.attaches() && ctx.Err() == nil {
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "note: %s\n", text.Line(err.Error(), 400))
-			err = nil
-		}
-		if attached := k.attach(ctx, info.Name+"~"+coderSession); attached != nil {
-			err = attached
-		}
-	}
-	fmt.Printf("  to attach:            sandboxd ssh %[1]s~%[2]s\n"+
-		"  to get its commits:   sandboxd fetch %[1]s\n"+
-		"  to see its changes:   sandboxd diff %[1]s\n"+
-		"  to remove it:         sandboxd rm %[1]s\n", info.Name, coderSession)
-	return err
+	return prefixed("the prompt was not entered: ", err), nil
 }
 
-// secrets returns those secrets of the agent that the sandbox will use. If the agent needs one and
-// none is set, the error has the command that sets it.
-func (k coder) secrets(ctx context.Context, g *agent.Gateway) ([]agents.Secret, error) {
+// secrets returns those secrets of the agent that each of the sandboxes will use. If the agent
+// needs one and none is set, the error has the command that sets it.
+func (k *coder) secrets(ctx context.Context, g *agent.Gateway) ([]agents.Secret, error) {
 	if len(k.agent.Secrets) == 0 {
 		return nil, nil
 	}
@@ -239,39 +294,46 @@ func (k coder) secrets(ctx context.Context, g *agent.Gateway) ([]agents.Secret, 
 	if err != nil {
 		return nil, err
 	}
-	hosts := make(map[string]bool)
+	var set []secret.Secret
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var s secret.Secret
 		if err := d.Decode(&s); err != nil {
 			return nil, fmt.Errorf("secret ls: %w", err)
 		}
-		if len(s.Sandboxes) > 0 && !slices.Contains(s.Sandboxes, k.name) {
-			continue
-		}
-		for _, b := range s.Bindings {
-			hosts[b.Host] = true
-		}
+		set = append(set, s)
+	}
+	lacks := "" // the first sandbox without a secret for the last host
+	has := func(name, host string) bool {
+		return slices.ContainsFunc(set, func(s secret.Secret) bool {
+			return (len(s.Sandboxes) == 0 || slices.Contains(s.Sandboxes, name)) &&
+				slices.ContainsFunc(s.Bindings,
+					func(b secret.Binding) bool { return b.Host == host })
+		})
 	}
 	var bound []agents.Secret
 	var missing, commands []string
 	for _, s := range k.agent.Secrets {
-		if hosts[s.Host] {
+		names := k.names()
+		without := slices.IndexFunc(names, func(name string) bool { return !has(name, s.Host) })
+		if without < 0 {
 			bound = append(bound, s)
+			continue
 		}
+		lacks = names[without]
 		missing = append(missing, s.Host)
 		commands = append(commands, "sandboxd secret set "+s.Set)
 	}
 	if len(bound) == 0 {
 		return nil, &wire.Error{Code: wire.CodeNotFound,
 			Message: k.agent.Title + " needs a secret for " + list(missing) +
-				", and sandbox " + k.name + " would have none",
+				", and sandbox " + lacks + " would have none",
 			Hint: "set it: " + strings.Join(commands, ", or: ")}
 	}
 	return bound, nil
 }
 
 // image returns the image with the program. The first call makes it.
-func (k coder) image(ctx context.Context, g *agent.Gateway) (string, error) {
+func (k *coder) image(ctx context.Context, g *agent.Gateway) (string, error) {
 	setup, err := k.agent.Install(k.version)
 	if err != nil {
 		return "", &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
@@ -301,8 +363,9 @@ func (k coder) image(ctx context.Context, g *agent.Gateway) (string, error) {
 }
 
 // spec returns the specification of the sandbox.
-func (k coder) spec(src *clone.Source, image string, bound []agents.Secret) agent.Spec {
-	s := agent.Spec{Name: k.name, Image: image, Allow: k.allow, Workdir: src.Dir,
+func (k *coder) spec(name string, src *clone.Source, image string,
+	bound []agents.Secret) agent.Spec {
+	s := agent.Spec{Name: name, Image: image, Allow: k.allow, Workdir: src.Dir,
 		Env:   k.agent.Variables(bound),
 		About: k.agent.Title + " works on a clone of " + text.Line(src.Top, 200)}
 	mode, via, _ := strings.Cut(k.network, "=")
@@ -316,7 +379,7 @@ func (k coder) spec(src *clone.Source, image string, bound []agents.Secret) agen
 
 // begin clones the repository, writes the files of the agent and starts its program. The caller
 // closes the Shell.
-func (k coder) begin(ctx context.Context, client *agent.Client, src *clone.Source,
+func (k *coder) begin(ctx context.Context, client *agent.Client, src *clone.Source,
 	info agent.Sandbox, bound []agents.Secret) (*agent.Shell, error) {
 	if len(bound) > 0 && len(info.Secrets) == 0 {
 		return nil, &wire.Error{Code: wire.CodeUnavailable,
@@ -327,8 +390,14 @@ func (k coder) begin(ctx context.Context, client *agent.Client, src *clone.Sourc
 	if err != nil {
 		return nil, err
 	}
-	record.Agent = k.agent.Name
-	if err := k.add(ctx, record); err != nil {
+	record.Agent, record.Check = k.agent.Name, k.test
+	if k.count > 1 {
+		record.Group = k.name
+	}
+	k.adding.Lock() // git changes its configuration for one caller at a time
+	err = k.add(ctx, record)
+	k.adding.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	files, err := k.agent.Render(src.Dir)
@@ -355,7 +424,7 @@ func (k coder) begin(ctx context.Context, client *agent.Client, src *clone.Sourc
 }
 
 // attaches reports whether the command attaches its terminal to the session.
-func (k coder) attaches() bool {
+func (k *coder) attaches() bool {
 	return !k.detach && isTerminal(os.Stdin) && isTerminal(os.Stdout)
 }
 

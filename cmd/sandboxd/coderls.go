@@ -176,8 +176,13 @@ func fetchedTotal(ctx context.Context, r *clone.Clone, name string) *diffTotal {
 	if err != nil {
 		return nil
 	}
-	t := &diffTotal{Files: len(d.Files)}
-	for _, f := range d.Files {
+	return sum(d.Files)
+}
+
+// sum sums up changes.
+func sum(files []clone.File) *diffTotal {
+	t := &diffTotal{Files: len(files)}
+	for _, f := range files {
 		t.Added, t.Deleted = t.Added+f.Added, t.Deleted+f.Deleted
 	}
 	return t

@@ -132,7 +132,7 @@ func lastText(screen string) string {
 }
 
 // attach runs ssh(1) on this terminal until the user detaches or the session ends.
-func (k coder) attach(ctx context.Context, target string) error {
+func (k *coder) attach(ctx context.Context, target string) error {
 	words, err := sshWords(ctx, k.cli, nil, target)
 	if err != nil {
 		return err

@@ -242,7 +242,8 @@ func (c repositories) fetching(cmd *cobra.Command) {
 		}
 		if !discard {
 			if err := untilInterrupt(ctx, func(ctx context.Context) error {
-				return c.fetchAll(ctx, cmd, all, names)
+				return c.fetchBefore(ctx, removal{flagSet(cmd, "force"), flagSet(cmd, "json")},
+					removed(cmd, all, names))
 			}); err != nil {
 				return err
 			}
@@ -257,9 +258,8 @@ func (c repositories) fetching(cmd *cobra.Command) {
 // asks here because nothing may be committed between the fetch and the removal.
 func confirmRemoval(cmd *cobra.Command, all []agent.Sandbox, names []string) error {
 	var active []string
-	for _, s := range all {
-		if (flagSet(cmd, "all") || slices.Contains(names, s.Name)) &&
-			(s.State == agent.SandboxRunning || s.State == agent.SandboxPaused) {
+	for _, s := range removed(cmd, all, names) {
+		if s.State == agent.SandboxRunning || s.State == agent.SandboxPaused {
 			active = append(active, s.Name)
 		}
 	}
@@ -271,22 +271,44 @@ func confirmRemoval(cmd *cobra.Command, all []agent.Sandbox, names []string) err
 		question = strings.Join(active, ", ") +
 			" are running. Remove them with their files and recordings?"
 	}
+	if err := confirm(question); err != nil {
+		return err
+	}
+	return cmd.Flags().Set("force", "true")
+}
+
+// confirm asks a question on the terminal before sandboxes are removed. No is an error.
+func confirm(question string) error {
 	fmt.Fprint(os.Stderr, question+" [y/N] ")
 	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // no line is no
 	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
 		fmt.Fprintln(os.Stderr, "canceled: no sandbox was removed")
 		return exitCode(wire.ExitFailed)
 	}
-	return cmd.Flags().Set("force", "true")
+	return nil
 }
 
-// fetchAll fetches the clones of the sandboxes that rm names. One that cannot be fetched is an
-// error, before any sandbox is removed.
-func (c repositories) fetchAll(ctx context.Context, cmd *cobra.Command, all []agent.Sandbox,
-	names []string) error {
-	for _, info := range all {
-		if !flagSet(cmd, "all") && !slices.Contains(names, info.Name) ||
-			info.State == agent.SandboxDeleting {
+// removal is a removal of sandboxes, whose clones are fetched before.
+type removal struct {
+	force bool // the sandboxes are removed while programs run
+	quiet bool // print nothing
+}
+
+// removed returns those of all that the command rm removes.
+func removed(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []agent.Sandbox) {
+	for _, s := range all {
+		if flagSet(cmd, "all") || slices.Contains(names, s.Name) {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// fetchBefore fetches the clones of sandboxes. One that cannot be fetched is an error, before any
+// sandbox is removed.
+func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []agent.Sandbox) error {
+	for _, info := range sandboxes {
+		if info.State == agent.SandboxDeleting {
 			continue
 		}
 		record, err := c.clones().Find(info.ID)
@@ -297,7 +319,7 @@ func (c repositories) fetchAll(ctx context.Context, cmd *cobra.Command, all []ag
 		if err == nil {
 			fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
 		}
-		if err == nil && flagSet(cmd, "force") && info.State != agent.SandboxStopped {
+		if err == nil && r.force && info.State != agent.SandboxStopped {
 			// Programs may go on to commit until the sandbox is removed. On a host that
 			// cannot end them, they do.
 			_, killed := c.command(ctx, nil, "rescue", "--json", "--", info.Name)
@@ -314,7 +336,7 @@ func (c repositories) fetchAll(ctx context.Context, cmd *cobra.Command, all []ag
 					strings.Join(fetched.Lost, ", ")),
 				Hint: "to remove it without them, add --discard"}
 		}
-		if !flagSet(cmd, "json") {
+		if !r.quiet {
 			noteSkipped(fetched)
 			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", info.Name,
 				text.Line(record.Repository, 200))

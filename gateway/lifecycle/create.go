@@ -155,7 +155,7 @@ func (o *Options) plan(owner string, spec NewSpec) (Record, error) {
 				Options: spec.Options, Host: spec.Host},
 			Allow: spec.Allow, Dir: spec.Dir, Recipe: spec.Recipe,
 			ImageSource: spec.imageSourceText(), About: spec.About,
-			Labels: maps.Clone(spec.Labels), Life: life, End: spec.End},
+			Labels: maps.Clone(spec.Labels), NoSecrets: spec.NoSecrets, Life: life, End: spec.End},
 		Instance: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 

@@ -44,8 +44,9 @@ type NewSpec struct {
 	Trust      sandbox.Trust
 	Isolation  string
 	// Engine options, NAME=VALUE; others than the admin may use only those of Options.Engine.
-	Options []string
-	About   string // notes for users and models
+	Options   []string
+	About     string // notes for users and models
+	NoSecrets bool   // it uses none of its owner's secrets
 	// Additions to the network policy, as of egress.Rules; only with NetworkFiltered and
 	// NetworkAllowlist.
 	Allow []string

@@ -10,7 +10,7 @@ import (
 
 // Prepare returns the image of spec after the commands of spec.Setup. Only owner's sandboxes may
 // use it. It returns an existing one, or creates a sandbox with the limits and the network of spec
-// to make it, and removes that sandbox.
+// to make it, and removes that sandbox. The commands can use no secrets.
 func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	progress func(line string)) (image string, err error) {
 	if len(spec.Setup) == 0 || spec.Build != nil {
@@ -48,7 +48,7 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	if image, err = prepared(); image != "" || err != nil {
 		return image, err
 	}
-	spec.Name, spec.Reuse = f.Name, false
+	spec.Name, spec.Reuse, spec.NoSecrets = f.Name, false, true // images last longer than secrets
 	if _, err := reg.Create(ctx, owner, spec, progress); err != nil {
 		return "", err
 	}

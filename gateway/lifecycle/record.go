@@ -38,6 +38,7 @@ type Asked struct {
 	ImageSource string            `json:"Made"` // how Image was made, for people
 	About       string            // notes for users and models
 	Labels      map[string]string `json:"labels,omitempty"` // replaced as a whole, never modified
+	NoSecrets   bool              `json:"no_secrets,omitempty"`
 
 	Life
 	End End `json:"end,omitzero"`

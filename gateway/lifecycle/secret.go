@@ -106,6 +106,8 @@ func (o *Options) whyNoSecrets(f Record) string {
 	be := o.Backends[f.Instance.Backend]
 	_, trusts := be.(sandbox.Truster)
 	switch {
+	case f.NoSecrets:
+		return "it was created without them"
 	case f.Host.URI != "":
 		return "it is an ssh host, whose connections the daemon does not carry"
 	case mode == sandbox.NetworkNone:

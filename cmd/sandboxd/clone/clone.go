@@ -44,6 +44,9 @@ type Clone struct {
 	Former string `json:"former,omitempty"`
 	// name of the coding agent that works in the clone; empty without
 	Agent string `json:"agent,omitempty"`
+	// name of the sandboxes that began together, each with the same task; empty for one alone
+	Group string `json:"group,omitempty"`
+	Check string `json:"check,omitempty"` // shell command that tests the work; empty without
 }
 
 // Refs of a clone in the repository of this machine.

@@ -1,0 +1,349 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/images/agents"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// checkWithin bounds how long the check of a sandbox runs.
+const checkWithin = 10 * time.Minute
+
+// runGroup creates several sandboxes at once, each with the same prompt. An error of one leaves the
+// others.
+func (k *coder) runGroup(ctx context.Context, g *agent.Gateway, src *clone.Source, image string,
+	bound []agents.Secret) error {
+	names := k.names()
+	failures := make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() {
+			unentered, err := k.runOne(ctx, g, name, src, image, bound)
+			if failures[i] = err; err == nil {
+				failures[i] = unentered
+			}
+		})
+	}
+	all.Wait()
+	failed := 0
+	for i, err := range failures {
+		if err != nil {
+			failed++
+			fmt.Fprintf(os.Stderr, "note: %s: %s\n", names[i], text.Line(err.Error(), 400))
+		}
+	}
+	fmt.Printf("  to see how they go:   sandboxd agent ls\n"+
+		"  to compare them:      sandboxd agent compare %[1]s\n"+
+		"  to keep one:          sandboxd agent keep %[1]s-1\n", k.name)
+	if failed > 0 {
+		return wire.Errorf(wire.CodeUnavailable, "agent: %d of %d did not get the prompt", failed,
+			len(names))
+	}
+	return nil
+}
+
+// candidate is a sandbox of a group, as agent compare prints it.
+type candidate struct {
+	Name  string             `json:"name"`
+	Agent string             `json:"agent"`
+	State agent.SandboxState `json:"state"`
+	Check *checkResult       `json:"check"` // nil if there is no check, or it did not run
+	// commits of its branch since the base
+	Commits int `json:"commits"`
+	// it also has changes that are not committed
+	Uncommitted bool         `json:"uncommitted"`
+	Files       []clone.File `json:"files"`           // that its commits changed
+	Error       string       `json:"error,omitempty"` // why it could not be fetched or checked
+
+	info   agent.Sandbox
+	record *clone.Clone
+}
+
+// checkResult is how a check ended.
+type checkResult struct {
+	ExitCode int    `json:"exit_code"`
+	LastLine string `json:"last_line"` // of its output
+}
+
+// String returns the result in a cell of a table.
+func (r *checkResult) String() string {
+	switch {
+	case r == nil:
+		return "-"
+	case r.ExitCode == 0:
+		return "passed"
+	}
+	return fmt.Sprintf("failed (exit code %d)", r.ExitCode)
+}
+
+func (c repositories) compareCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "compare NAME",
+		Short: "compare the work of the agents that --count started",
+		Long: "Fetch the commits of the sandboxes NAME-1, NAME-2 and so on, run the command of\n" +
+			"agent --check in each clone, and print the results side by side. The check runs\n" +
+			"in the directory in which the agent works.",
+		Example: "  sandboxd agent claude \"fix it\" -n fix --count 3 --check 'make test'\n" +
+			"  sandboxd agent compare fix",
+		Args: oneName("agent compare"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return untilInterrupt(cmd.Context(), func(ctx context.Context) error {
+				all, err := c.candidates(ctx, args[0])
+				if err != nil {
+					return prefixed("agent compare: ", err)
+				}
+				for _, each := range all {
+					c.fetchCandidate(ctx, each)
+				}
+				var checks sync.WaitGroup
+				for _, each := range all {
+					checks.Go(func() { c.check(ctx, each) })
+				}
+				checks.Wait()
+				if asJSON {
+					for _, each := range all {
+						if err := text.WriteJSON(os.Stdout, each); err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				out := shownOn(os.Stdout)
+				defer out.Close()
+				return printCandidates(out, all)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
+	return cmd
+}
+
+// candidates returns the sandboxes of a group, in the order of their numbers.
+func (c repositories) candidates(ctx context.Context, group string) ([]*candidate, error) {
+	sandboxes, err := c.sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []*candidate
+	for _, s := range sandboxes {
+		record, err := c.clones().Find(s.ID)
+		if err != nil {
+			return nil, err
+		}
+		if record != nil && record.Group == group {
+			all = append(all, &candidate{Name: s.Name, Agent: record.Agent, State: s.State,
+				Files: []clone.File{}, info: s, record: record})
+		}
+	}
+	if len(all) == 0 {
+		return nil, &wire.Error{Code: wire.CodeNotFound,
+			Message: fmt.Sprintf("no sandboxes %s-1, %[1]s-2 and so on of sandboxd agent --count",
+				group),
+			Hint: "to list your agents: sandboxd agent ls"}
+	}
+	slices.SortFunc(all, func(a, b *candidate) int { // the names differ in their numbers alone
+		return cmp.Or(cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	return all, nil
+}
+
+// fetchCandidate fetches the commits, and fills in what they changed.
+func (c repositories) fetchCandidate(ctx context.Context, to *candidate) {
+	fetched, err := c.fetch(ctx, to.record, to.info, clone.MaxFetch)
+	if err != nil {
+		to.Error = text.Line(err.Error(), 400)
+		return
+	}
+	d, err := clone.NewDiff(ctx, to.record.Repository, to.Name, to.record.Branch, false)
+	if err != nil { // the agent has removed or renamed its branch
+		to.Error = text.Line(err.Error(), 400)
+		return
+	}
+	to.Files, to.Uncommitted = d.Files, d.Wip != ""
+	for _, r := range fetched.Refs {
+		if r.Name == d.Ref {
+			to.Commits = r.Commits
+		}
+	}
+}
+
+// check runs the check in a sandbox that is running, and fills in the result.
+func (c repositories) check(ctx context.Context, to *candidate) {
+	if to.record.Check == "" || to.State != agent.SandboxRunning {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, checkWithin,
+		fmt.Errorf("the check does not end within %v", checkWithin))
+	defer cancel()
+	out := text.NewWriter(64 << 10)
+	var exit agent.Exit
+	client, err := c.dial(ctx, to.Name, false)
+	if err == nil {
+		defer client.Close()
+		exit, err = client.Exec(ctx, agent.Cmd{Stdout: out, Stderr: out, Command: "cd -- " +
+			shellquote.Join(to.record.Dir) + " && exec sh -c " + shellquote.Join(to.record.Check)})
+	}
+	if err != nil {
+		to.Error = strings.TrimPrefix(to.Error+"; ", "; ") +
+			text.Line("check: "+caused(ctx, err).Error(), 400)
+		return
+	}
+	said := strings.TrimSpace(out.String())
+	to.Check = &checkResult{ExitCode: exit.Code,
+		LastLine: text.Line(said[strings.LastIndexByte(said, '\n')+1:], 200)}
+}
+
+// printCandidates prints the totals of each sandbox, and what each changed in each file.
+func printCandidates(out io.Writer, all []*candidate) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSTATE\tCHECK\tCOMMITS\tCHANGES")
+	header := []string{"FILE"}
+	var files []string
+	for _, each := range all {
+		changes := sum(each.Files).String()
+		if each.Uncommitted {
+			changes += ", and uncommitted ones"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%v\t%d\t%s\n", each.Name, each.State, each.Check, each.Commits,
+			changes)
+		header = append(header, each.Name)
+		for _, f := range each.Files {
+			if !slices.Contains(files, f.Path) {
+				files = append(files, f.Path)
+			}
+		}
+	}
+	if len(files) > 0 {
+		slices.Sort(files)
+		fmt.Fprintf(w, "\n%s\n", strings.Join(header, "\t"))
+	}
+	for _, path := range files {
+		cells := []string{text.Line(path, 60)}
+		for _, each := range all {
+			cells = append(cells, changesOf(each.Files, path))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, each := range all {
+		if each.Error != "" {
+			fmt.Fprintf(os.Stderr, "note: %s: %s\n", each.Name, each.Error)
+		}
+		if each.Check != nil && each.Check.ExitCode != 0 && each.Check.LastLine != "" {
+			fmt.Fprintf(os.Stderr, "note: %s: check: %s\n", each.Name, each.Check.LastLine)
+		}
+	}
+	return nil
+}
+
+// changesOf returns what was changed in a file, in a cell of a table.
+func changesOf(files []clone.File, path string) string {
+	for _, f := range files {
+		switch {
+		case f.Path == path && f.Binary:
+			return "binary"
+		case f.Path == path:
+			return fmt.Sprintf("+%d −%d", f.Added, f.Deleted)
+		}
+	}
+	return "-"
+}
+
+func (c repositories) keepCommand() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "keep NAME",
+		Short: "keep one sandbox of a group and remove the others",
+		Long: "Fetch the commits of one of the sandboxes that agent --count started, and\n" +
+			"remove the others of its group. Their commits are fetched before.",
+		Example: "  sandboxd agent keep fix-3",
+		Args:    oneName("agent keep"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return untilInterrupt(cmd.Context(), func(ctx context.Context) error {
+				err := c.keep(ctx, args[0], force)
+				if _, decided := errors.AsType[exitCode](err); err != nil && !decided {
+					err = prefixed("agent keep: ", err)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	return cmd
+}
+
+// keep fetches the sandbox name and removes the others of its group.
+func (c repositories) keep(ctx context.Context, name string, force bool) error {
+	info, err := c.sandboxNamed(ctx, name)
+	if err != nil {
+		return err
+	}
+	record, err := c.clones().Find(info.ID)
+	if err != nil {
+		return err
+	}
+	if record == nil || record.Group == "" {
+		return &wire.Error{Code: wire.CodeUsage,
+			Message: "sandbox " + name + " is in no group of sandboxd agent --count",
+			Hint:    "to get its commits: sandboxd fetch " + name}
+	}
+	all, err := c.candidates(ctx, record.Group)
+	if err != nil {
+		return err
+	}
+	var others []agent.Sandbox
+	var names []string
+	for _, each := range all {
+		if each.Name != name {
+			others, names = append(others, each.info), append(names, each.Name)
+		}
+	}
+	fetched, err := c.fetch(ctx, record, info, clone.MaxFetch)
+	if err != nil {
+		return err
+	}
+	printFetched(os.Stdout, fetched)
+	if len(others) == 0 {
+		fmt.Printf("%s: no other sandbox of its group is left\n", name)
+		return nil
+	}
+	if !force {
+		if !isTerminal(os.Stdin) || !isTerminal(os.Stdout) {
+			return usage("removes "+strings.Join(names, ", ")+", and cannot ask without a terminal",
+				"add --force")
+		}
+		if err := confirm("Remove " + strings.Join(names, ", ") +
+			" with their files and recordings?"); err != nil {
+			return err
+		}
+	}
+	if err := c.fetchBefore(ctx, removal{force: true}, others); err != nil {
+		return err
+	}
+	_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
+	c.forget(ctx, others)
+	if err == nil {
+		fmt.Printf("removed %s\n", strings.Join(names, ", "))
+	}
+	return err
+}
