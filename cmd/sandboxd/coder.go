@@ -188,6 +188,7 @@ func (k *coder) run(ctx context.Context) error {
 	if err != nil {
 		return prefixed("agent: ", err)
 	}
+	sshHosts{k.cli}.update(ctx)
 	err = unentered
 	if k.attaches() && ctx.Err() == nil {
 		if err != nil {

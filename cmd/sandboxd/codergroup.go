@@ -42,6 +42,7 @@ func (k *coder) runGroup(ctx context.Context, g *agent.Gateway, src *clone.Sourc
 		})
 	}
 	all.Wait()
+	sshHosts{k.cli}.update(ctx)
 	failed := 0
 	for i, err := range failures {
 		if err != nil {
@@ -342,6 +343,7 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 	}
 	_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
 	c.forget(ctx, others)
+	sshHosts{c.cli}.update(ctx)
 	if err == nil {
 		fmt.Printf("removed %s\n", strings.Join(names, ", "))
 	}

@@ -1,16 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	osuser "os/user"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -157,108 +152,4 @@ func firstArgument(args []string) int {
 		}
 	}
 	return len(args)
-}
-
-// sshConfigName is the Host that ssh-config defines.
-const sshConfigName = "sbx"
-
-func (c *cli) sshConfigCommand() *cobra.Command {
-	var write, yes bool
-	cmd := &cobra.Command{
-		Use:   "ssh-config [--write]",
-		Short: "print an ssh configuration for ssh NAME@sbx",
-		Long: "Print a Host block for ssh_config(5). With it, `ssh demo@sbx` attaches to the\n" +
-			"sandbox demo, and `ssh sbx ls` runs a command of sandboxd. --write saves the\n" +
-			"block in the state directory and, after you confirm, adds one Include line to\n" +
-			"~/.ssh/config.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			e, err := readEndpoint(string(c.config.State))
-			if err != nil {
-				return &wire.Error{
-					Code:    wire.CodeUnavailable,
-					Message: "no daemon has run for " + string(c.config.State),
-					Hint:    "start it: sandboxd up",
-				}
-			}
-			block := sshConfigBlock(e)
-			if !write {
-				fmt.Print(block)
-				return nil
-			}
-			return writeSSHConfig(e, block, yes)
-		},
-	}
-	cmd.Flags().BoolVar(&write, "write", false, "save the block, and include it in ~/.ssh/config")
-	cmd.Flags().BoolVar(&yes, "yes", false, "change ~/.ssh/config without confirmation")
-	return cmd
-}
-
-// sshConfigBlock returns the Host block. It puts the fast cipher first, because the client's order
-// wins and OpenSSH's default cipher halves the throughput.
-func sshConfigBlock(e endpoint) string {
-	g := e.gateway()
-	return fmt.Sprintf(`# Written by sandboxd ssh-config. ssh demo@%[1]s attaches to the sandbox demo, ssh %[1]s ls lists sandboxes.
-Host %[1]s
-	HostName %[2]s
-	Port %[3]s
-	User %[4]s
-	UserKnownHostsFile "%[5]s"
-	StrictHostKeyChecking yes
-	IdentityFile "%[6]s"
-	Ciphers ^aes128-gcm@openssh.com
-`, sshConfigName, g.Host, g.Port, wire.ControlHost, g.KnownHosts, g.Identity)
-}
-
-func writeSSHConfig(e endpoint, block string, yes bool) error {
-	own := sshConfigFile(e)
-	if err := os.WriteFile(own, []byte(block), 0o600); err != nil {
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	user, err := userSSHConfig()
-	if err != nil {
-		return err
-	}
-	include := includeLine(e)
-	before, err := os.ReadFile(user)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	if bytes.Contains(before, []byte(include)) {
-		fmt.Printf("wrote %s; %s already includes it\n", own, user)
-		return nil
-	}
-	if !yes {
-		fmt.Printf("  %sAdd this line at the top of %s? [y/N] ", include, user)
-		answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-		if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-			return usage("ssh-config: "+user+" was not changed",
-				"use --yes, or add the line yourself: "+strings.TrimSpace(include))
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(user), 0o700); err != nil {
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	// At the top: an Include inside a Host block would belong to it. The file is replaced by a
-	// rename, so that a crash loses nothing.
-	target, err := filepath.EvalSymlinks(user)
-	if err != nil {
-		target = user
-	}
-	if err := os.WriteFile(target+".sandboxd", append([]byte(include), before...),
-		0o600); err != nil {
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	if err := os.Rename(target+".sandboxd", target); err != nil {
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	fmt.Printf("wrote %s and included it from %s\n  ssh demo@%s\n", own, user, sshConfigName)
-	if u, err := osuser.Current(); err == nil && filepath.Join(u.HomeDir, ".ssh",
-		"config") != user {
-		// ssh(1) takes the home directory from the user database, which differs from HOME after
-		// sudo.
-		fmt.Printf("note: ssh ignores HOME and reads %s; use ssh -F %s\n",
-			filepath.Join(u.HomeDir, ".ssh", "config"), user)
-	}
-	return nil
 }

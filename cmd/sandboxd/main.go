@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -122,6 +123,9 @@ func (c *cli) tree() *cobra.Command {
 		case "rm":
 			repositories{c}.fetching(cmd)
 		}
+		if slices.Contains([]string{"new", "add", "fork", "rm"}, cmd.Name()) {
+			sshHosts{c}.following(cmd)
+		}
 	}
 	p := root.PersistentFlags()
 	p.StringVar(&c.state, "state", "", "state directory (SANDBOXD_STATE)")
@@ -139,7 +143,7 @@ func (c *cli) tree() *cobra.Command {
 		c.downCommand("down"), daemonCommand(c),
 		demoCommand(c), c.configCommand(), c.copyCommand(), repositories{c}.fetchCommand(),
 		repositories{c}.diffCommand(), c.portCommand(),
-		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c),
+		c.sshCommand(), sshHosts{c}.command(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c),
 		repositories{c}.agentCommand(), c.conformanceCommand(), c.taskCommand(),
 		versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"

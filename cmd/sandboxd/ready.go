@@ -1,16 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -103,45 +99,4 @@ func self() string {
 		return os.Args[0]
 	}
 	return "sandboxd"
-}
-
-// sshConfigIncluded reports whether the user's ssh configuration includes the file of ssh-config
-// --write.
-func sshConfigIncluded(e endpoint) bool {
-	user, err := userSSHConfig()
-	if err != nil {
-		return false
-	}
-	text, err := os.ReadFile(user)
-	return err == nil && bytes.Contains(text, []byte(includeLine(e)))
-}
-
-func userSSHConfig() (string, error) {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("ssh-config: %w", err)
-	}
-	return filepath.Join(home, ".ssh", "config"), nil
-}
-
-// sshConfigFile is the file that ssh-config --write creates, and that each daemon updates.
-func sshConfigFile(e endpoint) string { return filepath.Join(e.State, "ssh_config") }
-
-func includeLine(e endpoint) string { return fmt.Sprintf("Include %q\n", sshConfigFile(e)) }
-
-// refreshSSHConfig updates the file of ssh-config, if it exists: the daemon's port may have
-// changed.
-func refreshSSHConfig(e endpoint) error {
-	path := sshConfigFile(e)
-	before, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && string(before) == sshConfigBlock(e):
-		return nil // there is none, or it is up to date
-	case err != nil:
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	if err := writeDurably(path, []byte(sshConfigBlock(e)), 0o600); err != nil {
-		return fmt.Errorf("ssh-config: %w", err)
-	}
-	return nil
 }

@@ -52,18 +52,22 @@ func (s started) write(state string) error {
 
 // writeDurably replaces a file atomically, also across a power failure.
 func writeDurably(path string, text []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
 	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err != nil {
+		_ = os.Remove(f.Name())
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(path))
