@@ -293,10 +293,7 @@ func (c repositories) add(ctx context.Context, record *clone.Clone) error {
 	if err != nil {
 		return err
 	}
-	if err := record.AddRemote(ctx, remote); err != nil {
-		return err
-	}
-	return c.clones().Add(record)
+	return c.clones().Add(ctx, record, remote)
 }
 
 // cloneURL returns the URL at which git reaches a clone over ssh(1).

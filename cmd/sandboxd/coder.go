@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/adrg/xdg"
 	"github.com/kballard/go-shellquote"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/secret"
 	"github.com/sandboxd/sandboxd/images/agents"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -32,49 +35,51 @@ import (
 // coderSession is the session in which a coding agent runs.
 const coderSession = "agent"
 
-// coder is one invocation of the command agent: a coding agent that gets a sandbox.
-type coder struct {
+// codingAgent is one invocation of the command agent: a coding agent that gets a sandbox, or
+// several.
+type codingAgent struct {
 	repositories
 	agent   *agents.Agent
 	prompt  string
 	args    []string // of the program
-	name    string   // of the sandbox
+	name    string   // of the sandbox, or of the group
+	count   int      // number of sandboxes
+	check   string   // command that tests the work
+	image   string   // that the program is installed in; empty is the default
 	version string
 	clone   clone.Options
 	network string
 	allow   []string
 	ask     bool // the program asks for permissions
 	detach  bool
-	count   int    // number of sandboxes
-	test    string // command that tests the work
-	adding  sync.Mutex
 }
 
 // maxCount is how many sandboxes one command starts.
 const maxCount = 32
 
 func (c repositories) agentCommand() *cobra.Command {
-	var k coder
+	var k codingAgent
 	var yolo bool
 	cmd := &cobra.Command{
-		Use:   "agent AGENT [PROMPT] [-- ARG…]",
+		Use:   "agent AGENT [PROMPT] [flags] [-- ARG…]",
 		Short: "run a coding agent in a sandbox with a clone of this repository",
-		Long: "Run a coding agent in a new sandbox, with a clone of the git repository of this\n" +
-			"directory, as new --clone makes it.\n\n" +
-			"Built-in agents: " + strings.Join(agents.Names(), ", ") +
-			". AGENT is also NAME of a\n" +
-			"file ~/.config/sandboxd/agents/NAME.yaml, or the path of such a file.\n\n" +
-			"The first run installs the program in a sandbox and keeps the result as an\n" +
-			"image. The program uses your secret for its API and never holds it: see secret\n" +
-			"set. It runs in the session agent, to which the command attaches on a terminal.\n" +
-			"PROMPT is typed when the program is ready for it. ARG are arguments of the\n" +
-			"program.\n\n" +
-			"By default the program does not ask for permissions, because the sandbox limits\n" +
-			"what it can do. Its work comes back with sandboxd fetch.",
+		Long: "Run a coding agent in a new sandbox, on a clone of the git repository of this\n" +
+			"directory. See sandboxd new --help for --clone.\n\n" +
+			"AGENT is a built-in agent (" + strings.Join(agents.Names(), ", ") +
+			"), NAME for the file\n~/.config/sandboxd/agents/NAME.yaml, or the path of such " +
+			"a file.\n\n" +
+			"PROMPT is typed when the program is ready. Without PROMPT, you type it. ARG is\n" +
+			"an argument of the program, such as --model.\n\n" +
+			"The program runs in the session agent. On a terminal, the command attaches to\n" +
+			"it. The program uses your API key but cannot read it: set the key first with\n" +
+			"sandboxd secret set. The first run installs the program and saves an image.\n\n" +
+			"The program does not ask for permissions, unless --ask is set. To get its\n" +
+			"commits, use sandboxd fetch.",
 		Example: "  sandboxd secret set anthropic --from-env ANTHROPIC_API_KEY\n" +
 			"  sandboxd agent claude \"fix the failing tests and commit\" -n fix\n" +
 			"  sandboxd fetch fix && sandboxd diff fix",
-		ValidArgs: agents.Names(),
+		DisableFlagsInUseLine: true,
+		ValidArgs:             agents.Names(),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("agent: missing agent", "use "+list(agents.Names())+
@@ -90,10 +95,11 @@ func (c repositories) agentCommand() *cobra.Command {
 			case len(args) == 0 || len(args) > 2:
 				return usage("agent: needs an agent and at most one prompt",
 					`quote the prompt: sandboxd agent claude "fix the tests"`)
-			case k.ask && yolo:
+			case k.ask && yolo && cmd.Flags().Changed("yolo"):
 				return usage("agent: --ask and --yolo are mutually exclusive", "omit one of them")
 			}
-			k.repositories, k.prompt = c, strings.Join(args[1:], "")
+			k.ask = k.ask || !yolo
+			k.repositories, k.prompt = c, strings.TrimSpace(strings.Join(args[1:], ""))
 			var err error
 			if k.agent, err = findAgent(args[0]); err != nil {
 				return err
@@ -102,22 +108,26 @@ func (c repositories) agentCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&k.name, "name", "n", "", "name of the new sandbox (default: generated)")
+	f.StringVarP(&k.name, "name", "n", "",
+		"name of the new sandbox, or with --count its beginning (default: generated)")
 	f.StringVar(&k.clone.Base, "base", "", "commit to begin at (default HEAD)")
 	f.BoolVar(&k.clone.Dirty, "dirty", false,
 		"add a commit with the uncommitted changes of tracked files")
 	f.StringArrayVar(&k.clone.Include, "include", nil, "untracked file to copy, too; repeatable")
+	f.StringVar(&k.image, "image", "",
+		"image in which to install the program (default: key image)")
 	f.StringVar(&k.network, "network", "",
 		"network: filtered or allowlist (default: key network)")
 	f.StringArrayVar(&k.allow, "allow", nil,
 		"host that the sandbox may connect to: NAME, *.NAME, address or range; repeatable")
 	f.BoolVar(&k.ask, "ask", false, "let the program ask for permissions")
-	f.BoolVar(&yolo, "yolo", false, "give the program all permissions in the sandbox (default)")
+	f.BoolVar(&yolo, "yolo", true, "give the program all permissions in the sandbox")
 	f.BoolVarP(&k.detach, "detach", "d", false, "do not attach to the session")
 	f.IntVar(&k.count, "count", 1,
 		"number of sandboxes, NAME-1, NAME-2 and so on, with the same prompt")
-	f.StringVar(&k.test, "check", "",
-		"shell command that agent compare runs in the clones to test the work")
+	f.StringVar(&k.check, "check", "",
+		"shell command that tests the work: agent compare runs it in the clones, for at most "+
+			"10 minutes")
 	f.StringVar(&k.version, "agent-version", "",
 		"version of the program (default: the one in its description)")
 	cmd.AddCommand(c.agentListCommand(), c.compareCommand(), c.keepCommand())
@@ -150,93 +160,119 @@ func findAgent(name string) (*agents.Agent, error) {
 	return a, nil
 }
 
-// run creates the sandboxes and runs the program in each. After an error before the program runs,
-// nothing is left of a sandbox.
-func (k *coder) run(ctx context.Context) error {
-	if err := k.check(); err != nil {
-		return err
+// launch is what the sandboxes of one command share.
+type launch struct {
+	*codingAgent
+	gateway *agent.Gateway
+	src     *clone.Source
+	from    string // image with the program; empty is the default image
+	network sandbox.Network
+	via     sandbox.Via
+	bound   []agents.Secret
+}
+
+// notEntered is the error of a prompt that a program did not receive. The program runs.
+type notEntered struct{ error }
+
+func (e notEntered) Unwrap() error { return e.error }
+
+// run creates the sandboxes and runs the program in each.
+func (k *codingAgent) run(ctx context.Context) error {
+	l := launch{codingAgent: k}
+	err := l.validate()
+	if err != nil {
+		return prefixed("agent: ", err)
 	}
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	src, err := clone.Open(ctx, dir, k.clone)
-	if err != nil {
+	if l.src, err = clone.Open(ctx, dir, k.clone); err != nil {
 		return prefixed("agent: ", err)
 	}
 	host, o, err := k.reach(ctx, true)
 	if err != nil {
 		return err
 	}
-	g, err := agent.DialGateway(ctx, "ssh://"+host, o)
-	if err != nil {
+	if l.gateway, err = agent.DialGateway(ctx, "ssh://"+host, o); err != nil {
 		return k.notReached(err, host, o)
 	}
-	defer g.Close()
-	bound, err := k.secrets(ctx, g)
-	if err != nil {
+	closed := false
+	defer func() {
+		if !closed {
+			l.gateway.Close()
+		}
+	}()
+	if err := l.isFree(ctx); err != nil {
 		return prefixed("agent: ", err)
 	}
-	image, err := k.image(ctx, g)
-	if err != nil {
+	if l.bound, err = l.secrets(ctx); err != nil {
+		return prefixed("agent: ", err)
+	}
+	if l.from, err = l.install(ctx); err != nil {
 		return prefixed("agent: install "+k.agent.Title+": ", err)
 	}
 	if k.count > 1 {
-		return k.runGroup(ctx, g, src, image, bound)
+		return l.all(ctx)
 	}
-	unentered, err := k.runOne(ctx, g, k.name, src, image, bound)
-	if err != nil {
+	err = l.one(ctx, k.name)
+	unentered, runs := errors.AsType[notEntered](err)
+	if err != nil && !runs {
 		return prefixed("agent: ", err)
 	}
 	sshHosts{k.cli}.update(ctx)
-	err = unentered
+	closed = true
+	l.gateway.Close()
 	if k.attaches() && ctx.Err() == nil {
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(err.Error(), 400))
-			err = nil
+		if runs {
+			fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(unentered.Error(), 400))
 		}
-		if attached := k.attach(ctx, k.name+"~"+coderSession); attached != nil {
-			err = attached
-		}
+		err = k.attach(ctx, k.name+"~"+coderSession)
 	}
 	fmt.Printf("  to attach:            sandboxd ssh %[1]s~%[2]s\n"+
 		"  to get its commits:   sandboxd fetch %[1]s\n"+
 		"  to see its changes:   sandboxd diff %[1]s\n"+
 		"  to remove it:         sandboxd rm %[1]s\n", k.name, coderSession)
 	if err != nil {
-		return prefixed("agent: ", err)
+		err = prefixed("agent: ", err)
 	}
-	return nil
+	return err
 }
 
-// check checks the flags, and chooses a name if there is none.
-func (k *coder) check() error {
-	if n := k.network; n == string(sandbox.NetworkNone) || n == string(sandbox.NetworkBridge) {
-		return usage("agent: network "+n+" is not supported: the daemon does not carry its "+
-			"connections, so it cannot set the secrets", "use filtered or allowlist")
-	}
-	if strings.ContainsFunc(k.prompt, func(r rune) bool { return r < ' ' }) {
-		return usage("agent: the prompt has more than one line, or control characters",
-			"write one line, or name a file in it that --include copies")
+// validate checks the flags, and chooses a name if there is none.
+func (l *launch) validate() error {
+	k := l.codingAgent
+	if k.network != "" {
+		var err error
+		if l.network, l.via, err = command.ParseNetwork(k.network); err != nil {
+			return usage(fmt.Sprintf("--network %q: %v", k.network, err), "")
+		}
 	}
 	switch {
+	case len(k.agent.Secrets) > 0 &&
+		(l.network == sandbox.NetworkNone || l.network == sandbox.NetworkBridge):
+		return usage("network "+k.network+" is not supported: the daemon does not carry its "+
+			"connections, so it cannot add the key to requests", "use filtered or allowlist")
+	case strings.ContainsFunc(k.prompt, unicode.IsControl):
+		return usage("the prompt has more than one line, or control characters",
+			"write one line, or name a file in it that --include copies")
 	case k.count < 1 || k.count > maxCount:
-		return usage(fmt.Sprintf("agent: --count must be 1 to %d", maxCount),
+		return usage(fmt.Sprintf("--count must be 1 to %d", maxCount),
 			"start more with a second command")
 	case k.count > 1 && k.prompt == "":
-		return usage("agent: --count needs a prompt", "the agents get the same one")
+		return usage("--count needs a prompt", "the agents get the same one")
 	}
 	k.name = cmp.Or(k.name, k.agent.Name+"-"+strings.ToLower(rand.Text()[:4]))
 	for _, name := range k.names() {
 		if _, err := wire.ParseSandbox(name); err != nil {
-			return prefixed("agent: ", err)
+			return err
 		}
 	}
 	return nil
 }
 
 // names returns the names of the sandboxes.
-func (k *coder) names() []string {
+func (k *codingAgent) names() []string {
 	if k.count == 1 {
 		return []string{k.name}
 	}
@@ -247,51 +283,74 @@ func (k *coder) names() []string {
 	return all
 }
 
-// runOne creates the sandbox name and starts the program in it. After an error, nothing is left of
-// it. unentered is why the program, which runs, has not got the prompt.
-func (k *coder) runOne(ctx context.Context, g *agent.Gateway, name string, src *clone.Source,
-	image string, bound []agents.Secret) (unentered, err error) {
-	info, err := g.Create(ctx, k.spec(name, src, image, bound))
+// isFree returns an error if a sandbox has one of the names, or is in the group, already. The
+// daemon decides about names later; the installation, which takes long, comes before that.
+func (l *launch) isFree(ctx context.Context) error {
+	sandboxes, err := l.gateway.List(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	client, err := g.Dial(ctx, info.Name)
+	names := l.names()
+	for _, s := range sandboxes {
+		if slices.Contains(names, s.Name) {
+			return &wire.Error{Code: wire.CodeExists,
+				Message: "sandbox " + s.Name + " exists already", Hint: "use another name"}
+		}
+		if l.count == 1 {
+			continue
+		}
+		record, err := l.clones().Find(s.ID)
+		if err == nil && record != nil && record.Group == l.name {
+			return &wire.Error{Code: wire.CodeExists,
+				Message: fmt.Sprintf("sandbox %s of an earlier group %s exists", s.Name, l.name),
+				Hint:    "use another name, or first: sandboxd agent keep " + s.Name}
+		}
+	}
+	return nil
+}
+
+// one creates the sandbox name and starts the program in it. After an error other than notEntered,
+// it removes the sandbox; a note says if it cannot.
+func (l *launch) one(ctx context.Context, name string) error {
+	info, err := l.gateway.Create(ctx, l.spec(name))
+	if err != nil {
+		return err
+	}
+	client, err := l.gateway.Dial(ctx, info.Name)
 	var sh *agent.Shell
 	if err == nil {
 		defer client.Close()
-		sh, err = k.begin(ctx, client, src, info, bound)
+		sh, err = l.begin(ctx, client, info)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if left := g.Remove(ctx, info.Name); left != nil {
+		if left := l.gateway.Remove(ctx, info.Name); left != nil {
 			fmt.Fprintf(os.Stderr, "note: sandbox %s was not removed: %s\n", info.Name,
 				text.Line(left.Error(), 200))
 		}
-		k.forget(ctx, []agent.Sandbox{info})
-		return nil, err
+		l.forget(ctx, []agent.Sandbox{info})
+		return err
 	}
-	fmt.Printf("%s: %s in session %s, on a clone of %s\n", info.Name, k.agent.Title, coderSession,
-		text.Line(src.Top, 200))
-	if k.prompt != "" {
-		err = enterPrompt(ctx, sh, k.agent, k.prompt)
+	defer sh.Close()
+	fmt.Printf("%s: %s in session %s, on a clone of %s\n", info.Name, l.agent.Title, coderSession,
+		text.Line(l.src.Top, 200))
+	if l.prompt == "" {
+		return nil
 	}
-	if closed := sh.Close(); err == nil {
-		err = closed
+	if err := enterPrompt(ctx, sh, l.agent, l.prompt); err != nil {
+		return notEntered{prefixed("the prompt was not entered: ", err)}
 	}
-	if err == nil || ctx.Err() != nil {
-		return nil, nil // the program and its questions stay
-	}
-	return prefixed("the prompt was not entered: ", err), nil
+	return nil
 }
 
 // secrets returns those secrets of the agent that each of the sandboxes will use. If the agent
 // needs one and none is set, the error has the command that sets it.
-func (k *coder) secrets(ctx context.Context, g *agent.Gateway) ([]agents.Secret, error) {
-	if len(k.agent.Secrets) == 0 {
+func (l *launch) secrets(ctx context.Context) ([]agents.Secret, error) {
+	if len(l.agent.Secrets) == 0 {
 		return nil, nil
 	}
-	out, err := g.Command(ctx, nil, "secret", "ls", "--json")
+	out, err := l.gateway.Command(ctx, nil, "secret", "ls", "--json")
 	if err != nil {
 		return nil, err
 	}
@@ -313,8 +372,8 @@ func (k *coder) secrets(ctx context.Context, g *agent.Gateway) ([]agents.Secret,
 	}
 	var bound []agents.Secret
 	var missing, commands []string
-	for _, s := range k.agent.Secrets {
-		names := k.names()
+	for _, s := range l.agent.Secrets {
+		names := l.names()
 		without := slices.IndexFunc(names, func(name string) bool { return !has(name, s.Host) })
 		if without < 0 {
 			bound = append(bound, s)
@@ -326,35 +385,41 @@ func (k *coder) secrets(ctx context.Context, g *agent.Gateway) ([]agents.Secret,
 	}
 	if len(bound) == 0 {
 		return nil, &wire.Error{Code: wire.CodeNotFound,
-			Message: k.agent.Title + " needs a secret for " + list(missing) +
+			Message: l.agent.Title + " needs a secret for " + list(missing) +
 				", and sandbox " + lacks + " would have none",
 			Hint: "set it: " + strings.Join(commands, ", or: ")}
 	}
 	return bound, nil
 }
 
-// image returns the image with the program. The first call makes it.
-func (k *coder) image(ctx context.Context, g *agent.Gateway) (string, error) {
-	setup, err := k.agent.Install(k.version)
+// install returns the image with the program. The first call makes it.
+func (l *launch) install(ctx context.Context) (string, error) {
+	setup, err := l.agent.Install(l.version)
 	if err != nil {
 		return "", &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
 	}
 	if len(setup) == 0 {
-		return "", nil // the default image has it
+		return l.image, nil // it has it
 	}
 	words := []string{"prepare", "--json"}
 	for _, command := range setup {
 		words = append(words, "--setup="+command)
 	}
-	for _, host := range k.agent.Hosts {
+	for _, host := range l.agent.Hosts {
 		words = append(words, "--allow="+host)
+	}
+	if l.codingAgent.network != "" {
+		words = append(words, "--network="+l.codingAgent.network)
+	}
+	if l.image != "" {
+		words = append(words, "--image="+l.image)
 	}
 	progress := shownOn(os.Stderr)
 	if isTerminal(os.Stderr) && os.Getenv("TERM") != "dumb" {
 		progress = newBars(os.Stderr)
 	}
 	defer progress.Close()
-	out, err := g.Command(ctx, progress, words...)
+	out, err := l.gateway.Command(ctx, progress, words...)
 	if err != nil {
 		return "", err
 	}
@@ -363,45 +428,35 @@ func (k *coder) image(ctx context.Context, g *agent.Gateway) (string, error) {
 	return made.Image, err
 }
 
-// spec returns the specification of the sandbox.
-func (k *coder) spec(name string, src *clone.Source, image string,
-	bound []agents.Secret) agent.Spec {
-	s := agent.Spec{Name: name, Image: image, Allow: k.allow, Workdir: src.Dir,
-		Env:   k.agent.Variables(bound),
-		About: k.agent.Title + " works on a clone of " + text.Line(src.Top, 200)}
-	mode, via, _ := strings.Cut(k.network, "=")
-	s.Network, s.Via = sandbox.Network(mode), sandbox.Via(via)
-	if s.Network == sandbox.NetworkAllowlist ||
-		mode == "" && k.config.Network.Mode == sandbox.NetworkAllowlist {
-		s.Allow = slices.Concat(s.Allow, k.agent.Hosts)
-	}
-	return s
+// spec returns the specification of a sandbox.
+func (l *launch) spec(name string) agent.Spec {
+	return agent.Spec{Name: name, Image: l.from, Workdir: l.src.Dir,
+		Network: l.network, Via: l.via, Allow: slices.Concat(l.allow, l.agent.Hosts),
+		Env:   l.agent.Variables(l.bound),
+		About: l.agent.Title + " works on a clone of " + text.Line(l.src.Top, 200)}
 }
 
 // begin clones the repository, writes the files of the agent and starts its program. The caller
 // closes the Shell.
-func (k *coder) begin(ctx context.Context, client *agent.Client, src *clone.Source,
-	info agent.Sandbox, bound []agents.Secret) (*agent.Shell, error) {
-	if len(bound) > 0 && len(info.Secrets) == 0 {
+func (l *launch) begin(ctx context.Context, client *agent.Client,
+	info agent.Sandbox) (*agent.Shell, error) {
+	if len(l.bound) > 0 && len(info.Secrets) == 0 {
 		return nil, &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("sandbox %s with network %s cannot use secrets", info.Name,
 				info.Network), Hint: "use --network filtered or allowlist"}
 	}
-	record, err := src.Copy(ctx, info.Name, info.ID, client)
+	record, err := l.src.Copy(ctx, info.Name, info.ID, client)
 	if err != nil {
 		return nil, err
 	}
-	record.Agent, record.Check = k.agent.Name, k.test
-	if k.count > 1 {
-		record.Group = k.name
+	record.Agent, record.Check = l.agent.Name, l.check
+	if l.count > 1 {
+		record.Group = l.name
 	}
-	k.adding.Lock() // git changes its configuration for one caller at a time
-	err = k.add(ctx, record)
-	k.adding.Unlock()
-	if err != nil {
+	if err := l.add(ctx, record); err != nil {
 		return nil, err
 	}
-	files, err := k.agent.Render(src.Dir)
+	files, err := l.agent.Render(l.src.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -410,13 +465,13 @@ func (k *coder) begin(ctx context.Context, client *agent.Client, src *clone.Sour
 			return nil, err
 		}
 	}
-	flags := k.agent.Yolo
-	if k.ask {
-		flags = k.agent.Ask
+	flags := l.agent.Yolo
+	if l.ask {
+		flags = l.agent.Ask
 	}
-	start := agent.Start{Argv: slices.Concat(k.agent.Command, flags, k.args), Dir: src.Dir,
+	start := agent.Start{Argv: slices.Concat(l.agent.Command, flags, l.args), Dir: l.src.Dir,
 		Bare: true}
-	if k.attaches() {
+	if l.attaches() {
 		if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil && rows > 1 {
 			start.Cols, start.Rows = cols, rows-1 // the last row has the status line
 		}
@@ -425,8 +480,8 @@ func (k *coder) begin(ctx context.Context, client *agent.Client, src *clone.Sour
 }
 
 // attaches reports whether the command attaches its terminal to the session.
-func (k *coder) attaches() bool {
-	return !k.detach && isTerminal(os.Stdin) && isTerminal(os.Stdout)
+func (k *codingAgent) attaches() bool {
+	return k.count == 1 && !k.detach && isTerminal(os.Stdin) && isTerminal(os.Stdout)
 }
 
 // writeInside writes a file in a sandbox, for its user alone. A path with ~/ is in the home
@@ -438,11 +493,38 @@ func writeInside(ctx context.Context, client *agent.Client, f agents.File) error
 	}
 	said := &text.Head{Limit: 1 << 10}
 	exit, err := client.Exec(ctx, agent.Cmd{Stdin: strings.NewReader(f.Text), Stderr: said,
-		Command: "umask 077; p=" + path + `; mkdir -p -- "${p%/*}" && cat >"$p"`})
+		Command: "umask 077; p=" + path + `; mkdir -p -- "$(dirname -- "$p")" && cat >"$p"`})
 	if err == nil && exit.Code != 0 {
 		err = &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("write %s in the sandbox: %s", f.Path,
 				text.Line(said.String(), 200))}
+	}
+	return err
+}
+
+const (
+	sshFailed = 255             // exit code of ssh(1) for errors of its own, which it has printed
+	sshEnds   = 3 * time.Second // how long it may take to end after a signal
+)
+
+// attach runs ssh(1) on this terminal until the user detaches or the session ends.
+func (k *codingAgent) attach(ctx context.Context, target string) error {
+	words, err := sshWords(ctx, k.cli, nil, target)
+	if err != nil {
+		return err
+	}
+	ssh := exec.CommandContext(ctx, words[0], words[1:]...)
+	ssh.Stdin, ssh.Stdout, ssh.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// After SIGTERM, ssh resets the terminal.
+	ssh.Cancel = func() error { return ssh.Process.Signal(syscall.SIGTERM) }
+	ssh.WaitDelay = sshEnds
+	err = ssh.Run()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	switch {
+	case ok && exit.ExitCode() == sshFailed:
+		return wire.Errorf(wire.CodeUnavailable, "ssh to %s failed", target)
+	case ok:
+		return nil // the exit code of the program
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
-	"github.com/sandboxd/sandboxd/images/agents"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -26,38 +26,45 @@ import (
 // checkWithin bounds how long the check of a sandbox runs.
 const checkWithin = 10 * time.Minute
 
-// runGroup creates several sandboxes at once, each with the same prompt. An error of one leaves the
+// all creates several sandboxes at once, each with the same prompt. An error of one leaves the
 // others.
-func (k *coder) runGroup(ctx context.Context, g *agent.Gateway, src *clone.Source, image string,
-	bound []agents.Secret) error {
-	names := k.names()
+func (l *launch) all(ctx context.Context) error {
+	names := l.names()
 	failures := make([]error, len(names))
-	var all sync.WaitGroup
+	var launches sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() {
-			unentered, err := k.runOne(ctx, g, name, src, image, bound)
-			if failures[i] = err; err == nil {
-				failures[i] = unentered
-			}
-		})
+		launches.Go(func() { failures[i] = l.one(ctx, name) })
 	}
-	all.Wait()
-	sshHosts{k.cli}.update(ctx)
-	failed := 0
+	launches.Wait()
+	sshHosts{l.cli}.update(ctx)
+	var missing, idle []string
 	for i, err := range failures {
-		if err != nil {
-			failed++
-			fmt.Fprintf(os.Stderr, "note: %s: %s\n", names[i], text.Line(err.Error(), 400))
+		if err == nil {
+			continue
 		}
+		if _, runs := errors.AsType[notEntered](err); runs {
+			idle = append(idle, names[i])
+		} else {
+			missing = append(missing, names[i])
+		}
+		fmt.Fprintf(os.Stderr, "note: %s: %s\n", names[i], text.Line(err.Error(), 400))
 	}
-	fmt.Printf("  to see how they go:   sandboxd agent ls\n"+
-		"  to compare them:      sandboxd agent compare %[1]s\n"+
-		"  to keep one:          sandboxd agent keep %[1]s-1\n", k.name)
-	if failed > 0 {
-		return wire.Errorf(wire.CodeUnavailable, "agent: %d of %d did not get the prompt", failed,
-			len(names))
+	if len(missing) < len(names) {
+		fmt.Printf("  to see how they go:   sandboxd agent ls\n"+
+			"  to compare them:      sandboxd agent compare %[1]s\n"+
+			"  to keep one:          sandboxd agent keep %[1]s-N\n", l.name)
 	}
-	return nil
+	var said []string
+	if len(missing) > 0 {
+		said = append(said, "not created: "+strings.Join(missing, ", "))
+	}
+	if len(idle) > 0 {
+		said = append(said, "without the prompt: "+strings.Join(idle, ", "))
+	}
+	if len(said) == 0 {
+		return nil
+	}
+	return wire.Errorf(wire.CodeUnavailable, "agent: %s", strings.Join(said, "; "))
 }
 
 // candidate is a sandbox of a group, as agent compare prints it.
@@ -115,10 +122,18 @@ func (c repositories) compareCommand() *cobra.Command {
 					c.fetchCandidate(ctx, each)
 				}
 				var checks sync.WaitGroup
+				slots := make(chan struct{}, runtime.NumCPU()) // as many as can do work
 				for _, each := range all {
-					checks.Go(func() { c.check(ctx, each) })
+					checks.Go(func() {
+						slots <- struct{}{}
+						c.runCheck(ctx, each)
+						<-slots
+					})
 				}
 				checks.Wait()
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
 				if asJSON {
 					for _, each := range all {
 						if err := text.WriteJSON(os.Stdout, each); err != nil {
@@ -186,8 +201,8 @@ func (c repositories) fetchCandidate(ctx context.Context, to *candidate) {
 	}
 }
 
-// check runs the check in a sandbox that is running, and fills in the result.
-func (c repositories) check(ctx context.Context, to *candidate) {
+// runCheck runs the check in a sandbox that is running, and fills in the result.
+func (c repositories) runCheck(ctx context.Context, to *candidate) {
 	if to.record.Check == "" || to.State != agent.SandboxRunning {
 		return
 	}
@@ -195,12 +210,15 @@ func (c repositories) check(ctx context.Context, to *candidate) {
 		fmt.Errorf("the check does not end within %v", checkWithin))
 	defer cancel()
 	out := text.NewWriter(64 << 10)
+	// In one stream, the last line is the last one.
+	line := "exec 2>&1; cd -- " + shellquote.Join(to.record.Dir) + " && exec sh -c " +
+		shellquote.Join(to.record.Check)
 	var exit agent.Exit
 	client, err := c.dial(ctx, to.Name, false)
 	if err == nil {
 		defer client.Close()
-		exit, err = client.Exec(ctx, agent.Cmd{Stdout: out, Stderr: out, Command: "cd -- " +
-			shellquote.Join(to.record.Dir) + " && exec sh -c " + shellquote.Join(to.record.Check)})
+		exit, err = client.Exec(ctx, agent.Cmd{Stdout: out,
+			Command: "exec sh -c " + shellquote.Join(line)})
 	}
 	if err != nil {
 		to.Error = strings.TrimPrefix(to.Error+"; ", "; ") +
@@ -326,7 +344,7 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 	printFetched(os.Stdout, fetched)
 	if len(others) == 0 {
 		fmt.Printf("%s: no other sandbox of its group is left\n", name)
-		return nil
+		return c.clones().Leave(record)
 	}
 	if !force {
 		if !isTerminal(os.Stdin) || !isTerminal(os.Stdout) {
@@ -338,14 +356,17 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
-	if err := c.fetchBefore(ctx, removal{force: true}, others); err != nil {
+	err = c.fetchBefore(ctx, removeOptions{force: true,
+		hint: "to remove it without them: sandboxd rm --discard NAME"}, others)
+	if err != nil {
 		return err
 	}
 	_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
 	c.forget(ctx, others)
 	sshHosts{c.cli}.update(ctx)
-	if err == nil {
-		fmt.Printf("removed %s\n", strings.Join(names, ", "))
+	if err != nil {
+		return err
 	}
-	return err
+	fmt.Printf("removed %s\n", strings.Join(names, ", "))
+	return c.clones().Leave(record)
 }

@@ -17,6 +17,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
+// Values of coderInfo.Attention, besides those of agent.State.
+const (
+	attentionLikely  = "likely" // of agent.State, too
+	attentionWaiting = "waiting"
+	attentionEnded   = "ended"
+	attentionUnknown = "unknown"
+)
+
 // coderInfo is a sandbox with a coding agent, as agent ls prints it.
 type coderInfo struct {
 	Name  string             `json:"name"`
@@ -98,16 +106,21 @@ func (c repositories) coders(ctx context.Context) ([]coderInfo, error) {
 	}
 	var all []*coderInfo
 	var asked sync.WaitGroup
+	defer asked.Wait() // before the Gateway is closed
 	for _, s := range sandboxes {
 		record, err := c.clones().Find(s.ID)
 		if err != nil {
-			return nil, err
+			fmt.Fprintf(os.Stderr, "note: %s: %s\n", s.Name, text.Line(err.Error(), 200))
+			continue
 		}
 		if record == nil || record.Agent == "" {
 			continue
 		}
-		i := &coderInfo{Name: s.Name, Agent: record.Agent, State: s.State, Attention: "ended",
-			Repository: record.Repository, Branch: record.Branch}
+		i := &coderInfo{Name: s.Name, Agent: record.Agent, State: s.State,
+			Attention: attentionEnded, Repository: record.Repository, Branch: record.Branch}
+		if s.State == agent.SandboxPaused {
+			i.Attention = attentionUnknown
+		}
 		all = append(all, i)
 		asked.Go(func() { i.Diff = fetchedTotal(ctx, record, i.Name) })
 		running := func(session agent.Session) bool {
@@ -132,7 +145,7 @@ const askWithin = time.Second
 // sandboxes do not monitor a session that no client watches. Without an answer, attention is
 // unknown.
 func (i *coderInfo) ask(ctx context.Context, g *agent.Gateway) {
-	i.Attention = "unknown"
+	i.Attention = attentionUnknown
 	ctx, cancel := context.WithTimeout(ctx, 10*askWithin)
 	defer cancel()
 	client, err := g.Dial(ctx, i.Name)
@@ -153,9 +166,9 @@ func (i *coderInfo) ask(ctx context.Context, g *agent.Gateway) {
 	}
 	switch {
 	case res.Phase == agent.PhaseDead:
-		i.Attention = "ended"
+		i.Attention = attentionEnded
 	case res.Phase == agent.PhaseWaiting:
-		i.Attention = "waiting"
+		i.Attention = attentionWaiting
 	default:
 		i.Attention = res.Attention
 	}

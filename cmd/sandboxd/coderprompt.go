@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,21 +27,36 @@ func enterPrompt(ctx context.Context, sh *agent.Shell, a *agents.Agent, prompt s
 	ctx, cancel := context.WithTimeoutCause(ctx, promptPatience,
 		fmt.Errorf("%s does not become ready for it within %v", a.Title, promptPatience))
 	defer cancel()
-	if err := untilReady(ctx, sh, a); err != nil {
-		return err
-	}
 	// Enter comes after the text: in one piece, programs treat it as part of a paste.
-	if err := accepted(sh.Do(ctx, agent.Call{Text: prompt, Raw: true, Answer: true})); err != nil {
+	err := whenIdle(ctx, sh, agent.Call{Text: prompt, Raw: true},
+		func() error { return untilReady(ctx, sh, a) })
+	if err != nil {
 		return err
 	}
-	if err := untilShown(ctx, sh, prompt); err != nil {
+	err = whenIdle(ctx, sh, agent.Call{Keys: []string{"Enter"}, Timeout: enterWithin},
+		func() error { return untilShown(ctx, sh, a, prompt) })
+	if err != nil {
 		return err
 	}
-	if err := accepted(sh.Do(ctx, agent.Call{Keys: []string{"Enter"},
-		Timeout: enterWithin})); err != nil {
-		return err
+	_ = sh.Give(ctx) // the caller can type at once, and not only after the Shell is closed
+	return nil
+}
+
+// whenIdle makes a call when before has returned and the program is idle.
+func whenIdle(ctx context.Context, sh *agent.Shell, call agent.Call, before func() error) error {
+	call.Answer = true
+	for {
+		if err := before(); err != nil {
+			return err
+		}
+		err := accepted(sh.Do(ctx, call))
+		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.CodeNotWaiting {
+			return caused(ctx, err)
+		}
+		if err := pause(ctx, promptPoll); err != nil { // it works again, and nothing was typed
+			return err
+		}
 	}
-	return caused(ctx, sh.Give(ctx)) // the caller can type at once
 }
 
 // untilReady waits until the program is idle and takes a prompt.
@@ -58,7 +70,7 @@ func untilReady(ctx context.Context, sh *agent.Shell, a *agents.Agent) error {
 		if err != nil {
 			return caused(ctx, err)
 		}
-		asks := res.Phase == agent.PhaseWaiting || res.Attention == "likely"
+		asks := res.Phase == agent.PhaseWaiting || res.Attention == attentionLikely
 		switch {
 		case res.Phase == agent.PhaseDead:
 			return &wire.Error{Code: wire.CodeUnavailable, Message: a.Title + " ended: " +
@@ -72,8 +84,9 @@ func untilReady(ctx context.Context, sh *agent.Shell, a *agents.Agent) error {
 	}
 }
 
-// untilShown waits until the end of the prompt is on the screen, which may break its lines.
-func untilShown(ctx context.Context, sh *agent.Shell, prompt string) error {
+// untilShown waits until the input line is not empty any more, or the end of the prompt is on the
+// screen, which may break its lines. Programs show a long text as a placeholder.
+func untilShown(ctx context.Context, sh *agent.Shell, a *agents.Agent, prompt string) error {
 	want := []rune(strings.Join(strings.Fields(prompt), ""))
 	want = want[max(0, len(want)-10):]
 	for {
@@ -81,7 +94,8 @@ func untilShown(ctx context.Context, sh *agent.Shell, prompt string) error {
 		if err != nil {
 			return caused(ctx, err)
 		}
-		if strings.Contains(strings.Join(strings.Fields(screen.Text), ""), string(want)) {
+		if a.Ready != "" && !a.IsReady(screen.Text) ||
+			strings.Contains(strings.Join(strings.Fields(screen.Text), ""), string(want)) {
 			return nil
 		}
 		if pause(ctx, promptPoll) != nil {
@@ -100,9 +114,9 @@ func accepted(res agent.Result, err error) error {
 	return err
 }
 
-// caused returns why ctx has ended, or else err.
+// caused returns why ctx has ended for an error after that, else err.
 func caused(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
@@ -129,37 +143,4 @@ func lastText(screen string) string {
 		}
 	}
 	return strings.Join(lines[max(0, len(lines)-4):], " / ")
-}
-
-// attach runs ssh(1) on this terminal until the user detaches or the session ends.
-func (k *coder) attach(ctx context.Context, target string) error {
-	words, err := sshWords(ctx, k.cli, nil, target)
-	if err != nil {
-		return err
-	}
-	ssh := exec.CommandContext(ctx, words[0], words[1:]...)
-	ssh.Stdin, ssh.Stdout, ssh.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = ssh.Run()
-	if _, ok := errors.AsType[*exec.ExitError](err); ok {
-		return nil // the exit code of the program
-	}
-	return err
-}
-
-// sshWords returns the command line of ssh(1) that logs in as target, with more options.
-func sshWords(ctx context.Context, c *cli, options []string, target string) ([]string, error) {
-	path, err := exec.LookPath("ssh")
-	if err != nil {
-		return nil, &wire.Error{
-			Code:    wire.CodeUnavailable,
-			Message: "ssh: not found on this machine",
-			Hint:    "install openssh-client",
-		}
-	}
-	address, o, err := c.reach(ctx, true)
-	if err != nil {
-		return nil, err
-	}
-	host, login := loginOptions(address, o, "-p")
-	return slices.Concat([]string{path}, login, options, []string{target + "@" + host}), nil
 }

@@ -241,11 +241,11 @@ func (c repositories) fetching(cmd *cobra.Command) {
 			}
 		}
 		if !discard {
+			o := removeOptions{flagSet(cmd, "force"), flagSet(cmd, "json"), discardHint}
 			if err := untilInterrupt(ctx, func(ctx context.Context) error {
-				return c.fetchBefore(ctx, removal{flagSet(cmd, "force"), flagSet(cmd, "json")},
-					removed(cmd, all, names))
+				return c.fetchBefore(ctx, o, selected(cmd, all, names))
 			}); err != nil {
-				return err
+				return prefixed("rm: ", err)
 			}
 		}
 		err = forwarded(cmd, args)
@@ -258,7 +258,7 @@ func (c repositories) fetching(cmd *cobra.Command) {
 // asks here because nothing may be committed between the fetch and the removal.
 func confirmRemoval(cmd *cobra.Command, all []agent.Sandbox, names []string) error {
 	var active []string
-	for _, s := range removed(cmd, all, names) {
+	for _, s := range selected(cmd, all, names) {
 		if s.State == agent.SandboxRunning || s.State == agent.SandboxPaused {
 			active = append(active, s.Name)
 		}
@@ -288,14 +288,15 @@ func confirm(question string) error {
 	return nil
 }
 
-// removal is a removal of sandboxes, whose clones are fetched before.
-type removal struct {
-	force bool // the sandboxes are removed while programs run
-	quiet bool // print nothing
+// removeOptions are the options of a removal of sandboxes, whose clones are fetched before.
+type removeOptions struct {
+	force bool   // the sandboxes are removed while programs run
+	quiet bool   // print nothing
+	hint  string // how to remove a sandbox, NAME, that cannot be fetched
 }
 
-// removed returns those of all that the command rm removes.
-func removed(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []agent.Sandbox) {
+// selected returns those of all that the command rm names.
+func selected(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []agent.Sandbox) {
 	for _, s := range all {
 		if flagSet(cmd, "all") || slices.Contains(names, s.Name) {
 			some = append(some, s)
@@ -306,7 +307,8 @@ func removed(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []ag
 
 // fetchBefore fetches the clones of sandboxes. One that cannot be fetched is an error, before any
 // sandbox is removed.
-func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []agent.Sandbox) error {
+func (c repositories) fetchBefore(ctx context.Context, o removeOptions,
+	sandboxes []agent.Sandbox) error {
 	for _, info := range sandboxes {
 		if info.State == agent.SandboxDeleting {
 			continue
@@ -319,7 +321,7 @@ func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []ag
 		if err == nil {
 			fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
 		}
-		if err == nil && r.force && info.State != agent.SandboxStopped {
+		if err == nil && o.force && info.State != agent.SandboxStopped {
 			// Programs may go on to commit until the sandbox is removed. On a host that
 			// cannot end them, they do.
 			_, killed := c.command(ctx, nil, "rescue", "--json", "--", info.Name)
@@ -328,15 +330,15 @@ func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []ag
 			}
 		}
 		if err != nil {
-			return notFetched(info.Name, err)
+			return o.notFetched(info.Name, err)
 		}
 		if len(fetched.Lost) > 0 {
 			return &wire.Error{Code: wire.CodeUnavailable,
-				Message: fmt.Sprintf("rm: not saved in sandbox %s: %s", info.Name,
+				Message: fmt.Sprintf("not saved in sandbox %s: %s", info.Name,
 					strings.Join(fetched.Lost, ", ")),
-				Hint: "to remove it without them, add --discard"}
+				Hint: strings.ReplaceAll(o.hint, "NAME", info.Name)}
 		}
-		if !r.quiet {
+		if !o.quiet {
 			noteSkipped(fetched)
 			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", info.Name,
 				text.Line(record.Repository, 200))
@@ -345,10 +347,13 @@ func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []ag
 	return nil
 }
 
+// discardHint is removeOptions.hint of the command rm.
+const discardHint = "to remove it without them, add --discard"
+
 // notFetched returns the error for a sandbox that is not removed.
-func notFetched(name string, err error) error {
-	const hint = "to remove it without them, add --discard"
-	err = prefixed("rm: commits of sandbox "+name+" cannot be fetched: ", err)
+func (o removeOptions) notFetched(name string, err error) error {
+	hint := strings.ReplaceAll(o.hint, "NAME", name)
+	err = prefixed("commits of sandbox "+name+" cannot be fetched: ", err)
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error(), Hint: hint}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -122,6 +124,24 @@ func (c *cli) sshCommand() *cobra.Command {
 		},
 	}
 	return cmd
+}
+
+// sshWords returns the command line of ssh(1) that logs in as target, with more options.
+func sshWords(ctx context.Context, c *cli, options []string, target string) ([]string, error) {
+	path, err := exec.LookPath("ssh")
+	if err != nil {
+		return nil, &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: "ssh: not found on this machine",
+			Hint:    "install openssh-client",
+		}
+	}
+	address, o, err := c.reach(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	host, login := loginOptions(address, o, "-p")
+	return slices.Concat([]string{path}, login, options, []string{target + "@" + host}), nil
 }
 
 // loginOptions returns the host and the options with which ssh(1) or scp(1) logs in at address with

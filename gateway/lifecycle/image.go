@@ -258,10 +258,14 @@ func (c *creation) carrying(ctx context.Context, inst sandbox.Instance) (stop fu
 
 // setupKey returns what determines the result of a setup, besides the image.
 func (m imageSource) setupKey(s Asked) (string, error) {
-	key, err := json.Marshal(map[string]any{"setup": m.setup, "user": s.User, "owner": m.uid,
+	of := map[string]any{"setup": m.setup, "user": s.User, "owner": m.uid,
 		"env": s.Env, "workdir": s.Workdir, "dir": s.Dir,
 		"mounts": s.Mounts, "network": s.Network, "allow": s.Allow, "sudo": s.Sudo,
-		"trust": s.Trust, "isolation": s.Isolation, "entrypoint": s.Entrypoint})
+		"trust": s.Trust, "isolation": s.Isolation, "entrypoint": s.Entrypoint}
+	if s.NoSecrets { // with them, commands may have written into the image what they read
+		of["no_secrets"] = true
+	}
+	key, err := json.Marshal(of)
 	return string(key), err
 }
 

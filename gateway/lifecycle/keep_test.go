@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -125,6 +126,19 @@ func TestPrepare(t *testing.T) {
 	}
 	if _, err := d.Prepare(w.Ctx(), bob, spec, nil); err != nil || len(b.kept) != 2 {
 		t.Errorf("bob: %v, %d images", err, len(b.kept))
+	}
+	spec.Setup = []string{"true", "true"}
+	var calls sync.WaitGroup
+	for range 4 {
+		calls.Go(func() {
+			if _, err := d.Prepare(w.Ctx(), alice, spec, nil); err != nil {
+				t.Errorf("one of four: %v", err)
+			}
+		})
+	}
+	calls.Wait()
+	if len(b.kept) != 3 {
+		t.Errorf("four calls at once made %d images", len(b.kept)-2)
 	}
 	_, err := d.Prepare(w.Ctx(), alice, lifecycle.NewSpec{Setup: []string{"exit 3"}}, nil)
 	wantCode(t, err, wire.CodeUnavailable)

@@ -225,8 +225,9 @@ func (p *pooling) giveUpIfPooled(ctx context.Context, sb *Sandbox, why string) {
 func (reg *Registry) KeepPooled(owner, use string, spec NewSpec, size int,
 	long time.Duration) error {
 	if spec.Host.URI != "" || spec.Build != nil || len(spec.Setup) > 0 || len(spec.Mounts) > 0 ||
-		spec.Dir != "" {
-		return wire.Errorf(wire.CodeUsage, "host, mount, build and setup specs cannot be pooled")
+		spec.Dir != "" || spec.NoSecrets {
+		return wire.Errorf(wire.CodeUsage,
+			"host, mount, build and setup specs, and those without secrets, cannot be pooled")
 	}
 	f, err := reg.options.plan(owner, spec)
 	if err != nil {

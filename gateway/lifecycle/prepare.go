@@ -10,13 +10,15 @@ import (
 
 // Prepare returns the image of spec after the commands of spec.Setup. Only owner's sandboxes may
 // use it. It returns an existing one, or creates a sandbox with the limits and the network of spec
-// to make it, and removes that sandbox. The commands can use no secrets.
+// to make it, and removes that sandbox. The commands can use no secrets. Of
+// concurrent equal calls, the first makes the image.
 func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	progress func(line string)) (image string, err error) {
 	if len(spec.Setup) == 0 || spec.Build != nil {
 		return "", wire.Errorf(wire.CodeUsage,
 			"prepare: setup is required, and build is not supported")
 	}
+	spec.NoSecrets = true // the image outlasts the secrets
 	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return "", err
@@ -38,6 +40,11 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	if err != nil {
 		return "", err
 	}
+	done, err := reg.preparing.take(ctx, owner+"\x00"+f.Spec.Image+"\x00"+key)
+	if err != nil {
+		return "", err
+	}
+	defer done()
 	prepared := func() (string, error) {
 		image, err := preparer.Prepared(ctx, f.Spec, key)
 		if err != nil {
@@ -48,7 +55,7 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	if image, err = prepared(); image != "" || err != nil {
 		return image, err
 	}
-	spec.Name, spec.Reuse, spec.NoSecrets = f.Name, false, true // images last longer than secrets
+	spec.Name, spec.Reuse = f.Name, false
 	if _, err := reg.Create(ctx, owner, spec, progress); err != nil {
 		return "", err
 	}

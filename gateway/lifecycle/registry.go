@@ -113,6 +113,7 @@ type Registry struct {
 	roster    *roster
 	board     *attention.Board
 	pooled    *pooling
+	preparing turns // by owner, image and setup
 	counts    counters
 }
 

@@ -56,6 +56,8 @@ type Agent struct {
 	// Ready is a regular expression for the screen of the program when it takes a prompt. Empty
 	// means that it is enough if the program is idle.
 	Ready string `yaml:"ready"`
+
+	ready *regexp.Regexp // Ready; nil for an Agent that was not parsed
 }
 
 // Secret is a credential that the agent can use.
@@ -148,6 +150,9 @@ var (
 )
 
 func (a *Agent) check() error {
+	if slices.Contains([]string{"ls", "compare", "keep"}, a.Name) {
+		return fmt.Errorf("name %q: is a command", a.Name)
+	}
 	if !nameForm.MatchString(a.Name) {
 		return fmt.Errorf("name %q: must be lower-case letters, digits and dashes, at most 32",
 			a.Name)
@@ -180,13 +185,14 @@ func (a *Agent) check() error {
 			return fmt.Errorf("files: path %q: must be absolute or begin with ~/", f.Path)
 		}
 	}
-	if _, err := regexp.Compile(a.Ready); err != nil {
+	var err error
+	if a.ready, err = regexp.Compile(a.Ready); err != nil {
 		return fmt.Errorf("ready: %w", err)
 	}
 	if _, err := a.Install(""); err != nil {
 		return err
 	}
-	_, err := a.Render("/")
+	_, err = a.Render("/")
 	return err
 }
 
@@ -197,6 +203,11 @@ func (a *Agent) Install(version string) ([]string, error) {
 		version = a.Version
 	case !versionForm.MatchString(version):
 		return nil, fmt.Errorf("version %q: must be letters, digits and .+_-", version)
+	case !strings.Contains(strings.Join(a.Setup, ""), ".Version"):
+		return nil, fmt.Errorf("version %q: setup of %s has no {{.Version}}", version, a.Name)
+	}
+	if version == "" && strings.Contains(strings.Join(a.Setup, ""), ".Version") {
+		return nil, errors.New("version: missing, and setup has {{.Version}}")
 	}
 	all := make([]string, len(a.Setup))
 	for i, command := range a.Setup {
@@ -242,13 +253,13 @@ func (a *Agent) Variables(bound []Secret) []string {
 
 // IsReady reports whether the program takes a prompt if it is idle with this text on its screen.
 func (a *Agent) IsReady(screen string) bool {
-	return regexp.MustCompile(a.Ready).MatchString(screen) // check has compiled it
+	return a.ready == nil || a.ready.MatchString(screen)
 }
 
 // LastLine returns the last line with letters on a screen of the program, above its input line.
 func (a *Agent) LastLine(screen string) string {
-	if a.Ready != "" {
-		if all := regexp.MustCompile(a.Ready).FindAllStringIndex(screen, -1); len(all) > 0 {
+	if a.Ready != "" && a.ready != nil {
+		if all := a.ready.FindAllStringIndex(screen, -1); len(all) > 0 {
 			screen = screen[:all[len(all)-1][0]]
 		}
 	}

@@ -155,3 +155,21 @@ func TestVariables(t *testing.T) {
 		t.Errorf("without the secret: got %q", got)
 	}
 }
+
+// A version that setup does not use, and a setup without the version that it uses, are errors.
+func TestVersion(t *testing.T) {
+	a, err := Parse("x", []byte("command: [x]\nsetup: [echo]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Install("2"); err == nil || !strings.Contains(err.Error(), "{{.Version}}") {
+		t.Errorf("unused version: %v", err)
+	}
+	if _, err := Parse("x", []byte("command: [x]\nsetup: ['echo {{.Version}}']\n")); err == nil ||
+		!strings.Contains(err.Error(), "version: missing") {
+		t.Errorf("without a version: %v", err)
+	}
+	if _, err := Parse("keep", []byte("command: [x]\n")); err == nil {
+		t.Error("an agent has the name of a command")
+	}
+}

@@ -2,10 +2,12 @@ package clone
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -451,5 +453,35 @@ func TestCopyRejects(t *testing.T) {
 				t.Errorf("error %v; want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// Callers that add and remove clones of one repository at once do not fail because git changes its
+// configuration for one of them at a time.
+func TestRecordsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	records := Records(t.TempDir())
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			name := fmt.Sprintf("web-%d", i)
+			c := &Clone{Sandbox: name, ID: name, Repository: w.top, Group: "web"}
+			for range 3 {
+				if err := records.Add(t.Context(), c, "ssh://"+name); err != nil {
+					t.Error(err)
+				}
+				if err := records.Leave(c); err != nil {
+					t.Error(err)
+				}
+				if err := records.Remove(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if left := w.git("config", "--list", "--local"); strings.Contains(left, "sandbox-web") ||
+		records.Any() {
+		t.Errorf("left: %s, records: %v", left, records.Any())
 	}
 }

@@ -94,14 +94,7 @@ type Runner struct {
 	tasks sync.WaitGroup // removals of sandboxes
 
 	mu     sync.Mutex
-	images map[string]string  // guarded by mu; image with the cached dependencies, by principal
-	making map[string]*making // guarded by mu; by principal and packages
-}
-
-// making is a build or lookup of an image.
-type making struct {
-	turn chan struct{} // semaphore
-	n    int           // guarded by Runner.mu; number of holders and waiters
+	images map[string]string // guarded by mu; image with the cached dependencies, by principal
 }
 
 // Check returns an error that names the first invalid option.
@@ -142,7 +135,7 @@ func New(o Options) (*Runner, error) {
 	}
 	return &Runner{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		turns: newTurns(o.Parallel, maxWaiting), files: store,
-		images: make(map[string]string), making: make(map[string]*making)}, nil
+		images: make(map[string]string)}, nil
 }
 
 // Run deletes expired artifacts until ctx ends. It returns when the sandboxes of all calls are

@@ -151,11 +151,6 @@ func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []str
 // prepare builds the image with these packages for p, or finds an existing one.
 func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []string) (string,
 	error) {
-	done, err := r.alone(ctx, p.Name+"\x00"+strings.Join(wanted, "\x00"))
-	if err != nil {
-		return "", err
-	}
-	defer done()
 	ctx, cancel := context.WithTimeoutCause(
 		ctx, min(installAtMost, time.Duration(len(wanted))*installWithin),
 		wire.Errorf(wire.CodeUnavailable, "installation of %s timed out",
@@ -174,33 +169,6 @@ func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []stri
 		err = context.Cause(ctx)
 	}
 	return image, err
-}
-
-// alone waits until no other call builds the image that key names. Of concurrent calls, the first
-// builds it and the others find it.
-func (r *Runner) alone(ctx context.Context, key string) (done func(), err error) {
-	r.mu.Lock()
-	m := r.making[key]
-	if m == nil {
-		m = &making{turn: make(chan struct{}, 1)}
-		r.making[key] = m
-	}
-	m.n++
-	r.mu.Unlock()
-	leave := func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if m.n--; m.n == 0 {
-			delete(r.making, key)
-		}
-	}
-	select {
-	case m.turn <- struct{}{}:
-		return func() { <-m.turn; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
 }
 
 // cached returns the image of p's calls: the configured one, with the cached dependencies.
