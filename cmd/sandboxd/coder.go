@@ -52,6 +52,17 @@ type codingAgent struct {
 	allow   []string
 	ask     bool // the program asks for permissions
 	detach  bool
+	asJSON  bool
+}
+
+// launched is what the command prints of a sandbox with --json.
+type launched struct {
+	Name       string `json:"name"`
+	Agent      string `json:"agent"`
+	Session    string `json:"session"`
+	Repository string `json:"repository"`
+	Branch     string `json:"branch"`
+	Prompted   bool   `json:"prompted"` // the program has received the prompt
 }
 
 // maxCount is how many sandboxes one command starts.
@@ -123,6 +134,7 @@ func (c repositories) agentCommand() *cobra.Command {
 	f.BoolVar(&k.ask, "ask", false, "let the program ask for permissions")
 	f.BoolVar(&yolo, "yolo", true, "give the program all permissions in the sandbox")
 	f.BoolVarP(&k.detach, "detach", "d", false, "do not attach to the session")
+	f.BoolVar(&k.asJSON, "json", false, "print one object per sandbox, and do not attach")
 	f.IntVar(&k.count, "count", 1,
 		"number of sandboxes, NAME-1, NAME-2 and so on, with the same prompt")
 	f.StringVar(&k.check, "check", "",
@@ -229,14 +241,21 @@ func (k *codingAgent) run(ctx context.Context) error {
 		}
 		err = k.attach(ctx, k.name+"~"+coderSession)
 	}
-	fmt.Printf("  to attach:            sandboxd ssh %[1]s~%[2]s\n"+
-		"  to get its commits:   sandboxd fetch %[1]s\n"+
-		"  to see its changes:   sandboxd diff %[1]s\n"+
-		"  to remove it:         sandboxd rm %[1]s\n", k.name, coderSession)
+	if !k.asJSON {
+		k.printHints()
+	}
 	if err != nil {
 		err = prefixed("agent: ", err)
 	}
 	return err
+}
+
+// printHints prints what to do with the sandbox.
+func (k *codingAgent) printHints() {
+	fmt.Printf("  to attach:            sandboxd ssh %[1]s~%[2]s\n"+
+		"  to get its commits:   sandboxd fetch %[1]s\n"+
+		"  to see its changes:   sandboxd diff %[1]s\n"+
+		"  to remove it:         sandboxd rm %[1]s\n", k.name, coderSession)
 }
 
 // validate checks the flags, and chooses a name if there is none.
@@ -333,15 +352,20 @@ func (l *launch) one(ctx context.Context, name string) error {
 		return err
 	}
 	defer sh.Close()
-	fmt.Printf("%s: %s in session %s, on a clone of %s\n", info.Name, l.agent.Title, coderSession,
-		text.Line(l.src.Top, 200))
-	if l.prompt == "" {
-		return nil
+	if !l.asJSON {
+		fmt.Printf("%s: %s in session %s, on a clone of %s\n", info.Name, l.agent.Title,
+			coderSession, text.Line(l.src.Top, 200))
 	}
-	if err := enterPrompt(ctx, sh, l.agent, l.prompt); err != nil {
-		return notEntered{prefixed("the prompt was not entered: ", err)}
+	if l.prompt != "" {
+		if err = enterPrompt(ctx, sh, l.agent, l.prompt); err != nil {
+			err = notEntered{prefixed("the prompt was not entered: ", err)}
+		}
 	}
-	return nil
+	if l.asJSON {
+		_ = text.WriteJSON(os.Stdout, launched{info.Name, l.agent.Name, coderSession, l.src.Top,
+			info.Name, l.prompt != "" && err == nil})
+	}
+	return err
 }
 
 // secrets returns those secrets of the agent that each of the sandboxes will use. If the agent
@@ -481,7 +505,7 @@ func (l *launch) begin(ctx context.Context, client *agent.Client,
 
 // attaches reports whether the command attaches its terminal to the session.
 func (k *codingAgent) attaches() bool {
-	return k.count == 1 && !k.detach && isTerminal(os.Stdin) && isTerminal(os.Stdout)
+	return k.count == 1 && !k.detach && !k.asJSON && isTerminal(os.Stdin) && isTerminal(os.Stdout)
 }
 
 // writeInside writes a file in a sandbox, for its user alone. A path with ~/ is in the home

@@ -49,7 +49,7 @@ func (l *launch) all(ctx context.Context) error {
 		}
 		fmt.Fprintf(os.Stderr, "note: %s: %s\n", names[i], text.Line(err.Error(), 400))
 	}
-	if len(missing) < len(names) {
+	if len(missing) < len(names) && !l.asJSON {
 		fmt.Printf("  to see how they go:   sandboxd agent ls\n"+
 			"  to compare them:      sandboxd agent compare %[1]s\n"+
 			"  to keep one:          sandboxd agent keep %[1]s-N\n", l.name)
