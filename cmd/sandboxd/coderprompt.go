@@ -21,9 +21,17 @@ const (
 	enterWithin = time.Second
 )
 
+// promptShell is the session of a program that gets a prompt. *agent.Shell implements it.
+type promptShell interface {
+	Wait(ctx context.Context, phases ...agent.Phase) (agent.Result, error)
+	Screen(ctx context.Context) (agent.Screen, error)
+	Do(ctx context.Context, call agent.Call) (agent.Result, error)
+	Give(ctx context.Context) error
+}
+
 // enterPrompt types a prompt when the program is ready for it, and presses Enter. Nothing is typed
 // if the program asks something else.
-func enterPrompt(ctx context.Context, sh *agent.Shell, a *agents.Agent, prompt string) error {
+func enterPrompt(ctx context.Context, sh promptShell, a *agents.Agent, prompt string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, promptPatience,
 		fmt.Errorf("%s does not become ready for it within %v", a.Title, promptPatience))
 	defer cancel()
@@ -43,7 +51,7 @@ func enterPrompt(ctx context.Context, sh *agent.Shell, a *agents.Agent, prompt s
 }
 
 // whenIdle makes a call when before has returned and the program is idle.
-func whenIdle(ctx context.Context, sh *agent.Shell, call agent.Call, before func() error) error {
+func whenIdle(ctx context.Context, sh promptShell, call agent.Call, before func() error) error {
 	call.Answer = true
 	for {
 		if err := before(); err != nil {
@@ -60,7 +68,7 @@ func whenIdle(ctx context.Context, sh *agent.Shell, call agent.Call, before func
 }
 
 // untilReady waits until the program is idle and takes a prompt.
-func untilReady(ctx context.Context, sh *agent.Shell, a *agents.Agent) error {
+func untilReady(ctx context.Context, sh promptShell, a *agents.Agent) error {
 	for {
 		res, err := sh.Wait(ctx)
 		if err != nil {
@@ -86,7 +94,7 @@ func untilReady(ctx context.Context, sh *agent.Shell, a *agents.Agent) error {
 
 // untilShown waits until the input line is not empty any more, or the end of the prompt is on the
 // screen, which may break its lines. Programs show a long text as a placeholder.
-func untilShown(ctx context.Context, sh *agent.Shell, a *agents.Agent, prompt string) error {
+func untilShown(ctx context.Context, sh promptShell, a *agents.Agent, prompt string) error {
 	want := []rune(strings.Join(strings.Fields(prompt), ""))
 	want = want[max(0, len(want)-10):]
 	for {
