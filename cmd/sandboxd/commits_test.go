@@ -18,7 +18,6 @@ func TestCommitsSurvive(t *testing.T) {
 	m := newMachine(t)
 	witness := filepath.Join(m.dir, "witness")
 	must(t, os.Mkdir(witness, 0o777))
-	m.env = append(m.env, "SANDBOXD_DIRS="+witness)
 	m.start()
 	dir := m.newProject()
 	faults := []struct {

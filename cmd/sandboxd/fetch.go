@@ -115,6 +115,19 @@ func (c repositories) fetch(ctx context.Context, r *clone.Clone, info agent.Sand
 		// After an error it runs: nothing is lost by that.
 		defer func() { _, _ = c.command(ctx, nil, "stop", "--json", "--", info.Name) }()
 	}
+	fetched, err := c.fetchNow(ctx, r, info, most)
+	if err != nil && info.State == agent.SandboxRunning {
+		now, known := c.sandboxNamed(ctx, info.Name)
+		if known == nil && now.ID == info.ID && now.State == agent.SandboxStopped { // it ended just now
+			return c.fetch(ctx, r, now, most)
+		}
+	}
+	return fetched, err
+}
+
+// fetchNow fetches a clone of a sandbox that is running.
+func (c repositories) fetchNow(ctx context.Context, r *clone.Clone, info agent.Sandbox,
+	most int64) (*clone.Fetched, error) {
 	client, err := c.dial(ctx, info.Name, false)
 	if err != nil {
 		return nil, err
