@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -96,7 +97,7 @@ func (r Records) Remove(ctx context.Context, c *Clone) error {
 		return err
 	}
 	// Not git remote remove, which deletes what was fetched. It fails if there is no remote.
-	_, _ = repository{c.Repository}.git(ctx, "config", "--remove-section", c.remote())
+	_ = repository{c.Repository}.configure(ctx, "--remove-section", c.remote())
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -113,10 +114,32 @@ func (c *Clone) AddRemote(ctx context.Context, url string) error {
 	for _, kv := range [][2]string{{"url", url},
 		{"fetch", "+refs/heads/*:" + branchRefs + c.Sandbox + "/*"}, {"tagOpt", "--no-tags"},
 		{"skipFetchAll", "true"}, {"skipDefaultUpdate", "true"}} {
-		if _, err := r.git(ctx, "config", "--replace-all", c.remote()+"."+kv[0],
-			kv[1]); err != nil {
+		if err := r.configure(ctx, "--replace-all", c.remote()+"."+kv[0], kv[1]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// How long configure waits for another program that changes the configuration.
+const (
+	lockTime = 5 * time.Second
+	lockPoll = 20 * time.Millisecond
+)
+
+// configure runs git config. git itself does not wait while another program has the lock.
+func (r repository) configure(ctx context.Context, args ...string) error {
+	for end := time.Now().Add(lockTime); ; {
+		_, err := r.git(ctx, append([]string{"config"}, args...)...)
+		failed, ok := errors.AsType[*gitError](err)
+		if !ok || !strings.Contains(failed.errors, "could not lock config file") ||
+			time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }

@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -54,6 +56,17 @@ func Open(ctx context.Context, dir string, o Options) (*Source, error) {
 		return nil, mistake("write an absolute path, such as /srv/project",
 			"directory in the sandbox %q: not a clean absolute path", s.Dir)
 	}
+	if !utf8.ValidString(s.Top) { // the record of the clone is JSON
+		return nil, mistake("rename the directory", "path %q: not UTF-8", s.Top)
+	}
+	if !utf8.ValidString(s.Dir) {
+		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
+			"directory in the sandbox %q: not UTF-8", s.Dir)
+	}
+	if volatile.MatchString(s.Dir) {
+		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
+			"directory in the sandbox %q: its files are lost when the sandbox stops", s.Dir)
+	}
 	if strings.ContainsFunc(s.Dir, unicode.IsControl) {
 		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
 			"directory in the sandbox %q: has control characters", s.Dir)
@@ -76,6 +89,9 @@ func Open(ctx context.Context, dir string, o Options) (*Source, error) {
 	s.email, _ = s.repo.line(ctx, "config", "--get", "user.email")
 	return s, nil
 }
+
+// volatile are directories in a sandbox that are not on its disk.
+var volatile = regexp.MustCompile(`^/(dev|proc|sys)(/|$)`)
 
 func mistake(hint, format string, args ...any) *wire.Error {
 	return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(format, args...), Hint: hint}
