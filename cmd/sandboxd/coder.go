@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/adrg/xdg"
 	"github.com/kballard/go-shellquote"
@@ -107,6 +109,8 @@ func (c repositories) agentCommand() *cobra.Command {
 	f.BoolVar(&k.clone.Dirty, "dirty", false,
 		"add a commit with the uncommitted changes of tracked files")
 	f.StringArrayVar(&k.clone.Include, "include", nil, "untracked file to copy, too; repeatable")
+	f.StringVar(&k.clone.Dir, "clone-dir", "",
+		"directory in the sandbox (default: the path of the work tree)")
 	f.StringVar(&k.network, "network", "",
 		"network: filtered or allowlist (default: key network)")
 	f.StringArrayVar(&k.allow, "allow", nil,
@@ -173,6 +177,9 @@ func (k *coder) run(ctx context.Context) error {
 		return k.notReached(err, host, o)
 	}
 	defer g.Close()
+	if err := k.unused(ctx, g); err != nil {
+		return prefixed("agent: ", err)
+	}
 	bound, err := k.secrets(ctx, g)
 	if err != nil {
 		return prefixed("agent: ", err)
@@ -189,11 +196,12 @@ func (k *coder) run(ctx context.Context) error {
 		return prefixed("agent: ", err)
 	}
 	err = unentered
-	if k.attaches() && ctx.Err() == nil {
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(err.Error(), 400))
-			err = nil
-		}
+	interrupted := ctx.Err() != nil
+	if err != nil && (k.attaches() || interrupted) {
+		fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(err.Error(), 400))
+	}
+	if k.attaches() && !interrupted {
+		err = nil
 		if attached := k.attach(ctx, k.name+"~"+coderSession); attached != nil {
 			err = attached
 		}
@@ -214,7 +222,7 @@ func (k *coder) check() error {
 		return usage("agent: network "+n+" is not supported: the daemon does not carry its "+
 			"connections, so it cannot set the secrets", "use filtered or allowlist")
 	}
-	if strings.ContainsFunc(k.prompt, func(r rune) bool { return r < ' ' }) {
+	if strings.ContainsFunc(k.prompt, unicode.IsControl) || !utf8.ValidString(k.prompt) {
 		return usage("agent: the prompt has more than one line, or control characters",
 			"write one line, or name a file in it that --include copies")
 	}
@@ -278,10 +286,10 @@ func (k *coder) runOne(ctx context.Context, g *agent.Gateway, name string, src *
 	if closed := sh.Close(); err == nil {
 		err = closed
 	}
-	if err == nil || ctx.Err() != nil {
-		return nil, nil // the program and its questions stay
+	if err != nil { // the program and its questions stay
+		err = prefixed("the prompt was not entered: ", err)
 	}
-	return prefixed("the prompt was not entered: ", err), nil
+	return err, nil
 }
 
 // secrets returns those secrets of the agent that each of the sandboxes will use. If the agent

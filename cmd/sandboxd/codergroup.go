@@ -59,17 +59,41 @@ func (k *coder) runGroup(ctx context.Context, g *agent.Gateway, src *clone.Sourc
 	return nil
 }
 
+// unused returns an error if a sandbox has one of the names, or is of an earlier group of the name:
+// agent keep would remove it as one of the new group.
+func (k *coder) unused(ctx context.Context, g *agent.Gateway) error {
+	names := k.names()
+	sandboxes, err := g.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range sandboxes {
+		record, err := k.clones().Find(s.ID)
+		if err != nil {
+			return err
+		}
+		grouped := k.count > 1 && record != nil && record.Group == k.name
+		if grouped || slices.Contains(names, s.Name) {
+			return &wire.Error{Code: wire.CodeExists,
+				Message: fmt.Sprintf("sandbox %s exists already", s.Name),
+				Hint:    "use another name: -n NAME"}
+		}
+	}
+	return nil
+}
+
 // candidate is a sandbox of a group, as agent compare prints it.
 type candidate struct {
 	Name  string             `json:"name"`
 	Agent string             `json:"agent"`
 	State agent.SandboxState `json:"state"`
 	Check *checkResult       `json:"check"` // nil if there is no check, or it did not run
-	// commits of its branch since the base
+	// commits of Branch since the base
 	Commits int `json:"commits"`
 	// it also has changes that are not committed
 	Uncommitted bool         `json:"uncommitted"`
 	Files       []clone.File `json:"files"`           // that its commits changed
+	Branch      string       `json:"branch"`          // that is checked out in the sandbox
 	Error       string       `json:"error,omitempty"` // why it could not be fetched or checked
 
 	info   agent.Sandbox
@@ -110,14 +134,17 @@ func (c repositories) compareCommand() *cobra.Command {
 				if err != nil {
 					return prefixed("agent compare: ", err)
 				}
+				var asked sync.WaitGroup // at once: one that does not answer delays no other
 				for _, each := range all {
-					c.fetchCandidate(ctx, each)
+					asked.Go(func() {
+						c.fetchCandidate(ctx, each)
+						c.check(ctx, each)
+					})
 				}
-				var checks sync.WaitGroup
-				for _, each := range all {
-					checks.Go(func() { c.check(ctx, each) })
+				asked.Wait()
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
 				}
-				checks.Wait()
 				if asJSON {
 					for _, each := range all {
 						if err := text.WriteJSON(os.Stdout, each); err != nil {
@@ -150,7 +177,7 @@ func (c repositories) candidates(ctx context.Context, group string) ([]*candidat
 		}
 		if record != nil && record.Group == group {
 			all = append(all, &candidate{Name: s.Name, Agent: record.Agent, State: s.State,
-				Files: []clone.File{}, info: s, record: record})
+				Branch: record.Branch, Files: []clone.File{}, info: s, record: record})
 		}
 	}
 	if len(all) == 0 {
@@ -172,8 +199,10 @@ func (c repositories) fetchCandidate(ctx context.Context, to *candidate) {
 		to.Error = text.Line(err.Error(), 400)
 		return
 	}
-	d, err := clone.NewDiff(ctx, to.record.Repository, to.Name, to.record.Branch, false)
-	if err != nil { // the agent has removed or renamed its branch
+	// The agent may have made a branch of its own.
+	to.Branch = cmp.Or(fetched.Branch(), to.record.Branch)
+	d, err := clone.NewDiff(ctx, to.record.Repository, to.Name, to.Branch, false)
+	if err != nil { // it has removed its branch
 		to.Error = text.Line(err.Error(), 400)
 		return
 	}
@@ -198,7 +227,8 @@ func (c repositories) check(ctx context.Context, to *candidate) {
 	client, err := c.dial(ctx, to.Name, false)
 	if err == nil {
 		defer client.Close()
-		exit, err = client.Exec(ctx, agent.Cmd{Stdout: out, Stderr: out, Command: "cd -- " +
+		// One stream: Exec writes two of them at once, and a text.Writer is for one goroutine.
+		exit, err = client.Exec(ctx, agent.Cmd{Stdout: out, Command: "exec 2>&1; cd -- " +
 			shellquote.Join(to.record.Dir) + " && exec sh -c " + shellquote.Join(to.record.Check)})
 	}
 	if err != nil {
@@ -246,6 +276,10 @@ func printCandidates(out io.Writer, all []*candidate) error {
 		return err
 	}
 	for _, each := range all {
+		if each.Branch != each.record.Branch {
+			fmt.Fprintf(os.Stderr, "note: %s: on branch %s\n", each.Name,
+				text.Line(each.Branch, 100))
+		}
 		if each.Error != "" {
 			fmt.Fprintf(os.Stderr, "note: %s: %s\n", each.Name, each.Error)
 		}
@@ -336,14 +370,41 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 			" with their files and recordings?"); err != nil {
 			return err
 		}
+		if others, err = c.still(ctx, others); err != nil {
+			return err
+		}
 	}
 	if err := c.fetchBefore(ctx, removal{force: true}, others); err != nil {
 		return err
 	}
-	_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
-	c.forget(ctx, others)
-	if err == nil {
-		fmt.Printf("removed %s\n", strings.Join(names, ", "))
+	// Another sandbox may have a name by now.
+	left, err := c.still(ctx, others)
+	if err != nil {
+		return err
 	}
-	return err
+	names = nil
+	for _, s := range left {
+		names = append(names, s.Name)
+	}
+	if len(names) > 0 {
+		_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
+	}
+	c.forget(ctx, others)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("removed %s\n", strings.Join(names, ", "))
+	record.Group = "" // a later group of the name is not its own
+	return c.clones().Add(record)
+}
+
+// still returns those of some that exist, with their current state.
+func (c repositories) still(ctx context.Context, some []agent.Sandbox) ([]agent.Sandbox, error) {
+	all, err := c.sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(s agent.Sandbox) bool {
+		return !slices.ContainsFunc(some, func(o agent.Sandbox) bool { return o.ID == s.ID })
+	}), nil
 }

@@ -239,11 +239,14 @@ func (c repositories) fetching(cmd *cobra.Command) {
 			if err := confirmRemoval(cmd, all, names); err != nil {
 				return err
 			}
+			if all, err = c.sandboxes(ctx); err != nil { // they may be others by now
+				return err
+			}
 		}
 		if !discard {
 			if err := untilInterrupt(ctx, func(ctx context.Context) error {
-				return c.fetchBefore(ctx, removal{flagSet(cmd, "force"), flagSet(cmd, "json")},
-					removed(cmd, all, names))
+				return c.fetchBefore(ctx, removal{before: "rm: ", force: flagSet(cmd, "force"),
+					quiet: flagSet(cmd, "json")}, removed(cmd, all, names))
 			}); err != nil {
 				return err
 			}
@@ -290,8 +293,9 @@ func confirm(question string) error {
 
 // removal is a removal of sandboxes, whose clones are fetched before.
 type removal struct {
-	force bool // the sandboxes are removed while programs run
-	quiet bool // print nothing
+	before string // of messages of errors; empty in a command that has no --discard
+	force  bool   // the sandboxes are removed while programs run
+	quiet  bool   // print nothing
 }
 
 // removed returns those of all that the command rm removes.
@@ -305,8 +309,14 @@ func removed(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []ag
 }
 
 // fetchBefore fetches the clones of sandboxes. One that cannot be fetched is an error, before any
-// sandbox is removed.
+// sandbox is removed, and before any program ends.
 func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []agent.Sandbox) error {
+	type cloned struct {
+		info    agent.Sandbox
+		record  *clone.Clone
+		fetched *clone.Fetched
+	}
+	var all []cloned
 	for _, info := range sandboxes {
 		if info.State == agent.SandboxDeleting {
 			continue
@@ -319,36 +329,48 @@ func (c repositories) fetchBefore(ctx context.Context, r removal, sandboxes []ag
 		if err == nil {
 			fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
 		}
-		if err == nil && r.force && info.State != agent.SandboxStopped {
+		if err != nil {
+			return r.notFetched(info.Name, err)
+		}
+		all = append(all, cloned{info, record, fetched})
+	}
+	for _, s := range all {
+		if r.force && s.info.State != agent.SandboxStopped {
 			// Programs may go on to commit until the sandbox is removed. On a host that
 			// cannot end them, they do.
-			_, killed := c.command(ctx, nil, "rescue", "--json", "--", info.Name)
-			if killed == nil {
-				fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
+			_, err := c.command(ctx, nil, "rescue", "--json", "--", s.info.Name)
+			if err == nil {
+				if s.fetched, err = c.fetch(ctx, s.record, s.info, clone.MaxFetch); err != nil {
+					return r.notFetched(s.info.Name, err)
+				}
 			}
 		}
-		if err != nil {
-			return notFetched(info.Name, err)
-		}
-		if len(fetched.Lost) > 0 {
+		if len(s.fetched.Lost) > 0 {
 			return &wire.Error{Code: wire.CodeUnavailable,
-				Message: fmt.Sprintf("rm: not saved in sandbox %s: %s", info.Name,
-					strings.Join(fetched.Lost, ", ")),
-				Hint: "to remove it without them, add --discard"}
+				Message: fmt.Sprintf("%snot saved in sandbox %s: %s", r.before, s.info.Name,
+					strings.Join(s.fetched.Lost, ", ")), Hint: r.discard(s.info.Name)}
 		}
 		if !r.quiet {
-			noteSkipped(fetched)
-			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", info.Name,
-				text.Line(record.Repository, 200))
+			noteSkipped(s.fetched)
+			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", s.info.Name,
+				text.Line(s.record.Repository, 200))
 		}
 	}
 	return nil
 }
 
+// discard returns how to remove a sandbox without its commits.
+func (r removal) discard(name string) string {
+	if r.before == "" {
+		return "to remove it without them: sandboxd rm --discard " + name
+	}
+	return "to remove it without them, add --discard"
+}
+
 // notFetched returns the error for a sandbox that is not removed.
-func notFetched(name string, err error) error {
-	const hint = "to remove it without them, add --discard"
-	err = prefixed("rm: commits of sandbox "+name+" cannot be fetched: ", err)
+func (r removal) notFetched(name string, err error) error {
+	hint := r.discard(name)
+	err = prefixed(r.before+"commits of sandbox "+name+" cannot be fetched: ", err)
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error(), Hint: hint}

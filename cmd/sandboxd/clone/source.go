@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -63,7 +62,7 @@ func Open(ctx context.Context, dir string, o Options) (*Source, error) {
 		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
 			"directory in the sandbox %q: not UTF-8", s.Dir)
 	}
-	if volatile.MatchString(s.Dir) {
+	if s.Dir == "/dev" || strings.HasPrefix(s.Dir, "/dev/") {
 		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
 			"directory in the sandbox %q: its files are lost when the sandbox stops", s.Dir)
 	}
@@ -89,9 +88,6 @@ func Open(ctx context.Context, dir string, o Options) (*Source, error) {
 	s.email, _ = s.repo.line(ctx, "config", "--get", "user.email")
 	return s, nil
 }
-
-// volatile are directories in a sandbox that are not on its disk.
-var volatile = regexp.MustCompile(`^/(dev|proc|sys)(/|$)`)
 
 func mistake(hint, format string, args ...any) *wire.Error {
 	return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(format, args...), Hint: hint}
