@@ -293,7 +293,13 @@ func (c repositories) add(ctx context.Context, record *clone.Clone) error {
 	if err != nil {
 		return err
 	}
-	return c.clones().Add(ctx, record, remote)
+	if err = record.AddRemote(ctx, remote); err == nil {
+		err = c.clones().Add(record)
+	}
+	if err != nil { // without a record, nothing would remove the remote
+		_ = c.clones().Remove(context.WithoutCancel(ctx), record)
+	}
+	return err
 }
 
 // cloneURL returns the URL at which git reaches a clone over ssh(1).

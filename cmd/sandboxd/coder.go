@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/adrg/xdg"
 	"github.com/kballard/go-shellquote"
@@ -125,6 +126,8 @@ func (c repositories) agentCommand() *cobra.Command {
 	f.BoolVar(&k.clone.Dirty, "dirty", false,
 		"add a commit with the uncommitted changes of tracked files")
 	f.StringArrayVar(&k.clone.Include, "include", nil, "untracked file to copy, too; repeatable")
+	f.StringVar(&k.clone.Dir, "clone-dir", "",
+		"directory in the sandbox (default: the path of the work tree)")
 	f.StringVar(&k.image, "image", "",
 		"image in which to install the program (default: key image)")
 	f.StringVar(&k.network, "network", "",
@@ -235,10 +238,11 @@ func (k *codingAgent) run(ctx context.Context) error {
 	sshHosts{k.cli}.update(ctx)
 	closed = true
 	l.gateway.Close()
-	if k.attaches() && ctx.Err() == nil {
-		if runs {
-			fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(unentered.Error(), 400))
-		}
+	interrupted := ctx.Err() != nil
+	if runs && (k.attaches() || interrupted) {
+		fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(unentered.Error(), 400))
+	}
+	if k.attaches() && !interrupted {
 		err = k.attach(ctx, k.name+"~"+coderSession)
 	}
 	if !k.asJSON {
@@ -272,7 +276,7 @@ func (l *launch) validate() error {
 		(l.network == sandbox.NetworkNone || l.network == sandbox.NetworkBridge):
 		return usage("network "+k.network+" is not supported: the daemon does not carry its "+
 			"connections, so it cannot add the key to requests", "use filtered or allowlist")
-	case strings.ContainsFunc(k.prompt, unicode.IsControl):
+	case strings.ContainsFunc(k.prompt, unicode.IsControl), !utf8.ValidString(k.prompt):
 		return usage("the prompt has more than one line, or control characters",
 			"write one line, or name a file in it that --include copies")
 	case k.count < 1 || k.count > maxCount:

@@ -73,11 +73,12 @@ type candidate struct {
 	Agent string             `json:"agent"`
 	State agent.SandboxState `json:"state"`
 	Check *checkResult       `json:"check"` // nil if there is no check, or it did not run
-	// commits of its branch since the base
+	// commits of Branch since the base
 	Commits int `json:"commits"`
 	// it also has changes that are not committed
 	Uncommitted bool         `json:"uncommitted"`
 	Files       []clone.File `json:"files"`           // that its commits changed
+	Branch      string       `json:"branch"`          // that is checked out in the sandbox
 	Error       string       `json:"error,omitempty"` // why it could not be fetched or checked
 
 	info   agent.Sandbox
@@ -118,19 +119,17 @@ func (c repositories) compareCommand() *cobra.Command {
 				if err != nil {
 					return prefixed("agent compare: ", err)
 				}
+				var asked sync.WaitGroup
+				slots := make(chan struct{}, runtime.NumCPU()) // for checks
 				for _, each := range all {
-					c.fetchCandidate(ctx, each)
-				}
-				var checks sync.WaitGroup
-				slots := make(chan struct{}, runtime.NumCPU()) // as many as can do work
-				for _, each := range all {
-					checks.Go(func() {
+					asked.Go(func() {
+						c.fetchCandidate(ctx, each)
 						slots <- struct{}{}
 						c.runCheck(ctx, each)
 						<-slots
 					})
 				}
-				checks.Wait()
+				asked.Wait()
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
@@ -166,7 +165,7 @@ func (c repositories) candidates(ctx context.Context, group string) ([]*candidat
 		}
 		if record != nil && record.Group == group {
 			all = append(all, &candidate{Name: s.Name, Agent: record.Agent, State: s.State,
-				Files: []clone.File{}, info: s, record: record})
+				Branch: record.Branch, Files: []clone.File{}, info: s, record: record})
 		}
 	}
 	if len(all) == 0 {
@@ -188,8 +187,10 @@ func (c repositories) fetchCandidate(ctx context.Context, to *candidate) {
 		to.Error = text.Line(err.Error(), 400)
 		return
 	}
-	d, err := clone.NewDiff(ctx, to.record.Repository, to.Name, to.record.Branch, false)
-	if err != nil { // the agent has removed or renamed its branch
+	// The agent may have made a branch of its own.
+	to.Branch = cmp.Or(fetched.Branch(), to.record.Branch)
+	d, err := clone.NewDiff(ctx, to.record.Repository, to.Name, to.Branch, false)
+	if err != nil { // it has removed its branch
 		to.Error = text.Line(err.Error(), 400)
 		return
 	}
@@ -265,6 +266,10 @@ func printCandidates(out io.Writer, all []*candidate) error {
 		return err
 	}
 	for _, each := range all {
+		if each.Branch != each.record.Branch {
+			fmt.Fprintf(os.Stderr, "note: %s: on branch %s\n", each.Name,
+				text.Line(each.Branch, 100))
+		}
 		if each.Error != "" {
 			fmt.Fprintf(os.Stderr, "note: %s: %s\n", each.Name, each.Error)
 		}
@@ -344,7 +349,7 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 	printFetched(os.Stdout, fetched)
 	if len(others) == 0 {
 		fmt.Printf("%s: no other sandbox of its group is left\n", name)
-		return c.clones().Leave(record)
+		return c.leaveGroup(record)
 	}
 	if !force {
 		if !isTerminal(os.Stdin) || !isTerminal(os.Stdout) {
@@ -355,18 +360,49 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 			" with their files and recordings?"); err != nil {
 			return err
 		}
+		if others, err = c.still(ctx, others); err != nil {
+			return err
+		}
 	}
 	err = c.fetchBefore(ctx, removeOptions{force: true,
 		hint: "to remove it without them: sandboxd rm --discard NAME"}, others)
 	if err != nil {
 		return err
 	}
-	_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
+	// Another sandbox may have a name by now.
+	left, err := c.still(ctx, others)
+	if err != nil {
+		return err
+	}
+	names = nil
+	for _, s := range left {
+		names = append(names, s.Name)
+	}
+	if len(names) > 0 {
+		_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
+	}
 	c.forget(ctx, others)
 	sshHosts{c.cli}.update(ctx)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("removed %s\n", strings.Join(names, ", "))
-	return c.clones().Leave(record)
+	return c.leaveGroup(record)
+}
+
+// leaveGroup makes a later group of the same name leave the sandbox alone.
+func (c repositories) leaveGroup(record *clone.Clone) error {
+	record.Group = ""
+	return c.clones().Add(record)
+}
+
+// still returns those of some that exist, with their current state.
+func (c repositories) still(ctx context.Context, some []agent.Sandbox) ([]agent.Sandbox, error) {
+	all, err := c.sandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(s agent.Sandbox) bool {
+		return !slices.ContainsFunc(some, func(o agent.Sandbox) bool { return o.ID == s.ID })
+	}), nil
 }

@@ -69,25 +69,32 @@ func whenIdle(ctx context.Context, sh promptShell, call agent.Call, before func(
 
 // untilReady waits until the program is idle and takes a prompt.
 func untilReady(ctx context.Context, sh promptShell, a *agents.Agent) error {
+	var screen agent.Screen
 	for {
 		res, err := sh.Wait(ctx)
-		if err != nil {
-			return caused(ctx, err)
-		}
-		screen, err := sh.Screen(ctx)
-		if err != nil {
-			return caused(ctx, err)
+		if err == nil {
+			var now agent.Screen
+			if now, err = sh.Screen(ctx); err == nil {
+				screen = now
+			}
 		}
 		asks := res.Phase == agent.PhaseWaiting || res.Attention == attentionLikely
 		switch {
+		case err != nil:
 		case res.Phase == agent.PhaseDead:
 			return &wire.Error{Code: wire.CodeUnavailable, Message: a.Title + " ended: " +
 				text.Line(lastText(screen.Text), 200)}
 		case asks && a.IsReady(screen.Text):
 			return nil
+		default:
+			err = pause(ctx, promptPoll)
 		}
-		if err := pause(ctx, promptPoll); err != nil {
-			return fmt.Errorf("%w; its screen ends: %s", err, text.Line(lastText(screen.Text), 200))
+		if err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w; its screen ends: %s", context.Cause(ctx),
+				text.Line(lastText(screen.Text), 200))
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -99,17 +106,21 @@ func untilShown(ctx context.Context, sh promptShell, a *agents.Agent, prompt str
 	want = want[max(0, len(want)-10):]
 	for {
 		screen, err := sh.Screen(ctx)
-		if err != nil {
-			return caused(ctx, err)
-		}
-		if a.Ready != "" && !a.IsReady(screen.Text) ||
-			strings.Contains(strings.Join(strings.Fields(screen.Text), ""), string(want)) {
+		shown := strings.Join(strings.Fields(screen.Text), "")
+		switch {
+		case err != nil:
+		case a.Ready != "" && !a.IsReady(screen.Text), strings.Contains(shown, string(want)):
 			return nil
+		default:
+			err = pause(ctx, promptPoll)
 		}
-		if pause(ctx, promptPoll) != nil {
-			return &wire.Error{Code: wire.CodeUnavailable,
+		if err != nil && ctx.Err() != nil {
+			err = &wire.Error{Code: wire.CodeUnavailable,
 				Message: "it was typed and is not on the screen",
 				Hint:    "attach to see, and press Enter"}
+		}
+		if err != nil {
+			return err
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (c repositories) fetch(ctx context.Context, r *clone.Clone, info agent.Sand
 	fetched, err := c.fetchNow(ctx, r, info, most)
 	if err != nil && info.State == agent.SandboxRunning {
 		now, known := c.sandboxNamed(ctx, info.Name)
-		if known == nil && now.ID == info.ID && now.State == agent.SandboxStopped { // it ended just now
+		if known == nil && now.ID == info.ID && now.State == agent.SandboxStopped {
 			return c.fetch(ctx, r, now, most)
 		}
 	}
@@ -252,6 +252,9 @@ func (c repositories) fetching(cmd *cobra.Command) {
 			if err := confirmRemoval(cmd, all, names); err != nil {
 				return err
 			}
+			if all, err = c.sandboxes(ctx); err != nil { // they may be others by now
+				return err
+			}
 		}
 		if !discard {
 			o := removeOptions{flagSet(cmd, "force"), flagSet(cmd, "json"), discardHint}
@@ -319,9 +322,15 @@ func selected(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []a
 }
 
 // fetchBefore fetches the clones of sandboxes. One that cannot be fetched is an error, before any
-// sandbox is removed.
+// sandbox is removed, and before any program ends.
 func (c repositories) fetchBefore(ctx context.Context, o removeOptions,
 	sandboxes []agent.Sandbox) error {
+	type cloned struct {
+		info    agent.Sandbox
+		record  *clone.Clone
+		fetched *clone.Fetched
+	}
+	var all []cloned
 	for _, info := range sandboxes {
 		if info.State == agent.SandboxDeleting {
 			continue
@@ -334,27 +343,32 @@ func (c repositories) fetchBefore(ctx context.Context, o removeOptions,
 		if err == nil {
 			fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
 		}
-		if err == nil && o.force && info.State != agent.SandboxStopped {
-			// Programs may go on to commit until the sandbox is removed. On a host that
-			// cannot end them, they do.
-			_, killed := c.command(ctx, nil, "rescue", "--json", "--", info.Name)
-			if killed == nil {
-				fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
-			}
-		}
 		if err != nil {
 			return o.notFetched(info.Name, err)
 		}
-		if len(fetched.Lost) > 0 {
+		all = append(all, cloned{info, record, fetched})
+	}
+	for _, s := range all {
+		if o.force && s.info.State != agent.SandboxStopped {
+			// Programs may go on to commit until the sandbox is removed. On a host that
+			// cannot end them, they do.
+			_, err := c.command(ctx, nil, "rescue", "--json", "--", s.info.Name)
+			if err == nil {
+				if s.fetched, err = c.fetch(ctx, s.record, s.info, clone.MaxFetch); err != nil {
+					return o.notFetched(s.info.Name, err)
+				}
+			}
+		}
+		if len(s.fetched.Lost) > 0 {
 			return &wire.Error{Code: wire.CodeUnavailable,
-				Message: fmt.Sprintf("not saved in sandbox %s: %s", info.Name,
-					strings.Join(fetched.Lost, ", ")),
-				Hint: strings.ReplaceAll(o.hint, "NAME", info.Name)}
+				Message: fmt.Sprintf("not saved in sandbox %s: %s", s.info.Name,
+					strings.Join(s.fetched.Lost, ", ")),
+				Hint: strings.ReplaceAll(o.hint, "NAME", s.info.Name)}
 		}
 		if !o.quiet {
-			noteSkipped(fetched)
-			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", info.Name,
-				text.Line(record.Repository, 200))
+			noteSkipped(s.fetched)
+			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", s.info.Name,
+				text.Line(s.record.Repository, 200))
 		}
 	}
 	return nil

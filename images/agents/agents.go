@@ -20,6 +20,7 @@ import (
 	"strings"
 	"text/template"
 	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -162,6 +163,11 @@ func (a *Agent) check() error {
 	}
 	if a.Title == "" {
 		a.Title = a.Name
+	}
+	if !utf8.ValidString(a.Title) || strings.ContainsFunc(a.Title, func(r rune) bool {
+		return !unicode.IsPrint(r)
+	}) {
+		return fmt.Errorf("title %q: has characters that are not printable", a.Title)
 	}
 	if a.Version != "" && !versionForm.MatchString(a.Version) {
 		return fmt.Errorf("version %q: must be letters, digits and .+_-", a.Version)

@@ -99,6 +99,7 @@ func TestParse(t *testing.T) {
 		{"unknown key", "command: [x]\ncomand: [y]", "field comand not found"},
 		{"two documents", "command: [x]\n---\ncommand: [y]", "more than one document"},
 		{"no command", "title: X", "command: missing"},
+		{"title", "command: [x]\ntitle: \"a\\e[31m\"", "not printable"},
 		{"version", "command: [x]\nversion: 1; rm", "version"},
 		{"variable", "command: [x]\nenv: {A-B: c}", "not the name of a variable"},
 		{"secret", "command: [x]\nsecrets: [{host: a.example.com}]", "host and set are required"},

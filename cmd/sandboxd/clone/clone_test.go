@@ -1,6 +1,7 @@
 package clone
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -365,6 +367,15 @@ func TestOpenRejects(t *testing.T) {
 		}, Options{Include: []string{"link/passwd"}}, "not in /"},
 		{"relative directory", func(*world) {}, Options{Dir: "srv"}, "not a clean absolute path"},
 		{"root directory", func(*world) {}, Options{Dir: "/"}, "not a clean absolute path"},
+		{"directory in memory", func(*world) {}, Options{Dir: "/dev/shm/x"}, "are lost when the sandbox stops"},
+		{"directory that is not UTF-8", func(*world) {}, Options{Dir: "/srv/\xff"}, "not UTF-8"},
+		{"path that is not UTF-8", func(w *world) {
+			odd := w.top + "\xff"
+			if err := os.Rename(w.top, odd); err != nil {
+				w.t.Fatal(err)
+			}
+			w.top = odd
+		}, Options{Dir: "/srv/x"}, "not UTF-8"},
 		{"directory with an escape", func(*world) {}, Options{Dir: "/srv/\x1b[2J"}, "has control characters"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -377,6 +388,25 @@ func TestOpenRejects(t *testing.T) {
 				t.Errorf("error %v; want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// A remote is added although another program changes the configuration of git.
+func TestAddRemoteWaits(t *testing.T) {
+	w := newWorld(t)
+	lock := filepath.Join(w.top, ".git", "config.lock")
+	w.write(".git/config.lock", "")
+	time.AfterFunc(200*time.Millisecond, func() { os.Remove(lock) })
+	c := &Clone{Sandbox: "web", Repository: w.top}
+	if err := c.AddRemote(t.Context(), "ssh://web@localhost/srv"); err != nil {
+		t.Fatal(err)
+	}
+	w.write(".git/config.lock", "")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.AddRemote(ctx, "ssh://web@localhost/srv"); !errors.Is(err,
+		context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -456,8 +486,7 @@ func TestCopyRejects(t *testing.T) {
 	}
 }
 
-// Callers that add and remove clones of one repository at once do not fail because git changes its
-// configuration for one of them at a time.
+// Callers that add and remove clones of one repository at once wait for git's lock.
 func TestRecordsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	records := Records(t.TempDir())
@@ -467,10 +496,10 @@ func TestRecordsAtOnce(t *testing.T) {
 			name := fmt.Sprintf("web-%d", i)
 			c := &Clone{Sandbox: name, ID: name, Repository: w.top, Group: "web"}
 			for range 3 {
-				if err := records.Add(t.Context(), c, "ssh://"+name); err != nil {
+				if err := c.AddRemote(t.Context(), "ssh://"+name); err != nil {
 					t.Error(err)
 				}
-				if err := records.Leave(c); err != nil {
+				if err := records.Add(c); err != nil {
 					t.Error(err)
 				}
 				if err := records.Remove(t.Context(), c); err != nil {

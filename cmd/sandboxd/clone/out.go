@@ -96,6 +96,12 @@ type Fetched struct {
 	Skipped    []string `json:"skipped"` // repositories inside the clone, which are not fetched
 }
 
+// Branch returns the current branch of the sandbox, or empty.
+func (f *Fetched) Branch() string {
+	branch, _ := strings.CutPrefix(f.Head, branchRefs+f.Sandbox+"/")
+	return branch
+}
+
 // Fetch saves what is on no branch in the sandbox, and fetches all branches and saved commits into
 // the repository of this machine. most bounds what the sandbox may send, in bytes. After an error,
 // no ref has changed.

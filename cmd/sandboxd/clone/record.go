@@ -9,8 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -72,65 +71,17 @@ func (r Records) Named(name string) (*Clone, error) {
 	return nil, err
 }
 
-// lock excludes other callers, also of other processes, until unlock is called. git does not wait
-// for another git that changes the configuration.
-func (r Records) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(string(r), 0o700); err != nil {
-		return nil, err
-	}
-	dir, err := os.Open(string(r))
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		dir.Close()
-		return nil, fmt.Errorf("lock %s: %w", r, err)
-	}
-	return func() { dir.Close() }, nil
-}
-
-// Add stores the record of a clone, and configures the remote sandbox-NAME of its repository with
-// the URL of the clone. Commands for all remotes skip it.
-func (r Records) Add(ctx context.Context, c *Clone, url string) error {
+// Add stores the record of a clone.
+func (r Records) Add(c *Clone) error {
 	path, err := r.path(c.ID)
 	if err != nil {
 		return err
 	}
-	unlock, err := r.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	repo := repository{c.Repository}
-	for _, kv := range [][2]string{{"url", url},
-		{"fetch", "+refs/heads/*:" + branchRefs + c.Sandbox + "/*"}, {"tagOpt", "--no-tags"},
-		{"skipFetchAll", "true"}, {"skipDefaultUpdate", "true"}} {
-		if _, err := repo.git(ctx, "config", "--replace-all", c.remote()+"."+kv[0],
-			kv[1]); err != nil {
-			return err
-		}
-	}
-	return store(path, c)
-}
-
-// Leave removes a clone from its group.
-func (r Records) Leave(c *Clone) error {
-	path, err := r.path(c.ID)
-	if err != nil {
-		return err
-	}
-	unlock, err := r.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	c.Group = ""
-	return store(path, c)
-}
-
-func store(path string, c *Clone) error {
 	data, err := json.Marshal(c)
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(string(r), 0o700); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
@@ -145,13 +96,8 @@ func (r Records) Remove(ctx context.Context, c *Clone) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := r.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	// Not git remote remove, which deletes what was fetched. It fails if there is no remote.
-	_, _ = repository{c.Repository}.git(ctx, "config", "--remove-section", c.remote())
+	_ = repository{c.Repository}.configure(ctx, "--remove-section", c.remote())
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -160,3 +106,40 @@ func (r Records) Remove(ctx context.Context, c *Clone) error {
 
 // remote returns the section of the repository's configuration for the sandbox.
 func (c *Clone) remote() string { return "remote.sandbox-" + c.Sandbox }
+
+// AddRemote configures the remote sandbox-NAME with the URL of the clone. Commands for all remotes
+// skip it.
+func (c *Clone) AddRemote(ctx context.Context, url string) error {
+	r := repository{c.Repository}
+	for _, kv := range [][2]string{{"url", url},
+		{"fetch", "+refs/heads/*:" + branchRefs + c.Sandbox + "/*"}, {"tagOpt", "--no-tags"},
+		{"skipFetchAll", "true"}, {"skipDefaultUpdate", "true"}} {
+		if err := r.configure(ctx, "--replace-all", c.remote()+"."+kv[0], kv[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// How long configure waits for another program that changes the configuration.
+const (
+	lockTime = 5 * time.Second
+	lockPoll = 20 * time.Millisecond
+)
+
+// configure runs git config. git itself does not wait while another program has the lock.
+func (r repository) configure(ctx context.Context, args ...string) error {
+	for end := time.Now().Add(lockTime); ; {
+		_, err := r.git(ctx, append([]string{"config"}, args...)...)
+		failed, ok := errors.AsType[*gitError](err)
+		if !ok || !strings.Contains(failed.errors, "could not lock config file") ||
+			time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

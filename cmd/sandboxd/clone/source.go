@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -53,6 +54,17 @@ func Open(ctx context.Context, dir string, o Options) (*Source, error) {
 	if !filepath.IsAbs(s.Dir) || filepath.Clean(s.Dir) != s.Dir || s.Dir == "/" {
 		return nil, mistake("write an absolute path, such as /srv/project",
 			"directory in the sandbox %q: not a clean absolute path", s.Dir)
+	}
+	if !utf8.ValidString(s.Top) { // the record of the clone is JSON
+		return nil, mistake("rename the directory", "path %q: not UTF-8", s.Top)
+	}
+	if !utf8.ValidString(s.Dir) {
+		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
+			"directory in the sandbox %q: not UTF-8", s.Dir)
+	}
+	if s.Dir == "/dev" || strings.HasPrefix(s.Dir, "/dev/") {
+		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
+			"directory in the sandbox %q: its files are lost when the sandbox stops", s.Dir)
 	}
 	if strings.ContainsFunc(s.Dir, unicode.IsControl) {
 		return nil, mistake("name another directory in the sandbox: --clone-dir DIR",
