@@ -78,8 +78,8 @@ func (c repositories) agentCommand() *cobra.Command {
 		Long: "Run a coding agent in a new sandbox, on a clone of the git repository of this\n" +
 			"directory. See sandboxd new --help for --clone.\n\n" +
 			"AGENT is a built-in agent (" + strings.Join(agents.Names(), ", ") +
-			"), NAME for the file\n~/.config/sandboxd/agents/NAME.yaml, or the path of such " +
-			"a file.\n\n" +
+			"),\nNAME for the file ~/.config/sandboxd/agents/NAME.yaml, or the path of such a\n" +
+			"file.\n\n" +
 			"PROMPT is typed when the program is ready. Without PROMPT, you type it. ARG is\n" +
 			"an argument of the program, such as --model.\n\n" +
 			"The program runs in the session agent. On a terminal, the command attaches to\n" +

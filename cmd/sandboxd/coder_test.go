@@ -1,104 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/images/agents"
 )
-
-// coderTask is the prompt of these tests, and coderCommand what the scripted model does with it.
-const (
-	coderTask    = "Add the file made and commit it."
-	coderCommand = "sleep 3; echo made by the agent >made && git add made && git commit -qm 'add made'"
-)
-
-// scriptedModel answers a request for task with a call of a shell tool, and all others with a word.
-type scriptedModel struct {
-	mu   sync.Mutex
-	keys map[string]int // guarded by mu; number of requests by credential
-	asks int            // guarded by mu; requests for task without the result of the tool
-	seen []string       // guarded by mu; methods and paths
-}
-
-func (s *scriptedModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen = append(s.seen, r.Method+" "+r.URL.Path)
-	if s.keys == nil {
-		s.keys = make(map[string]int)
-	}
-	s.keys[r.Header.Get("X-Api-Key")+r.Header.Get("Authorization")]++
-	if r.Method != http.MethodPost || r.URL.Path != "/v1/messages" {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusNotFound)
-		fmt.Fprint(w, `{"type":"error","error":{"type":"not_found_error","message":"no script"}}`)
-		return
-	}
-	s.messages(w, body)
-}
-
-// messages speaks Anthropic's Messages API.
-func (s *scriptedModel) messages(w http.ResponseWriter, body []byte) {
-	var request struct {
-		Model  string
-		Stream bool
-		Tools  []struct{ Name string }
-	}
-	if err := json.Unmarshal(body, &request); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	type object = map[string]any
-	block := object{"type": "text", "text": ""}
-	delta, reason := object{"type": "text_delta", "text": "finished."}, "end_turn"
-	if len(request.Tools) > 0 && bytes.Contains(body, []byte(coderTask)) &&
-		!bytes.Contains(body, []byte(`"tool_result"`)) {
-		s.asks++
-		input, _ := json.Marshal(map[string]string{"command": coderCommand,
-			"description": "Commit the file"})
-		block = object{"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": object{}}
-		delta = object{"type": "input_json_delta", "partial_json": string(input)}
-		reason = "tool_use"
-	}
-	usage := object{"input_tokens": 1, "output_tokens": 1}
-	message := object{"id": "msg_1", "type": "message", "role": "assistant",
-		"model": request.Model, "content": []any{}, "stop_reason": nil, "usage": usage}
-	if !request.Stream {
-		message["content"] = []any{object{"type": "text", "text": "finished."}}
-		message["stop_reason"] = "end_turn"
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(message)
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	for _, event := range []object{
-		{"type": "message_start", "message": message},
-		{"type": "content_block_start", "index": 0, "content_block": block},
-		{"type": "content_block_delta", "index": 0, "delta": delta},
-		{"type": "content_block_stop", "index": 0},
-		{"type": "message_delta", "usage": usage,
-			"delta": object{"stop_reason": reason, "stop_sequence": nil}},
-		{"type": "message_stop"},
-	} {
-		text, _ := json.Marshal(event)
-		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event["type"], text)
-		_ = http.NewResponseController(w).Flush()
-	}
-}
 
 // newProject creates a repository with a commit and an untracked .env in a directory of the
 // machine.
@@ -169,14 +84,16 @@ func (m *machine) inDir(dir string, want int, args ...string) string {
 // coderCase is a coding agent with its scripted model.
 type coderCase struct {
 	agent, host string
-	secret      []string // arguments of secret set
+	secret      string   // preset of secret set
+	args        []string // of the program
 }
 
 // TestCodingAgents runs coding agents from their packages: a prompt goes in, a commit comes back.
 // The key of the API is only at the API, and the work tree of this machine does not change.
 func TestCodingAgents(t *testing.T) {
 	for _, tt := range []coderCase{
-		{"claude", "api.anthropic.com", []string{"anthropic"}},
+		{agent: "claude", host: "api.anthropic.com", secret: "anthropic"},
+		{agent: "codex", host: "api.openai.com", secret: "openai"},
 	} {
 		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
 	}
@@ -193,6 +110,13 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	ca = append(append(bundle, '\n'), ca...)
 	m := newUpstreamMachine(t, address, ca, []string{tt.host})
 	dir := m.newProject()
+	image := ""
+	t.Cleanup(func() { // it has hundreds of MiB
+		if image != "" {
+			m.cli("", 0, "rm", "--force", "--discard", "work")
+			m.engine("rmi", image)
+		}
+	})
 	t.Cleanup(func() {
 		if t.Failed() {
 			model.mu.Lock()
@@ -208,15 +132,16 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	})
 	before := treeHash(t, dir)
 	if out := m.inDir(dir, 125, "agent", tt.agent, coderTask, "-n", "work"); !strings.Contains(out,
-		"set it: sandboxd secret set "+tt.secret[0]) {
+		"sandboxd secret set "+tt.secret+" ") {
 		t.Errorf("without a secret: %s", out)
 	}
-	m.cli("", 0, append(append([]string{"secret", "set"}, tt.secret...), "--from-env",
-		"API_KEY")...)
-	out := m.inDir(dir, 0, "agent", tt.agent, coderTask, "-n", "work")
+	m.cli("", 0, "secret", "set", tt.secret, "--from-env", "API_KEY")
+	out := m.inDir(dir, 0, append([]string{"agent", tt.agent, coderTask, "-n", "work", "--"},
+		tt.args...)...)
 	if !strings.Contains(out, "sandboxd fetch work") {
 		t.Errorf("got %s", out)
 	}
+	image = m.list()["work"].Image
 	m.eventually("the agent has committed and is idle", func() bool {
 		var i coderInfo
 		out := m.inDir(dir, 0, "agent", "ls", "--json")

@@ -55,39 +55,50 @@ func TestBuiltin(t *testing.T) {
 	}
 }
 
-// TestReady checks which screens of Claude Code take a prompt.
+// TestReady checks which screens of the programs take a prompt.
 func TestReady(t *testing.T) {
-	a, err := Find("claude", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for screen, want := range map[string]bool{
-		"Claude Code\n❯\u00a0\n  ⏵⏵ bypass": true,
-		"❯\n":                               true,
-		"❯ Try \"fix lint errors\"\n":       true,
-		" Do you trust it?\n ❯ 1. Yes\n":    false,
-		"Do you want to proceed?\n❯ 1. Yes": false,
-		"❯ typed already\n":                 false,
-		"":                                  false,
+	for name, screens := range map[string]map[string]bool{
+		"claude": {
+			"Claude Code\n❯\u00a0\n  ⏵⏵ bypass": true,
+			"❯\n":                               true,
+			"❯ Try \"fix lint errors\"\n":       true,
+			" Do you trust it?\n ❯ 1. Yes\n":    false,
+			"Do you want to proceed?\n❯ 1. Yes": false,
+			"❯ typed already\n":                 false,
+			"":                                  false,
+		},
+		"codex": {
+			">_ OpenAI Codex\n\n› Ask Codex to do anything\n\n  ? for shortcuts": true,
+			"›\n":                              true,
+			"› 1. Yes, proceed (y)\n  2. No\n": false,
+			"› typed already\n":                false,
+		},
 	} {
-		if got := a.IsReady(screen); got != want {
-			t.Errorf("%q: got %t", screen, got)
+		a, err := Find(name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for screen, want := range screens {
+			if got := a.IsReady(screen); got != want {
+				t.Errorf("%s: %q: got %t", name, screen, got)
+			}
 		}
 	}
 }
 
 func TestLastLine(t *testing.T) {
-	a, err := Find("claude", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for screen, want := range map[string]string{
-		"● done.\n\n────\n❯\u00a0\n────\n  ⏵⏵ bypass": "● done.",
-		" Proceed?\n ❯ 1. Yes\n": "❯ 1. Yes",
-		"":                       "",
+	for _, tt := range []struct{ name, screen, want string }{
+		{"claude", "● done.\n\n────\n❯\u00a0\n────\n  ⏵⏵ bypass", "● done."},
+		{"claude", " Proceed?\n ❯ 1. Yes\n", "❯ 1. Yes"},
+		{"claude", "", ""},
+		{"codex", "• done.\n\n  Worked for 5s • 13:05\n\n\n› Ask Codex to do\n\n  GPT", "• done."},
 	} {
-		if got := a.LastLine(screen); got != want {
-			t.Errorf("%q: got %q, want %q", screen, got, want)
+		a, err := Find(tt.name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.LastLine(tt.screen); got != tt.want {
+			t.Errorf("%s: %q: got %q, want %q", tt.name, tt.screen, got, tt.want)
 		}
 	}
 }
