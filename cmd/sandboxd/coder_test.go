@@ -94,6 +94,7 @@ func TestCodingAgents(t *testing.T) {
 	for _, tt := range []coderCase{
 		{agent: "claude", host: "api.anthropic.com", secret: "anthropic"},
 		{agent: "codex", host: "api.openai.com", secret: "openai"},
+		{agent: "opencode", host: "api.openai.com", secret: "openai"},
 	} {
 		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
 	}

@@ -73,6 +73,13 @@ func TestReady(t *testing.T) {
 			"› 1. Yes, proceed (y)\n  2. No\n": false,
 			"› typed already\n":                false,
 		},
+		"opencode": {
+			"\n    ┃\n    ┃  Ask anything… \"Fix broken tests\"\n    ┃\n": true,
+			"  ┃\n  ┃\n  ┃\n  ┃  Build auto · GPT\n":                      true,
+			"  ┃\n  ┃  typed already\n  ┃\n  ┃  Build auto · GPT\n":       false,
+			"  ┃   Allow once   Allow always   Reject\n":                  false,
+			"\n\n": false, // it starts
+		},
 	} {
 		a, err := Find(name, "")
 		if err != nil {
@@ -91,6 +98,8 @@ func TestLastLine(t *testing.T) {
 		{"claude", "● done.\n\n────\n❯\u00a0\n────\n  ⏵⏵ bypass", "● done."},
 		{"claude", " Proceed?\n ❯ 1. Yes\n", "❯ 1. Yes"},
 		{"claude", "", ""},
+		{"opencode", "     done.\n\n     ▣  Build · GPT · 5s\n\n\n  ┃\n  ┃\n  ┃\n  ┃  Build auto · GPT",
+			"done."},
 		{"codex", "• done.\n\n  Worked for 5s • 13:05\n\n\n› Ask Codex to do\n\n  GPT", "• done."},
 	} {
 		a, err := Find(tt.name, "")
