@@ -95,6 +95,7 @@ func TestCodingAgents(t *testing.T) {
 		{agent: "claude", host: "api.anthropic.com", secret: "anthropic"},
 		{agent: "codex", host: "api.openai.com", secret: "openai"},
 		{agent: "opencode", host: "api.openai.com", secret: "openai"},
+		{agent: "aider", host: "api.openai.com", secret: "openai"},
 	} {
 		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
 	}

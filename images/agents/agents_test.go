@@ -80,6 +80,13 @@ func TestReady(t *testing.T) {
 			"  ┃   Allow once   Allow always   Reject\n":                  false,
 			"\n\n": false, // it starts
 		},
+		"aider": {
+			"Repo-map: using 4096 tokens\n────\n>": true,
+			"────\nmade\n> \n":                     true,
+			"────\n> typed already":                false,
+			"────\n>\nfinished.":                   false,
+			"Create new file? (Y)es/(N)o [Yes]:":   false,
+		},
 	} {
 		a, err := Find(name, "")
 		if err != nil {
@@ -100,6 +107,7 @@ func TestLastLine(t *testing.T) {
 		{"claude", "", ""},
 		{"opencode", "     done.\n\n     ▣  Build · GPT · 5s\n\n\n  ┃\n  ┃\n  ┃\n  ┃  Build auto · GPT",
 			"done."},
+		{"aider", "Commit 1a2b add made\n────\nmade\n>", "Commit 1a2b add made"},
 		{"codex", "• done.\n\n  Worked for 5s • 13:05\n\n\n› Ask Codex to do\n\n  GPT", "• done."},
 	} {
 		a, err := Find(tt.name, "")
