@@ -96,6 +96,9 @@ func TestCodingAgents(t *testing.T) {
 		{agent: "codex", host: "api.openai.com", secret: "openai"},
 		{agent: "opencode", host: "api.openai.com", secret: "openai"},
 		{agent: "aider", host: "api.openai.com", secret: "openai"},
+		// Without --model, it sends each request to two models.
+		{agent: "gemini", host: "generativelanguage.googleapis.com", secret: "google",
+			args: []string{"--model", "gemini-2.5-pro"}},
 	} {
 		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
 	}

@@ -87,6 +87,12 @@ func TestReady(t *testing.T) {
 			"────\n>\nfinished.":                   false,
 			"Create new file? (Y)es/(N)o [Yes]:":   false,
 		},
+		"gemini": {
+			"────\n YOLO Ctrl+Y\n\n *   Type your message or @path/to/file\n": true,
+			"────\n\n >   Type your message or @path/to/file\n":               true,
+			"│ Allow execution of [Shell]?\n│ ● 1. Allow once":                false,
+			" > typed already\n": false,
+		},
 	} {
 		a, err := Find(name, "")
 		if err != nil {
@@ -108,6 +114,8 @@ func TestLastLine(t *testing.T) {
 		{"opencode", "     done.\n\n     ▣  Build · GPT · 5s\n\n\n  ┃\n  ┃\n  ┃\n  ┃  Build auto · GPT",
 			"done."},
 		{"aider", "Commit 1a2b add made\n────\nmade\n>", "Commit 1a2b add made"},
+		{"gemini", "✦ done.\n\n   ? for shortcuts\n────\n YOLO Ctrl+Y\n\n *   Type your message",
+			"✦ done."},
 		{"codex", "• done.\n\n  Worked for 5s • 13:05\n\n\n› Ask Codex to do\n\n  GPT", "• done."},
 	} {
 		a, err := Find(tt.name, "")
