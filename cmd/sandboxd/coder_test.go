@@ -99,6 +99,7 @@ func TestCodingAgents(t *testing.T) {
 		// Without --model, it sends each request to two models.
 		{agent: "gemini", host: "generativelanguage.googleapis.com", secret: "google",
 			args: []string{"--model", "gemini-2.5-pro"}},
+		{agent: "copilot", host: "api.openai.com", secret: "openai"},
 	} {
 		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
 	}

@@ -93,6 +93,11 @@ func TestReady(t *testing.T) {
 			"│ Allow execution of [Shell]?\n│ ● 1. Allow once":                false,
 			" > typed already\n": false,
 		},
+		"copilot": {
+			" /srv/a [⎇ work]\n────\n❯\n────\n ? help": true,
+			"────\n❯ typed already\n":                  false,
+			"│ ❯ 1. Yes\n│   2. No\n":                  false,
+		},
 	} {
 		a, err := Find(name, "")
 		if err != nil {
@@ -116,6 +121,7 @@ func TestLastLine(t *testing.T) {
 		{"aider", "Commit 1a2b add made\n────\nmade\n>", "Commit 1a2b add made"},
 		{"gemini", "✦ done.\n\n   ? for shortcuts\n────\n YOLO Ctrl+Y\n\n *   Type your message",
 			"✦ done."},
+		{"copilot", " ● done.\n /srv/a [⎇ work]\n────\n❯\n────\n ? help", "● done."},
 		{"codex", "• done.\n\n  Worked for 5s • 13:05\n\n\n› Ask Codex to do\n\n  GPT", "• done."},
 	} {
 		a, err := Find(tt.name, "")
