@@ -194,7 +194,7 @@ func TestMaliciousGit(t *testing.T) {
 		{"endless refs", `*for-each-ref*heads*saved) yes "ref 0123456789012345678901234567890123456789 refs/heads/x";;`,
 			"answer of the sandbox: longer than 1 MiB"},
 		{"endless messages", `*for-each-ref*heads*saved) yes message >&2;;`, "messages of the sandbox: longer than 1 MiB"},
-		{"endless greeting", `upload-pack*) while :; do printf '000eversion 2\n0010agent=x12345\n'; done;;`,
+		{"endless greeting", `upload-pack*) while :; do printf '000eversion 2\n0011agent=x12345\n'; done;;`,
 			"list of refs that is too long"},
 		{"endless refs of the old protocol", `upload-pack*) while :; do
 			printf '00400123456789012345678901234567890123456789 refs/heads/abcdefg\n'; done;;`,
