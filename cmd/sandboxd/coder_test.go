@@ -89,7 +89,8 @@ type coderCase struct {
 }
 
 // TestCodingAgents runs coding agents from their packages: a prompt goes in, a commit comes back.
-// The key of the API is only at the API, and the work tree of this machine does not change.
+// The key of the API is only at the API, and the work tree of this machine does not change. Without
+// SANDBOXD_TEST_AGENTS, it runs the first: each installs up to a GB.
 func TestCodingAgents(t *testing.T) {
 	for _, tt := range []coderCase{
 		{agent: "claude", host: "api.anthropic.com", secret: "anthropic"},
@@ -100,7 +101,7 @@ func TestCodingAgents(t *testing.T) {
 		{agent: "gemini", host: "generativelanguage.googleapis.com", secret: "google",
 			args: []string{"--model", "gemini-2.5-pro"}},
 		{agent: "copilot", host: "api.openai.com", secret: "openai"},
-	} {
+	}[:times(t, "SANDBOXD_TEST_AGENTS", 1)] {
 		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -231,13 +232,16 @@ func (c repositories) runCheck(ctx context.Context, to *candidate) {
 		LastLine: text.Line(said[strings.LastIndexByte(said, '\n')+1:], 200)}
 }
 
+// maxFiles is how many files compare prints for people.
+const maxFiles = 200
+
 // printCandidates prints the totals of each sandbox, and what each changed in each file.
 func printCandidates(out io.Writer, all []*candidate) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tSTATE\tCHECK\tCOMMITS\tCHANGES")
 	header := []string{"FILE"}
-	var files []string
-	for _, each := range all {
+	cells := make(map[string][]string) // by path; a cell for each sandbox
+	for i, each := range all {
 		changes := sum(each.Files).String()
 		if each.Uncommitted {
 			changes += ", and uncommitted ones"
@@ -246,24 +250,28 @@ func printCandidates(out io.Writer, all []*candidate) error {
 			changes)
 		header = append(header, each.Name)
 		for _, f := range each.Files {
-			if !slices.Contains(files, f.Path) {
-				files = append(files, f.Path)
+			if cells[f.Path] == nil {
+				cells[f.Path] = slices.Repeat([]string{"-"}, len(all))
+			}
+			cells[f.Path][i] = fmt.Sprintf("+%d −%d", f.Added, f.Deleted)
+			if f.Binary {
+				cells[f.Path][i] = "binary"
 			}
 		}
 	}
+	files := slices.Sorted(maps.Keys(cells))
 	if len(files) > 0 {
-		slices.Sort(files)
 		fmt.Fprintf(w, "\n%s\n", strings.Join(header, "\t"))
 	}
-	for _, path := range files {
-		cells := []string{text.Line(path, 60)}
-		for _, each := range all {
-			cells = append(cells, changesOf(each.Files, path))
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	for _, path := range files[:min(len(files), maxFiles)] {
+		fmt.Fprintf(w, "%s\t%s\n", text.Line(path, 60), strings.Join(cells[path], "\t"))
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if n := len(files) - maxFiles; n > 0 {
+		fmt.Fprintf(os.Stderr, "note: %s more: see sandboxd diff NAME --stat, or --json\n",
+			plural(n, "file"))
 	}
 	for _, each := range all {
 		if each.Branch != each.record.Branch {
@@ -278,19 +286,6 @@ func printCandidates(out io.Writer, all []*candidate) error {
 		}
 	}
 	return nil
-}
-
-// changesOf returns what was changed in a file, in a cell of a table.
-func changesOf(files []clone.File, path string) string {
-	for _, f := range files {
-		switch {
-		case f.Path == path && f.Binary:
-			return "binary"
-		case f.Path == path:
-			return fmt.Sprintf("+%d −%d", f.Added, f.Deleted)
-		}
-	}
-	return "-"
 }
 
 func (c repositories) keepCommand() *cobra.Command {
@@ -382,7 +377,7 @@ func (c repositories) keep(ctx context.Context, name string, force bool) error {
 		_, err = c.command(ctx, nil, append([]string{"rm", "--force", "--json", "--"}, names...)...)
 	}
 	c.forget(ctx, others)
-	sshHosts{c.cli}.update(ctx)
+	sshHosts(c).update(ctx)
 	if err != nil {
 		return err
 	}

@@ -164,10 +164,10 @@ func (i *coderInfo) ask(ctx context.Context, g *agent.Gateway) {
 	if err != nil {
 		return
 	}
-	switch {
-	case res.Phase == agent.PhaseDead:
+	switch res.Phase {
+	case agent.PhaseDead:
 		i.Attention = attentionEnded
-	case res.Phase == agent.PhaseWaiting:
+	case agent.PhaseWaiting:
 		i.Attention = attentionWaiting
 	default:
 		i.Attention = res.Attention

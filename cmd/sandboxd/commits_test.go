@@ -33,7 +33,7 @@ func TestCommitsSurvive(t *testing.T) {
 			fetch := m.command("fetch", name)
 			fetch.Dir = dir
 			must(t, fetch.Start())
-			time.Sleep(rand.N(300 * time.Millisecond))
+			<-time.After(rand.N(300 * time.Millisecond)) // a random moment of it
 			m.kill()
 			_ = fetch.Wait() // mostly an error
 			m.start()
@@ -51,7 +51,7 @@ func TestCommitsSurvive(t *testing.T) {
 			text, _ := os.ReadFile(notes)
 			return len(text) > 0
 		})
-		time.Sleep(rand.N(500 * time.Millisecond))
+		<-time.After(rand.N(500 * time.Millisecond)) // a random moment
 		fault.do(name)
 		m.inDir(dir, 0, "rm", "-f", name)
 		have := make(map[string]bool)
