@@ -331,6 +331,7 @@ func TestSecretsOfPooled(t *testing.T) {
 	m.control("new other")
 	m.eventually("a sandbox is pooled again", ready)
 	m.control("new demo")
+	defer m.control("pool --drain") // rm --all leaves pooled sandboxes
 	for name, want := range map[string]string{"demo": "GET /x Bearer " + realKey,
 		"other": "GET /x Bearer " + foreignKey} {
 		if out := m.shell(name, "curl -sS -m 20 -H 'Authorization: Bearer "+foreignKey+
