@@ -16,7 +16,6 @@ import (
 const (
 	// promptPatience bounds the start of the program, and the time until it shows the prompt.
 	promptPatience = 2 * time.Minute
-	promptPoll     = 100 * time.Millisecond
 	// After Enter the program works, and the call would wait for it.
 	enterWithin = time.Second
 )
@@ -61,7 +60,7 @@ func whenIdle(ctx context.Context, sh promptShell, call agent.Call, before func(
 		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.CodeNotWaiting {
 			return caused(ctx, err)
 		}
-		if err := pause(ctx, promptPoll); err != nil { // it works again, and nothing was typed
+		if err := pause(ctx); err != nil { // it works again, and nothing was typed
 			return err
 		}
 	}
@@ -87,7 +86,7 @@ func untilReady(ctx context.Context, sh promptShell, a *agents.Agent) error {
 		case asks && a.IsReady(screen.Text):
 			return nil
 		default:
-			err = pause(ctx, promptPoll)
+			err = pause(ctx)
 		}
 		if err != nil && ctx.Err() != nil {
 			err = fmt.Errorf("%w; its screen ends: %s", context.Cause(ctx),
@@ -112,7 +111,7 @@ func untilShown(ctx context.Context, sh promptShell, a *agents.Agent, prompt str
 		case a.Ready != "" && !a.IsReady(screen.Text), strings.Contains(shown, string(want)):
 			return nil
 		default:
-			err = pause(ctx, promptPoll)
+			err = pause(ctx)
 		}
 		if err != nil && ctx.Err() != nil {
 			err = &wire.Error{Code: wire.CodeUnavailable,
@@ -141,9 +140,12 @@ func caused(ctx context.Context, err error) error {
 	return err
 }
 
-// pause waits for d, or returns why ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
+// pollTime is how long pause waits.
+const pollTime = 100 * time.Millisecond
+
+// pause waits before something is looked at again, or returns why ctx has ended.
+func pause(ctx context.Context) error {
+	timer := time.NewTimer(pollTime)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -116,14 +116,22 @@ func (c repositories) fetch(ctx context.Context, r *clone.Clone, info agent.Sand
 		defer func() { _, _ = c.command(ctx, nil, "stop", "--json", "--", info.Name) }()
 	}
 	fetched, err := c.fetchNow(ctx, r, info, most)
-	if err != nil && info.State == agent.SandboxRunning {
+	// It may have ended just now. The daemon notes that a moment after its connection breaks.
+	for range endNoted {
+		if err == nil || info.State != agent.SandboxRunning || ctx.Err() != nil {
+			break
+		}
 		now, known := c.sandboxNamed(ctx, info.Name)
 		if known == nil && now.ID == info.ID && now.State == agent.SandboxStopped {
 			return c.fetch(ctx, r, now, most)
 		}
+		_ = pause(ctx) // the loop looks at ctx
 	}
 	return fetched, err
 }
+
+// endNoted is how often fetch looks whether a sandbox has ended.
+const endNoted = 10
 
 // fetchNow fetches a clone of a sandbox that is running.
 func (c repositories) fetchNow(ctx context.Context, r *clone.Clone, info agent.Sandbox,
