@@ -212,12 +212,7 @@ func (k *codingAgent) run(ctx context.Context) error {
 	if l.gateway, err = agent.DialGateway(ctx, "ssh://"+host, o); err != nil {
 		return k.notReached(err, host, o)
 	}
-	closed := false
-	defer func() {
-		if !closed {
-			l.gateway.Close()
-		}
-	}()
+	defer l.gateway.Close()
 	if err := l.isFree(ctx); err != nil {
 		return prefixed("agent: ", err)
 	}
@@ -236,8 +231,7 @@ func (k *codingAgent) run(ctx context.Context) error {
 		return prefixed("agent: ", err)
 	}
 	sshHosts{k.cli}.update(ctx)
-	closed = true
-	l.gateway.Close()
+	l.gateway.Close() // the terminal may stay attached for hours
 	interrupted := ctx.Err() != nil
 	if runs && (k.attaches() || interrupted) {
 		fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(unentered.Error(), 400))

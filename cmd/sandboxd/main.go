@@ -145,8 +145,7 @@ func (c *cli) tree() *cobra.Command {
 		repositories{c}.diffCommand(), c.portCommand(),
 		c.sshCommand(), sshHosts{c}.command(), doctorCommand(c), c.mcpCommand(),
 		mcpConfigCommand(c), repositories{c}.agentCommand(), c.conformanceCommand(),
-		c.taskCommand(),
-		versionCommand(c), completionCommand(root)} {
+		c.taskCommand(), versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)
 	}

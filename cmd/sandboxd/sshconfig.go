@@ -48,8 +48,10 @@ func (c sshHosts) command() *cobra.Command {
 			}
 			names, err := c.names(cmd.Context())
 			if err != nil { // it does not run
-				fmt.Fprintf(os.Stderr, "note: without the hosts of sandboxes: %s\n",
+				fmt.Fprintf(os.Stderr, "note: the hosts of sandboxes may be old: %s\n",
 					text.Line(err.Error(), 200))
+				before, _ := os.ReadFile(sshConfigFile(e)) // without one, there are no hosts
+				names = listedHosts(string(before))
 			}
 			block := sshConfigBlock(e, names)
 			if !write {
@@ -98,6 +100,14 @@ func sshConfigBlock(e endpoint, sandboxes []string) string {
 
 // hostLine matches the line of a sandbox in the file of ssh-config.
 var hostLine = regexp.MustCompile(`(?m)^Host (\S+)\.` + sshConfigName + `$`)
+
+// listedHosts returns the names of the sandboxes in a text of sshConfigBlock.
+func listedHosts(block string) (names []string) {
+	for _, host := range hostLine.FindAllStringSubmatch(block, -1) {
+		names = append(names, host[1])
+	}
+	return names
+}
 
 func writeSSHConfig(e endpoint, block string, yes bool) error {
 	own := sshConfigFile(e)
@@ -178,15 +188,7 @@ func includeLine(e endpoint) string { return fmt.Sprintf("Include %q\n", sshConf
 
 // refreshSSHConfig updates the file of ssh-config, if it exists: the daemon's port may have
 // changed. The file keeps its sandboxes.
-func refreshSSHConfig(e endpoint) error {
-	return updateSSHConfig(e, func(before string) ([]string, error) {
-		var names []string
-		for _, host := range hostLine.FindAllStringSubmatch(before, -1) {
-			names = append(names, host[1])
-		}
-		return names, nil
-	})
-}
+func refreshSSHConfig(e endpoint) error { return updateSSHConfig(e, listedHosts) }
 
 // following makes a command that creates or removes sandboxes update the file of ssh-config.
 func (c sshHosts) following(cmd *cobra.Command) {
@@ -206,7 +208,13 @@ func (c sshHosts) update(ctx context.Context) {
 	if err != nil {
 		return // no daemon has run
 	}
-	err = updateSSHConfig(e, func(string) ([]string, error) { return c.names(ctx) })
+	err = updateSSHConfig(e, func(before string) []string {
+		names, err := c.names(ctx)
+		if err != nil {
+			return listedHosts(before) // the command has said why; a later one updates them
+		}
+		return names
+	})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "note: %s\n", text.Line(err.Error(), 200))
 	}
@@ -214,20 +222,16 @@ func (c sshHosts) update(ctx context.Context) {
 
 // updateSSHConfig writes the file of ssh-config, if it exists, with the sandboxes that names
 // returns for its present text.
-func updateSSHConfig(e endpoint, names func(before string) ([]string, error)) error {
+func updateSSHConfig(e endpoint, names func(before string) []string) error {
 	path := sshConfigFile(e)
 	before, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var block string
 	if err == nil {
-		var sandboxes []string
-		sandboxes, err = names(string(before))
-		block = sshConfigBlock(e, sandboxes)
-	}
-	if err == nil && block != string(before) {
-		err = writeDurably(path, []byte(block), 0o600)
+		if block := sshConfigBlock(e, names(string(before))); block != string(before) {
+			err = writeDurably(path, []byte(block), 0o600)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("ssh-config: %w", err)
