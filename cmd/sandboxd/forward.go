@@ -22,6 +22,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -336,12 +337,12 @@ func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, err
 	return e.address(), o, nil
 }
 
-// daemon returns the endpoint of the daemon that serves the state directory, if its process exists.
-// It does not connect.
+// daemon returns the endpoint of the daemon that serves the state directory, if one runs. It does
+// not connect.
 func (c *cli) daemon() (endpoint, error) {
 	state := string(c.config.State)
 	e, err := readEndpoint(state)
-	if err != nil || e.PID <= 0 || errors.Is(syscall.Kill(e.PID, 0), syscall.ESRCH) {
+	if err != nil || !store.Runs(state, e.PID) {
 		return e, &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("no daemon runs for %s", state), Hint: "start it: sandboxd up"}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway/pool"
+	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -287,25 +288,11 @@ func stopProcess(ctx context.Context, e endpoint) error {
 	for {
 		select {
 		case <-tick.C:
-			if hasEnded(e.PID) { // it removes its endpoint file before it releases its lock
+			if !store.Runs(e.State, e.PID) { // it has removed its endpoint file
 				return nil
 			}
 		case <-ctx.Done():
 			return fmt.Errorf("daemon (pid %d) does not end after %v", e.PID, startPatience)
 		}
 	}
-}
-
-// hasEnded reports whether a process is gone, or a zombie that its parent has not waited for.
-func hasEnded(pid int) bool {
-	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-		return true
-	}
-	// The format is: pid (comm) state …, where comm may have any characters (proc_pid_stat(5)).
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
-	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }

@@ -78,12 +78,14 @@ func (e *LockedError) Error() string {
 			"with --state", e.Dir, e.Pid)
 }
 
+const lockFile = "lock"
+
 // lock is a held flock(2). The kernel releases it when the process ends in any way: there are no
 // stale locks.
 type lock struct{ file *os.File }
 
 func lockDir(dir string) (*lock, error) {
-	path := filepath.Join(dir, "lock")
+	path := filepath.Join(dir, lockFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -105,6 +107,33 @@ func lockDir(dir string) (*lock, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return &lock{file: f}, nil
+}
+
+// Runs reports whether the daemon with this process ID uses the state directory dir: it holds the
+// lock. A process that got the ID later does not, and neither does a daemon that was killed and is
+// a zombie. If the kernel does not list locks, Runs reports whether the process exists.
+func Runs(dir string, pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	list, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}
+	var file unix.Stat_t
+	if unix.Stat(filepath.Join(dir, lockFile), &file) != nil {
+		return false
+	}
+	for line := range strings.Lines(string(list)) {
+		// As "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF" (proc_locks(5)). The device may
+		// differ from that of stat(2), so it is not compared.
+		f := strings.Fields(line)
+		if len(f) >= 6 && f[1] == "FLOCK" && f[4] == strconv.Itoa(pid) &&
+			strings.HasSuffix(f[5], fmt.Sprintf(":%d", file.Ino)) {
+			return true
+		}
+	}
+	return false
 }
 
 // release releases the lock. The file stays: removing it could let two daemons lock two files with

@@ -205,6 +205,26 @@ func TestSecondDaemonIsRefusedWithThePid(t *testing.T) {
 	open(t, dir)
 }
 
+func TestRuns(t *testing.T) {
+	dir := stateDir(t)
+	if Runs(dir, os.Getpid()) {
+		t.Error("a daemon runs in a directory that does not exist")
+	}
+	st := open(t, dir)
+	if !Runs(dir, os.Getpid()) {
+		t.Error("the daemon that holds the lock does not run")
+	}
+	if Runs(dir, os.Getppid()) {
+		t.Error("another process runs as the daemon")
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if Runs(dir, os.Getpid()) {
+		t.Error("a daemon runs after its end")
+	}
+}
+
 func TestStaleLockFileIsNoLock(t *testing.T) {
 	dir := stateDir(t)
 	if err := os.Mkdir(dir, 0o700); err != nil {
