@@ -361,9 +361,40 @@ kind, size = s.recv(1), s.recv(1)[0]
 print(s.recv(size).decode())
 `
 
-// hasNowhere fails the test if text is in a sandbox's files or processes, in what the engine knows
-// of it, in answers of the daemon, in the log of the session target, or in the state directory
-// outside the secrets.
+// memoryScript searches the memory of all processes but its own for a regular expression. It prints
+// how many have it, and how many it could read.
+const memoryScript = `
+import os, re, sys
+pattern = re.compile(sys.argv[1].encode())
+hits = seen = 0
+def has(pid):
+    with open("/proc/%s/maps" % pid) as maps, open("/proc/%s/mem" % pid, "rb", 0) as memory:
+        for line in maps:
+            part, mode = line.split()[:2]
+            if mode[0] != "r" or line.rstrip().endswith(("[vvar]", "[vsyscall]")): continue
+            at, end = (int(x, 16) for x in part.split("-"))
+            before = b""
+            while at < end:
+                try:
+                    memory.seek(at)
+                    text = memory.read(min(end - at, 1 << 24))
+                except OSError: break
+                if not text: break
+                if pattern.search(before + text): return True
+                before = text[-64:]
+                at += len(text)
+    return False
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    if int(pid) == os.getpid(): continue
+    try: hits += has(pid)
+    except OSError: continue
+    seen += 1
+print(hits, seen)
+`
+
+// hasNowhere fails the test if text is in a sandbox's files, processes or their memory, in what the
+// engine knows of it, in answers of the daemon, in the log of the session target, or in the state
+// directory outside the secrets.
 func (m *machine) hasNowhere(text, target string) {
 	m.t.Helper()
 	name, _, _ := strings.Cut(target, "~")
@@ -374,6 +405,11 @@ func (m *machine) hasNowhere(text, target string) {
 		`--exclude-dir=dev '`+pattern+`' / | wc -l`); strings.Join(strings.Fields(found),
 		" ") != "0 0 0" {
 		m.t.Errorf("in the sandbox: %s", found)
+	}
+	var hits, seen int
+	found := m.shell(name, "python3 -c '"+memoryScript+"' '"+pattern+"'")
+	if _, err := fmt.Sscan(found, &hits, &seen); err != nil || hits > 0 || seen == 0 {
+		m.t.Errorf("in memory: %v: %s, want 0 of some processes", err, found)
 	}
 	for what, out := range map[string]string{
 		"describe": m.control("describe --json " + name), "ls": m.control("ls --json"),
