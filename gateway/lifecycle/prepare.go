@@ -56,13 +56,14 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 		return image, err
 	}
 	spec.Name, spec.Reuse = f.Name, false
-	if _, err := reg.Create(ctx, owner, spec, progress); err != nil {
+	info, err := reg.Create(ctx, owner, spec, progress)
+	if err != nil {
 		return "", err
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 		defer cancel()
-		if made := reg.Find(f.Name); made != nil {
+		if made := reg.Find(f.Name); made != nil && made.get().Spec.ID == info.ID {
 			if _, gone := made.Remove(clean); gone != nil && err == nil {
 				err = gone
 			}
