@@ -32,7 +32,7 @@ const maxSequence = 128
 var (
 	// listed matches the sequences of the package's documentation, and CSI J and CSI 2 J: erase
 	// below the cursor, and erase all.
-	listed = regexp.MustCompile(`^\x1b(\[\d*(;\d+)?H|\[\d*[CLM]|\[[0-6] q|\[[\d;:]*m` +
+	listed = regexp.MustCompile(`^\x1b(\[(\d+(;\d+)?)?H|\[\d*[CLM]|\[[0-6] q|\[[\d;:]*m` +
 		`|\[[KJ]|\[2[JX]|\[(\d+;\d+)?r|[=>]|\[\?(1|7|9|25|1000|1002|1003|1004|1005|1006|1015|1049|2004)[hl])$`)
 	mode = regexp.MustCompile(`^\x1b\[\?(\d+)([hl])$`)
 )

@@ -71,6 +71,7 @@ func TestFilterDropsWhatIsNotListed(t *testing.T) {
 
 func FuzzFilter(f *testing.F) {
 	f.Add([]byte("a\x1b]52;c;aGk=\x07\x1b[?1049h\x1b[2;3Hb\u202e\xff\x1b[1"), 5)
+	f.Add([]byte("\x1b[;5H\x1b[;0H0"), 9)
 	f.Fuzz(func(t *testing.T, p []byte, split int) {
 		split = min(max(split, 0), len(p))
 		got := filtered(t, p, split)
