@@ -15,6 +15,7 @@ import (
 // shell.
 func sshCommand(t *testing.T, shell string) string {
 	t.Helper()
+	openssh.NeedTerminals(t)
 	srv := openssh.Start(t, openssh.Settings{RC: "PS1='far \\$ '\n"})
 	return "ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=" +
 		srv.Dir + "/known -o IdentitiesOnly=yes -o LogLevel=ERROR -i " + srv.Identity + " -p " +
