@@ -7,6 +7,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -85,6 +86,14 @@ type World struct {
 	// Dial returns another client of the same sandbox, whose connection the Func may break. It is
 	// nil if the runner cannot dial.
 	Dial func(ctx context.Context) (*agent.Client, error)
+
+	// Slow is a factor for time limits on a slow or busy machine. 0 means 1.
+	Slow float64
+}
+
+// Within returns the time limit d on this machine.
+func (w World) Within(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * cmp.Or(w.Slow, 1))
 }
 
 // Attach starts a new session with the layers of the tier.

@@ -145,7 +145,7 @@ func (o Options) one(
 	case err != nil:
 		err = fmt.Errorf("setup: %w", err)
 	case c.Do != nil:
-		err = c.Do(ctx, World{Client: client, Tier: tier, Dial: o.Dial})
+		err = c.Do(ctx, World{Client: client, Tier: tier, Dial: o.Dial, Slow: o.Slow})
 	default:
 		err = p.steps(ctx, c.Steps, "")
 	}

@@ -34,7 +34,7 @@ func idle(ctx context.Context, w conformance.World, p program) error {
 	}
 	// Typing without Enter measures how soon attention is reported. The start cannot, because no
 	// call waits for it.
-	return errors.Join(write(ctx, sh, "hello"), end(ctx, sh))
+	return errors.Join(write(ctx, w, sh, "hello"), end(ctx, sh))
 }
 
 func answering(ctx context.Context, w conformance.World, p program) error {
@@ -59,7 +59,7 @@ func tool(ctx context.Context, w conformance.World, p program) error {
 		return err
 	}
 	// All programs preselect the answer that allows the command.
-	if err := enter(ctx, sh, "after leave to run the tool", workTime, "finished."); err != nil {
+	if err := enter(ctx, w, sh, "after leave to run the tool", workTime, "finished."); err != nil {
 		return errors.Join(err, end(ctx, sh))
 	}
 	return end(ctx, sh)
@@ -111,9 +111,9 @@ func works(ctx context.Context, w conformance.World, p program, task, text strin
 	if err != nil {
 		return err
 	}
-	err = write(ctx, sh, task)
+	err = write(ctx, w, sh, task)
 	if err == nil {
-		err = enter(ctx, sh, "after "+task, workTime, text)
+		err = enter(ctx, w, sh, "after "+task, workTime, text)
 	}
 	return errors.Join(err, end(ctx, sh))
 }
@@ -124,9 +124,9 @@ func asked(ctx context.Context, w conformance.World, p program) (*agent.Shell, e
 	if err != nil {
 		return nil, err
 	}
-	err = write(ctx, sh, "script:run")
+	err = write(ctx, w, sh, "script:run")
 	if err == nil {
-		err = enter(ctx, sh, "after script:run", 0, p.asks)
+		err = enter(ctx, w, sh, "after script:run", 0, p.asks)
 	}
 	if err != nil {
 		return nil, errors.Join(err, end(ctx, sh))
@@ -135,12 +135,12 @@ func asked(ctx context.Context, w conformance.World, p program) (*agent.Shell, e
 }
 
 // write types a task without Enter: programs would treat the whole as a paste, with Enter as text.
-func write(ctx context.Context, sh *agent.Shell, task string) error {
+func write(ctx context.Context, w conformance.World, sh *agent.Shell, task string) error {
 	res, err := sh.Do(ctx, agent.Call{Text: task, Raw: true, Timeout: callTime})
 	if err != nil {
 		return err
 	}
-	if err := rests(ctx, sh, res, "with "+task+" typed", "", restTime); err != nil {
+	if err := rests(ctx, sh, res, "with "+task+" typed", "", w.Within(restTime)); err != nil {
 		return err
 	}
 	// A program that has just started may read it slowly.
@@ -176,6 +176,7 @@ func shows(ctx context.Context, sh *agent.Shell, text string) error {
 // enter presses Enter. The call must return when text is on the screen, and not before atLeast.
 func enter(
 	ctx context.Context,
+	w conformance.World,
 	sh *agent.Shell,
 	when string,
 	atLeast time.Duration,
@@ -195,7 +196,7 @@ func enter(
 			shown(ctx, sh),
 		)
 	}
-	return rests(ctx, sh, res, when, text, restTime)
+	return rests(ctx, sh, res, when, text, w.Within(restTime))
 }
 
 // rests checks that a call returned because the program is idle, with text on its screen, and at

@@ -34,7 +34,8 @@ func standInFor(work, answer, rest string) program {
 
 // TestSituations runs situations with programs that behave as expected, and with others.
 func TestSituations(t *testing.T) {
-	w := conformance.World{Client: sandboxOf(t), Tier: conformance.Full}
+	// Its verdicts are tested, not the speed of this machine.
+	w := conformance.World{Client: sandboxOf(t), Tier: conformance.Full, Slow: 10}
 	const (
 		spins   = `for ((i = 0; i < 70; i++)); do read -rn1 -t 0.1 k; printf '\b%s' $((i % 10)); done`
 		pauses  = `read -rn1 -t 7 k`
