@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/coding"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -36,6 +37,19 @@ type repositories struct{ *cli }
 // clones returns the records of the sandboxes that have a clone of a repository of this machine.
 func (c repositories) clones() clone.Records {
 	return clone.Records(filepath.Join(string(c.config.State), "clones"))
+}
+
+// coding returns a client for the coding agents and clones of this machine.
+func (c repositories) coding() *coding.Client {
+	return &coding.Client{
+		Dial: func(ctx context.Context) (*agent.Gateway, error) {
+			return c.dialGateway(ctx, false)
+		},
+		DialSandbox: func(ctx context.Context, name string) (*agent.Client, error) {
+			return c.dial(ctx, name, false)
+		},
+		Remote: c.cloneURL, Clones: c.clones(), Own: ownAgents(),
+		Note: func(line string) { fmt.Fprintf(os.Stderr, "note: %s\n", text.Line(line, 400)) }}
 }
 
 // cloning adds --clone to the command new.
@@ -284,22 +298,7 @@ func (c repositories) copyInto(ctx context.Context, src *clone.Source,
 	if err != nil {
 		return nil, err
 	}
-	return record, c.add(ctx, record)
-}
-
-// add records a clone, and adds the remote for it to its repository.
-func (c repositories) add(ctx context.Context, record *clone.Clone) error {
-	remote, err := c.cloneURL(ctx, record)
-	if err != nil {
-		return err
-	}
-	if err = record.AddRemote(ctx, remote); err == nil {
-		err = c.clones().Add(record)
-	}
-	if err != nil { // without a record, nothing would remove the remote
-		_ = c.clones().Remove(context.WithoutCancel(ctx), record)
-	}
-	return err
+	return record, c.coding().Add(ctx, record)
 }
 
 // cloneURL returns the URL at which git reaches a clone over ssh(1).

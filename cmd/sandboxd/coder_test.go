@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/coding"
 	"github.com/sandboxd/sandboxd/images/agents"
 )
 
@@ -130,7 +131,7 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 			defer model.mu.Unlock()
 			t.Logf("the model's requests: %d for the task, %q", model.asks, model.seen)
 			for _, args := range [][]string{{"agent", "ls", "--json"},
-				{"wait", "work~" + coderSession, "--json", "--screen=always", "--timeout=1s"},
+				{"wait", "work~" + coding.Session, "--json", "--screen=always", "--timeout=1s"},
 				{"exec", "work", "git", "-C", dir, "log", "--oneline"}} {
 				out, _ := m.command(args...).CombinedOutput()
 				t.Logf("%v: %s", args, out)
@@ -150,7 +151,7 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	}
 	image = m.list()["work"].Image
 	m.eventually("the agent has committed and is idle", func() bool {
-		var i coderInfo
+		var i coding.Info
 		out := m.inDir(dir, 0, "agent", "ls", "--json")
 		if err := json.Unmarshal([]byte(out), &i); err != nil {
 			t.Fatalf("agent ls: %v: %s", err, out)
@@ -191,5 +192,5 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 		}
 	}
 	model.mu.Unlock()
-	m.hasNowhere(realKey, "work~"+coderSession)
+	m.hasNowhere(realKey, "work~"+coding.Session)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/coding"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -54,7 +54,7 @@ func (c repositories) fetchCommand() *cobra.Command {
 
 // fetchNamed fetches the clone of a sandbox and prints the result.
 func (c repositories) fetchNamed(ctx context.Context, name string, most int64, asJSON bool) error {
-	info, err := c.sandboxNamed(ctx, name)
+	info, err := c.coding().Named(ctx, name)
 	if err != nil {
 		return prefixed("fetch: ", err)
 	}
@@ -68,7 +68,7 @@ func (c repositories) fetchNamed(ctx context.Context, name string, most int64, a
 				" has no clone of a repository of this machine",
 			Hint: "create one: sandboxd new NAME --clone"}
 	}
-	fetched, err := c.fetch(ctx, record, info, most)
+	fetched, err := c.coding().Fetch(ctx, record, info, most)
 	if err != nil {
 		return prefixed("fetch: ", err)
 	}
@@ -88,60 +88,6 @@ func oneName(verb string) cobra.PositionalArgs {
 		_, err := wire.ParseSandbox(args[0])
 		return err
 	}
-}
-
-// sandboxNamed returns the sandbox with a name.
-func (c repositories) sandboxNamed(ctx context.Context, name string) (agent.Sandbox, error) {
-	all, err := c.sandboxes(ctx)
-	if err != nil {
-		return agent.Sandbox{}, err
-	}
-	for _, s := range all {
-		if s.Name == name {
-			return s, nil
-		}
-	}
-	return agent.Sandbox{}, &wire.Error{Code: wire.CodeNotFound,
-		Message: "no sandbox " + name + " for you", Hint: "to list your sandboxes: sandboxd ls"}
-}
-
-// fetch fetches a clone. A sandbox that is stopped runs only for the fetch.
-func (c repositories) fetch(ctx context.Context, r *clone.Clone, info agent.Sandbox,
-	most int64) (*clone.Fetched, error) {
-	if info.State == agent.SandboxStopped {
-		if _, err := c.command(ctx, nil, "start", "--json", "--", info.Name); err != nil {
-			return nil, err
-		}
-		// After an error it runs: nothing is lost by that.
-		defer func() { _, _ = c.command(ctx, nil, "stop", "--json", "--", info.Name) }()
-	}
-	fetched, err := c.fetchNow(ctx, r, info, most)
-	// It may have ended just now. The daemon notes that a moment after its connection breaks.
-	for range endNoted {
-		if err == nil || info.State != agent.SandboxRunning || ctx.Err() != nil {
-			break
-		}
-		now, known := c.sandboxNamed(ctx, info.Name)
-		if known == nil && now.ID == info.ID && now.State == agent.SandboxStopped {
-			return c.fetch(ctx, r, now, most)
-		}
-		_ = pause(ctx) // the loop looks at ctx
-	}
-	return fetched, err
-}
-
-// endNoted is how often fetch looks whether a sandbox has ended.
-const endNoted = 10
-
-// fetchNow fetches a clone of a sandbox that is running.
-func (c repositories) fetchNow(ctx context.Context, r *clone.Clone, info agent.Sandbox,
-	most int64) (*clone.Fetched, error) {
-	client, err := c.dial(ctx, info.Name, false)
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	return r.Fetch(ctx, client, most)
 }
 
 // printFetched lists the refs that have commits of the sandbox.
@@ -265,15 +211,21 @@ func (c repositories) fetching(cmd *cobra.Command) {
 			}
 		}
 		if !discard {
-			o := removeOptions{flagSet(cmd, "force"), flagSet(cmd, "json"), discardHint}
+			o := coding.Removal{Force: flagSet(cmd, "force"), Hint: discardHint}
 			if err := untilInterrupt(ctx, func(ctx context.Context) error {
-				return c.fetchBefore(ctx, o, selected(cmd, all, names))
+				fetched, err := c.coding().FetchBefore(ctx, o, selected(cmd, all, names))
+				for _, f := range fetched {
+					if !flagSet(cmd, "json") {
+						printSaved(f)
+					}
+				}
+				return err
 			}); err != nil {
 				return prefixed("rm: ", err)
 			}
 		}
 		err = forwarded(cmd, args)
-		c.forget(ctx, all)
+		c.coding().Forget(ctx, all)
 		return err
 	}
 }
@@ -312,13 +264,6 @@ func confirm(question string) error {
 	return nil
 }
 
-// removeOptions are the options of a removal of sandboxes, whose clones are fetched before.
-type removeOptions struct {
-	force bool   // the sandboxes are removed while programs run
-	quiet bool   // print nothing
-	hint  string // how to remove a sandbox, NAME, that cannot be fetched
-}
-
 // selected returns those of all that the command rm names.
 func selected(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []agent.Sandbox) {
 	for _, s := range all {
@@ -329,77 +274,14 @@ func selected(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []a
 	return some
 }
 
-// fetchBefore fetches the clones of sandboxes. One that cannot be fetched is an error, before any
-// sandbox is removed, and before any program ends.
-func (c repositories) fetchBefore(ctx context.Context, o removeOptions,
-	sandboxes []agent.Sandbox) error {
-	type cloned struct {
-		info    agent.Sandbox
-		record  *clone.Clone
-		fetched *clone.Fetched
-	}
-	var all []cloned
-	for _, info := range sandboxes {
-		if info.State == agent.SandboxDeleting {
-			continue
-		}
-		record, err := c.clones().Find(info.ID)
-		if err == nil && record == nil {
-			continue
-		}
-		var fetched *clone.Fetched
-		if err == nil {
-			fetched, err = c.fetch(ctx, record, info, clone.MaxFetch)
-		}
-		if err != nil {
-			return o.notFetched(info.Name, err)
-		}
-		all = append(all, cloned{info, record, fetched})
-	}
-	for _, s := range all {
-		if o.force && s.info.State != agent.SandboxStopped {
-			// Programs may go on to commit until the sandbox is removed. On a host that
-			// cannot end them, they do.
-			_, err := c.command(ctx, nil, "rescue", "--json", "--", s.info.Name)
-			if err == nil {
-				if s.fetched, err = c.fetch(ctx, s.record, s.info, clone.MaxFetch); err != nil {
-					return o.notFetched(s.info.Name, err)
-				}
-			}
-		}
-		if len(s.fetched.Lost) > 0 {
-			return &wire.Error{Code: wire.CodeUnavailable,
-				Message: fmt.Sprintf("not saved in sandbox %s: %s", s.info.Name,
-					strings.Join(s.fetched.Lost, ", ")),
-				Hint: strings.ReplaceAll(o.hint, "NAME", s.info.Name)}
-		}
-		if !o.quiet {
-			noteSkipped(s.fetched)
-			fmt.Fprintf(os.Stderr, "fetched %s into %s\n", s.info.Name,
-				text.Line(s.record.Repository, 200))
-		}
-	}
-	return nil
+// printSaved says on standard error that the commits of a sandbox were fetched before its removal.
+func printSaved(f *clone.Fetched) {
+	noteSkipped(f)
+	fmt.Fprintf(os.Stderr, "fetched %s into %s\n", f.Sandbox, text.Line(f.Repository, 200))
 }
 
-// discardHint is removeOptions.hint of the command rm.
+// discardHint is coding.Removal.Hint of the command rm.
 const discardHint = "to remove it without them, add --discard"
-
-// notFetched returns the error for a sandbox that is not removed.
-func (o removeOptions) notFetched(name string, err error) error {
-	hint := strings.ReplaceAll(o.hint, "NAME", name)
-	err = prefixed("commits of sandbox "+name+" cannot be fetched: ", err)
-	e, ok := errors.AsType[*wire.Error](err)
-	if !ok {
-		return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error(), Hint: hint}
-	}
-	better := *e
-	better.Code, better.Hint = wire.CodeUnavailable, hint
-	if e.Hint != "" {
-		better.Hint = e.Hint + "; or " + hint
-	}
-	return &better
-}
 
 // forking makes the command fork record that the new sandbox has a clone, too.
 func (c repositories) forking(cmd *cobra.Command) {
@@ -410,7 +292,7 @@ func (c repositories) forking(cmd *cobra.Command) {
 			return forwarded(cmd, args)
 		}
 		ctx := cmd.Context()
-		from, err := c.sandboxNamed(ctx, names[0])
+		from, err := c.coding().Named(ctx, names[0])
 		if err != nil {
 			return forwarded(cmd, args) // it prints the better error
 		}
@@ -421,7 +303,7 @@ func (c repositories) forking(cmd *cobra.Command) {
 		if err := forwarded(cmd, args); err != nil || record == nil {
 			return err
 		}
-		made, err := c.sandboxNamed(ctx, names[1])
+		made, err := c.coding().Named(ctx, names[1])
 		if err != nil {
 			return err
 		}
@@ -429,25 +311,6 @@ func (c repositories) forking(cmd *cobra.Command) {
 		if err != nil {
 			return prefixed("fork: record of the clone: ", err)
 		}
-		return c.add(ctx, fork)
-	}
-}
-
-// forget removes the records of those of all that do not exist any more.
-func (c repositories) forget(ctx context.Context, all []agent.Sandbox) {
-	left, err := c.sandboxes(ctx)
-	if err != nil {
-		return // a later rm does it
-	}
-	for _, s := range all {
-		if slices.ContainsFunc(left, func(l agent.Sandbox) bool { return l.ID == s.ID }) {
-			continue
-		}
-		if r, err := c.clones().Find(s.ID); err == nil && r != nil {
-			if err := c.clones().Remove(ctx, r); err != nil {
-				fmt.Fprintf(os.Stderr, "note: record of a clone: %s\n",
-					text.Line(err.Error(), 200))
-			}
-		}
+		return c.coding().Add(ctx, fork)
 	}
 }

@@ -41,9 +41,10 @@ func (c *cli) control(ctx context.Context, out, said io.Writer, words ...string)
 		Stderr: said})
 }
 
-// dialGateway connects to a running daemon. The caller closes the Gateway.
-func (c *cli) dialGateway(ctx context.Context) (*agent.Gateway, error) {
-	host, o, err := c.reach(ctx, false)
+// dialGateway connects to the daemon. If start is set it starts a daemon on this machine if none
+// answers. The caller closes the Gateway.
+func (c *cli) dialGateway(ctx context.Context, start bool) (*agent.Gateway, error) {
+	host, o, err := c.reach(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func (c *cli) dialGateway(ctx context.Context) (*agent.Gateway, error) {
 // command runs one command on the control host and returns its output. It writes its messages to
 // progress, which may be nil.
 func (c *cli) command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
-	g, err := c.dialGateway(ctx)
+	g, err := c.dialGateway(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func (c *cli) command(ctx context.Context, progress io.Writer, words ...string) 
 
 // sandboxes returns the user's sandboxes.
 func (c *cli) sandboxes(ctx context.Context) ([]agent.Sandbox, error) {
-	g, err := c.dialGateway(ctx)
+	g, err := c.dialGateway(ctx, false)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package main
+package coding
 
 import (
 	"context"
@@ -130,29 +130,6 @@ func accepted(res agent.Result, err error) error {
 		err = res.Error
 	}
 	return err
-}
-
-// caused returns why ctx has ended for an error after that, else err.
-func caused(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// pollTime is how long pause waits.
-const pollTime = 100 * time.Millisecond
-
-// pause waits before something is looked at again, or returns why ctx has ended.
-func pause(ctx context.Context) error {
-	timer := time.NewTimer(pollTime)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // lastText returns the last lines of a screen that have text, on one line.

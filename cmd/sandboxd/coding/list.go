@@ -1,0 +1,152 @@
+package coding
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
+	"github.com/sandboxd/sandboxd/images/agents"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// Values of Info.Attention, besides those of [agent.State].
+const (
+	attentionLikely  = "likely" // of agent.State, too
+	AttentionWaiting = "waiting"
+	AttentionEnded   = "ended"
+	AttentionUnknown = "unknown"
+)
+
+// Info is a sandbox with a coding agent.
+type Info struct {
+	Name  string             `json:"name"`
+	Agent string             `json:"agent"`
+	State agent.SandboxState `json:"state"`
+	// Attention is waiting if the program waits for input, likely if it is idle, no if it works,
+	// ended if it does not run, and unknown if the sandbox does not answer.
+	Attention  string `json:"attention"`
+	Repository string `json:"repository"`
+	Branch     string `json:"branch"`
+	// what the last fetch has of the branch; nil without a fetch
+	Diff     *Total `json:"diff"`
+	LastLine string `json:"last_line"` // of the program's screen
+}
+
+// Total sums up the changes of a branch.
+type Total struct {
+	Files   int `json:"files"`
+	Added   int `json:"added"`   // lines
+	Deleted int `json:"deleted"` // lines
+}
+
+// Sum sums up changes.
+func Sum(files []clone.File) *Total {
+	t := &Total{Files: len(files)}
+	for _, f := range files {
+		t.Added, t.Deleted = t.Added+f.Added, t.Deleted+f.Deleted
+	}
+	return t
+}
+
+// List returns the user's sandboxes with coding agents, sorted by name. It asks each program what
+// it does. A record that cannot be read is a note.
+func (c *Client) List(ctx context.Context) ([]Info, error) {
+	g, err := c.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer g.Close()
+	sandboxes, err := g.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Info
+	var asked sync.WaitGroup
+	defer asked.Wait() // before the Gateway is closed
+	for _, s := range sandboxes {
+		record, err := c.Clones.Find(s.ID)
+		if err != nil {
+			c.notef("%s: %v", s.Name, err)
+			continue
+		}
+		if record == nil || record.Agent == "" {
+			continue
+		}
+		i := &Info{Name: s.Name, Agent: record.Agent, State: s.State,
+			Attention: AttentionEnded, Repository: record.Repository, Branch: record.Branch}
+		if s.State == agent.SandboxPaused {
+			i.Attention = AttentionUnknown
+		}
+		all = append(all, i)
+		asked.Go(func() { i.Diff = fetchedTotal(ctx, record, i.Name) })
+		running := func(session agent.Session) bool {
+			return session.Name == Session && session.State.Phase != agent.PhaseDead
+		}
+		if s.State == agent.SandboxRunning && slices.ContainsFunc(s.Sessions, running) {
+			asked.Go(func() { i.ask(ctx, g, c.Own) })
+		}
+	}
+	asked.Wait()
+	infos := make([]Info, len(all))
+	for n, i := range all {
+		infos[n] = *i
+	}
+	return infos, nil
+}
+
+// askWithin bounds how long List waits for a program to become idle.
+const askWithin = time.Second
+
+// ask fills in what the program does. The daemon's own state of a session may be old, because
+// sandboxes do not monitor a session that no client watches. Without an answer, attention is
+// unknown. own is the directory of the user's own agents.
+func (i *Info) ask(ctx context.Context, g *agent.Gateway, own string) {
+	i.Attention = AttentionUnknown
+	ctx, cancel := context.WithTimeout(ctx, 10*askWithin)
+	defer cancel()
+	client, err := g.Dial(ctx, i.Name)
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	sh, err := client.Attach(ctx, agent.ShellOptions{Session: Session, NoNew: true})
+	if err != nil {
+		return
+	}
+	defer sh.Close()
+	brief, stop := context.WithTimeout(ctx, askWithin)
+	defer stop()
+	res, err := sh.Wait(brief)
+	if err != nil {
+		return
+	}
+	switch res.Phase {
+	case agent.PhaseDead:
+		i.Attention = AttentionEnded
+	case agent.PhaseWaiting:
+		i.Attention = AttentionWaiting
+	default:
+		i.Attention = res.Attention
+	}
+	screen, err := sh.Screen(ctx)
+	if err != nil {
+		return
+	}
+	a, err := agents.Find(i.Agent, own)
+	if err != nil {
+		a = &agents.Agent{} // described by a file of another directory
+	}
+	i.LastLine = text.Line(a.LastLine(screen.Text), 200)
+}
+
+// fetchedTotal returns what the last fetch has of the branch of a clone, nil if there is nothing.
+func fetchedTotal(ctx context.Context, r *clone.Clone, name string) *Total {
+	d, err := clone.NewDiff(ctx, r.Repository, name, r.Branch, false)
+	if err != nil {
+		return nil
+	}
+	return Sum(d.Files)
+}
