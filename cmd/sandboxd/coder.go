@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -78,8 +79,9 @@ func (c repositories) agentCommand() *cobra.Command {
 			"The program runs in the session agent. On a terminal, the command attaches to\n" +
 			"it. The program uses your API key but cannot read it: set the key first with\n" +
 			"sandboxd secret set. The first run installs the program and saves an image.\n\n" +
-			"The program does not ask for permissions, unless --ask is set. To get its\n" +
-			"commits, use sandboxd fetch.",
+			"The program does not ask for permissions, unless --ask is set.\n\n" +
+			"While the command is attached, it fetches new commits once a minute, and once\n" +
+			"when you detach or the program ends. To get later ones, use sandboxd fetch.",
 		Example: "  sandboxd secret set anthropic --from-env ANTHROPIC_API_KEY\n" +
 			"  sandboxd agent claude \"fix the failing tests and commit\" -n fix\n" +
 			"  sandboxd fetch fix && sandboxd diff fix",
@@ -174,7 +176,7 @@ func (k *codingAgent) run(ctx context.Context) error {
 	if k.count > 1 {
 		return k.all(ctx, l)
 	}
-	err = k.one(ctx, l, k.name)
+	info, err := k.one(ctx, l, k.name)
 	unentered, runs := errors.AsType[notEntered](err)
 	if err != nil && !runs {
 		return prefixed("agent: ", err)
@@ -186,7 +188,7 @@ func (k *codingAgent) run(ctx context.Context) error {
 		fmt.Fprintf(os.Stderr, "note: agent: %s\n", text.Line(unentered.Error(), 400))
 	}
 	if k.attaches() && !interrupted {
-		err = k.attach(ctx, k.name+"~"+coding.Session)
+		err = k.work(ctx, info)
 	}
 	if !k.asJSON {
 		k.printHints()
@@ -280,10 +282,11 @@ func (k *codingAgent) names() []string {
 
 // one creates the sandbox name and starts the program in it. After an error other than notEntered,
 // there is no sandbox.
-func (k *codingAgent) one(ctx context.Context, l *coding.Launch, name string) error {
+func (k *codingAgent) one(ctx context.Context, l *coding.Launch,
+	name string) (agent.Sandbox, error) {
 	p, err := l.Start(ctx, name)
 	if err != nil {
-		return err
+		return agent.Sandbox{}, err
 	}
 	defer p.Close()
 	if !k.asJSON {
@@ -299,12 +302,35 @@ func (k *codingAgent) one(ctx context.Context, l *coding.Launch, name string) er
 		_ = text.WriteJSON(os.Stdout, launched{p.Sandbox.Name, k.agent.Name, coding.Session,
 			l.Source.Top, p.Sandbox.Name, k.prompt != "" && err == nil})
 	}
-	return err
+	return p.Sandbox, err
 }
 
 // attaches reports whether the command attaches its terminal to the session.
 func (k *codingAgent) attaches() bool {
 	return k.count == 1 && !k.detach && !k.asJSON && isTerminal(os.Stdin) && isTerminal(os.Stdout)
+}
+
+// work attaches to the session of a sandbox until the user detaches or the program ends. Meanwhile
+// it fetches new commits without output: the screen belongs to the program. Then it fetches once
+// more and prints what came.
+func (k *codingAgent) work(ctx context.Context, info agent.Sandbox) error {
+	s, err := k.coding().Sync(info)
+	if err != nil {
+		return err
+	}
+	attached, detach := context.WithCancel(ctx)
+	defer detach()
+	var fetches sync.WaitGroup
+	if s != nil {
+		fetches.Go(func() { s.Run(attached) })
+	}
+	err = k.attach(ctx, info.Name+"~"+coding.Session)
+	detach()
+	fetches.Wait()
+	if s != nil && ctx.Err() == nil {
+		finish(ctx, s, info.Name, false)
+	}
+	return err
 }
 
 const (

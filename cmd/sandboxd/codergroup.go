@@ -26,7 +26,7 @@ func (k *codingAgent) all(ctx context.Context, l *coding.Launch) error {
 	failures := make([]error, len(names))
 	var launches sync.WaitGroup
 	for i, name := range names {
-		launches.Go(func() { failures[i] = k.one(ctx, l, name) })
+		launches.Go(func() { _, failures[i] = k.one(ctx, l, name) })
 	}
 	launches.Wait()
 	sshHosts{k.cli}.update(ctx)

@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -107,14 +109,54 @@ func printFetched(w *os.File, f *clone.Fetched) {
 	if changed == 0 {
 		fmt.Fprintf(out, "%s: nothing new\n", f.Sandbox)
 	}
+	noteLeftOut(f)
+}
+
+// printArrivals prints a line for each ref on standard error.
+func printArrivals(all []coding.Arrival) {
+	out := shownOn(os.Stderr)
+	defer out.Close()
+	for _, a := range all {
+		name := text.Line(strings.TrimPrefix(a.Ref, "refs/"), 200)
+		switch {
+		case strings.HasSuffix(a.Ref, "/wip") && a.Saved():
+			fmt.Fprintf(out, "fetched uncommitted changes to %s\n", name)
+		case a.Commits == 0: // the branch was set to an earlier commit
+			fmt.Fprintf(out, "fetched %s at %.10s\n", name, a.Commit)
+		default:
+			fmt.Fprintf(out, "fetched %s to %s\n", plural(a.Commits, "commit"), name)
+		}
+	}
+}
+
+// finish ends a Sync and prints what came. An error is a note.
+func finish(ctx context.Context, s *coding.Sync, name string, quiet bool) {
+	all, err := s.Finish(ctx)
+	if !quiet {
+		printArrivals(all)
+		if f := s.Fetched(); f != nil {
+			noteLeftOut(f)
+		}
+	}
+	if err != nil {
+		noteUnfetched(name, err)
+	}
+}
+
+func noteUnfetched(name string, err error) {
+	hint := ""
+	if !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+		hint = "; to get them: sandboxd fetch " + name
+	}
+	fmt.Fprintf(os.Stderr, "note: commits of sandbox %s were not fetched: %s%s\n", name,
+		text.Line(err.Error(), 400), hint)
+}
+
+// noteLeftOut names what could not be saved in the sandbox, and the repositories inside its clone.
+func noteLeftOut(f *clone.Fetched) {
 	for _, l := range f.Lost {
 		fmt.Fprintf(os.Stderr, "note: not saved in %s: %s\n", f.Sandbox, text.Line(l, 60))
 	}
-	noteSkipped(f)
-}
-
-// noteSkipped names the repositories inside a clone.
-func noteSkipped(f *clone.Fetched) {
 	if len(f.Skipped) > 0 {
 		fmt.Fprintf(os.Stderr, "note: not fetched from %s: repositories inside the clone: %s\n",
 			f.Sandbox, text.Line(strings.Join(f.Skipped, ", "), 400))
@@ -230,6 +272,49 @@ func (c repositories) fetching(cmd *cobra.Command) {
 	}
 }
 
+// fetchingFirst makes the command stop fetch clones before it stops their sandboxes.
+func (c repositories) fetchingFirst(cmd *cobra.Command) {
+	cmd.Long = "Stop sandboxes. Their files stay, their programs end.\n\n" +
+		"If a running sandbox has a clone of a repository of this machine, stop first\n" +
+		"fetches its commits, for at most a minute. If it cannot, a note says so, and it\n" +
+		"stops the sandbox: the commits stay in it."
+	forwarded := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		args := cmd.Flags().Args()
+		names := namesOf(cmd, args)
+		if c.clones().Any() && len(names) > 0 {
+			if err := untilInterrupt(cmd.Context(), func(ctx context.Context) error {
+				c.fetchRunning(ctx, names, flagSet(cmd, "json"))
+				return context.Cause(ctx)
+			}); err != nil {
+				return err
+			}
+		}
+		return forwarded(cmd, args)
+	}
+}
+
+// fetchRunning fetches the clones of those of names that are running, at the same time.
+func (c repositories) fetchRunning(ctx context.Context, names []string, quiet bool) {
+	all, err := c.sandboxes(ctx)
+	if err != nil {
+		return // stop prints it
+	}
+	var fetches sync.WaitGroup
+	defer fetches.Wait()
+	for _, info := range all {
+		if info.State != agent.SandboxRunning || !slices.Contains(names, info.Name) {
+			continue
+		}
+		s, err := c.coding().Sync(info)
+		if err != nil {
+			noteUnfetched(info.Name, err)
+		} else if s != nil {
+			fetches.Go(func() { finish(ctx, s, info.Name, quiet) })
+		}
+	}
+}
+
 // confirmRemoval asks as the daemon does before it removes active sandboxes, and sets --force. It
 // asks here because nothing may be committed between the fetch and the removal.
 func confirmRemoval(cmd *cobra.Command, all []agent.Sandbox, names []string) error {
@@ -276,7 +361,7 @@ func selected(cmd *cobra.Command, all []agent.Sandbox, names []string) (some []a
 
 // printSaved says on standard error that the commits of a sandbox were fetched before its removal.
 func printSaved(f *clone.Fetched) {
-	noteSkipped(f)
+	noteLeftOut(f)
 	fmt.Fprintf(os.Stderr, "fetched %s into %s\n", f.Sandbox, text.Line(f.Repository, 200))
 }
 

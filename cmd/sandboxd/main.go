@@ -3,7 +3,8 @@
 // The command line is an SSH client of the daemon. Commands for sandboxes are parsed here, for help
 // and completion, and run there. Commands that use this machine are local: serve, up, down, demo,
 // agent, config, cp, fetch, diff, port, ssh, doctor, ssh-config, mcp, mcp-config, task,
-// conformance, version, completion. new --clone and rm also use a git repository of this machine.
+// conformance, version, completion. new --clone, fork, stop and rm also use git
+// repositories of this machine.
 //
 // Without a built sandboxd-guest, the same program is also the guest of sandboxes: see runsAsGuest.
 package main
@@ -122,6 +123,8 @@ func (c *cli) tree() *cobra.Command {
 			repositories{c}.forking(cmd)
 		case "rm":
 			repositories{c}.fetching(cmd)
+		case "stop":
+			repositories{c}.fetchingFirst(cmd)
 		}
 		if slices.Contains([]string{"new", "add", "fork", "rm"}, cmd.Name()) {
 			sshHosts{c}.following(cmd)

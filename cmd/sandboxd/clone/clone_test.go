@@ -52,16 +52,52 @@ func TestCloneAndFetch(t *testing.T) {
 		t.Errorf("other refs: %q", got)
 	}
 	// a changed history is in the reflog
-	w.inside("git commit -q --amend -m changed")
-	w.fetch(c)
+	w.inside("git commit -q --amend -m changed; git commit -q --allow-empty -m more")
+	f = w.fetch(c)
+	if side, web := f.Refs[0], f.Refs[1]; side.New != 0 || web.New != 2 || web.Commits != 2 {
+		t.Errorf("new commits: %+v", f.Refs)
+	}
 	if got := w.git("log", "-g", "--format=%s", "refs/sandboxes/web/web"); got !=
-		"changed\ntwo\none" {
+		"more\ntwo\none" {
 		t.Errorf("reflog: %q", got)
 	}
 	w.git("fsck", "--strict")
 	left, err := filepath.Glob(filepath.Join(w.top, ".git", "objects", "tmp_*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// HasNew sees commits on branches and on a HEAD without a branch, and not what a fetch has seen.
+func TestHasNew(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	for _, step := range []struct {
+		inside string
+		want   bool
+	}{
+		{"true", false},
+		{"echo two >>README", false}, // not committed
+		{"git commit -qam two", true},
+		{"git checkout -qb side", false},
+		{"git commit -q --allow-empty -m three", true},
+		{"git checkout -q --detach && git commit -q --allow-empty -m four", true},
+		{"git checkout -q web && git reset -q --hard HEAD^", false},
+	} {
+		w.inside(step.inside)
+		got, err := c.HasNew(t.Context(), w.box)
+		if err != nil || got != step.want {
+			t.Errorf("%s: %v, %v, want %v", step.inside, got, err, step.want)
+		}
+		w.fetch(c)
+		if got, err := c.HasNew(t.Context(), w.box); got || err != nil {
+			t.Errorf("%s, fetched: %v, %v", step.inside, got, err)
+		}
+	}
+	program(w, "git", "echo nonsense")
+	if _, err := c.HasNew(t.Context(), w.box); err == nil ||
+		!strings.Contains(err.Error(), "is no object") {
+		t.Errorf("nonsense: %v", err)
 	}
 }
 
@@ -167,7 +203,7 @@ func TestSaved(t *testing.T) {
 	}
 	// an unchanged work tree gives the same commit
 	if again := w.fetch(c); again.Refs[0] != (Ref{f.Refs[0].Name, f.Refs[0].Commit,
-		f.Refs[0].Commit, f.Refs[0].Commits}) {
+		f.Refs[0].Commit, f.Refs[0].Commits, 0}) {
 		t.Errorf("again: %+v; first %+v", again.Refs, f.Refs)
 	}
 	w.inside("git checkout -q -f web; git stash drop -q; rm new*")

@@ -83,6 +83,7 @@ type Ref struct {
 	Commit  string `json:"commit"`
 	Before  string `json:"before"`  // empty if the ref is new
 	Commits int    `json:"commits"` // on it and not on Base
+	New     int    `json:"new"`     // those of Commits that are not on Before
 }
 
 // Fetched is the result of a fetch.
@@ -133,8 +134,16 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		f.Refs = append(f.Refs, Ref{Name: name, Commit: refs[name], Before: before[name],
-			Commits: c.count(ctx, r, refs[name])})
+		ref := Ref{Name: name, Commit: refs[name], Before: before[name],
+			Commits: c.count(ctx, r, refs[name])}
+		switch ref.Before {
+		case ref.Commit:
+		case "":
+			ref.New = ref.Commits
+		default:
+			ref.New = c.count(ctx, r, ref.Commit, "^"+ref.Before)
+		}
+		f.Refs = append(f.Refs, ref)
 	}
 	return f, nil
 }
@@ -365,9 +374,11 @@ func migrate(quarantine, objects string) error {
 	return nil
 }
 
-// count returns the number of commits of a ref that Base has not; 0 if it is no commit.
-func (c *Clone) count(ctx context.Context, r repository, object string) int {
-	out, err := r.line(ctx, "rev-list", "--count", object, "^"+c.Base, "--")
+// count returns the number of commits of a ref that neither Base nor others (^COMMIT) have; 0 if it
+// is no commit.
+func (c *Clone) count(ctx context.Context, r repository, object string, others ...string) int {
+	out, err := r.line(ctx, slices.Concat([]string{"rev-list", "--count", object, "^" + c.Base},
+		others, []string{"--"})...)
 	if err != nil {
 		return 0
 	}
