@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/coding"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -43,7 +44,7 @@ func (k *codingAgent) all(ctx context.Context, l *coding.Launch) error {
 		fmt.Fprintf(os.Stderr, "note: %s: %s\n", names[i], text.Line(err.Error(), 400))
 	}
 	if len(missing) < len(names) && !k.asJSON {
-		fmt.Printf("  to see how they go:   sandboxd agent ls\n"+
+		fmt.Printf("  to see how they go:   sandboxd agent ls --group %[1]s\n"+
 			"  to compare them:      sandboxd agent compare %[1]s\n"+
 			"  to keep one:          sandboxd agent keep %[1]s-N\n", k.name)
 	}
@@ -61,7 +62,7 @@ func (k *codingAgent) all(ctx context.Context, l *coding.Launch) error {
 }
 
 // checkCell returns the result of a check in a cell of a table.
-func checkCell(r *coding.CheckResult) string {
+func checkCell(r *clone.CheckResult) string {
 	switch {
 	case r == nil:
 		return "-"

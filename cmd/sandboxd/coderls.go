@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"text/tabwriter"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/coding"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // totalCell returns the changes of a branch in a cell of a table.
@@ -20,39 +23,55 @@ func totalCell(t *coding.Total) string {
 }
 
 func (c repositories) agentListCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, watch bool
+	var group string
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "list the sandboxes with coding agents",
 		Long: "List the sandboxes that sandboxd agent made on this machine: which agents need\n" +
-			"attention, and what the last fetch has of their branches.",
-		Example: "  sandboxd agent ls\n  sandboxd agent ls --json",
+			"attention, what the last fetch has of their branches, and how the command of\n" +
+			"--check ended when agent compare ran it last.\n\n" +
+			"--watch updates the list until ^C or q. Without a terminal it prints a line per\n" +
+			"sandbox, and one for each change; with --json an object.",
+		Example: "  sandboxd agent ls\n  sandboxd agent ls --watch --group fix",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := c.coding().List(cmd.Context())
-			if err != nil {
-				return prefixed("agent ls: ", err)
-			}
-			if asJSON {
-				for _, i := range all {
-					if err := text.WriteJSON(os.Stdout, i); err != nil {
-						return err
-					}
+			if group != "" {
+				if _, err := wire.ParseSandbox(group); err != nil {
+					return err
 				}
-				return nil
 			}
-			out := shownOn(os.Stdout)
-			defer out.Close()
-			w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tAGENT\tSTATE\tATTENTION\tBRANCH\tFETCHED\tLAST LINE")
-			for _, i := range all {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, text.Line(i.Agent, 32),
-					i.State, i.Attention, text.Line(i.Branch, 64), totalCell(i.Diff),
-					text.Line(i.LastLine, 60))
+			l := agentList{client: c.coding(), group: group, asJSON: asJSON}
+			run := l.print
+			switch {
+			case watch && (asJSON || !isTerminal(os.Stdin) || !isTerminal(os.Stdout) ||
+				os.Getenv("TERM") == "dumb"):
+				run = l.follow
+			case watch:
+				run = l.watch
 			}
-			return w.Flush()
+			err := untilInterrupt(cmd.Context(), run)
+			if _, decided := errors.AsType[exitCode](err); err != nil && !decided {
+				err = prefixed("agent ls: ", err)
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
+	cmd.Flags().BoolVar(&watch, "watch", false, "keep the list up to date until ^C or q")
+	cmd.Flags().StringVar(&group, "group", "",
+		"only the sandboxes NAME-1, NAME-2 and so on of agent -n NAME --count")
 	return cmd
+}
+
+// agentTable prints a table of sandboxes.
+func agentTable(out io.Writer, all []coding.Info) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tAGENT\tSTATE\tATTENTION\tBRANCH\tFETCHED\tCHECK\tLAST LINE")
+	for _, i := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, text.Line(i.Agent, 32),
+			i.State, i.Attention, text.Line(i.Branch, 64), totalCell(i.Diff),
+			checkCell(i.Check), text.Line(i.LastLine, 60))
+	}
+	return w.Flush()
 }

@@ -42,8 +42,8 @@ func (env *Env) watchTable(ctx context.Context) error {
 		<-changed //nolint:errcheck // it returns because of cancel
 	}()
 
-	s := sheet{to: env.Stdout, cols: int(env.Pty.Cols), rows: int(env.Pty.Rows)}
-	if err := s.enter(); err != nil {
+	s := Sheet{To: env.Stdout, Cols: int(env.Pty.Cols), Rows: int(env.Pty.Rows)}
+	if err := s.Enter(); err != nil {
 		return err
 	}
 	tick := time.NewTicker(time.Second) // times on the screen are in seconds
@@ -54,7 +54,7 @@ func (env *Env) watchTable(ctx context.Context) error {
 		case err = <-changed:
 			go next()
 		case size := <-env.Resized:
-			s.resize(int(size.Cols), int(size.Rows))
+			s.Resize(int(size.Cols), int(size.Rows))
 		case <-tick.C:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
@@ -63,7 +63,7 @@ func (env *Env) watchTable(ctx context.Context) error {
 			err = env.drawTable(ctx, &s)
 		}
 		if err != nil {
-			s.leave()
+			s.Leave()
 			if errors.Is(context.Cause(ctx), errQuit) {
 				return nil
 			}
@@ -72,12 +72,12 @@ func (env *Env) watchTable(ctx context.Context) error {
 	}
 }
 
-func (env *Env) drawTable(ctx context.Context, s *sheet) error {
+func (env *Env) drawTable(ctx context.Context, s *Sheet) error {
 	rows, err := env.rows(ctx)
 	if err != nil {
 		return err
 	}
-	return s.draw(tableLines(rows, s.rows))
+	return s.Draw(tableLines(rows, s.Rows))
 }
 
 // tableLines returns at most height lines that show rows. If there is not enough room, it omits
@@ -127,53 +127,4 @@ func tableLines(rows []row, height int) []string {
 		foot += fmt.Sprintf(", %d not shown", left)
 	}
 	return append(lines, foot+"   q quits")
-}
-
-// sheet shows lines on the caller's terminal. It draws only the lines that changed, to avoid
-// flicker.
-type sheet struct {
-	to         io.Writer
-	cols, rows int
-	shown      []string
-}
-
-// enter switches to the alternate screen, and turns off the cursor and wrapping.
-func (s *sheet) enter() error { return s.write("\x1b[?1049h\x1b[?7l\x1b[?25l\x1b[m\x1b[H\x1b[2J") }
-
-// leave restores the terminal. An error means that it is gone.
-func (s *sheet) leave() { _ = s.write("\x1b[?25h\x1b[?7h\x1b[?1049l") }
-
-func (s *sheet) write(text string) error {
-	_, err := io.WriteString(s.to, text)
-	return err
-}
-
-func (s *sheet) resize(cols, rows int) {
-	s.cols, s.rows = cols, rows
-	s.shown = nil
-}
-
-// draw shows lines of plain text.
-func (s *sheet) draw(lines []string) error {
-	var out strings.Builder
-	if s.shown == nil {
-		out.WriteString("\x1b[H\x1b[2J")
-	}
-	now := make([]string, min(len(lines), max(s.rows, 1)))
-	for y := range max(len(now), len(s.shown)) {
-		var line string
-		if y < len(now) {
-			line = text.Begin(lines[y], s.cols)
-			now[y] = line
-		}
-		if y < len(s.shown) && s.shown[y] == line || y >= len(s.shown) && line == "" {
-			continue
-		}
-		fmt.Fprintf(&out, "\x1b[%d;1H\x1b[K%s", y+1, line)
-	}
-	s.shown = now
-	if out.Len() == 0 {
-		return nil
-	}
-	return s.write(out.String())
 }

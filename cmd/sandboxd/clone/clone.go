@@ -47,6 +47,14 @@ type Clone struct {
 	// name of the sandboxes that began together, each with the same task; empty for one alone
 	Group string `json:"group,omitempty"`
 	Check string `json:"check,omitempty"` // shell command that tests the work; empty without
+	// how Check ended when it ran last; nil if it did not run
+	Checked *CheckResult `json:"checked,omitempty"`
+}
+
+// CheckResult is how a command that tests the work ended.
+type CheckResult struct {
+	ExitCode int    `json:"exit_code"`
+	LastLine string `json:"last_line"` // of its output
 }
 
 // Refs of a clone in the repository of this machine.

@@ -105,7 +105,7 @@ func (c *Clone) Fork(ctx context.Context, name, id string) (*Clone, error) {
 		return nil, err
 	}
 	fork := *c
-	fork.Sandbox, fork.ID, fork.Former, fork.Group = name, id, "", ""
+	fork.Sandbox, fork.ID, fork.Former, fork.Group, fork.Checked = name, id, "", "", nil
 	r := repository{c.Repository}
 	if err := fork.setAside(ctx, r); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type Candidate struct {
 	Name  string             `json:"name"`
 	Agent string             `json:"agent"`
 	State agent.SandboxState `json:"state"`
-	Check *CheckResult       `json:"check"` // nil if there is no check, or it did not run
+	Check *clone.CheckResult `json:"check"` // nil if there is no check, or it did not run
 	// commits of Branch since the base
 	Commits int `json:"commits"`
 	// it also has changes that are not committed
@@ -37,12 +37,6 @@ type Candidate struct {
 
 	info   agent.Sandbox
 	record *clone.Clone
-}
-
-// CheckResult is how a check ended.
-type CheckResult struct {
-	ExitCode int    `json:"exit_code"`
-	LastLine string `json:"last_line"` // of its output
 }
 
 // Moved reports whether the program works on another branch than the one that it began with.
@@ -66,15 +60,18 @@ func (c *Client) group(ctx context.Context, group string) ([]*Candidate, error) 
 		}
 	}
 	if len(all) == 0 {
-		return nil, &wire.Error{Code: wire.CodeNotFound,
-			Message: fmt.Sprintf("no sandboxes %s-1, %[1]s-2 and so on of sandboxd agent --count",
-				group),
-			Hint: "to list your agents: sandboxd agent ls"}
+		return nil, noGroup(group)
 	}
 	slices.SortFunc(all, func(a, b *Candidate) int { // the names differ in their numbers alone
 		return cmp.Or(cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 	return all, nil
+}
+
+func noGroup(name string) *wire.Error {
+	return &wire.Error{Code: wire.CodeNotFound,
+		Message: fmt.Sprintf("no sandboxes %s-1, %[1]s-2 and so on of sandboxd agent --count", name),
+		Hint:    "to list your agents: sandboxd agent ls"}
 }
 
 // Compare fetches the commits of the sandboxes of a group, runs the check of each that is running,
@@ -149,8 +146,22 @@ func (c *Client) runCheck(ctx context.Context, to *Candidate) {
 		return
 	}
 	said := strings.TrimSpace(out.String())
-	to.Check = &CheckResult{ExitCode: exit.Code,
+	to.Check = &clone.CheckResult{ExitCode: exit.Code,
 		LastLine: text.Line(said[strings.LastIndexByte(said, '\n')+1:], 200)}
+	c.noteCheck(to)
+}
+
+// noteCheck records the result of a check. The record may have changed, or be removed, while the
+// check ran.
+func (c *Client) noteCheck(of *Candidate) {
+	record, err := c.Clones.Find(of.info.ID)
+	if err == nil && record != nil {
+		record.Checked = of.Check
+		err = c.Clones.Add(record)
+	}
+	if err != nil {
+		c.notef("%s: result of the check: %v", of.Name, err)
+	}
 }
 
 // Keep is a sandbox that stays, and the others of its group.

@@ -14,7 +14,7 @@ import (
 
 // Values of Info.Attention, besides those of [agent.State].
 const (
-	attentionLikely  = "likely" // of agent.State, too
+	AttentionLikely  = "likely" // of agent.State, too
 	AttentionWaiting = "waiting"
 	AttentionEnded   = "ended"
 	AttentionUnknown = "unknown"
@@ -33,6 +33,9 @@ type Info struct {
 	// what the last fetch has of the branch; nil without a fetch
 	Diff     *Total `json:"diff"`
 	LastLine string `json:"last_line"` // of the program's screen
+	// how the check ended when Compare ran it last; nil if it did not run
+	Check *clone.CheckResult `json:"check"`
+	Group string             `json:"group"` // under which several began together, or empty
 }
 
 // Total sums up the changes of a branch.
@@ -51,9 +54,10 @@ func Sum(files []clone.File) *Total {
 	return t
 }
 
-// List returns the user's sandboxes with coding agents, sorted by name. It asks each program what
-// it does. A record that cannot be read is a note.
-func (c *Client) List(ctx context.Context) ([]Info, error) {
+// List returns the user's sandboxes with coding agents, sorted by name: those of group, or all if
+// it is empty. It asks each program what it does. A group without sandboxes is an error of code
+// not_found. A record that cannot be read is a note.
+func (c *Client) List(ctx context.Context, group string) ([]Info, error) {
 	g, err := c.Dial(ctx)
 	if err != nil {
 		return nil, err
@@ -72,11 +76,12 @@ func (c *Client) List(ctx context.Context) ([]Info, error) {
 			c.notef("%s: %v", s.Name, err)
 			continue
 		}
-		if record == nil || record.Agent == "" {
+		if record == nil || record.Agent == "" || group != "" && record.Group != group {
 			continue
 		}
 		i := &Info{Name: s.Name, Agent: record.Agent, State: s.State,
-			Attention: AttentionEnded, Repository: record.Repository, Branch: record.Branch}
+			Attention: AttentionEnded, Repository: record.Repository, Branch: record.Branch,
+			Check: record.Checked, Group: record.Group}
 		if s.State == agent.SandboxPaused {
 			i.Attention = AttentionUnknown
 		}
@@ -88,6 +93,9 @@ func (c *Client) List(ctx context.Context) ([]Info, error) {
 		if s.State == agent.SandboxRunning && slices.ContainsFunc(s.Sessions, running) {
 			asked.Go(func() { i.ask(ctx, g, c.Own) })
 		}
+	}
+	if group != "" && len(all) == 0 {
+		return nil, noGroup(group)
 	}
 	asked.Wait()
 	infos := make([]Info, len(all))

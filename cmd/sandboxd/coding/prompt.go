@@ -77,7 +77,7 @@ func untilReady(ctx context.Context, sh promptShell, a *agents.Agent) error {
 				screen = now
 			}
 		}
-		asks := res.Phase == agent.PhaseWaiting || res.Attention == attentionLikely
+		asks := res.Phase == agent.PhaseWaiting || res.Attention == AttentionLikely
 		switch {
 		case err != nil:
 		case res.Phase == agent.PhaseDead:
