@@ -45,6 +45,7 @@ func newScreen(s wire.Screen) Screen {
 		Text: s.Text, Cols: s.Cols, Rows: s.Rows, CursorX: s.CursorX, CursorY: s.CursorY,
 		Visible:   s.Visible,
 		AltScreen: s.AltScreen, Title: s.Title, Offset: s.Offset, Stopped: s.Stopped,
+		BracketedPaste: s.BracketedPaste,
 	}
 }
 

@@ -151,10 +151,15 @@ type Screen struct {
 	CursorX   int    `json:"cursor_x"` // column of the cursor, from 0
 	CursorY   int    `json:"cursor_y"` // row of the cursor, from 0
 	Visible   bool   `json:"cursor_visible"`
-	AltScreen bool   `json:"alt_screen"`        // a program uses the alternate screen
-	Title     string `json:"title,omitempty"`   // window title that the program set
-	Offset    uint64 `json:"offset"`            // offset in the log up to which the screen is drawn
-	Stopped   bool   `json:"stopped,omitempty"` // the sandbox is stopped; this is its last screen
+	AltScreen bool   `json:"alt_screen"`      // a program uses the alternate screen
+	Title     string `json:"title,omitempty"` // window title that the program set
+	Offset    uint64 `json:"offset"`          // offset in the log up to which the screen is drawn
+
+	// BracketedPaste means that a program has switched bracketed paste mode on: it takes text
+	// between ESC [ 200 ~ and ESC [ 201 ~ as one paste, also if it has several lines.
+	BracketedPaste bool `json:"bracketed_paste,omitempty"`
+
+	Stopped bool `json:"stopped,omitempty"` // the sandbox is stopped; this is its last screen
 }
 
 // ShowScreen says when [Result.Screen] is set. The zero value means ScreenAuto.

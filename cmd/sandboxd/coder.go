@@ -74,8 +74,8 @@ func (c repositories) agentCommand() *cobra.Command {
 			"AGENT is a built-in agent (" + strings.Join(agents.Names(), ", ") +
 			"),\nNAME for the file ~/.config/sandboxd/agents/NAME.yaml, or the path of such a\n" +
 			"file.\n\n" +
-			"PROMPT is typed when the program is ready. Without PROMPT, you type it. ARG is\n" +
-			"an argument of the program, such as --model.\n\n" +
+			"PROMPT is typed when the program is ready; several lines are pasted. Without\n" +
+			"PROMPT, you type it. ARG is an argument of the program, such as --model.\n\n" +
 			"The program runs in the session agent. On a terminal, the command attaches to\n" +
 			"it. The program uses your API key but cannot read it: set the key first with\n" +
 			"sandboxd secret set. The first run installs the program and saves an image.\n\n" +
@@ -106,7 +106,9 @@ func (c repositories) agentCommand() *cobra.Command {
 				return usage("agent: --ask and --yolo are mutually exclusive", "omit one of them")
 			}
 			k.ask = k.ask || !yolo
-			k.repositories, k.prompt = c, strings.TrimSpace(strings.Join(args[1:], ""))
+			k.repositories = c
+			lines := strings.NewReplacer("\r\n", "\n", "\r", "\n")
+			k.prompt = strings.TrimSpace(lines.Replace(strings.Join(args[1:], "")))
 			var err error
 			if k.agent, err = findAgent(args[0]); err != nil {
 				return err
@@ -207,6 +209,9 @@ func (k *codingAgent) printHints() {
 		"  to remove it:         sandboxd rm %[1]s\n", k.name, coding.Session)
 }
 
+// isControl reports whether a prompt cannot have a character.
+func isControl(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+
 // options checks the flags, and chooses a name if there is none.
 func (k *codingAgent) options() (o coding.Options, err error) {
 	o = coding.Options{Agent: k.agent, Version: k.version, Args: k.args, Ask: k.ask,
@@ -221,9 +226,9 @@ func (k *codingAgent) options() (o coding.Options, err error) {
 		(o.Network == sandbox.NetworkNone || o.Network == sandbox.NetworkBridge):
 		return o, usage("network "+k.network+" is not supported: the daemon does not carry its "+
 			"connections, so it cannot add the key to requests", "use filtered or allowlist")
-	case strings.ContainsFunc(k.prompt, unicode.IsControl), !utf8.ValidString(k.prompt):
-		return o, usage("the prompt has more than one line, or control characters",
-			"write one line, or name a file in it that --include copies")
+	case strings.ContainsFunc(k.prompt, isControl), !utf8.ValidString(k.prompt):
+		return o, usage("the prompt has control characters",
+			"write text, or name a file in it that --include copies")
 	case k.count < 1 || k.count > maxCount:
 		return o, usage(fmt.Sprintf("--count must be 1 to %d", maxCount),
 			"start more with a second command")

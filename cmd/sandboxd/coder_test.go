@@ -139,12 +139,12 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 		}
 	})
 	before := treeHash(t, dir)
-	if out := m.inDir(dir, 125, "agent", tt.agent, coderTask, "-n", "work"); !strings.Contains(out,
-		"sandboxd secret set "+tt.secret+" ") {
+	out := m.inDir(dir, 125, "agent", tt.agent, coderPrompt, "-n", "work")
+	if !strings.Contains(out, "sandboxd secret set "+tt.secret+" ") {
 		t.Errorf("without a secret: %s", out)
 	}
 	m.cli("", 0, "secret", "set", tt.secret, "--from-env", "API_KEY")
-	out := m.inDir(dir, 0, append([]string{"agent", tt.agent, coderTask, "-n", "work", "--"},
+	out = m.inDir(dir, 0, append([]string{"agent", tt.agent, coderPrompt, "-n", "work", "--"},
 		tt.args...)...)
 	if !strings.Contains(out, "sandboxd fetch work") {
 		t.Errorf("got %s", out)
@@ -182,6 +182,9 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 		t.Errorf("work tree in the sandbox: %s", out)
 	}
 	model.mu.Lock()
+	if model.cut != 0 {
+		t.Error("the model did not get all lines of the prompt")
+	}
 	if model.asks != 1 || len(model.keys) != 1 {
 		t.Errorf("the model got %d requests for the task, keys %v: %v", model.asks, model.keys,
 			model.seen)

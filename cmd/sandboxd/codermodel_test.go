@@ -14,9 +14,11 @@ import (
 	"github.com/coder/websocket"
 )
 
-// coderTask is the prompt of these tests, and coderCommand what the scripted model does with it.
+// coderTask is the beginning of coderPrompt, the prompt of these tests, and coderCommand what the
+// scripted model does with it.
 const (
 	coderTask    = "Add the file made and commit it."
+	coderPrompt  = coderTask + "\n\nIt has one line:\n- made by the agent"
 	coderCommand = "sleep 3; echo made by the agent >made && git add made && git commit -qm 'add made'"
 )
 
@@ -30,6 +32,7 @@ var shellTools = map[string]object{
 	"bash": {"command": coderCommand, "description": "Commit the file"},
 	"exec": {"": "text((await tools.exec_command({cmd: `" + coderCommand +
 		"`})).output)"}, // JavaScript
+	"exec_command":      {"cmd": coderCommand},
 	"run_shell_command": {"command": coderCommand, "description": "Commit the file"},
 }
 
@@ -49,6 +52,7 @@ type scriptedModel struct {
 	mu   sync.Mutex
 	keys map[string]int // guarded by mu; number of requests by credential
 	asks int            // guarded by mu; answers that are the work of coderTask
+	cut  int            // guarded by mu; requests for coderTask without the rest of coderPrompt
 	seen []string       // guarded by mu; methods and paths
 }
 
@@ -132,8 +136,12 @@ func (s *scriptedModel) turn(api modelAPI, r modelRequest) turn {
 		}
 	}
 	if t.task {
+		prompt, _ := json.Marshal(coderPrompt)
 		s.mu.Lock()
 		s.asks++
+		if !bytes.Contains(r.body, bytes.Trim(prompt, `"`)) {
+			s.cut++
+		}
 		s.mu.Unlock()
 	}
 	return t

@@ -189,7 +189,7 @@ func (d *display) snapshot() *wire.Screen {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	cols, rows := d.screen.Size()
-	cur := d.screen.Cursor()
+	cur, modes := d.screen.Cursor(), d.screen.Modes()
 	return &wire.Screen{
 		Text:      d.screen.Text(),
 		Cols:      cols,
@@ -197,9 +197,11 @@ func (d *display) snapshot() *wire.Screen {
 		CursorX:   cur.X,
 		CursorY:   cur.Y,
 		Visible:   cur.Visible,
-		AltScreen: d.screen.Modes().AltScreen,
+		AltScreen: modes.AltScreen,
 		Title:     d.screen.Title(),
 		Offset:    d.fed,
+
+		BracketedPaste: modes.BracketedPaste,
 	}
 }
 

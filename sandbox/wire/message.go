@@ -307,6 +307,8 @@ type Screen struct {
 	AltScreen bool   `json:"alt_screen"`
 	Title     string `json:"title,omitempty"`
 	Offset    uint64 `json:"offset"`
+	// a program takes pastes as one: it has switched bracketed paste mode on
+	BracketedPaste bool `json:"bracketed_paste,omitempty"`
 	// the sandbox is stopped; this is its last screen
 	Stopped bool `json:"stopped,omitempty"`
 }

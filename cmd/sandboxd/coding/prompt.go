@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/images/agents"
@@ -28,15 +29,20 @@ type promptShell interface {
 	Give(ctx context.Context) error
 }
 
-// enterPrompt types a prompt when the program is ready for it, and presses Enter. Nothing is typed
-// if the program asks something else.
+// enterPrompt types a prompt when the program is ready for it, and presses Enter. A prompt of
+// several lines is a paste, as from a terminal: the program must have switched bracketed paste mode
+// on. Nothing is typed if it has not, or if it asks something else.
 func enterPrompt(ctx context.Context, sh promptShell, a *agents.Agent, prompt string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, promptPatience,
 		fmt.Errorf("%s does not become ready for it within %v", a.Title, promptPatience))
 	defer cancel()
 	// Enter comes after the text: in one piece, programs treat it as part of a paste.
-	err := whenIdle(ctx, sh, agent.Call{Text: prompt, Raw: true},
-		func() error { return untilReady(ctx, sh, a) })
+	typed, ready := prompt, untilReady
+	if strings.ContainsFunc(prompt, unicode.IsControl) {
+		typed, ready = pasteBegin+strings.ReplaceAll(prompt, "\n", "\r")+pasteEnd, untilPastes
+	}
+	err := whenIdle(ctx, sh, agent.Call{Text: typed, Raw: true},
+		func() error { return ready(ctx, sh, a) })
 	if err != nil {
 		return err
 	}
@@ -94,6 +100,45 @@ func untilReady(ctx context.Context, sh promptShell, a *agents.Agent) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+}
+
+// The brackets around a paste in bracketed paste mode. Terminals end its lines with a carriage
+// return.
+const (
+	pasteBegin = "\x1b[200~"
+	pasteEnd   = "\x1b[201~"
+)
+
+// pasteWithin is how long a program that is ready may take to switch bracketed paste mode on.
+const pasteWithin = 5 * time.Second
+
+// untilPastes is untilReady for a paste.
+func untilPastes(ctx context.Context, sh promptShell, a *agents.Agent) error {
+	var first time.Time
+	for {
+		if err := untilReady(ctx, sh, a); err != nil {
+			return err
+		}
+		screen, err := sh.Screen(ctx)
+		if err == nil && screen.BracketedPaste {
+			return nil
+		}
+		if first.IsZero() {
+			first = time.Now()
+		}
+		if err == nil && time.Since(first) > pasteWithin {
+			return &wire.Error{Code: wire.CodeUnavailable,
+				Message: a.Title + " does not take a prompt of several lines: it has not switched " +
+					"bracketed paste mode on",
+				Hint: "write one line, or name a file in it that --include copies"}
+		}
+		if err == nil {
+			err = pause(ctx)
+		}
+		if err != nil {
+			return caused(ctx, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package coding
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -17,6 +18,7 @@ type scene struct {
 	screen string
 	idle   bool
 	phase  agent.Phase
+	pastes bool // bracketed paste mode is on
 }
 
 // actor is a program that plays scenes, of which the last one stays. A call to it in a scene in
@@ -35,7 +37,7 @@ func (a *actor) Wait(ctx context.Context, _ ...agent.Phase) (agent.Result, error
 }
 
 func (a *actor) Screen(ctx context.Context) (agent.Screen, error) {
-	screen := agent.Screen{Text: a.scenes[0].screen}
+	screen := agent.Screen{Text: a.scenes[0].screen, BracketedPaste: a.scenes[0].pastes}
 	if len(a.scenes) > 1 {
 		a.scenes = a.scenes[1:]
 	}
@@ -57,34 +59,47 @@ func TestEnterPrompt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const all = "fix it|Enter"
+	const all, lines = "fix it|Enter", "fix\n\tthis\nand that"
+	pastes := func(screen string) scene {
+		return scene{screen: screen, idle: true, pastes: true}
+	}
 	idle := func(screen string) scene { return scene{screen: screen, idle: true} }
 	works := func(screen string) scene { return scene{screen: screen} }
 	for _, tt := range []struct {
 		name   string
 		scenes []scene
+		prompt string // empty is fix it
 		typed  string
 		err    string
 	}{
-		{"ready", []scene{idle("> "), idle("> fix it")}, all, ""},
-		{"ready late", []scene{works("loading"), works("> "), idle("> "), idle("> fix it")}, all, ""},
-		{"asks first", []scene{idle("Trust this directory?"), idle("> "), idle("> fix it")}, all, ""},
-		{"a placeholder", []scene{idle("> "), idle("> [Pasted text]")}, all, ""},
+		{"ready", []scene{idle("> "), idle("> fix it")}, "", all, ""},
+		{"ready late", []scene{works("loading"), works("> "), idle("> "), idle("> fix it")}, "", all, ""},
+		{"asks first", []scene{idle("Trust this directory?"), idle("> "), idle("> fix it")}, "", all, ""},
+		{"a placeholder", []scene{idle("> "), idle("> [Pasted text]")}, "", all, ""},
 		{"works again before the text", []scene{idle("> "), works("> "), idle("> "),
-			idle("> fix it")}, all, ""},
+			idle("> fix it")}, "", all, ""},
 		{"works again before Enter", []scene{idle("> "), idle("> fix it"), works("> fix it"),
-			idle("> fix it")}, all, ""},
-		{"asks on and on", []scene{idle("Trust this directory?")}, "",
+			idle("> fix it")}, "", all, ""},
+		{"asks on and on", []scene{idle("Trust this directory?")}, "", "",
 			"does not become ready for it within 2m0s; its screen ends: Trust this directory?"},
-		{"works on and on", []scene{works("> ")}, "", "does not become ready for it within 2m0s"},
-		{"the text is not shown", []scene{idle("> ")}, "fix it", "typed and is not on the screen"},
-		{"ended", []scene{works("> "), {screen: "no licence", phase: agent.PhaseDead}}, "",
+		{"works on and on", []scene{works("> ")}, "", "",
+			"does not become ready for it within 2m0s"},
+		{"the text is not shown", []scene{idle("> ")}, "", "fix it",
+			"typed and is not on the screen"},
+		{"ended", []scene{works("> "), {screen: "no licence", phase: agent.PhaseDead}}, "", "",
 			"demo ended: no licence"},
+		{"several lines", []scene{pastes("> "), pastes("> "), pastes("> [Pasted]")}, lines,
+			"\x1b[200~fix\r\tthis\rand that\x1b[201~|Enter", ""},
+		{"several lines late", []scene{works("> "), idle("> "), idle("> "), pastes("> "),
+			pastes("> "), pastes("> fix\n  this\n  and that")}, lines,
+			"\x1b[200~fix\r\tthis\rand that\x1b[201~|Enter", ""},
+		{"several lines, no paste", []scene{idle("> ")}, lines, "",
+			"demo does not take a prompt of several lines"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &actor{scenes: slices.Clone(tt.scenes)}
-				err := enterPrompt(t.Context(), a, program, "fix it")
+				err := enterPrompt(t.Context(), a, program, cmp.Or(tt.prompt, "fix it"))
 				if got := strings.Join(a.typed, "|"); got != tt.typed {
 					t.Errorf("typed %q, want %q", got, tt.typed)
 				}
