@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -196,4 +197,38 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	}
 	model.mu.Unlock()
 	m.hasNowhere(realKey, "work~"+coding.Session)
+	if tt.agent == "codex" {
+		m.hasExecServer("work")
+	}
+}
+
+// hasExecServer starts what the environment of Codex names, and checks that Codex's server answers.
+func (m *machine) hasExecServer(name string) {
+	m.t.Helper()
+	var file configFile
+	out := m.cli("", 0, "mcp-config", "codex", "--environment", "-n", name, "--json")
+	if err := json.Unmarshal([]byte(out), &file); err != nil {
+		m.t.Fatalf("mcp-config: %v: %s", err, out)
+	}
+	var args []string
+	for line := range strings.Lines(file.Text) {
+		if list, ok := strings.CutPrefix(line, "args = "); ok {
+			if err := json.Unmarshal([]byte(list), &args); err != nil {
+				m.t.Fatalf("args: %v: %s", err, file.Text)
+			}
+		}
+	}
+	cmd := m.command(args...)
+	in, err := cmd.StdinPipe()
+	must(m.t, err)
+	answers, err := cmd.StdoutPipe()
+	must(m.t, err)
+	must(m.t, cmd.Start())
+	defer cmd.Wait() //nolint:errcheck // it ends with its input
+	defer in.Close()
+	fmt.Fprintln(in, `{"id":1,"method":"initialize","params":{"clientName":"test"}}`)
+	answer, err := bufio.NewReader(answers).ReadString('\n')
+	if err != nil || !strings.Contains(answer, `"environmentInfo"`) {
+		m.t.Errorf("exec-server: %v: %s", err, answer)
+	}
 }

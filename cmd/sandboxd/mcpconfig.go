@@ -43,7 +43,7 @@ func clientNames() []string {
 
 func mcpConfigCommand(c *cli) *cobra.Command {
 	var name string
-	var asJSON bool
+	var asJSON, environment bool
 	cmd := &cobra.Command{
 		Use:       "mcp-config claude|codex|gemini|vscode",
 		Short:     "print the configuration of a coding agent for a sandbox",
@@ -51,9 +51,13 @@ func mcpConfigCommand(c *cli) *cobra.Command {
 		Long: "Print the configuration with which a coding agent works in a sandbox: sandboxd\n" +
 			"mcp is its MCP server, and its own shell and file tools, which work on this\n" +
 			"machine, are denied. Each part begins with the name of its file. Add the part\n" +
-			"to a file that exists.",
+			"to a file that exists.\n\n" +
+			"--environment uses no MCP server: Codex runs its commands in the sandbox over\n" +
+			"ssh. The sandbox needs the program codex, and the directory in which you start\n" +
+			"Codex, such as the clone of sandboxd agent codex.",
 		Example: "  sandboxd mcp-config claude            # the sandbox of the project\n" +
-			"  sandboxd mcp-config codex -n web      # the sandbox web for all projects",
+			"  sandboxd mcp-config codex -n web      # the sandbox web for all projects\n" +
+			"  sandboxd mcp-config codex --environment -n web >~/.codex/environments.toml",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || clientConfigs[args[0]] == nil {
 				return usage("mcp-config: missing or unknown client",
@@ -68,6 +72,13 @@ func mcpConfigCommand(c *cli) *cobra.Command {
 				}
 			}
 			files := clientConfigs[args[0]](c.mcpWords(name))
+			if environment {
+				f, err := c.codexEnvironment(args[0], name)
+				if err != nil {
+					return err
+				}
+				files = []configFile{f}
+			}
 			if asJSON {
 				for _, f := range files {
 					if err := text.WriteJSON(os.Stdout, f); err != nil {
@@ -89,6 +100,8 @@ func mcpConfigCommand(c *cli) *cobra.Command {
 		"sandbox or SANDBOX~SESSION for tool calls that name none (default: the sandbox of the "+
 			"project's directory)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per file with path, why and text")
+	cmd.Flags().BoolVar(&environment, "environment", false,
+		"with codex and --name: print the environment in which Codex runs its commands")
 	return cmd
 }
 
@@ -99,14 +112,7 @@ var systemPath = []string{"/usr/local/bin", "/usr/bin", "/bin"}
 // mcpWords returns the command with which a client starts this program as its server, with the
 // current daemon.
 func (c *cli) mcpWords(name string) []string {
-	words := []string{"sandboxd"}
-	if self, err := os.Executable(); err == nil {
-		found, err := exec.LookPath("sandboxd")
-		if err != nil || !slices.Contains(systemPath, filepath.Dir(found)) ||
-			!sameFile(found, self) {
-			words[0] = self
-		}
-	}
+	words := []string{ownProgram()}
 	if state := string(c.config.State); state != agent.DefaultState() {
 		words = append(words, "--state", state)
 	}
@@ -121,6 +127,19 @@ func (c *cli) mcpWords(name string) []string {
 		words = append(words, "-n", name)
 	}
 	return words
+}
+
+// ownProgram returns this program as clients start it: by name if it is on systemPath.
+func ownProgram() string {
+	self, err := os.Executable()
+	if err != nil {
+		return "sandboxd"
+	}
+	found, err := exec.LookPath("sandboxd")
+	if err != nil || !slices.Contains(systemPath, filepath.Dir(found)) || !sameFile(found, self) {
+		return self
+	}
+	return "sandboxd"
 }
 
 func sameFile(a, b string) bool {
@@ -169,6 +188,45 @@ func codexConfig(command []string) []configFile {
 			"\"approve\"\n", tomlText(command[0]), tomlText(command[1:]), toolMS/1000)
 	return []configFile{{"~/.codex/config.toml", "or .codex/config.toml in a trusted project",
 		b.String()}}
+}
+
+// codexEnvironment returns the environments.toml of Codex for a sandbox: Codex starts its
+// exec-server there over ssh, and has no environment on this machine.
+func (c *cli) codexEnvironment(client, name string) (configFile, error) {
+	switch {
+	case client != "codex":
+		return configFile{}, usage("mcp-config: --environment is only for codex", "omit it")
+	case name == "":
+		return configFile{}, usage("mcp-config: --environment needs a sandbox",
+			"add --name NAME")
+	case name == "local", name == "none":
+		return configFile{}, usage("mcp-config: Codex reserves the name "+name,
+			"use another sandbox")
+	}
+	if _, err := wire.ParseSandbox(name); err != nil {
+		return configFile{}, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "default = %[1]s\ninclude_local = false\n\n[[environments]]\nid = %[1]s\n"+
+		"program = %[2]s\nargs = %[3]s\n", tomlText(name), tomlText(ownProgram()),
+		tomlText([]string{"ssh", "-T", name, "codex exec-server --listen stdio"}))
+	// Not flags: the command ssh passes them on to ssh(1).
+	var env []string
+	if state := string(c.config.State); state != agent.DefaultState() {
+		env = append(env, "SANDBOXD_STATE = "+tomlText(state))
+	}
+	if c.configFile != "" {
+		env = append(env, "SANDBOXD_CONFIG = "+tomlText(absolute(c.configFile)))
+	}
+	if c.gateway != "" {
+		env = append(env, "SANDBOXD_GATEWAY = "+tomlText(c.gateway))
+	}
+	if len(env) > 0 {
+		fmt.Fprintf(&b, "env = {%s}\n", strings.Join(env, ", "))
+	}
+	return configFile{"~/.codex/environments.toml",
+		"start it with codex --no-daemon --sandbox danger-full-access",
+		b.String()}, nil
 }
 
 // tomlText returns a string or an array of strings in TOML, which accepts the JSON form.
