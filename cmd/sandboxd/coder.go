@@ -10,11 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
@@ -80,8 +77,8 @@ func (c repositories) agentCommand() *cobra.Command {
 			"it. The program uses your API key but cannot read it: set the key first with\n" +
 			"sandboxd secret set. The first run installs the program and saves an image.\n\n" +
 			"The program does not ask for permissions, unless --ask is set.\n\n" +
-			"While the command is attached, it fetches new commits once a minute, and once\n" +
-			"when you detach or the program ends. To get later ones, use sandboxd fetch.",
+			"When you detach or the program ends, the command fetches the commits. To get\n" +
+			"later ones, use sandboxd fetch.",
 		Example: "  sandboxd secret set anthropic --from-env ANTHROPIC_API_KEY\n" +
 			"  sandboxd agent claude \"fix the failing tests and commit\" -n fix\n" +
 			"  sandboxd fetch fix && sandboxd diff fix",
@@ -209,9 +206,6 @@ func (k *codingAgent) printHints() {
 		"  to remove it:         sandboxd rm %[1]s\n", k.name, coding.Session)
 }
 
-// isControl reports whether a prompt cannot have a character.
-func isControl(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
-
 // options checks the flags, and chooses a name if there is none.
 func (k *codingAgent) options() (o coding.Options, err error) {
 	o = coding.Options{Agent: k.agent, Version: k.version, Args: k.args, Ask: k.ask,
@@ -226,9 +220,8 @@ func (k *codingAgent) options() (o coding.Options, err error) {
 		(o.Network == sandbox.NetworkNone || o.Network == sandbox.NetworkBridge):
 		return o, usage("network "+k.network+" is not supported: the daemon does not carry its "+
 			"connections, so it cannot add the key to requests", "use filtered or allowlist")
-	case strings.ContainsFunc(k.prompt, isControl), !utf8.ValidString(k.prompt):
-		return o, usage("the prompt has control characters",
-			"write text, or name a file in it that --include copies")
+	case coding.CheckPrompt(k.prompt) != nil:
+		return o, coding.CheckPrompt(k.prompt)
 	case k.count < 1 || k.count > maxCount:
 		return o, usage(fmt.Sprintf("--count must be 1 to %d", maxCount),
 			"start more with a second command")
@@ -315,25 +308,12 @@ func (k *codingAgent) attaches() bool {
 	return k.count == 1 && !k.detach && !k.asJSON && isTerminal(os.Stdin) && isTerminal(os.Stdout)
 }
 
-// work attaches to the session of a sandbox until the user detaches or the program ends. Meanwhile
-// it fetches new commits without output: the screen belongs to the program. Then it fetches once
-// more and prints what came.
+// work attaches to the session of a sandbox until the user detaches or the program ends. Then it
+// fetches.
 func (k *codingAgent) work(ctx context.Context, info agent.Sandbox) error {
-	s, err := k.coding().Sync(info)
-	if err != nil {
-		return err
-	}
-	attached, detach := context.WithCancel(ctx)
-	defer detach()
-	var fetches sync.WaitGroup
-	if s != nil {
-		fetches.Go(func() { s.Run(attached) })
-	}
-	err = k.attach(ctx, info.Name+"~"+coding.Session)
-	detach()
-	fetches.Wait()
-	if s != nil && ctx.Err() == nil {
-		finish(ctx, s, info.Name, false)
+	err := k.attach(ctx, info.Name+"~"+coding.Session)
+	if ctx.Err() == nil {
+		k.fetchLast(ctx, info, false)
 	}
 	return err
 }

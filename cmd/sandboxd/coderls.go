@@ -69,9 +69,10 @@ func agentTable(out io.Writer, all []coding.Info) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tAGENT\tSTATE\tATTENTION\tBRANCH\tFETCHED\tCHECK\tLAST LINE")
 	for _, i := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, text.Line(i.Agent, 32),
-			i.State, i.Attention, text.Line(i.Branch, 64), totalCell(i.Diff),
-			checkCell(i.Check), text.Line(i.LastLine, 60))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", text.Line(i.Name, 64),
+			text.Line(i.Agent, 32), text.Line(string(i.State), 16), i.Attention,
+			text.Line(i.Branch, 64), totalCell(i.Diff), checkCell(i.Check),
+			text.Line(i.LastLine, 60))
 	}
 	return w.Flush()
 }

@@ -128,8 +128,8 @@ func agentLine(i coding.Info, gone bool) string {
 	if gone {
 		state = "gone"
 	}
-	return fmt.Sprintf("%-20s %-8s %-9s %-22s %s", i.Name, state, i.Attention, totalCell(i.Diff),
-		checkCell(i.Check))
+	return fmt.Sprintf("%-20s %-8s %-9s %-22s %s", text.Line(i.Name, 64), text.Line(state, 16),
+		i.Attention, totalCell(i.Diff), checkCell(i.Check))
 }
 
 // errQuit ends a list when the user types q.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -112,34 +113,44 @@ func printFetched(w *os.File, f *clone.Fetched) {
 	noteLeftOut(f)
 }
 
-// printArrivals prints a line for each ref on standard error.
-func printArrivals(all []coding.Arrival) {
+// printArrivals prints a line on standard error for each ref that changed.
+func printArrivals(f *clone.Fetched) {
 	out := shownOn(os.Stderr)
 	defer out.Close()
-	for _, a := range all {
-		name := text.Line(strings.TrimPrefix(a.Ref, "refs/"), 200)
+	for _, r := range f.Refs {
+		name := text.Line(strings.TrimPrefix(r.Name, "refs/"), 200)
 		switch {
-		case strings.HasSuffix(a.Ref, "/wip") && a.Saved():
+		case r.Commit == r.Before, r.Before == "" && r.Commit == f.Base:
+			// nothing came: the branch of a new clone is at its base
+		case strings.HasPrefix(r.Name, "refs/sandboxd/saved/") && strings.HasSuffix(r.Name, "/wip"):
 			fmt.Fprintf(out, "fetched uncommitted changes to %s\n", name)
-		case a.Commits == 0: // the branch was set to an earlier commit
-			fmt.Fprintf(out, "fetched %s at %.10s\n", name, a.Commit)
+		case r.New == 0: // the branch was set to an earlier commit
+			fmt.Fprintf(out, "fetched %s at %.10s\n", name, r.Commit)
 		default:
-			fmt.Fprintf(out, "fetched %s to %s\n", plural(a.Commits, "commit"), name)
+			fmt.Fprintf(out, "fetched %s to %s\n", plural(r.New, "commit"), name)
 		}
 	}
 }
 
-// finish ends a Sync and prints what came. An error is a note.
-func finish(ctx context.Context, s *coding.Sync, name string, quiet bool) {
-	all, err := s.Finish(ctx)
-	if !quiet {
-		printArrivals(all)
-		if f := s.Fetched(); f != nil {
-			noteLeftOut(f)
+// silentFetch is how long a fetch that nobody asked for may take without a line about it.
+const silentFetch = time.Second
+
+// fetchLast fetches the clone of a sandbox that runs, and prints what came unless quiet is set. An
+// error is a note.
+func (c repositories) fetchLast(ctx context.Context, info agent.Sandbox, quiet bool) {
+	slow := time.AfterFunc(silentFetch, func() {
+		fmt.Fprintf(os.Stderr, "fetching the commits of %s\n", info.Name)
+	})
+	f, err := c.coding().FetchRunning(ctx, info)
+	slow.Stop()
+	switch {
+	case err != nil:
+		noteUnfetched(info.Name, err)
+	case f != nil:
+		if !quiet {
+			printArrivals(f)
 		}
-	}
-	if err != nil {
-		noteUnfetched(name, err)
+		noteLeftOut(f)
 	}
 }
 
@@ -274,15 +285,17 @@ func (c repositories) fetching(cmd *cobra.Command) {
 
 // fetchingFirst makes the command stop fetch clones before it stops their sandboxes.
 func (c repositories) fetchingFirst(cmd *cobra.Command) {
+	var without bool
 	cmd.Long = "Stop sandboxes. Their files stay, their programs end.\n\n" +
 		"If a running sandbox has a clone of a repository of this machine, stop first\n" +
 		"fetches its commits, for at most a minute. If it cannot, a note says so, and it\n" +
 		"stops the sandbox: the commits stay in it."
+	cmd.Flags().BoolVar(&without, "no-fetch", false, "do not fetch the commits of clones first")
 	forwarded := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		args := cmd.Flags().Args()
 		names := namesOf(cmd, args)
-		if c.clones().Any() && len(names) > 0 {
+		if !without && c.clones().Any() && len(names) > 0 {
 			if err := untilInterrupt(cmd.Context(), func(ctx context.Context) error {
 				c.fetchRunning(ctx, names, flagSet(cmd, "json"))
 				return context.Cause(ctx)
@@ -306,12 +319,7 @@ func (c repositories) fetchRunning(ctx context.Context, names []string, quiet bo
 		if info.State != agent.SandboxRunning || !slices.Contains(names, info.Name) {
 			continue
 		}
-		s, err := c.coding().Sync(info)
-		if err != nil {
-			noteUnfetched(info.Name, err)
-		} else if s != nil {
-			fetches.Go(func() { finish(ctx, s, info.Name, quiet) })
-		}
+		fetches.Go(func() { c.fetchLast(ctx, info, quiet) })
 	}
 }
 

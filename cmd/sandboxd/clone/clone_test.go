@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -65,39 +67,6 @@ func TestCloneAndFetch(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(w.top, ".git", "objects", "tmp_*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
-	}
-}
-
-// HasNew sees commits on branches and on a HEAD without a branch, and not what a fetch has seen.
-func TestHasNew(t *testing.T) {
-	w := newWorld(t)
-	c := w.clone(Options{})
-	for _, step := range []struct {
-		inside string
-		want   bool
-	}{
-		{"true", false},
-		{"echo two >>README", false}, // not committed
-		{"git commit -qam two", true},
-		{"git checkout -qb side", false},
-		{"git commit -q --allow-empty -m three", true},
-		{"git checkout -q --detach && git commit -q --allow-empty -m four", true},
-		{"git checkout -q web && git reset -q --hard HEAD^", false},
-	} {
-		w.inside(step.inside)
-		got, err := c.HasNew(t.Context(), w.box)
-		if err != nil || got != step.want {
-			t.Errorf("%s: %v, %v, want %v", step.inside, got, err, step.want)
-		}
-		w.fetch(c)
-		if got, err := c.HasNew(t.Context(), w.box); got || err != nil {
-			t.Errorf("%s, fetched: %v, %v", step.inside, got, err)
-		}
-	}
-	program(w, "git", "echo nonsense")
-	if _, err := c.HasNew(t.Context(), w.box); err == nil ||
-		!strings.Contains(err.Error(), "is no object") {
-		t.Errorf("nonsense: %v", err)
 	}
 }
 
@@ -548,5 +517,52 @@ func TestRecordsAtOnce(t *testing.T) {
 	if left := w.git("config", "--list", "--local"); strings.Contains(left, "sandbox-web") ||
 		records.Any() {
 		t.Errorf("left: %s, records: %v", left, records.Any())
+	}
+}
+
+// alone is a sandbox that only one fetch may use at a time.
+type alone struct {
+	Sandbox
+	t    *testing.T
+	used *atomic.Int32
+}
+
+func (a alone) Exec(ctx context.Context, c agent.Cmd) (agent.Exit, error) {
+	if a.used.Add(1) > 1 {
+		a.t.Error("two fetches at once")
+	}
+	defer a.used.Add(-1)
+	return a.Sandbox.Exec(ctx, c)
+}
+
+// Fetches by several programs at once take turns: each reports all that is saved.
+func TestFetchesAtOnce(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("echo two >README; git stash -q; echo three >README")
+	records := Records(filepath.Join(t.TempDir(), "clones"))
+	if err := records.Add(c); err != nil {
+		t.Fatal(err)
+	}
+	box := alone{w.box, t, new(atomic.Int32)}
+	var fetches sync.WaitGroup
+	for range 8 {
+		fetches.Go(func() {
+			f, err := records.Fetch(t.Context(), c, box, MaxFetch)
+			if err != nil || len(f.Refs) != 3 || len(f.Lost) > 0 {
+				t.Errorf("%+v, %v", f, err)
+			}
+		})
+	}
+	fetches.Wait()
+	unlock, err := records.lock(t.Context(), c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := records.Fetch(ctx, c, w.box, MaxFetch); !errors.Is(err, context.Canceled) {
+		t.Errorf("while another one fetches: %v", err)
 	}
 }

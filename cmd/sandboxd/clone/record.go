@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -28,8 +30,50 @@ func (r Records) path(id string) (string, error) {
 
 // Any reports whether there is a record.
 func (r Records) Any() bool {
-	entries, err := os.ReadDir(string(r))
-	return err == nil && len(entries) > 0
+	all, err := filepath.Glob(filepath.Join(string(r), "*.json"))
+	return err == nil && len(all) > 0
+}
+
+// lock waits until no other program fetches from the sandbox with an ID. The caller calls unlock.
+func (r Records) lock(ctx context.Context, id string) (unlock func(), err error) {
+	path, err := r.path(id)
+	if err != nil {
+		return nil, err
+	}
+	path = strings.TrimSuffix(path, ".json") + lockSuffix
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock of a clone: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock of a clone: %s: %w", path, err)
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// lockSuffix ends the names of files that a fetch locks. They are as many as the records.
+const lockSuffix = ".lock"
+
+// Fetch is Clone.Fetch, after fetches of the same sandbox by other programs.
+func (r Records) Fetch(ctx context.Context, c *Clone, box Sandbox, most int64) (*Fetched, error) {
+	unlock, err := r.lock(ctx, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return c.Fetch(ctx, box, most)
 }
 
 // Find returns the clone of the sandbox with an ID; nil if there is none.
@@ -84,10 +128,18 @@ func (r Records) Add(c *Clone) error {
 	if err := os.MkdirAll(string(r), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	f, err := os.CreateTemp(string(r), "*.new") // other programs may write the same record
+	if err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
 }
 
 // Remove removes the record of a sandbox, and the remote of the repository. The fetched refs stay.
@@ -98,6 +150,7 @@ func (r Records) Remove(ctx context.Context, c *Clone) error {
 	}
 	// Not git remote remove, which deletes what was fetched. It fails if there is no remote.
 	_ = repository{c.Repository}.configure(ctx, "--remove-section", c.remote())
+	os.Remove(strings.TrimSuffix(path, ".json") + lockSuffix)
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
@@ -48,7 +49,38 @@ func (c *Client) fetchNow(ctx context.Context, r *clone.Clone, info agent.Sandbo
 		return nil, err
 	}
 	defer client.Close()
-	return r.Fetch(ctx, client, most)
+	return c.Clones.Fetch(ctx, r, client, most)
+}
+
+// fetchWithin bounds FetchRunning, for a sandbox that does not answer.
+const fetchWithin = time.Minute
+
+// FetchRunning fetches the clone of the sandbox info for at most a minute. It starts and resumes no
+// sandbox. The result is nil if there is no clone of a repository of this machine, if the sandbox
+// does not run, and if sandboxd rm has fetched and removed it.
+func (c *Client) FetchRunning(ctx context.Context, info agent.Sandbox) (*clone.Fetched, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchWithin,
+		fmt.Errorf("the fetch does not end within %v", fetchWithin))
+	defer cancel()
+	record, err := c.Clones.Find(info.ID)
+	if err != nil || record == nil {
+		return nil, err
+	}
+	now, err := c.Existing(ctx, []agent.Sandbox{info})
+	if err != nil {
+		return nil, caused(ctx, err)
+	}
+	if len(now) == 0 || now[0].State != agent.SandboxRunning {
+		return nil, nil // another sandbox may have its name
+	}
+	fetched, err := c.fetchNow(ctx, record, info, clone.MaxFetch)
+	if err == nil {
+		return fetched, nil
+	}
+	if left, gone := c.Clones.Find(info.ID); gone == nil && left == nil {
+		return nil, nil
+	}
+	return nil, caused(ctx, err)
 }
 
 // Removal is how sandboxes are about to be removed.

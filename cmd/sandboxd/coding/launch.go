@@ -25,7 +25,6 @@ type Options struct {
 	Version string   // of the program; empty means the one of its description
 	Args    []string // more arguments of the program
 	Ask     bool     // the program asks for permissions
-	Prompt  string   // empty means that the user types it
 	Check   string   // shell command that tests the work; empty without
 
 	// Names are those of the sandboxes. Group is the name under which they begin together; empty

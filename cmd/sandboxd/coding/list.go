@@ -137,7 +137,7 @@ func (i *Info) ask(ctx context.Context, g *agent.Gateway, own string) {
 	case agent.PhaseWaiting:
 		i.Attention = AttentionWaiting
 	default:
-		i.Attention = res.Attention
+		i.Attention = attention(res.Attention)
 	}
 	screen, err := sh.Screen(ctx)
 	if err != nil {
@@ -148,6 +148,17 @@ func (i *Info) ask(ctx context.Context, g *agent.Gateway, own string) {
 		a = &agents.Agent{} // described by a file of another directory
 	}
 	i.LastLine = text.Line(a.LastLine(screen.Text), 200)
+}
+
+// attention returns what a sandbox says of its program, if it is one of the values of Info.
+func attention(said string) string {
+	switch said {
+	case AttentionLikely, "no":
+		return said
+	case "": // it does not listen
+		return "no"
+	}
+	return AttentionUnknown
 }
 
 // fetchedTotal returns what the last fetch has of the branch of a clone, nil if there is nothing.

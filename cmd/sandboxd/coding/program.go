@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/kballard/go-shellquote"
 
@@ -23,9 +25,24 @@ type Program struct {
 	agent  *agents.Agent
 }
 
-// Prompt types a prompt when the program is ready for it, and presses Enter. Nothing is typed if
-// the program asks something else. After an error the program runs.
+// CheckPrompt returns an error of code usage for a prompt that cannot be typed: it has control
+// characters besides tabs and newlines, or is no UTF-8.
+func CheckPrompt(prompt string) error {
+	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+	if utf8.ValidString(prompt) && !strings.ContainsFunc(prompt, control) {
+		return nil
+	}
+	return &wire.Error{Code: wire.CodeUsage, Message: "the prompt has control characters",
+		Hint: "write text, or name a file in it that --include copies"}
+}
+
+// Prompt types a prompt when the program is ready for it, and presses Enter. Several lines are
+// pasted. Nothing is typed if the program asks something else, or if CheckPrompt fails. After an
+// error the program runs.
 func (p *Program) Prompt(ctx context.Context, prompt string) error {
+	if err := CheckPrompt(prompt); err != nil {
+		return err
+	}
 	return enterPrompt(ctx, p.shell, p.agent, prompt)
 }
 

@@ -118,8 +118,12 @@ const pasteWithin = 5 * time.Second
 func untilPastes(ctx context.Context, sh promptShell, a *agents.Agent) error {
 	var first time.Time
 	for {
+		began := time.Now()
 		if err := untilReady(ctx, sh, a); err != nil {
 			return err
+		}
+		if time.Since(began) > pasteWithin/2 {
+			first = time.Time{} // it was not ready yet
 		}
 		screen, err := sh.Screen(ctx)
 		if err == nil && screen.BracketedPaste {

@@ -122,3 +122,17 @@ func TestEnterPromptInterrupted(t *testing.T) {
 		t.Errorf("error %v, typed %q", err, a.typed)
 	}
 }
+
+// A prompt has no characters that end a paste or press keys.
+func TestCheckPrompt(t *testing.T) {
+	for prompt, ok := range map[string]bool{"one": true, "two\n\tlines": true, "ünïcode ✓": true,
+		"x\x1b[201~\r!id": false, "a\rb": false, "a\u009b201~": false, "\xff": false,
+		"\x03": false} {
+		if err := CheckPrompt(prompt); (err == nil) != ok {
+			t.Errorf("%q: %v", prompt, err)
+		}
+	}
+	if err := new(Program).Prompt(t.Context(), "x\x1b[201~y"); err == nil {
+		t.Error("Prompt takes a prompt that ends its paste")
+	}
+}
