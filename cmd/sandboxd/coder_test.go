@@ -224,7 +224,7 @@ func (m *machine) hasExecServer(name string) {
 	answers, err := cmd.StdoutPipe()
 	must(m.t, err)
 	must(m.t, cmd.Start())
-	defer cmd.Wait() //nolint:errcheck // it ends with its input
+	defer cmd.Wait() // it ends with its input
 	defer in.Close()
 	fmt.Fprintln(in, `{"id":1,"method":"initialize","params":{"clientName":"test"}}`)
 	answer, err := bufio.NewReader(answers).ReadString('\n')

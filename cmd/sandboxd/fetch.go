@@ -113,21 +113,24 @@ func printFetched(w *os.File, f *clone.Fetched) {
 	noteLeftOut(f)
 }
 
-// printArrivals prints a line on standard error for each ref that changed.
+// printArrivals prints a line on standard error for each ref that changed, branches first.
 func printArrivals(f *clone.Fetched) {
 	out := shownOn(os.Stderr)
 	defer out.Close()
-	for _, r := range f.Refs {
-		name := text.Line(strings.TrimPrefix(r.Name, "refs/"), 200)
-		switch {
-		case r.Commit == r.Before, r.Before == "" && r.Commit == f.Base:
-			// nothing came: the branch of a new clone is at its base
-		case strings.HasPrefix(r.Name, "refs/sandboxd/saved/") && strings.HasSuffix(r.Name, "/wip"):
-			fmt.Fprintf(out, "fetched uncommitted changes to %s\n", name)
-		case r.New == 0: // the branch was set to an earlier commit
-			fmt.Fprintf(out, "fetched %s at %.10s\n", name, r.Commit)
-		default:
-			fmt.Fprintf(out, "fetched %s to %s\n", plural(r.New, "commit"), name)
+	isSaved := func(r clone.Ref) bool { return strings.HasPrefix(r.Name, "refs/sandboxd/saved/") }
+	for _, saved := range []bool{false, true} {
+		for _, r := range f.Refs {
+			name := text.Line(strings.TrimPrefix(r.Name, "refs/"), 200)
+			switch {
+			case isSaved(r) != saved, r.Commit == r.Before:
+			case r.Before == "" && r.Commit == f.Base: // the branch of a new clone
+			case saved && strings.HasSuffix(r.Name, "/wip"):
+				fmt.Fprintf(out, "fetched uncommitted changes to %s\n", name)
+			case r.New == 0: // the branch was set to an earlier commit
+				fmt.Fprintf(out, "fetched %s at %.10s\n", name, r.Commit)
+			default:
+				fmt.Fprintf(out, "fetched %s to %s\n", plural(r.New, "commit"), name)
+			}
 		}
 	}
 }

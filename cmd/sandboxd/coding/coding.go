@@ -42,14 +42,15 @@ type Client struct {
 
 func (c *Client) notef(format string, args ...any) { c.Note(fmt.Sprintf(format, args...)) }
 
-// command runs one command of the daemon and returns its output.
-func (c *Client) command(ctx context.Context, words ...string) ([]byte, error) {
+// command runs one command of the daemon.
+func (c *Client) command(ctx context.Context, words ...string) error {
 	g, err := c.Dial(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer g.Close()
-	return g.Command(ctx, nil, words...)
+	_, err = g.Command(ctx, nil, words...)
+	return err
 }
 
 // sandboxes returns the user's sandboxes.

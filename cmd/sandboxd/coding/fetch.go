@@ -20,11 +20,11 @@ const endNoted = 10
 func (c *Client) Fetch(ctx context.Context, r *clone.Clone, info agent.Sandbox,
 	most int64) (*clone.Fetched, error) {
 	if info.State == agent.SandboxStopped {
-		if _, err := c.command(ctx, "start", "--json", "--", info.Name); err != nil {
+		if err := c.command(ctx, "start", "--json", "--", info.Name); err != nil {
 			return nil, err
 		}
 		// After an error it runs: nothing is lost by that.
-		defer func() { _, _ = c.command(ctx, "stop", "--json", "--", info.Name) }()
+		defer func() { _ = c.command(ctx, "stop", "--json", "--", info.Name) }()
 	}
 	fetched, err := c.fetchNow(ctx, r, info, most)
 	// It may have ended just now. The daemon notes that a moment after its connection breaks.
@@ -122,7 +122,7 @@ func (c *Client) FetchBefore(ctx context.Context, o Removal,
 		if o.Force && s.info.State != agent.SandboxStopped {
 			// Programs may go on to commit until the sandbox is removed. On a host that
 			// cannot end them, they do.
-			_, err := c.command(ctx, "rescue", "--json", "--", s.info.Name)
+			err := c.command(ctx, "rescue", "--json", "--", s.info.Name)
 			if err == nil {
 				if s.fetched, err = c.Fetch(ctx, s.record, s.info, clone.MaxFetch); err != nil {
 					return done, o.notFetched(s.info.Name, err)

@@ -225,7 +225,7 @@ func (k *Keep) Remove(ctx context.Context) (fetched []*clone.Fetched, names []st
 		names = append(names, s.Name)
 	}
 	if len(names) > 0 {
-		_, err = c.command(ctx, append([]string{"rm", "--force", "--json", "--"}, names...)...)
+		err = c.command(ctx, append([]string{"rm", "--force", "--json", "--"}, names...)...)
 	}
 	c.Forget(ctx, others)
 	if err != nil {
