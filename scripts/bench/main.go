@@ -82,6 +82,7 @@ var benchmarks = []benchmark{
 	{"memory", daemonMemory},
 	{"watcher-memory", watcherMemory},
 	{"network", network},
+	{"broker", broker},
 	{"restart", restart},
 }
 

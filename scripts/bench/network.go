@@ -21,32 +21,20 @@ const networkRounds = 5
 // network: a sandbox with the filtered network and a container on the engine's own bridge, both to
 // one server in a third container.
 func network(ctx context.Context, b *bench) (rows []row, err error) {
-	program := filepath.Join(b.dir, "stream")
-	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", program,
-		"./bench/stream")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("stream: %w: %s", err, said)
+	program, err := b.buildStream(ctx)
+	if err != nil {
+		return nil, err
 	}
-	server, remove, err := b.streamContainer(ctx, program, "serve")
+	_, addr, remove, err := b.streamContainer(ctx, program, "serve")
 	if err != nil {
 		return nil, err
 	}
 	defer remove()
-	peer, removePeer, err := b.streamContainer(ctx, program, "serve") // it has to run something
+	peer, _, removePeer, err := b.streamContainer(ctx, program, "serve") // it has to run something
 	if err != nil {
 		return nil, err
 	}
 	defer removePeer()
-	found, err := b.docker.ContainerInspect(ctx, server, client.ContainerInspectOptions{})
-	if err != nil {
-		return nil, err
-	}
-	at, ok := found.Container.NetworkSettings.Networks["bridge"]
-	if !ok {
-		return nil, errors.New("the engine has no network bridge")
-	}
-	addr := at.IPAddress.String()
 
 	control, err := b.control(ctx, b.daemon)
 	if err != nil {
@@ -83,34 +71,55 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 		{"connect", "network filtered: connect, and a byte there and back", "ms", "≤ 1",
 			func(s sample) bool { return s.Median <= 1 }},
 	} {
-		var values [2][]float64
-		for range networkRounds {
-			for i, f := range []func(string) (string, error){ours, theirs} {
-				said, err := f(r.what)
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", r.what, err)
-				}
-				for word := range strings.FieldsSeq(said) {
-					v, err := strconv.ParseFloat(word, 64)
-					if err != nil {
-						return nil, fmt.Errorf("%s: %q: %w", r.what, said, err)
-					}
-					values[i] = append(values[i], v)
-				}
-			}
+		mine, their, err := printed(func() (string, error) { return ours(r.what) },
+			func() (string, error) { return theirs(r.what) })
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.what, err)
 		}
-		mine := summarize(values[0])
-		made := against(r.say, r.unit, mine, summarize(values[1]), "docker bridge", r.goal, always)
+		made := against(r.say, r.unit, mine, their, "docker bridge", r.goal, always)
 		made.Passes = r.pass(mine)
 		rows = append(rows, made)
 	}
 	return rows, nil
 }
 
+// printed calls two programs in turn, which print numbers.
+func printed(ours, theirs func() (string, error)) (mine, their sample, err error) {
+	var values [2][]float64
+	for range networkRounds {
+		for i, f := range []func() (string, error){ours, theirs} {
+			said, err := f()
+			if err != nil {
+				return mine, their, fmt.Errorf("%w: %s", err, said)
+			}
+			for word := range strings.FieldsSeq(said) {
+				v, err := strconv.ParseFloat(word, 64)
+				if err != nil {
+					return mine, their, fmt.Errorf("%q: %w", said, err)
+				}
+				values[i] = append(values[i], v)
+			}
+		}
+	}
+	return summarize(values[0]), summarize(values[1]), nil
+}
+
+// buildStream builds the program of scripts/bench/stream, and returns its path.
+func (b *bench) buildStream(ctx context.Context) (string, error) {
+	program := filepath.Join(b.dir, "stream")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", program,
+		"./bench/stream")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("stream: %w: %s", err, said)
+	}
+	return program, nil
+}
+
 // streamContainer runs the program of scripts/bench/stream in a container on the engine's own
-// network.
-func (b *bench) streamContainer(ctx context.Context, program string, args ...string) (id string,
-	remove func(), err error) {
+// network, and returns its address there.
+func (b *bench) streamContainer(ctx context.Context, program string, args ...string) (id,
+	addr string, remove func(), err error) {
 	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: image, Entrypoint: append([]string{"/stream"}, args...),
 			Labels: mark},
@@ -119,7 +128,7 @@ func (b *bench) streamContainer(ctx context.Context, program string, args ...str
 				ReadOnly: true}}},
 	})
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	remove = func() {
 		// Its label tells whose it is.
@@ -128,9 +137,19 @@ func (b *bench) streamContainer(ctx context.Context, program string, args ...str
 	}
 	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		remove()
-		return "", nil, err
+		return "", "", nil, err
 	}
-	return c.ID, remove, nil
+	found, err := b.docker.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+	if err != nil {
+		remove()
+		return "", "", nil, err
+	}
+	at, ok := found.Container.NetworkSettings.Networks["bridge"]
+	if !ok {
+		remove()
+		return "", "", nil, errors.New("the engine has no network bridge")
+	}
+	return c.ID, at.IPAddress.String(), remove, nil
 }
 
 // putProgram copies a program into a sandbox, as /tmp and its name.

@@ -5,6 +5,9 @@
 //	stream in ADDR       reads one stream for some seconds, and prints the rate in MiB/s
 //	stream out ADDR      writes one, and prints the rate at which the other end had it
 //	stream connect ADDR  connects, sends a byte and reads one, again and again, and prints how long each took, in milliseconds
+//	stream web NAME...   serves HTTPS for names, and prints the certificate of its authority
+//	stream requests URL  sends requests on one connection, and prints how long each took, in milliseconds
+//	stream events URL    reads server-sent events, and prints how long each was on its way, in milliseconds
 package main
 
 import (
@@ -28,8 +31,15 @@ const (
 )
 
 func main() {
-	err := errors.New("usage: stream serve | in ADDR | out ADDR | connect ADDR")
+	err := errors.New("usage: stream serve | in ADDR | out ADDR | connect ADDR | web NAME... | " +
+		"requests URL | events URL")
 	switch {
+	case len(os.Args) > 2 && os.Args[1] == "web":
+		err = web(os.Args[2:])
+	case len(os.Args) == 3 && os.Args[1] == "requests":
+		err = requests(os.Args[2])
+	case len(os.Args) == 3 && os.Args[1] == "events":
+		err = events(os.Args[2])
 	case len(os.Args) == 2 && os.Args[1] == "serve":
 		err = serve()
 	case len(os.Args) == 3:
