@@ -213,6 +213,25 @@ func (s *Shell) Screen(ctx context.Context) (Screen, error) {
 	return newScreen(*reply.Screen), nil
 }
 
+// Trace returns what the session's state was judged by: its last observations, as the JSON that
+// docs/reference/session-stream.md describes. It has an error while the session is in private mode,
+// and if the sandbox's guest is of an earlier version.
+func (s *Shell) Trace(ctx context.Context) ([]byte, error) {
+	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbTrace})
+	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeUsage {
+		err = &wire.Error{Code: wire.CodeUnavailable,
+			Message: "the guest of this sandbox keeps no traces: it is of an earlier version",
+			Hint:    "stop and start the sandbox"}
+	}
+	if err != nil {
+		return nil, public(err)
+	}
+	if len(reply.Trace) == 0 {
+		return nil, errors.New("trace: the reply has none")
+	}
+	return reply.Trace, nil
+}
+
 // Take takes the keyboard and keeps it until Give or Close. It fails with keyboard_held while
 // another party holds it.
 func (s *Shell) Take(ctx context.Context) error {

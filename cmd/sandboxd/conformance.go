@@ -73,6 +73,7 @@ func (c *cli) conformanceCommand() *cobra.Command {
 		"print the cases and run none; with --json all their data")
 	flags.BoolVar(&f.json, "json", false, "print one object per case, then the score")
 	command.ByName(cmd)
+	cmd.AddCommand(captureCommand(c), replayCasesCommand())
 	return cmd
 }
 

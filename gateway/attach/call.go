@@ -237,11 +237,11 @@ func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (res
 	return false, nil
 }
 
-// wakes reports whether a request resumes a paused sandbox. Reading the screen, resizing and giving
-// the keyboard back do not.
+// wakes reports whether a request resumes a paused sandbox. Reading the screen or the trace,
+// resizing and giving the keyboard back do not.
 func wakes(v wire.Verb) bool {
 	switch v {
-	case wire.VerbGive, wire.VerbResize, wire.VerbScreen:
+	case wire.VerbGive, wire.VerbResize, wire.VerbScreen, wire.VerbTrace:
 		return false
 	}
 	return true

@@ -154,7 +154,7 @@ func TestStreamOfAPausedSandbox(t *testing.T) {
 	for verb, want := range map[wire.Verb]struct {
 		refused,
 		resumes bool
-	}{wire.VerbScreen: {true, false}, wire.VerbGive: {true, false},
+	}{wire.VerbScreen: {true, false}, wire.VerbTrace: {true, false}, wire.VerbGive: {true, false},
 		wire.VerbCancel: {false, false}, wire.VerbRun: {false, true},
 		wire.VerbWait: {false, true}} {
 		data, err := plainJSON(wire.Request{Verb: verb, Text: "true"})

@@ -20,7 +20,7 @@ func (f *call) awaitQuestion(ctx context.Context) error {
 	defer release()
 	soon, cancel := context.WithTimeout(ctx, track.AskTime)
 	defer cancel()
-	asks := func() bool { return s.track.Asks() && s.track.Counts().Verdicts > found }
+	asks := func() bool { return track.Asks(s.track.Last()) && s.track.Counts().Verdicts > found }
 	err := s.until(soon, func() bool { return asks() || s.track.Rests() || s.console != c })
 	if err != nil && soon.Err() == nil {
 		return err
@@ -62,7 +62,7 @@ func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
 	for until := time.Now().Add(track.StirTime); ; {
 		s.mu.Lock()
 		c, asker := s.console, s.track.Last().Foreground
-		asks := s.track.Asks()
+		asks := track.Asks(s.track.Last())
 		s.mu.Unlock()
 		if !asks {
 			return track.Reader{}, false
@@ -87,5 +87,5 @@ func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
 func (s *session) asks() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.track.Asks()
+	return track.Asks(s.track.Last())
 }

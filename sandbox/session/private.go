@@ -81,6 +81,7 @@ func (v *private) hideLocked(p *party, current bool) error {
 		v.before = s.display.pictureLocked()
 	}
 	s.log.hide()
+	s.track.Hide()
 	s.events.emitLocked(wire.Event{Kind: wire.EventPrivate, By: p.String(), ID: p.ID})
 	told := s.stateLocked()
 	s.events.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
@@ -150,6 +151,7 @@ func (v *private) unveilLocked(cover []byte) {
 		s.display.veil = end
 	}
 	s.track.Erased() // checks of the screen are outdated
+	s.track.Reveal()
 	told := s.stateLocked()
 	s.events.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
 }

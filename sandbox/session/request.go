@@ -157,6 +157,9 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 			return wire.Reply{}, errPrivate
 		}
 		return wire.Reply{Screen: s.display.snapshot()}, nil
+	case wire.VerbTrace:
+		trace, err := s.trace()
+		return wire.Reply{Trace: trace}, err
 	}
 	return wire.Reply{}, wire.Errorf(wire.CodeUsage, "request %.40q is not known", r.Verb)
 }

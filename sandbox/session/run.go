@@ -422,7 +422,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisMark, s.momentLocked(c)))
 	s.mu.Unlock()
 
-	_, err := s.writer.put(ctx, p, c, typed, func() { f.command.Typed = true })
+	_, err := s.writer.put(ctx, p, c, typed, func() { c.track.Types(f.command) })
 	if err == nil {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -13,6 +14,18 @@ func (s *session) stateLocked() wire.State {
 	st := s.track.State(time.Now())
 	s.private.veilLocked(&st)
 	return st
+}
+
+// trace returns what the state was judged by, as JSON. In private mode, it is an error.
+func (s *session) trace() ([]byte, error) {
+	s.mu.Lock()
+	if s.keyboard.Private() != nil {
+		s.mu.Unlock()
+		return nil, errPrivate
+	}
+	trace := s.track.Trace(time.Now())
+	s.mu.Unlock()
+	return json.Marshal(trace)
 }
 
 // momentLocked returns the current moment for an observation of the terminal c, which may be nil.

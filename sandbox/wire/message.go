@@ -182,6 +182,9 @@ const (
 	// VerbCancel cancels request Cancel of this stream; the program is not affected.
 	VerbCancel Verb = "cancel"
 	VerbScreen Verb = "screen" // return the screen
+	// VerbTrace returns what the session's state was judged by, see Reply.Trace. Guests of earlier
+	// versions do not know it.
+	VerbTrace Verb = "trace"
 )
 
 // Drives reports whether the request needs the right to drive. Watchers get CodeDenied for it in
@@ -272,7 +275,9 @@ type Reply struct {
 	Result   *Result       `json:"result,omitempty"` // run, type, keys, wait, interrupt
 	Sessions []SessionInfo `json:"sessions,omitempty"`
 	Screen   *Screen       `json:"screen,omitempty"`
-	Keyboard string        `json:"keyboard,omitempty"` // take, give: who holds it now
+	// trace: a Trace of package track
+	Trace    json.RawMessage `json:"trace,omitempty"`
+	Keyboard string          `json:"keyboard,omitempty"` // take, give: who holds it now
 	// take: not taken; the holder was asked for it
 	Asked bool   `json:"asked,omitempty"`
 	Error *Error `json:"error,omitempty"`

@@ -12,38 +12,56 @@ type activity struct {
 	before   Reader    // reader before the last input
 }
 
+// observed is the activity of a terminal, and its part of the trace.
+type observed struct {
+	activity
+	*ring      // what the trackers of the session observed; nil during a replay
+	number int // in the ring
+}
+
 // Reader is a process that a look found reading. Two equal values are one and the same wait for
 // input.
 type Reader struct {
-	Pid     int
-	Runs    uint64
-	Blocked bool
+	Pid     int    `json:"pid,omitempty"`
+	Runs    uint64 `json:"runs,omitempty"`
+	Blocked bool   `json:"blocked,omitempty"`
 }
 
 // Reader returns the process that reads, according to the facts.
 func (f Facts) Reader() Reader { return Reader{Pid: f.Pid, Runs: f.Runs, Blocked: f.Blocked} }
 
 // Printed records output, including marks.
-func (a *activity) Printed(now time.Time) {
-	a.printed = now
-	a.reads++
+func (o *observed) Printed(now time.Time) {
+	o.notePrinted(now)
+	o.printed = now
+	o.reads++
 }
 
 // Writes records that input is about to be written. Looks from before Wrote do not count.
-func (a *activity) Writes() { a.writes++ }
+func (o *observed) Writes() {
+	o.note(KindWrites, Moment{}, nil)
+	o.writes++
+}
 
 // Wrote records that the input has been written.
-func (a *activity) Wrote(now time.Time) {
-	a.writes++
-	a.typed = now
+func (o *observed) Wrote(now time.Time) {
+	o.note(KindWrote, Moment{Time: now}, nil)
+	o.writes++
+	o.typed = now
 }
 
 // Typed records that the input about to be written expects an answer. What the screen shows now is
 // not that answer.
-func (a *activity) Typed() { a.answered = a.reads }
+func (o *observed) Typed() {
+	o.note(KindExpects, Moment{}, nil)
+	o.answered = o.reads
+}
 
 // Was records the reader before the input, whose wait is not an answer to the input.
-func (a *activity) Was(r Reader) { a.before = r }
+func (o *observed) Was(r Reader) {
+	o.note(KindReader, Moment{}, &With{Reader: &r})
+	o.before = r
+}
 
 // Epoch returns a number that changes with every output and input. A look from another epoch does
 // not count.

@@ -51,8 +51,9 @@ func TestRests(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			now := time.Unix(1_000_000, 0)
 			tr := &Tracker{opt: Options{Program: true}, state: wire.State{Phase: wire.PhaseRunning},
-				overAt:   10,
-				activity: activity{printed: now.Add(-tt.printed), typed: now.Add(-tt.typed)}}
+				overAt: 10,
+				observed: observed{activity: activity{printed: now.Add(-tt.printed),
+					typed: now.Add(-tt.typed)}}}
 			l := Look{Facts: tt.facts}
 			l.Facts.Foreground, l.Facts.Listens = 7, true
 			if tt.status != "" {

@@ -1,10 +1,14 @@
 package track
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
@@ -29,10 +33,13 @@ func FuzzTracker(f *testing.F) {
 			opt.Prompt = func(before string) bool { return before == "$" }
 		}
 		z := &fuzzed{t: t, opt: opt, now: time.Unix(1_000_000, 0)}
-		z.tr, _ = New(z.now).Restart(opt, z.moment())
+		first := New(z.now)
+		first.ring.most = 4 * sizeWith // so that the trace loses its start often
+		z.tr, _ = first.Restart(opt, z.moment())
 		for in = in[1:]; len(in) >= 3; in = in[3:] {
 			z.step(in[0]&15, in[1], in[2])
 		}
+		checkReplay(t, z.tr)
 	})
 }
 
@@ -105,6 +112,28 @@ func (z *fuzzed) step(op, a, b byte) {
 		}
 	}
 	z.check(before, counts, overs, n, again)
+}
+
+// checkReplay checks that the replay of a trace ends with the same tracker.
+func checkReplay(t *testing.T, tr *Tracker) {
+	t.Helper()
+	text, err := json.Marshal(tr.Trace(tr.ring.base))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trace Trace
+	if err := json.Unmarshal(text, &trace); err != nil {
+		t.Fatal(err)
+	}
+	again, err := replayed(trace, func(Step) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.ring = newRing(tr.ring.base)
+	got, want := seedOf(again), seedOf(tr)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("the replay differs from the tracker (-tracker +replay):\n%s\n%s", diff, text)
+	}
 }
 
 // lookOf returns a look with process facts, or without them if blind.

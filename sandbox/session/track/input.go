@@ -9,13 +9,15 @@ import (
 // Input records that data is written to the program, which ends a state of waiting for it. Marks
 // and looks then find the new state. calls is the number of calls for attention so far.
 func (t *Tracker) Input(data []byte, calls uint64, at Moment) News {
+	// A shell leaves its prompt only when a line ends, or on Ctrl-C or Ctrl-D.
+	ends := bytes.ContainsAny(data, "\r\n\x03\x04")
+	t.note(KindInput, at, &With{Ends: ends, Calls: calls})
 	t.at = at
 	t.called = calls
 	switch t.state.Phase {
 	case wire.PhaseWaiting, wire.PhaseOpaque:
 	case wire.PhasePrompt, wire.PhaseContinuation:
-		// A shell leaves its prompt only when a line ends, or on Ctrl-C or Ctrl-D.
-		if !bytes.ContainsAny(data, "\r\n\x03\x04") {
+		if !ends {
 			return News{}
 		}
 	case wire.PhaseRunning:

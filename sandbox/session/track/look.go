@@ -1,6 +1,7 @@
 package track
 
 import (
+	"cmp"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -31,8 +32,9 @@ const (
 
 // Modes say how a terminal treats input.
 type Modes struct {
-	Lines bool // the terminal collects a line before a program can read it
-	Echo  bool // the terminal shows input
+	// the terminal collects a line before a program can read it
+	Lines bool `json:"lines,omitempty"`
+	Echo  bool `json:"echo,omitempty"` // the terminal shows input
 }
 
 // Look is what was seen of a terminal while nothing was printed or typed.
@@ -58,6 +60,16 @@ type Look struct {
 // Look updates the state from a look. again is true if another look is useful soon: to confirm the
 // result, or because something is under way.
 func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
+	if t.ring != nil {
+		t.ring.room()
+	}
+	prompts := t.opt.Prompt != nil && t.opt.Prompt(l.Before)
+	again, news = look(t, l, at)
+	t.noteLook(&l, at, prompts, len(news.Events) > 0)
+	return again, news
+}
+
+func look(t *Tracker, l Look, at Moment) (again bool, news News) {
 	t.at = at
 	if l.Anew {
 		t.agreed = 0
@@ -207,7 +219,7 @@ func (t *judge) shell(f Facts) (done, again bool) {
 	case f.Opaque || !f.Blocked:
 		return false, false
 	case t.opt.Marked && t.phase != wire.PhaseRunning:
-		t.Know(f.ShellImage)
+		t.image = cmp.Or(t.image, f.ShellImage)
 		// The shell reads a line, so it is where its last mark said. Either the line was edited, or
 		// another group was in the foreground when the mark arrived.
 		t.agreed++

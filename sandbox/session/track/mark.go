@@ -21,8 +21,9 @@ const (
 
 // Front says which process group is in the terminal's foreground.
 type Front struct {
-	Shell bool // it is the shell's own, which a program in front of the shell cannot fake
-	Known bool
+	// it is the shell's own, which a program in front of the shell cannot fake
+	Shell bool `json:"shell,omitempty"`
+	Known bool `json:"known,omitempty"`
 }
 
 // basis returns the evidence behind a mark that has just arrived.
@@ -41,7 +42,10 @@ func (t *Tracker) Starts(m marks.Mark) bool {
 }
 
 // Key records that the shell has received the key that makes it take a command.
-func (t *Tracker) Key() { t.phase = wire.PhaseRunning }
+func (t *Tracker) Key() {
+	t.note(KindKey, Moment{}, nil)
+	t.phase = wire.PhaseRunning
+}
 
 // Mark processes a mark of the shell. All output before the mark must be in the log. Before a mark
 // that Starts a command, this includes the output that was held back.
@@ -49,6 +53,8 @@ func (t *Tracker) Mark(m marks.Mark, front Front, at Moment) News {
 	if t.state.Phase == wire.PhaseDead {
 		return News{}
 	}
+	t.note(KindMark, at, &With{Front: &front, Mark: &MarkSeen{Kind: m.Kind, Exit: m.Exit,
+		Run: m.Run, Number: m.Number}})
 	t.at = at
 	cmd := t.command
 	waits := cmd != nil && !cmd.Started
@@ -151,6 +157,7 @@ func (t *Tracker) Tick(busy bool, front Front, at Moment) News {
 	if t.due.IsZero() || at.Time.Before(t.due) {
 		return News{}
 	}
+	t.note(KindTick, at, &With{Busy: busy, Front: &front})
 	t.at, t.due = at, time.Time{}
 	cmd := t.command
 	switch {

@@ -219,7 +219,7 @@ func TestPromptWithoutEnd(t *testing.T) {
 	s.after(restTime)
 	busy := Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Listens: true,
 		Want: wire.WantRaw}
-	if s.look(Look{Facts: busy}); s.tr.Asks() || s.tr.Counts().Verdicts != 0 {
+	if s.look(Look{Facts: busy}); Asks(s.tr.Last()) || s.tr.Counts().Verdicts != 0 {
 		t.Errorf("a shell that listens before its prompt is complete asks: %+v", s.tr.Last())
 	}
 	s.after(promptPatience)

@@ -20,21 +20,23 @@ import (
 
 // Options are the facts about a terminal that do not change.
 type Options struct {
-	Depth   int         // number of shells that this one runs in
-	Process *wire.Shell // the shell, if it was started in the session's own; otherwise nil
-	Relayed bool        // the shell is behind a relay: only its marks and the screen tell of it
-	Program bool        // the terminal runs a program and no shell
-	Marked  bool        // the shell prints marks
+	Depth int `json:"depth,omitempty"` // number of shells that this one runs in
+	// the shell, if it was started in the session's own; otherwise nil
+	Process *wire.Shell `json:"process,omitempty"`
+	// the shell is behind a relay: only its marks and the screen tell of it
+	Relayed bool `json:"relayed,omitempty"`
+	Program bool `json:"program,omitempty"` // the terminal runs a program and no shell
+	Marked  bool `json:"marked,omitempty"`  // the shell prints marks
 	// TypedMarks: the shell also prints marks for commands that a user types.
-	TypedMarks bool
+	TypedMarks bool `json:"typed_marks,omitempty"`
 	// ReadsLines: the shell edits lines at its prompt, but reads whole lines elsewhere, as bash
 	// does.
-	ReadsLines bool
-	Probed     bool // processes can be inspected
-	NoScreen   bool // the screen is not used as evidence
+	ReadsLines bool `json:"reads_lines,omitempty"`
+	Probed     bool `json:"probed,omitempty"`    // processes can be inspected
+	NoScreen   bool `json:"no_screen,omitempty"` // the screen is not used as evidence
 	// Prompt reports whether the text before the cursor is the prompt of a shell without marks. Nil
 	// means that the prompt of this shell is not known.
-	Prompt func(before string) bool
+	Prompt func(before string) bool `json:"-"`
 }
 
 // Moment is the time of an observation, and the state of the log at that time.
@@ -61,7 +63,7 @@ type Command struct {
 	Op, By string
 	Number uint64 // number of the run; the start mark repeats it
 	Line   []byte // input that makes the shell take the command; not read here
-	Typed  bool   // the caller types Line now, or has typed it; set by the caller
+	Typed  bool   // the caller types Line now, or has typed it; see Types
 
 	Started    bool // its start mark arrived
 	Unfinished bool // the shell did not run it: it is incomplete, or has a syntax error
@@ -75,10 +77,12 @@ type Command struct {
 
 // Counts are how often something happened. They never decrease.
 type Counts struct {
-	Prompted  uint64 // prompts
-	Continued uint64 // continuation prompts
-	Concluded uint64 // commands that ended at a prompt; all prompts if typed commands have no marks
-	Verdicts  uint64 // looks that found something callers wait for
+	Prompted  uint64 `json:"prompted,omitempty"`  // prompts
+	Continued uint64 `json:"continued,omitempty"` // continuation prompts
+	// commands that ended at a prompt; all prompts if typed commands have no marks
+	Concluded uint64 `json:"concluded,omitempty"`
+	// looks that found something callers wait for
+	Verdicts uint64 `json:"verdicts,omitempty"`
 }
 
 // Tracker infers the state of one terminal. [New] returns the first of a session, [Tracker.Restart]
@@ -112,7 +116,7 @@ type Tracker struct {
 	ranTo   uint64 // offset at which the last finished command ended
 	since   uint64 // offset at which the current prompt, or the output of the current run, starts
 
-	activity
+	observed
 
 	agreed   int    // successive looks that found the shell reading
 	called   uint64 // calls for attention up to the last input
@@ -123,7 +127,13 @@ type Tracker struct {
 
 // New returns the tracker of a session that has no terminal yet.
 func New(now time.Time) *Tracker {
-	return &Tracker{activity: activity{printed: now}, phase: wire.PhaseRunning,
+	t := newTracker(now)
+	t.ring = newRing(now)
+	return t
+}
+
+func newTracker(now time.Time) *Tracker {
+	return &Tracker{observed: observed{activity: activity{printed: now}}, phase: wire.PhaseRunning,
 		state: wire.State{Phase: wire.PhaseRunning, Reason: "starting", SinceUnix: now.UnixMilli()}}
 }
 
@@ -133,12 +143,13 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 	n := &Tracker{
 		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
 		counts:   Counts{Verdicts: t.counts.Verdicts},
-		activity: activity{printed: t.printed, typed: t.typed},
+		observed: observed{ring: t.ring, activity: activity{printed: t.printed, typed: t.typed}},
 		called:   t.called, speaker: t.speaker, listener: t.listener, unseen: t.unseen,
 	}
 	if opt.Process != nil {
 		n.counts, n.activity, n.cwd = t.counts, t.activity, ""
 	}
+	n.ring.joins(n, t.number, at)
 	n.become(wire.State{Phase: wire.PhaseRunning, Reason: "starting"})
 	return n, n.tell()
 }
@@ -148,6 +159,8 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 // The command is over, with why, when the outer shell is at its prompt. With wire.Refused this
 // shell was never entered, and the outer state is what it was.
 func (t *Tracker) Leave(outer *Tracker, exit *int, why wire.Ended, at Moment) News {
+	t.note(KindLeave, at, &With{Other: outer.number, Exit: exit, Why: why})
+	t.ring.leaves(outer)
 	t.at, t.due, t.exit = at, time.Time{}, exit
 	outer.left = append(outer.left, t.left...)
 	t.left = nil
@@ -194,7 +207,10 @@ func endLeft(t *Tracker) {
 }
 
 // Know notes which program the shell is, as in Facts.ShellImage, if that is not known.
-func (t *Tracker) Know(image uint64) { t.image = cmp.Or(t.image, image) }
+func (t *Tracker) Know(image uint64) {
+	t.note(KindKnow, Moment{}, &With{Image: image})
+	t.image = cmp.Or(t.image, image)
+}
 
 // State returns the current state, including the fields that depend on the clock.
 func (t *Tracker) State(now time.Time) wire.State {
@@ -245,13 +261,13 @@ func (t *Tracker) OverAt() (at uint64, ok bool) { return t.overAt, t.over == t.c
 // the last command. since is the start of the current prompt or, during a run, of its output.
 func (t *Tracker) Bounds() (ranTo, since uint64) { return t.ranTo, t.since }
 
-// Asks reports whether a program wants input.
-func (t *Tracker) Asks() bool {
-	switch t.state.Phase {
+// Asks reports whether a program wants input, or the shell the rest of a command.
+func Asks(st wire.State) bool {
+	switch st.Phase {
 	case wire.PhaseWaiting, wire.PhaseContinuation:
 		return true
 	case wire.PhaseRunning, wire.PhaseOpaque:
-		return t.state.Attention == likely
+		return st.Attention == likely
 	}
 	return false
 }
@@ -265,31 +281,48 @@ func (t *Tracker) Rests() bool {
 }
 
 // Forge records that another program prints marks too.
-func (t *Tracker) Forge() { t.forged = true }
+func (t *Tracker) Forge() {
+	t.note(KindForge, Moment{}, nil)
+	t.forged = true
+}
 
 // Erased records that the text on the screen was erased.
 func (t *Tracker) Erased() {
+	t.note(KindErased, Moment{}, nil)
 	t.reads++
 	t.state.Prompt = ""
 }
 
 // Give records that cmd is given to the shell. The state is running from now on, by basis.
 func (t *Tracker) Give(cmd *Command, basis wire.Basis, at Moment) News {
+	t.note(KindGive, at, &With{Command: cmd.seen(), Basis: basis})
 	t.at = at
 	t.command, t.due = cmd, time.Time{}
 	t.become(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{basis}})
 	return t.tell()
 }
 
+// Types records that the input which makes the shell take cmd is typed from now on.
+func (t *Tracker) Types(cmd *Command) {
+	if t.command == cmd {
+		t.note(KindTypes, Moment{}, nil)
+	}
+	cmd.Typed = true
+}
+
 // Withdraw records that cmd was not given to the shell after all.
 func (t *Tracker) Withdraw(cmd *Command) {
 	if t.command == cmd {
+		t.note(KindWithdraw, Moment{}, nil)
 		t.command, t.due = nil, time.Time{}
 	}
 }
 
 // Start records that cmd, which prints no marks, has started. Its output begins at offset from.
 func (t *Tracker) Start(cmd *Command, from uint64) News {
+	if t.command == cmd {
+		t.note(KindStart, Moment{End: from}, nil)
+	}
 	cmd.Started, cmd.From = true, from
 	t.emit(wire.Event{Kind: wire.EventBegun, Offset: from, Op: cmd.Op, By: cmd.By})
 	return t.tell()
@@ -300,6 +333,7 @@ func (t *Tracker) Exit(code *int, signal, reason string, at Moment) News {
 	if t.state.Phase == wire.PhaseDead {
 		return News{}
 	}
+	t.note(KindExit, at, &With{Exit: code, Signal: signal})
 	t.at, t.due = at, time.Time{}
 	if cmd := t.command; cmd != nil {
 		t.command = nil
@@ -327,6 +361,7 @@ func (t *Tracker) Close(reason string, at Moment) News {
 	if t.state.Phase == wire.PhaseDead {
 		return News{}
 	}
+	t.note(KindClose, at, nil)
 	t.at, t.due = at, time.Time{}
 	t.become(wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: t.cwd,
 		Basis: []wire.Basis{wire.BasisExit}})
