@@ -24,6 +24,9 @@ const (
 	// doubtTime is how long a program that says it works may be quiet. All programs that say so
 	// animate the screen.
 	doubtTime = 30 * time.Second
+	// workTime is how long a look that found a program busy counts. Looks are less than a second
+	// apart, and more on a machine that is too busy.
+	workTime = 10 * time.Second
 	// StirTime is how long a listening program may do something else and still count as listening.
 	StirTime = 200 * time.Millisecond
 	// AskTime is how long a look may take to find a program asking for input that is already there.
@@ -48,8 +51,30 @@ type speaker struct {
 
 // listener is the group that a look last found listening.
 type listener struct {
+	group  int
+	at     time.Time
+	since  time.Time // the first such look after one that found it busy
+	rested uint64    // epoch in which it was at rest, plus 1; 0 for never
+}
+
+// worker is the group that a look last found busy.
+type worker struct {
 	group int
 	at    time.Time
+}
+
+// listens records that a look found the group listening.
+func (t *judge) listens(group int) {
+	l, now := &t.listener, t.at.Time
+	switch {
+	case group == l.group && (t.state.Listens || l.rested == t.Epoch()+1):
+		// A program at rest that does something without output is at rest again afterwards.
+	case group == t.worker.group && now.Sub(t.worker.at) < workTime:
+		*l = listener{group: group, since: now}
+	default:
+		*l = listener{group: group}
+	}
+	l.at = now
 }
 
 // rests reports whether the listening program is at rest.
@@ -72,6 +97,10 @@ func (t *judge) rests() bool {
 		return true
 	case said.Status == screen.StatusWorking:
 		return quiet >= doubtTime
+	}
+	// A program that was busy until now has not been at rest.
+	quiet = min(quiet, now.Sub(t.listener.since))
+	switch {
 	case said.Status == screen.StatusBlocked && when < restTime:
 		return false
 	case said.Status != "":

@@ -72,3 +72,44 @@ func TestRests(t *testing.T) {
 		})
 	}
 }
+
+// TestRestsAfterWork checks that a program which was busy without output is at rest only when it
+// has listened for restTime, and that a program at rest may stir.
+func TestRestsAfterWork(t *testing.T) {
+	s := newScript(t, Options{Program: true, Probed: true})
+	s.print(1)
+	attention := func(want string) {
+		t.Helper()
+		if got := s.tr.Last().Attention; got != want {
+			t.Errorf("after %v: attention %q, want %q", s.now.Sub(time.Unix(1_000_000, 0)), got,
+				want)
+		}
+	}
+	busy := works
+	busy.Foreground = listens.Foreground
+	for range 20 { // such as a coding agent that starts
+		s.look(Look{Facts: busy})
+		s.after(250 * time.Millisecond)
+	}
+	s.look(Look{Facts: listens})
+	attention("no")
+	s.after(restTime)
+	s.look(Look{Facts: listens})
+	attention("likely")
+	s.after(time.Second)
+	s.look(Look{Facts: busy}) // such as a garbage collector
+	attention("")
+	s.after(100 * time.Millisecond)
+	s.look(Look{Facts: listens})
+	attention("likely")
+	s.print(1)
+	for range 4 {
+		s.after(250 * time.Millisecond)
+		s.look(Look{Facts: busy})
+	}
+	s.look(Look{Facts: listens})
+	attention("no")
+	s.after(restTime)
+	s.look(Look{Facts: listens})
+	attention("likely")
+}

@@ -129,8 +129,7 @@ func checkReplay(t *testing.T, tr *Tracker) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again.ring = newRing(tr.ring.base)
-	got, want := seedOf(again), seedOf(tr)
+	got, want := seedOf(again, tr.ring), seedOf(tr, tr.ring)
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("the replay differs from the tracker (-tracker +replay):\n%s\n%s", diff, text)
 	}

@@ -49,6 +49,9 @@ func interpreter(argv []string, before string) string {
 		return ""
 	}
 	before = strings.TrimSpace(before)
+	if len(argv) > 0 && runtimes[filepath.Base(argv[0])] && runsScript(argv[1:]) {
+		return ""
+	}
 	for _, arg := range argv[:min(len(argv), 2)] {
 		name := filepath.Base(arg)
 		for _, prompt := range interpreters[strings.TrimRight(name, "0123456789.")] {
@@ -58,6 +61,24 @@ func interpreter(argv []string, before string) string {
 		}
 	}
 	return ""
+}
+
+// runtimes are interpreters that mostly run programs. Such a program may draw the same prompt while
+// it works, as Gemini CLI does.
+var runtimes = map[string]bool{"node": true, "bun": true, "deno": true}
+
+// runsScript reports whether a runtime with these arguments runs a program and takes no statements.
+func runsScript(args []string) bool {
+	script := false
+	for _, arg := range args {
+		switch {
+		case arg == "-i", arg == "--interactive", arg == "repl":
+			return false
+		case !strings.HasPrefix(arg, "-"):
+			script = true
+		}
+	}
+	return script
 }
 
 // matches reports whether text is pattern, in which one * stands for any text.

@@ -159,12 +159,15 @@ func (t *judge) processes() (again bool) {
 		st.Basis = append(st.Basis, wire.BasisScreen)
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, l.Alt), l.Before, "no"
-		t.listener = listener{group: f.Foreground, at: t.at.Time}
+		t.listens(f.Foreground)
 		if t.rests() {
+			t.listener.rested = t.Epoch() + 1
 			st.Attention, st.Basis = likely, append(st.Basis, wire.BasisScreen)
 		}
 	case t.stirs(f):
 		return false
+	default:
+		t.worker = worker{group: f.Foreground, at: t.at.Time}
 	}
 	away := t.atPrompt() && f.ShellIsForeground && st.Phase == wire.PhaseRunning
 	if (t.doubt || away) && t.phase == wire.PhasePrompt {

@@ -3,6 +3,8 @@ package track
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -30,9 +32,39 @@ func Replay(trace Trace, f func(Step)) error {
 	return err
 }
 
+// Since returns the part of a trace from a time on. It begins with the state of the trackers at
+// that time.
+func Since(trace Trace, from time.Time) (Trace, error) {
+	all, i := trace.Observations, 0
+	for i < len(all) && (all[i].At == 0 || all[i].At < from.UnixMicro()) {
+		i++
+	}
+	before := trace
+	before.Observations = all[:i]
+	r := newReplay(before)
+	if err := r.run(before, func(Step) {}); err != nil || i == 0 {
+		return trace, err
+	}
+	part := Trace{State: trace.State, Observations: all[i:]}
+	base := newRing(time.UnixMicro(from.UnixMicro()))
+	for _, n := range slices.Sorted(maps.Keys(r.all)) {
+		if t := r.all[n]; t != r.front {
+			part.Seeds = append(part.Seeds, seedOf(t, base))
+		}
+	}
+	part.Seeds = append(part.Seeds, seedOf(r.front, base))
+	return part, nil
+}
+
 // replayed replays a trace and returns the last tracker in front.
 func replayed(trace Trace, f func(Step)) (*Tracker, error) {
-	r := replay{all: make(map[int]*Tracker)}
+	r := newReplay(trace)
+	err := r.run(trace, f)
+	return r.front, err
+}
+
+func newReplay(trace Trace) *replay {
+	r := &replay{all: make(map[int]*Tracker)}
 	for i := range trace.Seeds {
 		s := &trace.Seeds[i]
 		r.front = s.tracker()
@@ -41,12 +73,16 @@ func replayed(trace Trace, f func(Step)) (*Tracker, error) {
 			r.front.opt.Prompt = r.prompts
 		}
 	}
+	return r
+}
+
+func (r *replay) run(trace Trace, f func(Step)) error {
 	for i := range trace.Observations {
 		if err := r.repeat(&trace.Observations[i], f); err != nil {
-			return nil, fmt.Errorf("observation %d: %s: %w", i+1, trace.Observations[i].Do, err)
+			return fmt.Errorf("observation %d: %s: %w", i+1, trace.Observations[i].Do, err)
 		}
 	}
-	return r.front, nil
+	return nil
 }
 
 // maxRepeats is the maximal number of equal looks in one observation of a trace.

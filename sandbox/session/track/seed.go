@@ -48,6 +48,10 @@ type Seed struct {
 	SpeakerGroup  int       `json:"speaker_group,omitempty"`
 	ListenerGroup int       `json:"listener_group,omitempty"`
 	ListenerAt    int64     `json:"listener_at,omitempty"`
+	ListenerSince int64     `json:"listener_since,omitempty"`
+	ListenerRest  uint64    `json:"listener_rest,omitempty"`
+	WorkerGroup   int       `json:"worker_group,omitempty"`
+	WorkerAt      int64     `json:"worker_at,omitempty"`
 	UnseenPID     int       `json:"unseen_pid,omitempty"`
 	UnseenRuns    uint64    `json:"unseen_runs,omitempty"`
 	UnseenAt      int64     `json:"unseen_at,omitempty"`
@@ -55,11 +59,11 @@ type Seed struct {
 	UnseenSince   int64     `json:"unseen_since,omitempty"`
 }
 
-// seedOf returns t as data.
-func seedOf(t *Tracker) Seed {
-	at := t.ring.stamp
+// seedOf returns t as data, with the times of r.
+func seedOf(t *Tracker, r *ring) Seed {
+	at := r.stamp
 	return Seed{
-		Number: t.number, Options: t.opt.public(), ByLine: t.opt.Prompt != nil,
+		Number: t.observed.number, Options: t.opt.public(), ByLine: t.opt.Prompt != nil,
 		State: publicState(t.state), Exit: t.exit, Image: t.image, Counts: t.counts,
 		Phase: t.phase, Doubt: t.doubt, Forged: t.forged,
 		Command: t.command.seen(), Began: t.began, Typing: t.typing,
@@ -70,6 +74,8 @@ func seedOf(t *Tracker) Seed {
 		Agreed: t.agreed, Called: t.called,
 		SpeakerCount: t.speaker.count, SpeakerGroup: t.speaker.group,
 		ListenerGroup: t.listener.group, ListenerAt: at(t.listener.at),
+		ListenerSince: at(t.listener.since), ListenerRest: t.listener.rested,
+		WorkerGroup: t.worker.group, WorkerAt: at(t.worker.at),
 		UnseenPID: t.unseen.pid, UnseenRuns: t.unseen.runs, UnseenAt: at(t.unseen.at),
 		UnseenModes: ModesSeen{Modes: t.unseen.modes}, UnseenSince: at(t.unseen.since),
 	}
@@ -87,8 +93,10 @@ func (s *Seed) tracker() *Tracker {
 			reads: s.Reads, writes: s.Writes, typed: timeOf(s.Wrote), answered: s.Answered,
 			before: s.Before}},
 		agreed: s.Agreed, called: s.Called,
-		speaker:  speaker{count: s.SpeakerCount, group: s.SpeakerGroup},
-		listener: listener{group: s.ListenerGroup, at: timeOf(s.ListenerAt)},
+		speaker: speaker{count: s.SpeakerCount, group: s.SpeakerGroup},
+		listener: listener{group: s.ListenerGroup, at: timeOf(s.ListenerAt),
+			since: timeOf(s.ListenerSince), rested: s.ListenerRest},
+		worker: worker{group: s.WorkerGroup, at: timeOf(s.WorkerAt)},
 		unseen: unseen{pid: s.UnseenPID, runs: s.UnseenRuns, at: timeOf(s.UnseenAt),
 			modes: s.UnseenModes.Modes, since: timeOf(s.UnseenSince)},
 	}

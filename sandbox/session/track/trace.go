@@ -266,7 +266,7 @@ func (r *ring) room() {
 func (r *ring) seeds() []Seed {
 	var all []Seed
 	for _, t := range r.all {
-		all = append(all, seedOf(t))
+		all = append(all, seedOf(t, r))
 	}
 	return all
 }

@@ -142,3 +142,42 @@ func TestReplayOfBadTraces(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRun is what the trackers of a session cost for one command of run.
+func BenchmarkRun(b *testing.B) {
+	for name, traced := range map[string]bool{"traced": true, "untraced": false} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			now, end, number := time.Unix(1_000_000, 0), uint64(0), uint64(0)
+			at := func() Moment { return Moment{Time: now, End: end} }
+			tr, _ := New(now).Restart(Options{Marked: true, TypedMarks: true}, at())
+			if !traced {
+				tr.ring = nil
+			}
+			mark := func(m marks.Mark) {
+				now = now.Add(100 * time.Microsecond)
+				end += 10
+				tr.Printed(now)
+				tr.Mark(m, inFront, at())
+			}
+			for b.Loop() {
+				mark(marks.Mark{Kind: marks.PromptStart})
+				mark(marks.Mark{Kind: marks.PromptEnd})
+				tr.Look(Look{Facts: reads, Anew: true}, at())
+				tr.Look(Look{Facts: reads}, at())
+				number++
+				cmd := &Command{Number: number}
+				tr.Give(cmd, wire.BasisMark, at())
+				tr.Writes()
+				tr.Typed()
+				tr.Was(Reader{})
+				tr.Types(cmd)
+				tr.Input([]byte("\r"), 0, at())
+				tr.Wrote(now)
+				tr.Look(Look{Facts: works, Anew: true}, at())
+				mark(marks.Mark{Kind: marks.CommandStart, Run: true, Number: number})
+				mark(marks.Mark{Kind: marks.CommandEnd})
+			}
+		})
+	}
+}

@@ -122,6 +122,7 @@ type Tracker struct {
 	called   uint64 // calls for attention up to the last input
 	speaker  speaker
 	listener listener
+	worker   worker
 	unseen   unseen
 }
 
@@ -144,7 +145,7 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
 		counts:   Counts{Verdicts: t.counts.Verdicts},
 		observed: observed{ring: t.ring, activity: activity{printed: t.printed, typed: t.typed}},
-		called:   t.called, speaker: t.speaker, listener: t.listener, unseen: t.unseen,
+		called:   t.called, speaker: t.speaker, listener: t.listener, worker: t.worker, unseen: t.unseen,
 	}
 	if opt.Process != nil {
 		n.counts, n.activity, n.cwd = t.counts, t.activity, ""
@@ -179,6 +180,7 @@ func (t *Tracker) Leave(outer *Tracker, exit *int, why wire.Ended, at Moment) Ne
 	outer.at = at
 	outer.counts, outer.activity, outer.called = t.counts, t.activity, t.called
 	outer.speaker, outer.listener, outer.unseen = t.speaker, t.listener, t.unseen
+	outer.worker = t.worker
 	st := wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisProcess}}
 	if why == wire.Refused {
 		st = outer.state
