@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestSpecWords(t *testing.T) {
@@ -88,5 +89,18 @@ func TestDaemonAnswersAreBounded(t *testing.T) {
 	}
 	if o.Len() != maxMessages || passed.Len() != 3*maxMessages {
 		t.Errorf("kept %d, passed on %d", o.Len(), passed.Len())
+	}
+}
+
+// TestTraceOfEarlierGuest checks the error for a guest that does not know the request.
+func TestTraceOfEarlierGuest(t *testing.T) {
+	err := noTraces(wire.Errorf(wire.CodeUsage, "request %q is not known", "trace"))
+	if !errors.Is(err, &wire.Error{Code: wire.CodeUnavailable}) ||
+		!strings.Contains(err.Error(), "earlier version") {
+		t.Errorf("got %v", err)
+	}
+	denied := &wire.Error{Code: wire.CodeDenied, Message: "the screen is private"}
+	if err := noTraces(denied); !errors.Is(err, denied) {
+		t.Errorf("got %v", err)
 	}
 }

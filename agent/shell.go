@@ -218,18 +218,23 @@ func (s *Shell) Screen(ctx context.Context) (Screen, error) {
 // and if the sandbox's guest is of an earlier version.
 func (s *Shell) Trace(ctx context.Context) ([]byte, error) {
 	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbTrace})
-	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeUsage {
-		err = &wire.Error{Code: wire.CodeUnavailable,
-			Message: "the guest of this sandbox keeps no traces: it is of an earlier version",
-			Hint:    "stop and start the sandbox"}
-	}
 	if err != nil {
-		return nil, public(err)
+		return nil, public(noTraces(err))
 	}
 	if len(reply.Trace) == 0 {
 		return nil, errors.New("trace: the reply has none")
 	}
 	return reply.Trace, nil
+}
+
+// noTraces returns err, and for that of a guest which does not know the request, why.
+func noTraces(err error) error {
+	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeUsage {
+		return &wire.Error{Code: wire.CodeUnavailable,
+			Message: "the guest of this sandbox keeps no traces: it is of an earlier version",
+			Hint:    "stop and start the sandbox"}
+	}
+	return err
 }
 
 // Take takes the keyboard and keeps it until Give or Close. It fails with keyboard_held while
