@@ -2,6 +2,7 @@
 // and soon.
 //
 //	soak asks   at least 1,000 questions of many programs, each answered: what the caller got, and how late
+//	soak attention  labelled cases of programs that ask and work, for the tests of sandbox/session/track/corpus
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
 //	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses
@@ -32,6 +33,9 @@ type options struct {
 	asks    int           // questions in all
 	only    string        // programs that ask, as a regular expression
 	minutes float64       // of load
+	out     string        // file of attention
+	parts   string        // of attention
+	rounds  int           // of attention: how often full-screen programs are played
 	agents  bool          // agent programs among the load
 	idle    time.Duration // of each way to be idle
 	bomb    time.Duration // of each bomb
@@ -49,7 +53,11 @@ var errWrong = errors.New("a session said what is not so")
 func main() {
 	var o options
 	flag.IntVar(&o.asks, "n", 1000, "asks: how many questions at least")
-	flag.StringVar(&o.only, "run", ".", "asks: which programs, as a regular expression")
+	flag.StringVar(&o.only, "run", ".",
+		"asks, attention: which programs, as a regular expression")
+	flag.StringVar(&o.out, "out", "", "attention: file for the cases, compressed with gzip")
+	flag.IntVar(&o.rounds, "rounds", 5, "attention: how often full-screen programs are played")
+	flag.StringVar(&o.parts, "parts", "questions,jobs,screens,agents", "attention: what to record")
 	flag.Float64Var(&o.minutes, "minutes", 10, "load, churn: how long")
 	flag.BoolVar(&o.agents, "agents", false,
 		"load: agent programs from npm at work, too (installs 1 GB)")
@@ -59,13 +67,13 @@ func main() {
 	flag.IntVar(&o.mib, "mib", 1024, "files: size of the file")
 	flag.StringVar(&o.json, "json", "", "file for the results as JSON")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs|many|files|churn")
+		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|attention|load|idle|bombs|many|files|churn")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
 	modes := map[string]func(context.Context, *world, options) (
-		any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "many": many,
-		"files": moveFiles, "churn": churn}
+		any, error){"asks": asks, "attention": attention, "load": mixedLoad, "idle": idle,
+		"bombs": explode, "many": many, "files": moveFiles, "churn": churn}
 	mode := modes[flag.Arg(0)]
 	if mode == nil || flag.NArg() != 1 {
 		flag.Usage()

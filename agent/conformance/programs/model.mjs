@@ -11,6 +11,7 @@
 //	script:talk   a text, a word at a time, for six seconds
 //	script:think  nothing for six seconds, then a word
 //	script:run    a call of the program's own shell tool, which sleeps for six seconds; after its result, a word
+//	              MODEL_SECONDS is another number of seconds for these
 //	script:mcp    calls of MCP tools, one after the other: those in the file of MODEL_CALLS, a JSON array of {tool, args}; then a word
 //
 // Anything else, and any request without tools, is one of the program's own (a title, a summary): it gets a word at once.
@@ -19,10 +20,11 @@ import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+const seconds = Number(process.env.MODEL_SECONDS ?? 6); // that each answer takes
 const wordEvery = 250; // ms
-const words = 24; // six seconds of them
-const thinkFor = 6000; // ms
-const command = 'touch script-ran; sleep 6';
+const words = seconds * 4;
+const thinkFor = seconds * 1000; // ms
+const command = `touch script-ran; sleep ${seconds}`;
 
 const calls = process.env.MODEL_CALLS ? JSON.parse(readFileSync(process.env.MODEL_CALLS, 'utf8')) : [];
 
@@ -50,6 +52,9 @@ function stepOf(text) {
 	return [...text.matchAll(/script:(\w+)/g)].at(-1)?.[1] ?? 'end';
 }
 
+// shellOf returns the name of the program's shell tool.
+const shellOf = (body) => (body.tools ?? []).find((t) => t.name.toLowerCase() === 'bash')?.name ?? 'Bash';
+
 // Anthropic Messages.
 const messages = {
 	step: (body) => {
@@ -66,7 +71,7 @@ const messages = {
 		const message = { id: 'msg_1', type: 'message', role: 'assistant', model: body.model, content: [], stop_reason: null, stop_sequence: null, usage };
 		yield event({ type: 'message_start', message });
 		const calling = answer.call || answer.name;
-		const block = calling ? { type: 'tool_use', id: `toolu_${Date.now()}`, name: answer.name ?? 'Bash', input: {} } : { type: 'text', text: '' };
+		const block = calling ? { type: 'tool_use', id: `toolu_${Date.now()}`, name: answer.name ?? shellOf(body), input: {} } : { type: 'text', text: '' };
 		yield event({ type: 'content_block_start', index: 0, content_block: block });
 		const delta = (d) => event({ type: 'content_block_delta', index: 0, delta: d });
 		if (calling) {
@@ -163,7 +168,8 @@ const server = createServer(async (request, response) => {
 	const body = JSON.parse(Buffer.concat(chunks).toString());
 	const tools = protocol.tools(body);
 	if (process.env.MODEL_BODIES) writeFileSync(process.env.MODEL_BODIES, JSON.stringify(body)); // the last one
-	const step = tools.length > 0 ? protocol.step(body) : 'end';
+	const scripted = tools.length > 0 || process.env.MODEL_PLAIN; // a program without tools
+	const step = scripted ? protocol.step(body) : 'end';
 	const answer = script(step, tools.length > 0 ? protocol.results(body) : 0, tools);
 	console.log(request.url, body.stream, step, tools.join(' '));
 	response.writeHead(200, { 'content-type': 'text/event-stream' });

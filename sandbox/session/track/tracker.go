@@ -145,7 +145,8 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
 		counts:   Counts{Verdicts: t.counts.Verdicts},
 		observed: observed{ring: t.ring, activity: activity{printed: t.printed, typed: t.typed}},
-		called:   t.called, speaker: t.speaker, listener: t.listener, worker: t.worker, unseen: t.unseen,
+		called:   t.called, speaker: t.speaker, listener: t.listener, worker: t.worker,
+		unseen: t.unseen,
 	}
 	if opt.Process != nil {
 		n.counts, n.activity, n.cwd = t.counts, t.activity, ""

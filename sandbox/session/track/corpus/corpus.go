@@ -55,12 +55,13 @@ const (
 	Listens Class = "listens" // it reads input while it works, as full-screen programs do
 )
 
-// Label is the truth from a moment on. The moment is a time, or that at which output reached an
-// offset of the log.
+// Label is the truth from a moment on; an empty one is not known. The moment is a time, or that at
+// which output reached an offset of the log, or that of the next input.
 type Label struct {
-	Is  Verdict `json:"is"`
-	At  int64   `json:"at,omitempty"` // microseconds of Unix time
-	End uint64  `json:"end,omitempty"`
+	Is    Verdict `json:"is"`
+	At    int64   `json:"at,omitempty"` // microseconds of Unix time
+	End   uint64  `json:"end,omitempty"`
+	Input bool    `json:"input,omitempty"` // the next input after At, if there is one
 }
 
 // Header is the first line of a case.
@@ -103,6 +104,27 @@ func New(trace []byte) (*Case, error) {
 	}
 	c.Said = verdictOf(track.Asks(c.State))
 	return c, nil
+}
+
+// Extend adds what a later trace of the same session has since a time, up to which c is complete:
+// the session keeps only its last observations. Its state is that of later.
+func (c *Case) Extend(later *Case, since time.Time) error {
+	first := func(o track.Observation) bool { return o.At >= since.UnixMicro() }
+	if !slices.ContainsFunc(later.Trace.Observations, func(o track.Observation) bool {
+		return o.At > 0 && !first(o)
+	}) {
+		return errors.New("the trace has lost its start")
+	}
+	part, err := track.Since(later.Trace, since)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(c.Trace.Observations, first); i >= 0 {
+		c.Trace.Observations = c.Trace.Observations[:i]
+	}
+	c.Trace.Observations = append(c.Trace.Observations, part.Observations...)
+	c.State, c.Said = later.State, later.Said
+	return nil
 }
 
 // seedLine is a line with a seed.
@@ -164,7 +186,10 @@ func Read(r io.Reader, f func(*Case) error) error {
 			err = errors.New("not a case file")
 		case bytes.HasPrefix(line, []byte(`{"seed":`)):
 			var seed seedLine
-			if err = json.Unmarshal(line, &seed); err == nil {
+			if err = json.Unmarshal(line, &seed); err == nil && seed.Seed == nil {
+				err = errors.New("an empty seed")
+			}
+			if err == nil {
 				c.Trace.Seeds = append(c.Trace.Seeds, *seed.Seed)
 			}
 		default:
@@ -204,30 +229,36 @@ type Moment struct {
 
 // Transition is a change of the truth, and whether and how soon the verdict followed.
 type Transition struct {
-	To      Verdict
+	To Verdict
+	// First: it is the first of several labels. The truth before it is not known.
+	First   bool
 	At      time.Time
 	Found   bool // before the truth changed again
 	Latency time.Duration
 	// Wrong is how often the verdict changed to the opposite while this was the truth, or stayed
 	// the opposite.
 	Wrong int
-	// Last is set if the trace ends with it.
-	Last bool
 }
 
-// settleTime is how long the verdict may follow a change to Working: the label has the time at
-// which the input was sent, before the terminal got it.
+// settleTime is how long the verdict may follow a change to Working.
 const settleTime = 250 * time.Millisecond
 
 // Judge replays the case and compares the verdicts with the labels.
 func (c *Case) Judge() ([]Transition, error) {
 	var said []Moment
+	if n := len(c.Trace.Seeds); n > 0 {
+		said = append(said, Moment{Is: verdictOf(track.Asks(c.Trace.Seeds[n-1].State))})
+	}
 	var printed time.Time
 	labels := c.labels()
 	err := track.Replay(c.Trace, func(s track.Step) {
 		for i := range labels {
 			if l := &labels[i]; l.End > 0 && l.At == 0 && s.Observation.End >= l.End {
 				l.At = cmpTime(printed, s.At).UnixMicro()
+			}
+			if l := &labels[i]; l.Input && s.Observation.Do == track.KindInput &&
+				s.Observation.At >= l.At {
+				l.At, l.Input = s.Observation.At, false
 			}
 		}
 		if s.Observation.Do == track.KindOutput {
@@ -255,7 +286,11 @@ func (c *Case) Judge() ([]Transition, error) {
 				break
 			}
 		}
-		all = append(all, transition(l, end, said))
+		if l.Is != "" {
+			t := transition(l, end, said)
+			t.First = i == 0 && len(labels) > 1
+			all = append(all, t)
+		}
 	}
 	return all, nil
 }
@@ -284,7 +319,7 @@ func (c *Case) labels() []Label {
 
 // transition compares the verdicts with the truth from l to end; a zero end is that of the trace.
 func transition(l Label, end time.Time, said []Moment) Transition {
-	t := Transition{To: l.Is, At: time.UnixMicro(l.At), Last: end.IsZero()}
+	t := Transition{To: l.Is, At: time.UnixMicro(l.At)}
 	now := Working // verdict at t.At
 	for _, m := range said {
 		if !m.At.After(t.At) {
