@@ -95,6 +95,18 @@ func (s *Screen) notify(kind NoticeKind, said string) {
 	}
 }
 
+// notifies reports whether an OSC 99 with this metadata shows a notification. Others ask whether
+// the terminal supports them, close one, or add a picture or buttons (kitty's desktop
+// notifications).
+func notifies(about []byte) bool {
+	for pair := range bytes.SplitSeq(about, []byte(":")) {
+		if payload, ok := bytes.CutPrefix(pair, []byte("p=")); ok {
+			return string(payload) == "title" || string(payload) == "body"
+		}
+	}
+	return true
+}
+
 // osc executes an operating system command.
 func (s *Screen) osc(p []byte) {
 	code, rest, _ := bytes.Cut(p, []byte(";"))
@@ -113,8 +125,10 @@ func (s *Screen) osc(p []byte) {
 		}
 		s.notify(NoticeText, plain(rest))
 	case 99:
-		_, said, _ := bytes.Cut(rest, []byte(";"))
-		s.notify(NoticeText, plain(said))
+		about, said, _ := bytes.Cut(rest, []byte(";"))
+		if notifies(about) {
+			s.notify(NoticeText, plain(said))
+		}
 	case 777:
 		if said, ok := bytes.CutPrefix(rest, []byte("notify;")); ok {
 			s.notify(NoticeText, plain(said))

@@ -345,6 +345,9 @@ func TestTitleAndNotices(t *testing.T) {
 		{"\x1b]9;done\a", "", Notice{NoticeText, "done", 1}},
 		{"\x1b]9;4;1;50\a", "", Notice{NoticeProgress, "1;50", 1}},
 		{"\x1b]99;i=1;done\a", "", Notice{NoticeText, "done", 1}},
+		{"\x1b]99;i=1:p=body;done\a", "", Notice{NoticeText, "done", 1}},
+		{"\x1b]99;i=opentui-notifications:p=?;\a", "", Notice{}},
+		{"\x1b]99;i=1:p=close;\a", "", Notice{}},
 		{"\x1b]777;notify;build;done\a", "", Notice{NoticeText, "build;done", 1}},
 		{"\x1b]x;y\a\x1b]\a\x1b];\a", "", Notice{}},
 	}
