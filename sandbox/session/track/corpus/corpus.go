@@ -230,7 +230,7 @@ type Moment struct {
 // Transition is a change of the truth, and whether and how soon the verdict followed.
 type Transition struct {
 	To Verdict
-	// First: it is the first of several labels. The truth before it is not known.
+	// First: it is the first of Header.Labels. The truth before it is not known.
 	First   bool
 	At      time.Time
 	Found   bool // before the truth changed again
@@ -288,7 +288,7 @@ func (c *Case) Judge() ([]Transition, error) {
 		}
 		if l.Is != "" {
 			t := transition(l, end, said)
-			t.First = i == 0 && len(labels) > 1
+			t.First = i == 0 && len(c.Labels) > 0
 			all = append(all, t)
 		}
 	}
