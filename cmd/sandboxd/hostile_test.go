@@ -286,6 +286,7 @@ func TestHostileServerLocalCommands(t *testing.T) {
 	}
 	isSafe(t, s.onTerminal(t, "port", "web", "80"))
 	isSafe(t, s.onTerminal(t, "conformance", "web", "--tier", "full", "--group", "waiting"))
+	isSafe(t, s.onTerminal(t, "conformance", "capture", "web", "--is", "working", "-o", "-"))
 	isSafe(t, s.onTerminal(t, "cp", "sandbox:/x", "."))
 	var exit *exec.ExitError
 	for _, words := range [][]string{{"rm", ""}, {"log", "web~"}, {"new", "--image", ""}} {

@@ -120,6 +120,9 @@ func (s *scene) coding(ctx context.Context, command string, a codingAgent) error
 	if err := s.until(ctx, agent.Call{Command: command}, a.ready); err != nil {
 		return err
 	}
+	for i := range s.labels {
+		s.labels[i].Start = true
+	}
 	for _, m := range a.moves {
 		if err := s.move(ctx, m); err != nil {
 			return err

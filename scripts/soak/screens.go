@@ -48,12 +48,13 @@ type move struct {
 
 // play is a full-screen program.
 type screenPlay struct {
-	name  string
-	setUp string
-	run   string
-	shows string
-	moves []move
-	quit  []string
+	name   string
+	blocks bool // it waits for keys and does nothing else
+	setUp  string
+	run    string
+	shows  string
+	moves  []move
+	quit   []string
 }
 
 // screenPlays are full-screen programs whose script says when they need a person.
@@ -64,14 +65,15 @@ var screenPlays = []screenPlay{
 			{typed: ":sleep 2 | echo 'slept'"}, {keys: []string{"Enter"}, shows: "\nslept"},
 			{typed: ":!sleep 1; echo built"}, {keys: []string{"Enter"}, shows: "Press ENTER"},
 			{keys: []string{"Enter"}, shows: "one"}}, quit: []string{":", "q", "!", "Enter"}},
-	{name: "nano", run: "nano --ignorercfiles /tmp/soak-nano", shows: "New File",
+	{name: "nano", blocks: true, run: "nano --ignorercfiles /tmp/soak-nano", shows: "New File",
 		moves: []move{{typed: "two"}, {keys: []string{"^X"}, shows: "Save modified buffer"},
 			{keys: []string{"^C"}, shows: "two"}, {keys: []string{"^O"}, shows: "File Name to Write"},
 			{keys: []string{"^C"}, shows: "Cancelled"}}, quit: []string{"^X", "n"}},
 	// The texts must not be in the command, which the terminal shows.
-	{name: "whiptail", setUp: "printf '%s\\n' \"whiptail --yesno 'Install the package?' 8 40\" " +
-		"'sleep 1' \"whiptail --inputbox 'Name of the host' 8 40\" 'sleep 1' " +
-		"\"whiptail --msgbox 'It is done' 8 40\" >/tmp/soak-whiptail",
+	{name: "whiptail", blocks: true,
+		setUp: "printf '%s\\n' \"whiptail --yesno 'Install the package?' 8 40\" " +
+			"'sleep 1' \"whiptail --inputbox 'Name of the host' 8 40\" 'sleep 1' " +
+			"\"whiptail --msgbox 'It is done' 8 40\" >/tmp/soak-whiptail",
 		run:   "sh /tmp/soak-whiptail",
 		shows: "Install the package?",
 		moves: []move{{keys: []string{"Enter"}, shows: "Name of the host"}, {typed: "web"},
@@ -98,7 +100,11 @@ func (r *recorder) screens(ctx context.Context, want *regexp.Regexp, o options) 
 					return fmt.Errorf("setup of %s: %w", p.name, err)
 				}
 			}
-			s, err := r.begin(ctx, p.name, corpus.Listens)
+			class := corpus.Listens
+			if p.blocks {
+				class = corpus.Blocks
+			}
+			s, err := r.begin(ctx, p.name, class)
 			if err != nil {
 				return err
 			}

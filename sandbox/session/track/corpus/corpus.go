@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -62,6 +63,7 @@ type Label struct {
 	At    int64   `json:"at,omitempty"` // microseconds of Unix time
 	End   uint64  `json:"end,omitempty"`
 	Input bool    `json:"input,omitempty"` // the next input after At, if there is one
+	Start bool    `json:"start,omitempty"` // the program starts, or is ready for the first time
 }
 
 // Header is the first line of a case.
@@ -132,9 +134,10 @@ type seedLine struct {
 	Seed *track.Seed `json:"seed"`
 }
 
-// Write writes the case as JSON lines: the header, the seeds and the observations.
+// Write writes the case as JSON lines: the header, the seeds and the observations. What a terminal
+// would obey is escaped.
 func (c *Case) Write(w io.Writer) error {
-	e := json.NewEncoder(w)
+	e := json.NewEncoder(text.JSONWriter(w))
 	e.SetEscapeHTML(false)
 	if err := e.Encode(c.Header); err != nil {
 		return err
@@ -232,6 +235,7 @@ type Transition struct {
 	To Verdict
 	// First: it is the first of Header.Labels. The truth before it is not known.
 	First   bool
+	Start   bool // of the label
 	At      time.Time
 	Found   bool // before the truth changed again
 	Latency time.Duration
@@ -319,7 +323,7 @@ func (c *Case) labels() []Label {
 
 // transition compares the verdicts with the truth from l to end; a zero end is that of the trace.
 func transition(l Label, end time.Time, said []Moment) Transition {
-	t := Transition{To: l.Is, At: time.UnixMicro(l.At)}
+	t := Transition{To: l.Is, Start: l.Start, At: time.UnixMicro(l.At)}
 	now := Working // verdict at t.At
 	for _, m := range said {
 		if !m.At.After(t.At) {
