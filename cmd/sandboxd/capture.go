@@ -39,9 +39,10 @@ func captureCommand(c *cli) *cobra.Command {
 		Long: "Save what the state of a session was judged by, as a case for conformance\n" +
 			"replay. Use it when sandboxd is wrong: --is says what is right. Without --is, the\n" +
 			"command asks on a terminal.\n\n" +
-			"The case has the last observations of the session, at most 192 KiB in memory. Of\n" +
-			"text it has what was before the cursor, and arguments of programs. It has no\n" +
-			"input, and nothing of private mode. Read it before you share it.",
+			"The case has the last observations of the session: some seconds of a program that\n" +
+			"animates its screen, hours of a quiet one. Of text it has what was before the\n" +
+			"cursor, and arguments of programs. It has no input, and nothing of private mode.\n" +
+			"Read it before you share it.",
 		Example: "  sandboxd conformance capture web --is working\n" +
 			"  sandboxd conformance replay web~main.jsonl",
 		Args: func(cmd *cobra.Command, args []string) error {
