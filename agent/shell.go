@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -229,10 +230,11 @@ func (s *Shell) Trace(ctx context.Context) ([]byte, error) {
 
 // noTraces returns err, and for that of a guest which does not know the request, why.
 func noTraces(err error) error {
-	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeUsage {
+	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeUsage &&
+		strings.Contains(known.Message, "is not known") {
 		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: "the guest of this sandbox keeps no traces: it is of an earlier version",
-			Hint:    "stop and start the sandbox"}
+			Hint:    "to update it, stop and start the sandbox, which ends its programs"}
 	}
 	return err
 }

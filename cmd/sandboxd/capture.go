@@ -28,6 +28,7 @@ type capture struct {
 	target wire.Target
 	is     string
 	out    string
+	stop   func() // lets ^C end this program
 }
 
 func captureCommand(c *cli) *cobra.Command {
@@ -41,8 +42,8 @@ func captureCommand(c *cli) *cobra.Command {
 			"command asks on a terminal.\n\n" +
 			"The case has the last observations of the session: some seconds of a program that\n" +
 			"animates its screen, hours of a quiet one. Of text it has what was before the\n" +
-			"cursor, and arguments of programs. It has no input, and nothing of private mode.\n" +
-			"Read it before you share it.",
+			"cursor, also what you typed there, and arguments of programs. It has nothing of\n" +
+			"private mode. Read it before you share it.",
 		Example: "  sandboxd conformance capture web --is working\n" +
 			"  sandboxd conformance replay web~main.jsonl",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -68,6 +69,7 @@ func captureCommand(c *cli) *cobra.Command {
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
+			k.stop = stop
 			return k.run(ctx)
 		},
 	}
@@ -111,6 +113,7 @@ func (k *capture) run(ctx context.Context) error {
 		return fmt.Errorf("conformance capture: %w", err)
 	}
 	if is == "" {
+		k.stop()
 		if is, err = askVerdict(os.Stdin, os.Stderr, k.target, found); err != nil {
 			return err
 		}

@@ -23,10 +23,18 @@ func (s *session) trace() ([]byte, error) {
 		s.mu.Unlock()
 		return nil, errPrivate
 	}
-	trace := s.track.Trace(time.Now())
+	now := time.Now()
+	trace, recent := s.track.Trace(now), s.track.Recent(now)
 	s.mu.Unlock()
-	return json.Marshal(trace)
+	data, err := json.Marshal(trace)
+	if err == nil && len(data) > maxTrace {
+		data, err = json.Marshal(recent)
+	}
+	return data, err
 }
+
+// maxTrace is the maximal length of a trace in a reply.
+const maxTrace = wire.MaxFrame - 1<<10
 
 // momentLocked returns the current moment for an observation of the terminal c, which may be nil.
 func (s *session) momentLocked(c *console) track.Moment {

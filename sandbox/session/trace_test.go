@@ -102,21 +102,22 @@ func TestTraceOfPrivateMode(t *testing.T) {
 			t.Errorf("in private mode: %v, want denied", err)
 		}
 	}
-	if err := bob.Input(t.Context(), []byte("read -p 'se''cret-42? ' x\r")); err != nil {
+	if err := bob.Input(t.Context(),
+		[]byte("bash -c 'read -p \"se\"\"cret-42? \" x; exec sleep 1' hun''ter2\r")); err != nil {
 		t.Fatal(err)
 	}
 	do(t, bob, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}})
 	if err := bob.Input(t.Context(), []byte("y\r")); err != nil {
 		t.Fatal(err)
 	}
-	do(t, bob, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}})
 	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
 		t.Fatal(err)
 	}
 	do(t, alice, wire.Request{Verb: wire.VerbWait, Keyboard: true})
+	do(t, alice, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}})
 	do(t, alice, wire.Request{Verb: wire.VerbRun, Text: "read -p 'public? ' x"})
 	trace, text := traceOf(t, alice)
-	if strings.Contains(text, "secret") || !strings.Contains(text, "public? ") ||
+	if strings.Contains(text, "secret") || strings.Contains(text, "hunter2") || !strings.Contains(text, "public? ") ||
 		bytes.Contains([]byte(text), []byte("bob")) {
 		t.Errorf("the trace:\n%s", text)
 	}

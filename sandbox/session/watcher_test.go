@@ -34,7 +34,7 @@ func TestWatcherVerbs(t *testing.T) {
 		{wire.Request{Verb: wire.VerbWait, TimeoutMS: 1}, false},
 		{wire.Request{Verb: wire.VerbList}, false},
 		{wire.Request{Verb: wire.VerbScreen}, false},
-		{wire.Request{Verb: wire.VerbTrace}, false},
+		{wire.Request{Verb: wire.VerbTrace}, true},
 		{wire.Request{Verb: wire.VerbCancel, Cancel: 99}, false},
 	}
 	for _, kind := range []wire.PartyKind{wire.Person, wire.Agent} {

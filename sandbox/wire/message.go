@@ -193,6 +193,8 @@ func (r Request) Drives() bool {
 	switch r.Verb {
 	case VerbRun, VerbType, VerbKeys, VerbInterrupt, VerbTake, VerbKeep, VerbClose:
 		return true
+	case VerbTrace: // it has arguments of programs that ended before a watcher came
+		return true
 	case VerbPrivate:
 		return r.On
 	}

@@ -27,6 +27,9 @@ const (
 	// workTime is how long a look that found a program busy counts. Looks are less than a second
 	// apart, and more on a machine that is too busy.
 	workTime = 10 * time.Second
+	// silentWork is how long work without output delays rest. A program that asks may also work now
+	// and then, such as for a garbage collector or a server that it started.
+	silentWork = 5 * time.Second
 	// StirTime is how long a listening program may do something else and still count as listening.
 	StirTime = 200 * time.Millisecond
 	// AskTime is how long a look may take to find a program asking for input that is already there.
@@ -98,8 +101,9 @@ func (t *judge) rests() bool {
 	case said.Status == screen.StatusWorking:
 		return quiet >= doubtTime
 	}
-	// A program that was busy until now has not been at rest.
-	quiet = min(quiet, now.Sub(t.listener.since))
+	if quiet < silentWork { // a program that was busy until now has not been at rest
+		quiet = min(quiet, now.Sub(t.listener.since))
+	}
 	switch {
 	case said.Status == screen.StatusBlocked && when < restTime:
 		return false

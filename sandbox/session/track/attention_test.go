@@ -87,7 +87,7 @@ func TestRestsAfterWork(t *testing.T) {
 	}
 	busy := works
 	busy.Foreground = listens.Foreground
-	for range 20 { // such as a coding agent that starts
+	for range 16 { // such as a coding agent that starts
 		s.look(Look{Facts: busy})
 		s.after(250 * time.Millisecond)
 	}
@@ -112,4 +112,26 @@ func TestRestsAfterWork(t *testing.T) {
 	s.after(restTime)
 	s.look(Look{Facts: listens})
 	attention("likely")
+}
+
+// TestRestsDespiteWork checks that a program which asks is at rest although it works now and then,
+// such as for a server that it started.
+func TestRestsDespiteWork(t *testing.T) {
+	s := newScript(t, Options{Program: true, Probed: true})
+	s.print(1)
+	asked := s.now
+	busy := works
+	busy.Foreground = listens.Foreground
+	for s.now.Sub(asked) < silentWork+time.Second {
+		for range 2 {
+			s.look(Look{Facts: listens})
+			if s.tr.Last().Attention == "likely" {
+				return
+			}
+			s.after(250 * time.Millisecond)
+		}
+		s.look(Look{Facts: busy})
+		s.after(250 * time.Millisecond)
+	}
+	t.Errorf("no attention %v after the question", s.now.Sub(asked))
 }

@@ -49,12 +49,12 @@ func interpreter(argv []string, before string) string {
 		return ""
 	}
 	before = strings.TrimSpace(before)
-	if len(argv) > 0 && runtimes[filepath.Base(argv[0])] && runsScript(argv[1:]) {
+	if len(argv) > 0 && runtimes[nameOf(argv[0])] && runsScript(argv[1:]) {
 		return ""
 	}
 	for _, arg := range argv[:min(len(argv), 2)] {
 		name := filepath.Base(arg)
-		for _, prompt := range interpreters[strings.TrimRight(name, "0123456789.")] {
+		for _, prompt := range interpreters[nameOf(arg)] {
 			if matches(prompt, before) {
 				return name
 			}
@@ -69,17 +69,29 @@ var runtimes = map[string]bool{"node": true, "bun": true, "deno": true}
 
 // runsScript reports whether a runtime with these arguments runs a program and takes no statements.
 func runsScript(args []string) bool {
-	script := false
+	script, value := false, false
 	for _, arg := range args {
 		switch {
+		case value:
+			value = false
 		case arg == "-i", arg == "--interactive", arg == "repl":
 			return false
+		case valued[arg]:
+			value = true
 		case !strings.HasPrefix(arg, "-"):
 			script = true
 		}
 	}
 	return script
 }
+
+// valued are options of runtimes whose value is the next argument.
+var valued = map[string]bool{"-r": true, "--require": true, "--import": true, "--loader": true,
+	"--env-file": true, "-C": true, "--conditions": true, "--title": true}
+
+// nameOf returns the name of a program without its version, such as python for
+// /usr/bin/python3.11.
+func nameOf(arg string) string { return strings.TrimRight(filepath.Base(arg), "0123456789.") }
 
 // matches reports whether text is pattern, in which one * stands for any text.
 func matches(pattern, text string) bool {

@@ -2,6 +2,7 @@ package track
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -183,7 +184,7 @@ const (
 	// other one is dropped. So a trace has between one and two halves.
 	halfTrace = 96 << 10
 	// maxArgv is the maximal length of arguments in a trace, and maxArgs their number.
-	maxArgv, maxArgs = 1 << 10, 32
+	maxArgv, maxArgs = 256, 16
 	// maxBefore is the maximal length of the text before the cursor, of which the end counts.
 	maxBefore = 1 << 10
 )
@@ -194,6 +195,7 @@ const (
 	sizeSeen        = 288
 	sizeWith        = 192
 	sizeSeed        = 768
+	sizeText        = 16 // of a string, besides its bytes
 )
 
 // ring keeps the last observations of all trackers of a session.
@@ -227,10 +229,18 @@ func (r *ring) stamp(t time.Time) int64 {
 
 // Trace returns what the trackers of the session observed last.
 func (r *ring) Trace(now time.Time) Trace {
-	trace := Trace{Seeds: r.old.seeds, Observations: slices.Concat(r.old.all, r.now.all)}
 	if len(r.old.all) == 0 {
-		trace.Seeds = r.now.seeds
+		return r.Recent(now)
 	}
+	trace := r.Recent(now)
+	trace.Seeds = r.old.seeds
+	trace.Observations = slices.Concat(r.old.all, r.now.all)
+	return trace
+}
+
+// Recent is Trace without the older half of the observations.
+func (r *ring) Recent(now time.Time) Trace {
+	trace := Trace{Seeds: r.now.seeds, Observations: slices.Clone(r.now.all)}
 	if n := len(r.all); n > 0 {
 		trace.State = publicState(r.all[n-1].State(now))
 	}
@@ -240,11 +250,11 @@ func (r *ring) Trace(now time.Time) Trace {
 // Hide begins private mode: what is observed from now on is not in the trace.
 func (r *ring) Hide() { r.hidden = true }
 
-// Reveal ends private mode. The trace begins anew, with the trackers as they are now. Text that was
-// before the cursor is dropped.
+// Reveal ends private mode. The trace begins anew, with the trackers as they are now, but without
+// text and programs of private mode.
 func (r *ring) Reveal() {
 	for _, t := range r.all {
-		t.state.Prompt = ""
+		t.state.Prompt, t.state.Program, t.state.Foreground = "", "", nil
 	}
 	r.hidden, r.old = false, half{}
 	r.now = half{seeds: r.seeds()}
@@ -369,13 +379,14 @@ func (o *observed) noteLook(l *Look, at Moment, prompts, changes bool) {
 	} else {
 		seen.Argv = shortArgv(l.Facts.Argv)
 		for _, a := range seen.Argv {
-			h.bytes += len(a)
+			h.bytes += sizeText + len(a)
 		}
 	}
 	var with *With
 	if at.Held > 0 {
 		with = &With{Held: at.Held}
 	}
+	seen.Before = strings.Clone(seen.Before)
 	kept := new(Seen)
 	*kept = seen
 	h.last = kept
@@ -427,7 +438,8 @@ func shortArgv(argv []string) []string {
 	var all []string
 	left := maxArgv
 	for _, a := range argv[:min(len(argv), maxArgs)] {
-		a = a[:min(len(a), left)]
+		// All arguments of a process may be parts of one long string.
+		a = strings.Clone(a[:min(len(a), left)])
 		left -= len(a)
 		all = append(all, a)
 	}

@@ -155,8 +155,29 @@ func (c *Case) Write(w io.Writer) error {
 	return nil
 }
 
-// maxLine is the maximal length of a line of a case file.
-const maxLine = 1 << 20
+// Limits of case files, which may come from others. A captured trace has less than 1 MiB.
+const (
+	maxLine  = 1 << 20  // bytes
+	maxFile  = 64 << 20 // bytes, uncompressed
+	maxSteps = 1 << 20  // observations of a case, with their repetitions
+)
+
+// check returns an error for values that no case file has.
+func (h *Header) check() error {
+	if h.Version != FormatVersion {
+		return fmt.Errorf("case file of version %d, want %d", h.Version, FormatVersion)
+	}
+	all := []Verdict{h.Said, h.Is}
+	for _, l := range h.Labels {
+		all = append(all, l.Is)
+	}
+	for _, v := range all {
+		if _, err := ParseVerdict(string(v)); v != "" && err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Read reads the cases of a file, which may be compressed with gzip, and passes each to f.
 func Read(r io.Reader, f func(*Case) error) error {
@@ -168,9 +189,11 @@ func Read(r io.Reader, f func(*Case) error) error {
 		}
 		b = bufio.NewReader(z)
 	}
-	s := bufio.NewScanner(b)
+	left := &io.LimitedReader{R: b, N: maxFile}
+	s := bufio.NewScanner(left)
 	s.Buffer(nil, maxLine)
 	var c *Case
+	steps := 0 // of c
 	for n := 1; s.Scan(); n++ {
 		line := s.Bytes()
 		var err error
@@ -181,9 +204,9 @@ func Read(r io.Reader, f func(*Case) error) error {
 					return err
 				}
 			}
-			c = new(Case)
-			if err = json.Unmarshal(line, &c.Header); err == nil && c.Version != FormatVersion {
-				err = fmt.Errorf("case file of version %d, want %d", c.Version, FormatVersion)
+			c, steps = new(Case), 0
+			if err = json.Unmarshal(line, &c.Header); err == nil {
+				err = c.check()
 			}
 		case c == nil:
 			err = errors.New("not a case file")
@@ -200,15 +223,23 @@ func Read(r io.Reader, f func(*Case) error) error {
 			if err = json.Unmarshal(line, &o); err == nil {
 				c.Trace.Observations = append(c.Trace.Observations, o)
 			}
+			if steps++; o.Do != track.KindOutput { // outputs in a row are one step
+				steps += int(o.More)
+			}
+			if steps > maxSteps {
+				err = fmt.Errorf("a case with more than %d observations", maxSteps)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
 	}
-	if err := s.Err(); err != nil {
+	switch err := s.Err(); {
+	case err != nil:
 		return err
-	}
-	if c == nil {
+	case left.N == 0:
+		return fmt.Errorf("a case file of more than %d MiB", maxFile>>20)
+	case c == nil:
 		return errors.New("not a case file: it is empty")
 	}
 	return f(c)

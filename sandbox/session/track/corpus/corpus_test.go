@@ -371,3 +371,25 @@ func FuzzRead(f *testing.F) {
 		})
 	})
 }
+
+// TestReadRejects checks that files of others cannot make Read or Replay run for long, and have
+// only known verdicts.
+func TestReadRejects(t *testing.T) {
+	const header = `{"case":1,"said":"working","is":"working","from":"start","state":{}}`
+	edit := func(from, to string) string { return strings.Replace(header, from, to, 1) }
+	many := func(line string, n int) string { return header + "\n" + strings.Repeat(line+"\n", n) }
+	for name, tt := range map[string]struct{ file, want string }{
+		"verdict":     {edit(`"is":"working"`, `"is":"\u001b]52;c;aGk="`), "verdict"},
+		"label":       {edit(`"from"`, `"labels":[{"is":"no"}],"from"`), "verdict"},
+		"version":     {edit(`"case":1`, `"case":2`), "version 2"},
+		"repetitions": {many(`{"do":"look","more":1048000}`, 3), "more than 1048576 observations"},
+		"length":      {many(`{"do":"output"}`+strings.Repeat(" ", 1<<19), 200), "more than 64 MiB"},
+		"no case":     {`{"do":"look"}`, "not a case file"},
+		"nothing":     {"", "it is empty"},
+	} {
+		err := Read(strings.NewReader(tt.file), func(*Case) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+}
