@@ -142,7 +142,9 @@ const silentFetch = time.Second
 // error is a note.
 func (c repositories) fetchLast(ctx context.Context, info agent.Sandbox, quiet bool) {
 	slow := time.AfterFunc(silentFetch, func() {
-		fmt.Fprintf(os.Stderr, "fetching the commits of %s\n", info.Name)
+		if !quiet {
+			fmt.Fprintf(os.Stderr, "fetching the commits of %s\n", info.Name)
+		}
 	})
 	f, err := c.coding().FetchRunning(ctx, info)
 	slow.Stop()

@@ -27,8 +27,8 @@ type Figures struct {
 func (f *Figures) Add(all []Transition) {
 	f.Cases++
 	for _, t := range all {
-		switch {
-		case t.To == NeedsPerson:
+		switch t.To {
+		case NeedsPerson:
 			f.Dropped += t.Wrong
 			if t.First {
 				break
