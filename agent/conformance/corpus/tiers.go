@@ -17,6 +17,7 @@ const (
 	outputByMark  = "without marks the begin and end of a command's output are unknown"
 	aboutMarks    = "the case tests marks, and there are none"
 	quietUnknown  = "without process facts each quiet program is reported as one that may ask"
+	statement     = "without marks a command is typed, and is a statement of the interpreter"
 	noisy         = "with endless output there is no silence"
 	listenUnknown = "without process facts the reader of the keyboard is unknown"
 )
@@ -33,7 +34,7 @@ func cannotTyped(why string) map[conformance.Tier]string {
 
 // unmarked has the groups whose cases need marks, unless they need no session.
 var unmarked = map[string]string{"commands": handedByMark, "prompts": aboutMarks, "exit": endByMark,
-	"output": outputByMark, "transport": endByMark}
+	"output": outputByMark, "transport": endByMark, "repl": statement}
 
 // tiered adds to a case the expected results on weaker tiers, or why it cannot pass there.
 func tiered(c conformance.Case) conformance.Case {
@@ -57,7 +58,11 @@ func sessionless(c conformance.Case) bool {
 
 func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []conformance.Step {
 	all = slices.Clone(all)
+	dead := false // the shell has ended
 	for i, s := range all {
+		again := dead && s.Do == conformance.Run // a run starts a shell anew
+		dead = slices.Contains(s.Want.Ended, agent.EndedDead) ||
+			slices.Contains(s.Want.Phase, agent.PhaseDead)
 		if s.Meanwhile != nil {
 			all[i].Meanwhile = weakerSteps(s.Meanwhile, cannot)
 		}
@@ -74,6 +79,10 @@ func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []c
 				continue
 			}
 			weak := weaker(w, t)
+			if again && !t.Marks() { // typed text is for the shell that has ended
+				weak = conformance.Want{Ended: ends(agent.EndedRefused),
+					Error: agent.CodeUnavailable}
+			}
 			if said {
 				weak.Want = w.Want // the case sets it explicitly
 			}
