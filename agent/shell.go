@@ -215,8 +215,8 @@ func (s *Shell) Screen(ctx context.Context) (Screen, error) {
 }
 
 // Trace returns what the session's state was judged by: its last observations, as the JSON that
-// docs/reference/session-stream.md describes. It has an error while the session is in private mode,
-// and if the sandbox's guest is of an earlier version.
+// docs/reference/traces.md describes. It has an error while the session is in private mode, for a
+// party that only watches, and if the sandbox's guest is of an earlier version.
 func (s *Shell) Trace(ctx context.Context) ([]byte, error) {
 	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbTrace})
 	if err != nil {

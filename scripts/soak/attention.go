@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,10 +47,11 @@ func attention(ctx context.Context, w *world, o options) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
-	f, err := os.Create(o.out)
+	f, err := os.Create(o.out + ".new") // a run that fails leaves the file as it was
 	if err != nil {
 		return nil, err
 	}
+	defer os.Remove(f.Name())
 	defer f.Close()
 	z, _ := gzip.NewWriterLevel(f, gzip.BestCompression) // the level is valid
 	rec := &recorder{w: w, out: z, figures: make(map[string]*corpus.Figures)}
@@ -65,7 +67,7 @@ func attention(ctx context.Context, w *world, o options) (any, error) {
 			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	if err := errors.Join(z.Close(), f.Close()); err != nil {
+	if err := errors.Join(z.Close(), f.Close(), os.Rename(f.Name(), o.out)); err != nil {
 		return nil, err
 	}
 	rec.print()
@@ -191,8 +193,8 @@ func (s *scene) end(ctx context.Context, err error) error {
 
 // questions records programs that ask, in turns.
 func (r *recorder) questions(ctx context.Context, want *regexp.Regexp, o options) error {
-	chosen := slicesOf(append(askers[:len(askers):len(askers)], moreAskers...),
-		func(p program) bool { return want.MatchString(p.name) })
+	chosen := slices.DeleteFunc(slices.Concat(askers, moreAskers),
+		func(p program) bool { return !want.MatchString(p.name) })
 	if len(chosen) == 0 {
 		return nil
 	}
@@ -223,16 +225,6 @@ func (r *recorder) questions(ctx context.Context, want *regexp.Regexp, o options
 		}
 	}
 	return nil
-}
-
-// slicesOf returns those of all that f selects.
-func slicesOf(all []program, f func(program) bool) (some []program) {
-	for _, p := range all {
-		if f(p) {
-			some = append(some, p)
-		}
-	}
-	return some
 }
 
 // visit plays a program, as asker.visit, but by what it prints and not by what sandboxd says.

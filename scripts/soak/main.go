@@ -2,7 +2,7 @@
 // and soon.
 //
 //	soak asks   at least 1,000 questions of many programs, each answered: what the caller got, and how late
-//	soak attention  labelled cases of programs that ask and work, for the tests of sandbox/session/track/corpus
+//	soak attention  labelled cases of programs, for the tests of sandbox/session/track/corpus
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
 //	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses

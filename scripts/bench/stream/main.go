@@ -6,8 +6,8 @@
 //	stream out ADDR      writes one, and prints the rate at which the other end had it
 //	stream connect ADDR  connects, sends a byte and reads one, again and again, and prints how long each took, in milliseconds
 //	stream web NAME...   serves HTTPS for names, and prints the certificate of its authority
-//	stream requests URL  sends requests on one connection, and prints how long each took, in milliseconds
-//	stream events URL    reads server-sent events, and prints how long each was on its way, in milliseconds
+//	stream requests URL  sends requests on one connection, and prints the milliseconds of each
+//	stream events URL    reads server-sent events, and prints the milliseconds each was on its way
 package main
 
 import (

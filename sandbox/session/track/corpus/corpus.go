@@ -289,7 +289,10 @@ func (c *Case) Judge() ([]Transition, error) {
 	err := track.Replay(c.Trace, func(s track.Step) {
 		for i := range labels {
 			if l := &labels[i]; l.End > 0 && l.At == 0 && s.Observation.End >= l.End {
-				l.At = cmpTime(printed, s.At).UnixMicro()
+				l.At = s.At.UnixMicro()
+				if !printed.IsZero() {
+					l.At = printed.UnixMicro()
+				}
 			}
 			if l := &labels[i]; l.Input && s.Observation.Do == track.KindInput &&
 				s.Observation.At >= l.At {
@@ -328,14 +331,6 @@ func (c *Case) Judge() ([]Transition, error) {
 		}
 	}
 	return all, nil
-}
-
-// cmpTime returns a, or b if a is zero.
-func cmpTime(a, b time.Time) time.Time {
-	if a.IsZero() {
-		return b
-	}
-	return a
 }
 
 // labels returns the labels, of which the header's own is that at the end.

@@ -122,10 +122,8 @@ func TestCorpus(t *testing.T) {
 			blocks.Percentile(99), listens.Percentile(99), leastTransitions, leastPrecision,
 			leastRecall, mostBlocks, mostListens)
 	}
-	if *update {
-		writeReport(t, fmt.Sprintf("%d transitions in %d cases: precision %.4f, recall %.4f.\n\n%s",
-			all.Transitions(), all.Cases, all.Precision(), all.Recall(), table))
-	}
+	checkReport(t, fmt.Sprintf("%d transitions in %d cases: precision %.4f, recall %.4f.\n\n%s",
+		all.Transitions(), all.Cases, all.Precision(), all.Recall(), table))
 }
 
 // wrap breaks text into lines of at most 100 columns.
@@ -148,8 +146,8 @@ func wrap(text string) string {
 	return b.String() + "\n"
 }
 
-// writeReport writes the figures into the report.
-func writeReport(t *testing.T, figures string) {
+// checkReport checks that the report has the figures, or with -update writes them into it.
+func checkReport(t *testing.T, figures string) {
 	t.Helper()
 	const file = "../../../../docs/reports/attention.md"
 	text, err := os.ReadFile(file)
@@ -162,8 +160,15 @@ func writeReport(t *testing.T, figures string) {
 	if !found || !closed {
 		t.Fatalf("%s has no place for figures", file)
 	}
-	text = []byte(before + begin + "\n" + figures + "\n" + end + after)
-	if err := os.WriteFile(file, text, 0o644); err != nil {
+	want := before + begin + "\n" + figures + "\n" + end + after
+	if diff := cmp.Diff(want, string(text)); diff != "" && !*update {
+		t.Errorf("%s has other figures; run this test with -update (-replay +report):\n%s", file,
+			diff)
+	}
+	if !*update {
+		return
+	}
+	if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

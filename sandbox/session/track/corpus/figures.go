@@ -91,8 +91,8 @@ func (f *Figures) Merge(g *Figures) {
 // Table returns figures by name as a table in Markdown. Latencies are in milliseconds.
 func Table(all map[string]*Figures) string {
 	var b strings.Builder
-	b.WriteString("| program | cases | asks | found | false | dropped | ends | median | p99 | max |\n" +
-		"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("| program | cases | asks | found | false | dropped | ends | median | p99 " +
+		"| max |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
 		ms := func(percent int) string {
