@@ -297,7 +297,7 @@ func (s *scene) play(ctx context.Context, step step, n, k int) error {
 		return err
 	case <-time.After(graceTime):
 		stop()
-		<-returned
+		_ = <-returned
 		return nil
 	}
 }
