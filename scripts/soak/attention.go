@@ -297,7 +297,7 @@ func (s *scene) play(ctx context.Context, step step, n, k int) error {
 		return err
 	case <-time.After(graceTime):
 		stop()
-		_ = <-returned
+		<-returned //nolint:errcheck // the call was ended here
 		return nil
 	}
 }

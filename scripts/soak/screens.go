@@ -192,6 +192,6 @@ func (s *scene) until(ctx context.Context, call agent.Call, text string) error {
 		return err
 	}
 	stop()
-	_ = <-returned // the end of the wait is not of interest
+	<-returned //nolint:errcheck // the end of the wait is not of interest
 	return nil
 }
