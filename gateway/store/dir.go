@@ -90,14 +90,20 @@ func lockDir(dir string) (*lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		// A shared lock is that of Runs, which is about to release it.
+		if errors.Is(err, unix.EWOULDBLOCK) && !locked(f) {
+			continue
+		}
 		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // the pid is optional
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-		return nil, &LockedError{Dir: dir, Pid: pid}
+		return nil, &LockedError{Dir: dir, Pid: holder(f)}
 	}
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
@@ -109,31 +115,32 @@ func lockDir(dir string) (*lock, error) {
 	return &lock{file: f}, nil
 }
 
+// locked reports whether a daemon has locked the file.
+func locked(f *os.File) bool {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err == nil {
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // only that of a bad descriptor fails
+	}
+	return errors.Is(err, unix.EWOULDBLOCK)
+}
+
+// holder returns the process ID of the last daemon that locked the file, 0 if it is not known.
+func holder(f *os.File) int {
+	b, _ := io.ReadAll(io.NewSectionReader(f, 0, 32))
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	return pid
+}
+
 // Runs reports whether the daemon with this process ID uses the state directory dir: it holds the
 // lock. A process that got the ID later does not, and neither does a daemon that was killed and is
-// a zombie. If the kernel does not list locks, Runs reports whether the process exists.
+// a zombie.
 func Runs(dir string, pid int) bool {
-	if pid <= 0 {
-		return false
-	}
-	list, err := os.ReadFile("/proc/locks")
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
-	}
-	var file unix.Stat_t
-	if unix.Stat(filepath.Join(dir, lockFile), &file) != nil {
 		return false
 	}
-	for line := range strings.Lines(string(list)) {
-		// As "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF" (proc_locks(5)). The device may
-		// differ from that of stat(2), so it is not compared.
-		f := strings.Fields(line)
-		if len(f) >= 6 && f[1] == "FLOCK" && f[4] == strconv.Itoa(pid) &&
-			strings.HasSuffix(f[5], fmt.Sprintf(":%d", file.Ino)) {
-			return true
-		}
-	}
-	return false
+	defer f.Close()
+	return locked(f) && holder(f) == pid && pid > 0
 }
 
 // release releases the lock. The file stays: removing it could let two daemons lock two files with

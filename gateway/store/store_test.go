@@ -225,6 +225,73 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+// TestRunsBesideOtherLocks checks that a daemon runs while other processes lock other files, and that
+// the question does not keep a daemon from its start.
+func TestRunsBesideOtherLocks(t *testing.T) {
+	dir := stateDir(t)
+	st := open(t, dir)
+	var others sync.WaitGroup
+	others.Go(func() { // with a list of locks that is longer than a page, and changes
+		for range 20 {
+			var held []*lock
+			for range 150 {
+				if l, err := lockDir(t.TempDir()); err != nil {
+					t.Error(err)
+				} else {
+					held = append(held, l)
+				}
+			}
+			for _, l := range held {
+				if err := l.release(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	ended := make(chan struct{})
+	go func() { others.Wait(); close(ended) }()
+	n := 0
+	for done := false; !done; n++ {
+		if !Runs(dir, os.Getpid()) {
+			t.Fatalf("question %d: the daemon that holds the lock does not run", n)
+		}
+		select {
+		case <-ended:
+			done = true
+		default:
+		}
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	stop := make(chan struct{})
+	for range 2 {
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					Runs(dir, os.Getpid())
+				}
+			}
+		})
+	}
+	for range 500 {
+		l, err := lockDir(dir)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if err := l.release(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	others.Wait()
+}
+
 func TestStaleLockFileIsNoLock(t *testing.T) {
 	dir := stateDir(t)
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -103,13 +103,15 @@ func TestTraceOfPrivateMode(t *testing.T) {
 		}
 	}
 	if err := bob.Input(t.Context(),
-		[]byte("bash -c 'read -p \"se\"\"cret-42? \" x; exec sleep 1' hun''ter2\r")); err != nil {
+		[]byte("bash -c 'read -p \"se\"\"cret-42? \" x; "+
+			"exec sh -c \"echo \\$((40+2))gone; exec sleep 1\"' hun''ter2\r")); err != nil {
 		t.Fatal(err)
 	}
 	do(t, bob, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}})
 	if err := bob.Input(t.Context(), []byte("y\r")); err != nil {
 		t.Fatal(err)
 	}
+	mine.text(t, "42gone") // by then, no program with private arguments is in the foreground
 	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
 		t.Fatal(err)
 	}
