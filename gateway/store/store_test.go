@@ -225,8 +225,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestRunsBesideOtherLocks checks that a daemon runs while other processes lock other files, and that
-// the question does not keep a daemon from its start.
+// TestRunsBesideOtherLocks checks that a daemon runs while others lock other files, and that the
+// question does not keep a daemon from its start.
 func TestRunsBesideOtherLocks(t *testing.T) {
 	dir := stateDir(t)
 	st := open(t, dir)
