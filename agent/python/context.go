@@ -227,13 +227,18 @@ func (c *Context) Settle(ctx context.Context) error {
 	return c.replace(ctx)
 }
 
-// send sends one message.
+// send sends one message. If ctx ends meanwhile, send returns at the latest after grace.
 func (l *link) send(ctx context.Context, id, kind, channel string, content any) error {
 	text, err := request(l.framed, l.session, id, kind, channel, content)
 	if err != nil {
 		return err
 	}
-	return l.conn.Write(ctx, l.form(), text)
+	// When the context of a write ends, the library closes the connection. Code that runs already
+	// would then continue, and nobody could interrupt it.
+	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })()
+	return l.conn.Write(writing, l.form(), text)
 }
 
 // form returns the WebSocket message type of the connection.

@@ -196,6 +196,47 @@ func TestUnread(t *testing.T) {
 	})
 }
 
+// A call that is canceled while its code is being sent keeps the connection, so that the code can be
+// interrupted.
+func TestCanceledWhileSending(t *testing.T) {
+	begun, canceled, read := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		greet(ctx, c)
+		_, r, err := c.Reader(ctx)
+		if err != nil {
+			read <- err
+			return
+		}
+		close(begun)
+		<-canceled
+		text, err := io.ReadAll(r)
+		read <- err
+		m, _ := unframe(text) // a valid message of this package
+		tell(ctx, c, m.Header.ID, "execute_reply", "shell", `{"status": "aborted"}`)
+		tell(ctx, c, m.Header.ID, "status", "iopub", `{"execution_state": "idle"}`)
+		<-ctx.Done()
+	}, nil)
+	c, err := in.Context(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-begun
+		cancel()
+		close(canceled)
+	}()
+	soon(t, "a call", func() {
+		res, err := c.Execute(ctx, Call{Code: strings.Repeat("#", maxCode)})
+		if !errors.Is(err, context.Canceled) || res.Ended != agent.EndedInterrupted || res.Restart {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+	if err := <-read; err != nil {
+		t.Errorf("the server reads the code: %v", err)
+	}
+}
+
 // A call is not rejected while another client opens the same context.
 func TestBeginning(t *testing.T) {
 	greeting := make(chan struct{})
