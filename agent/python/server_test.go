@@ -196,8 +196,8 @@ func TestUnread(t *testing.T) {
 	})
 }
 
-// A call that is canceled while its code is being sent keeps the connection, so that the code can be
-// interrupted.
+// A call that is canceled while its code is being sent keeps the connection, so that the code can
+// be interrupted.
 func TestCanceledWhileSending(t *testing.T) {
 	begun, canceled, read := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
@@ -228,7 +228,8 @@ func TestCanceledWhileSending(t *testing.T) {
 	}()
 	soon(t, "a call", func() {
 		res, err := c.Execute(ctx, Call{Code: strings.Repeat("#", maxCode)})
-		if !errors.Is(err, context.Canceled) || res.Ended != agent.EndedInterrupted || res.Restart {
+		if !errors.Is(err, context.Canceled) || res.Ended != agent.EndedInterrupted ||
+			res.Restart {
 			t.Errorf("%+v, %v", res, err)
 		}
 	})
