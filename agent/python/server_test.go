@@ -68,7 +68,7 @@ func fakeOf(
 	)
 	in := newInterpreter(
 		nowhere,
-		Options{Timeout: 10 * time.Second, Idle: time.Minute, Limits: Limits{}.orDefaults()},
+		Options{Timeout: time.Minute, Idle: time.Minute, Limits: Limits{}.orDefaults()},
 	)
 	in.dialer.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())

@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -90,9 +92,11 @@ func TestDenied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	denied := filepath.Join(t.TempDir(), "denied")
 	replies := make(chan wire.Reply, 1)
 	go func() {
-		reply, _ := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x"})
+		reply, _ := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
+			Text: "until [ -e " + denied + " ]; do sleep 0.01; done; read x"})
 		replies <- reply
 	}()
 	main := b.Sessions().Get("main")
@@ -106,6 +110,9 @@ func TestDenied(t *testing.T) {
 	b.Sessions().Blocked(before)
 	if n := main.Need(); n.Needs != attention.Allow && n.Needs != attention.Answer {
 		t.Errorf("it needs %q, want denied, or asks", n.Needs)
+	}
+	if err := os.WriteFile(denied, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	reply := <-replies
 	if reply.Result == nil || reply.Result.Ended != wire.Waiting {
