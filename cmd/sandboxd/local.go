@@ -97,14 +97,16 @@ func (c *cli) sshCommand() *cobra.Command {
 		Long: "Attach to a session with ssh(1), or run CMD in the sandbox. The default\n" +
 			"session is the one that agents use. Ctrl-] t takes the keyboard, Ctrl-] g\n" +
 			"gives it back, Ctrl-] d detaches, Ctrl-] ? shows all keys.\n\n" +
-			"Options before NAME are options of ssh.",
+			"Options before NAME are options of ssh. Those of sandboxd, such as --gateway, come\n" +
+			"first.",
 		DisableFlagsInUseLine: true,
 		DisableFlagParsing:    true, // options before NAME are options of ssh
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage("ssh: missing sandbox name", "usage: "+cmd.UseLine())
+			args, err := ownFlags(c, cmd, args)
+			if err != nil {
+				return err
 			}
-			if args[0] == "--help" || args[0] == "-h" {
+			if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
 				return cmd.Help()
 			}
 			at := firstArgument(args)
@@ -125,6 +127,30 @@ func (c *cli) sshCommand() *cobra.Command {
 		},
 	}
 	return cmd
+}
+
+// ownFlags applies the flags of sandboxd, such as --state, at the beginning of args, and returns
+// the rest. ssh(1) has no flags that begin with --.
+func ownFlags(c *cli, cmd *cobra.Command, args []string) (rest []string, err error) {
+	for len(args) > 0 && len(args[0]) > 2 && strings.HasPrefix(args[0], "--") &&
+		args[0] != "--help" {
+		name, value, ok := strings.Cut(args[0][2:], "=")
+		flag := cmd.InheritedFlags().Lookup(name)
+		if flag == nil {
+			return nil, usage("ssh: unknown flag --"+name, "options of ssh begin with a single -")
+		}
+		args = args[1:]
+		if !ok {
+			if len(args) == 0 {
+				return nil, usage("ssh: --"+name+": missing value", "usage: "+cmd.UseLine())
+			}
+			value, args = args[0], args[1:]
+		}
+		if err := flag.Value.Set(value); err != nil {
+			return nil, usage(fmt.Sprintf("ssh: --%s %q: %v", name, value, err), "")
+		}
+	}
+	return args, c.load()
 }
 
 // sshWords returns the command line of ssh(1) that logs in as target, with more options.
