@@ -140,6 +140,14 @@ func (d *display) modes() screen.Modes {
 	return d.screen.Modes()
 }
 
+// alternate reports whether the alternate screen is on, and whether it shows no character.
+func (d *display) alternate() (on, blank bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	on = d.screen.Modes().AltScreen
+	return on, on && d.screen.Blank()
+}
+
 // notices returns the count of the program's notices.
 func (d *display) notices() uint64 {
 	d.mu.Lock()

@@ -160,10 +160,12 @@ func (o *observer) look() (again bool) {
 			return false
 		}
 	}
+	alt, blank := s.display.alternate()
 	l := track.Look{
 		Facts:  facts,
 		Err:    err,
-		Alt:    s.display.modes().AltScreen,
+		Alt:    alt,
+		Blank:  blank,
 		Before: s.display.prompt(),
 		Anew:   o.anew,
 	}

@@ -195,6 +195,18 @@ func (s *Screen) Text() string {
 	return b.String()
 }
 
+// Blank reports whether the screen shows no character. Colors do not count.
+func (s *Screen) Blank() bool {
+	for _, r := range s.g.rows {
+		if r.fill.ch != ' ' || slices.ContainsFunc(r.cells, func(c cell) bool {
+			return c.ch != ' '
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
 func (s *Screen) rowText(r *row) string {
 	n := len(r.cells)
 	if r.fill.ch != ' ' {

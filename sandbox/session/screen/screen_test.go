@@ -489,3 +489,22 @@ func TestGeneration(t *testing.T) {
 		}
 	}
 }
+
+func TestBlank(t *testing.T) {
+	for in, want := range map[string]bool{
+		"":                                true,
+		"x":                               false,
+		"x\b \b":                          true,
+		"\x1b[41m\x1b[2J":                 true,
+		"x\x1b[?1049h":                    true,
+		"\x1b[?1049hx\x1b[?1049l":         true,
+		"\x1b[?1049h\x1b[4;10Hx":          false,
+		"\x1b[?1049h\x1b[48;5;3m  \x1b[K": true,
+		"\x1b#8":                          false,
+		"\u754c":                          false,
+	} {
+		if got := draw(t, in).Blank(); got != want {
+			t.Errorf("%q: blank is %v, want %v", in, got, want)
+		}
+	}
+}

@@ -103,14 +103,14 @@ func (t *judge) hint() hint {
 		switch {
 		case m.Lines && !m.Echo:
 			return hint{want: wire.WantPassword, after: SecretTime, modes: true}
-		case !m.Lines:
+		case !m.Lines && !l.Blank:
 			f := l.Facts
 			f.Want = wire.WantRaw
 			return hint{want: wantOf(f, l.Alt), after: restTime, modes: true}
 		}
 	}
 	switch {
-	case l.Alt:
+	case l.Alt && !l.Blank:
 		return hint{want: wire.WantFullscreen, after: restTime}
 	case l.Before != "":
 		return hint{want: wire.WantLine, after: blindTime, works: true}

@@ -137,8 +137,8 @@ func checkReplay(t *testing.T, tr *Tracker) {
 
 // lookOf returns a look with process facts, or without them if blind.
 func (z *fuzzed) lookOf(blind bool, a, b byte) Look {
-	l := Look{Shell: 1, Alt: a&1 != 0, Line: z.end, Calls: uint64(b & 1), Anew: b&2 != 0,
-		Answers: b&4 != 0}
+	l := Look{Shell: 1, Alt: a&1 != 0, Blank: a&3 == 3, Line: z.end, Calls: uint64(b & 1),
+		Anew: b&2 != 0, Answers: b&4 != 0}
 	if b&8 != 0 {
 		l.Before = "$"
 	}

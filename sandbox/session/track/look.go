@@ -46,6 +46,7 @@ type Look struct {
 	Shell int // process ID of the shell, 0 if not known
 
 	Alt    bool   // the alternate screen is on
+	Blank  bool   // the alternate screen is on, and shows no character
 	Before string // text before the cursor
 	Line   uint64 // log offset at which the cursor's line begins; set only if ByScreen
 	Modes  *Modes // modes of the terminal, nil if not known

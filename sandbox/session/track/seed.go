@@ -155,8 +155,8 @@ func (s *Seen) look() Look {
 	l := Look{Facts: Facts{Foreground: s.Group, Pid: s.PID, Argv: s.Argv, ShellImage: s.Image,
 		ShellIsForeground: s.InFront, Blocked: s.Blocked, Listens: s.Listens,
 		OnlyTimers: s.OnlyTimers, Opaque: s.Opaque, Pending: s.Pending, Want: s.Want,
-		Runs: s.Runs}, Shell: s.Shell, Alt: s.Alt, Before: s.Before, Line: s.Line, Calls: s.Calls,
-		Answers: s.Answers, Anew: s.Anew}
+		Runs: s.Runs}, Shell: s.Shell, Alt: s.Alt, Blank: s.Blank, Before: s.Before,
+		Line: s.Line, Calls: s.Calls, Answers: s.Answers, Anew: s.Anew}
 	if s.Blind {
 		l.Err = errReplayed
 	}

@@ -144,6 +144,7 @@ type View struct {
 	Pending    bool      `json:"pending,omitempty"`     //
 	Blind      bool      `json:"blind,omitempty"`       // Look.Err is set
 	Alt        bool      `json:"alt,omitempty"`         //
+	Blank      bool      `json:"blank,omitempty"`       //
 	Answers    bool      `json:"answers,omitempty"`     //
 	Anew       bool      `json:"anew,omitempty"`        //
 	Prompts    bool      `json:"prompts,omitempty"`     // Options.Prompt(Look.Before)
@@ -418,7 +419,7 @@ func seenBy(r *ring, l *Look) Seen {
 	v := View{Group: f.Foreground, PID: f.Pid, Shell: l.Shell, Image: f.ShellImage,
 		InFront: f.ShellIsForeground, Blocked: f.Blocked, Listens: f.Listens,
 		OnlyTimers: f.OnlyTimers, Opaque: f.Opaque, Pending: f.Pending, Blind: l.Err != nil,
-		Alt: l.Alt, Answers: l.Answers, Anew: l.Anew, Want: f.Want,
+		Alt: l.Alt, Blank: l.Blank, Answers: l.Answers, Anew: l.Anew, Want: f.Want,
 		Before: l.Before[max(0, len(l.Before)-maxBefore):], Runs: f.Runs, Line: l.Line,
 		Calls: l.Calls}
 	if l.Modes != nil {
