@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -67,6 +68,11 @@ func attention(ctx context.Context, w *world, o options) (any, error) {
 			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
+	if o.only != "." || o.parts != allParts {
+		if err := rec.keep(o.out); err != nil {
+			return nil, fmt.Errorf("the cases so far: %w", err)
+		}
+	}
 	if err := errors.Join(z.Close(), f.Close(), os.Rename(f.Name(), o.out)); err != nil {
 		return nil, err
 	}
@@ -79,6 +85,27 @@ func attention(ctx context.Context, w *world, o options) (any, error) {
 	r.Cases, r.Transitions = all.Cases, all.Transitions()
 	r.Precision, r.Recall = all.Precision(), all.Recall()
 	return r, nil
+}
+
+// allParts are the parts of a whole recording.
+const allParts = "questions,jobs,screens,agents"
+
+// keep copies the cases of programs that were not recorded from the corpus as it is.
+func (r *recorder) keep(name string) error {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return corpus.Read(f, func(c *corpus.Case) error {
+		if r.figures[c.Program] != nil {
+			return nil
+		}
+		return c.Write(r.out)
+	})
 }
 
 // print prints the figures of all programs.

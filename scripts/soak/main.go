@@ -57,7 +57,7 @@ func main() {
 		"asks, attention: which programs, as a regular expression")
 	flag.StringVar(&o.out, "out", "", "attention: file for the cases, compressed with gzip")
 	flag.IntVar(&o.rounds, "rounds", 5, "attention: how often full-screen programs are played")
-	flag.StringVar(&o.parts, "parts", "questions,jobs,screens,agents", "attention: what to record")
+	flag.StringVar(&o.parts, "parts", allParts, "attention: what to record")
 	flag.Float64Var(&o.minutes, "minutes", 10, "load, churn: how long")
 	flag.BoolVar(&o.agents, "agents", false,
 		"load: agent programs from npm at work, too (installs 1 GB)")
