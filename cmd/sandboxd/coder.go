@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,7 @@ type codingAgent struct {
 	allow   []string
 	ask     bool // the program asks for permissions
 	detach  bool
+	prints  bool // the program runs without a terminal, and prints its answer
 	asJSON  bool
 }
 
@@ -77,6 +79,8 @@ func (c repositories) agentCommand() *cobra.Command {
 			"it. The program uses your API key but cannot read it: set the key first with\n" +
 			"sandboxd secret set. The first run installs the program and saves an image.\n\n" +
 			"The program does not ask for permissions, unless --ask is set.\n\n" +
+			"With --print, the program runs without a terminal. Its output is that of the\n" +
+			"command, and its exit code, too.\n\n" +
 			"When you detach or the program ends, the command fetches the commits. To get\n" +
 			"later ones, use sandboxd fetch.",
 		Example: "  sandboxd secret set anthropic --from-env ANTHROPIC_API_KEY\n" +
@@ -131,6 +135,8 @@ func (c repositories) agentCommand() *cobra.Command {
 	f.BoolVar(&k.ask, "ask", false, "let the program ask for permissions")
 	f.BoolVar(&yolo, "yolo", true, "give the program all permissions in the sandbox")
 	f.BoolVarP(&k.detach, "detach", "d", false, "do not attach to the session")
+	f.BoolVar(&k.prints, "print", false,
+		"run the program without a terminal until it ends, and print its answer")
 	f.BoolVar(&k.asJSON, "json", false, "print one object per sandbox, and do not attach")
 	f.IntVar(&k.count, "count", 1,
 		"number of sandboxes, NAME-1, NAME-2 and so on, with the same prompt")
@@ -172,6 +178,9 @@ func (k *codingAgent) run(ctx context.Context) error {
 		return prefixed("agent: ", err)
 	}
 	defer l.Close()
+	if k.prints {
+		return k.print(ctx, l)
+	}
 	if k.count > 1 {
 		return k.all(ctx, l)
 	}
@@ -190,7 +199,7 @@ func (k *codingAgent) run(ctx context.Context) error {
 		err = k.work(ctx, info)
 	}
 	if !k.asJSON {
-		k.printHints()
+		k.printHints(os.Stdout)
 	}
 	if err != nil {
 		err = prefixed("agent: ", err)
@@ -199,17 +208,47 @@ func (k *codingAgent) run(ctx context.Context) error {
 }
 
 // printHints prints what to do with the sandbox.
-func (k *codingAgent) printHints() {
-	fmt.Printf("  to attach:            sandboxd ssh %[1]s~%[2]s\n"+
-		"  to get its commits:   sandboxd fetch %[1]s\n"+
+func (k *codingAgent) printHints(to io.Writer) {
+	if !k.prints {
+		fmt.Fprintf(to, "  to attach:            sandboxd ssh %s~%s\n", k.name, coding.Session)
+	}
+	fmt.Fprintf(to, "  to get its commits:   sandboxd fetch %[1]s\n"+
 		"  to see its changes:   sandboxd diff %[1]s\n"+
-		"  to remove it:         sandboxd rm %[1]s\n", k.name, coding.Session)
+		"  to remove it:         sandboxd rm %[1]s\n", k.name)
+}
+
+// print runs the program until it ends, with its output as that of the command, and fetches. The
+// exit code is that of the program.
+func (k *codingAgent) print(ctx context.Context, l *coding.Launch) error {
+	stdout, stderr := shownOn(os.Stdout), shownOn(os.Stderr)
+	var info agent.Sandbox
+	exit, err := l.Run(ctx, k.name, k.prompt, stdout, stderr, func(made agent.Sandbox) {
+		info = made
+		fmt.Fprintf(os.Stderr, "%s: %s on a clone of %s\n", made.Name, k.agent.Title,
+			text.Line(l.Source.Top, 200))
+		sshHosts{k.cli}.update(ctx)
+	})
+	err = errors.Join(err, stdout.Close(), stderr.Close())
+	if info.Name == "" {
+		return prefixed("agent: ", err)
+	}
+	if ctx.Err() == nil {
+		k.fetchLast(ctx, info, false)
+	}
+	k.printHints(os.Stderr)
+	switch {
+	case err != nil:
+		return prefixed("agent: ", err)
+	case exit.Code != 0:
+		return exitCode(exit.Code)
+	}
+	return nil
 }
 
 // options checks the flags, and chooses a name if there is none.
 func (k *codingAgent) options() (o coding.Options, err error) {
 	o = coding.Options{Agent: k.agent, Version: k.version, Args: k.args, Ask: k.ask,
-		Check: k.check, Clone: k.clone, Image: k.image, Allow: k.allow}
+		Prints: k.prints, Check: k.check, Clone: k.clone, Image: k.image, Allow: k.allow}
 	if k.network != "" {
 		if o.Network, o.Via, err = command.ParseNetwork(k.network); err != nil {
 			return o, usage(fmt.Sprintf("--network %q: %v", k.network, err), "")
@@ -225,6 +264,14 @@ func (k *codingAgent) options() (o coding.Options, err error) {
 	case k.count < 1 || k.count > maxCount:
 		return o, usage(fmt.Sprintf("--count must be 1 to %d", maxCount),
 			"start more with a second command")
+	case k.prints && (k.ask || k.asJSON || k.detach || k.count > 1):
+		return o, usage("--print: cannot be used with --ask, --json, --detach and --count",
+			"it prints the answer of one agent, which cannot ask")
+	case k.prints && k.prompt == "":
+		return o, usage("--print needs a prompt", `such as: sandboxd agent claude --print "fix it"`)
+	case k.prints && len(k.agent.Print) == 0:
+		return o, usage("--print: "+k.agent.Title+" cannot run without a terminal",
+			"its description has no key print")
 	case k.count > 1 && k.prompt == "":
 		return o, usage("--count needs a prompt", "the agents get the same one")
 	}

@@ -103,8 +103,9 @@ func TestCodingAgents(t *testing.T) {
 		{agent: "gemini", host: "generativelanguage.googleapis.com", secret: "google",
 			args: []string{"--model", "gemini-2.5-pro"}},
 		{agent: "copilot", host: "api.openai.com", secret: "openai"},
+		{agent: "claude", host: "api.anthropic.com", secret: "claude"}, // with a subscription
 	}[:times(t, "SANDBOXD_TEST_AGENTS", 1)] {
-		t.Run(tt.agent, func(t *testing.T) { testCodingAgent(t, tt) })
+		t.Run(tt.agent+" "+tt.secret, func(t *testing.T) { testCodingAgent(t, tt) })
 	}
 }
 
@@ -200,6 +201,21 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 	if tt.agent == "codex" {
 		m.hasExecServer("work")
 	}
+
+	// The same work without a terminal.
+	cmd := m.command(append([]string{"agent", tt.agent, "--print", coderPrompt, "-n", "quick",
+		"--"}, tt.args...)...)
+	cmd.Dir = dir
+	var notes strings.Builder
+	cmd.Stderr = &notes
+	answer, err := cmd.Output()
+	if err != nil || tt.agent != "aider" && !strings.Contains(string(answer), "finished.") {
+		t.Fatalf("--print: %v: %s\n%s", err, answer, notes.String())
+	}
+	if got := git(t, dir, "show", "sandboxes/quick/quick:made"); got != "made by the agent" {
+		t.Errorf("--print: made: %q", got)
+	}
+	m.cli("", 0, "rm", "--force", "quick")
 }
 
 // hasExecServer starts what the environment of Codex names, and checks that Codex's server answers.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/coding"
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -69,9 +70,13 @@ func agentTable(out io.Writer, all []coding.Info) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tAGENT\tSTATE\tATTENTION\tBRANCH\tFETCHED\tCHECK\tLAST LINE")
 	for _, i := range all {
+		check := checkCell(i.Check)
+		if i.Check != nil && !i.Check.At.IsZero() {
+			check += " " + gateway.Ago(i.Check.At) + " ago"
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", text.Line(i.Name, 64),
 			text.Line(i.Agent, 32), text.Line(string(i.State), 16), i.Attention,
-			text.Line(i.Branch, 64), totalCell(i.Diff), checkCell(i.Check),
+			text.Line(i.Branch, 64), totalCell(i.Diff), check,
 			text.Line(i.LastLine, 60))
 	}
 	return w.Flush()

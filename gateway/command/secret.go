@@ -51,7 +51,8 @@ func secretSetCommand(env *Env) *cobra.Command {
 		Short: "add or replace a secret, and apply it to your sandboxes",
 		Long: "Add or replace a secret. Without --from-env, --from-file and --from-cmd, its\n" +
 			"value is read from standard input, or asked for on a terminal. NAME anthropic,\n" +
-			"openai, google or github without --host is a preset of host and header.\n\n" +
+			"claude, openai, google or github without --host is a preset of host and header:\n" +
+			"claude is for the token of a Claude subscription, from claude setup-token.\n\n" +
 			"Requests outside --path and --method get the status 403, and are reported as\n" +
 			"denied. Host and port 443 are allowed in the network of the sandbox. Sandboxes\n" +
 			"need network filtered or allowlist.\n\n" +

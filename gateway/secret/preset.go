@@ -6,7 +6,7 @@ import (
 )
 
 // Presets are the names of Preset.
-var Presets = []string{"anthropic", "openai", "google", "github"}
+var Presets = []string{"anthropic", "claude", "openai", "google", "github"}
 
 // Preset returns the bindings of a well-known API. rules narrow it; methods apply to rules without
 // methods. For github, a rule with the path /OWNER/REPOSITORY is that repository, to fetch and read
@@ -16,6 +16,9 @@ func Preset(name string, rules []Rule, methods []string) ([]Binding, bool) {
 	switch name {
 	case "anthropic":
 		return []Binding{{Host: "api.anthropic.com", Header: "x-api-key: {}", Rules: with}}, true
+	case "claude": // the token of a subscription, which claude setup-token prints
+		return []Binding{{Host: "api.anthropic.com", Header: "Authorization: Bearer {}",
+			Rules: with}}, true
 	case "openai":
 		return []Binding{{Host: "api.openai.com", Header: "Authorization: Bearer {}", Rules: with}},
 			true

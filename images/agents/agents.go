@@ -39,9 +39,10 @@ const (
 // ErrUnknown means that there is no agent of a name.
 var ErrUnknown = errors.New("no such agent")
 
-// Agent describes a coding agent. Setup commands, and texts of files, are templates: {{.Version}}
-// is the version, {{.Dir}} the directory of the repository in the sandbox, and {{json .Dir}} the
-// same as a JSON string.
+// Agent describes a coding agent. Setup, Print and the texts of files are templates. In Setup,
+// {{.Version}} is the version. In Print, {{.Prompt}} is the prompt. In files, {{.Dir}} is the
+// directory of the repository in the sandbox, {{json .Dir}} the same as a JSON string, and
+// {{env "NAME"}} the value of a variable of the sandbox, which is empty if no secret sets it.
 type Agent struct {
 	Name    string            `yaml:"-"` // of the file, without its extension
 	Title   string            `yaml:"title"`
@@ -51,6 +52,7 @@ type Agent struct {
 	Command []string          `yaml:"command"` // program and arguments
 	Ask     []string          `yaml:"ask"`     // arguments with which it asks for permissions
 	Yolo    []string          `yaml:"yolo"`    // arguments with which it has all permissions
+	Print   []string          `yaml:"print"`   // arguments with which it answers a prompt
 	Env     map[string]string `yaml:"env"`     // variables of all processes in the sandbox
 	Secrets []Secret          `yaml:"secrets"` // one of them is required, if there are any
 	Files   []File            `yaml:"files"`
@@ -63,9 +65,10 @@ type Agent struct {
 
 // Secret is a credential that the agent can use.
 type Secret struct {
-	Host string `yaml:"host"` // that the credential is for
-	Set  string `yaml:"set"`  // arguments of sandboxd secret set, for people
-	Env  string `yaml:"env"`  // variable that has to be set; it gets Sentinel
+	Host   string `yaml:"host"`   // that the credential is for
+	Header string `yaml:"header"` // that has it; empty means any
+	Set    string `yaml:"set"`    // arguments of sandboxd secret set, for people
+	Env    string `yaml:"env"`    // variable that has to be set; it gets Sentinel
 }
 
 // File is a file that is written in the sandbox.
@@ -198,7 +201,10 @@ func (a *Agent) check() error {
 	if _, err := a.Install(""); err != nil {
 		return err
 	}
-	_, err = a.Render("/")
+	if _, err := a.Answers(""); err != nil {
+		return err
+	}
+	_, err = a.Render("/", a.Secrets)
 	return err
 }
 
@@ -218,18 +224,36 @@ func (a *Agent) Install(version string) ([]string, error) {
 	all := make([]string, len(a.Setup))
 	for i, command := range a.Setup {
 		var err error
-		if all[i], err = expand(command, map[string]string{"Version": version}); err != nil {
+		if all[i], err = expand(command, nil, "Version", version); err != nil {
 			return nil, fmt.Errorf("setup: %w", err)
 		}
 	}
 	return all, nil
 }
 
-// Render returns the files for a repository that is at dir in the sandbox.
-func (a *Agent) Render(dir string) ([]File, error) {
+// Answers returns the arguments with which the program answers a prompt without a terminal. They
+// are empty if it cannot.
+func (a *Agent) Answers(prompt string) ([]string, error) {
+	if len(a.Print) > 0 && !strings.Contains(strings.Join(a.Print, ""), ".Prompt") {
+		return nil, errors.New("print: no {{.Prompt}}")
+	}
+	all := make([]string, len(a.Print))
+	for i, arg := range a.Print {
+		var err error
+		if all[i], err = expand(arg, nil, "Prompt", prompt); err != nil {
+			return nil, fmt.Errorf("print: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// Render returns the files for a repository that is at dir in the sandbox. bound are the secrets
+// that it uses.
+func (a *Agent) Render(dir string, bound []Secret) ([]File, error) {
+	env := a.variables(bound)
 	all := make([]File, len(a.Files))
 	for i, f := range a.Files {
-		text, err := expand(f.Text, map[string]string{"Dir": dir})
+		text, err := expand(f.Text, env, "Dir", dir)
 		if err != nil {
 			return nil, fmt.Errorf("files: %s: %w", f.Path, err)
 		}
@@ -241,6 +265,15 @@ func (a *Agent) Render(dir string) ([]File, error) {
 // Variables returns the variables of the sandbox as NAME=VALUE, sorted. bound are the secrets that
 // it uses.
 func (a *Agent) Variables(bound []Secret) []string {
+	all := a.variables(bound)
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, name+"="+all[name])
+	}
+	return env
+}
+
+func (a *Agent) variables(bound []Secret) map[string]string {
 	all := maps.Clone(a.Env)
 	if all == nil {
 		all = make(map[string]string)
@@ -250,11 +283,7 @@ func (a *Agent) Variables(bound []Secret) []string {
 			all[s.Env] = Sentinel
 		}
 	}
-	var env []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		env = append(env, name+"="+all[name])
-	}
-	return env
+	return all
 }
 
 // IsReady reports whether the program takes a prompt if it is idle with this text on its screen.
@@ -278,9 +307,10 @@ func (a *Agent) LastLine(screen string) string {
 	return last
 }
 
-// expand executes a template.
-func expand(text string, values map[string]string) (string, error) {
+// expand executes a template, in which .key is value and env returns a variable of env.
+func expand(text string, env map[string]string, key, value string) (string, error) {
 	t, err := template.New("").Option("missingkey=error").Funcs(template.FuncMap{
+		"env": func(name string) string { return env[name] },
 		"json": func(s string) (string, error) {
 			b, err := json.Marshal(s)
 			return string(b), err
@@ -289,6 +319,6 @@ func expand(text string, values map[string]string) (string, error) {
 		return "", err
 	}
 	var out strings.Builder
-	err = t.Execute(&out, values)
+	err = t.Execute(&out, map[string]string{key: value})
 	return out.String(), err
 }

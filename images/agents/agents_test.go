@@ -39,16 +39,18 @@ func TestBuiltin(t *testing.T) {
 			if !strings.Contains(strings.Join(setup, "\n"), "1.2.3") {
 				t.Error("setup does not install the version")
 			}
-			files, err := a.Render(`/srv/a "b" <c>`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, f := range files {
-				if strings.HasSuffix(f.Path, ".json") && !json.Valid([]byte(f.Text)) {
-					t.Errorf("%s is not JSON: %s", f.Path, f.Text)
+			for i := range a.Secrets {
+				files, err := a.Render(`/srv/a "b" <c>`, a.Secrets[i:i+1])
+				if err != nil {
+					t.Fatal(err)
 				}
-				if strings.Contains(f.Text, "{{") {
-					t.Errorf("%s: %s", f.Path, f.Text)
+				for _, f := range files {
+					if strings.HasSuffix(f.Path, ".json") && !json.Valid([]byte(f.Text)) {
+						t.Errorf("%s is not JSON: %s", f.Path, f.Text)
+					}
+					if strings.Contains(f.Text, "{{") {
+						t.Errorf("%s: %s", f.Path, f.Text)
+					}
 				}
 			}
 		})
@@ -214,5 +216,24 @@ func TestVersion(t *testing.T) {
 	}
 	if _, err := Parse("keep", []byte("command: [x]\n")); err == nil {
 		t.Error("an agent has the name of a command")
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	a, err := Parse("x", []byte("command: [x]\nprint: [run, '{{.Prompt}}']\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const prompt = "a {{.Prompt}} {{nothing}}\n'b'"
+	if got, err := a.Answers(prompt); err != nil || !slices.Equal(got, []string{"run", prompt}) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if _, err := Parse("x", []byte("command: [x]\nprint: [run]\n")); err == nil ||
+		!strings.Contains(err.Error(), "print: no {{.Prompt}}") {
+		t.Errorf("without a prompt: %v", err)
+	}
+	a = &Agent{}
+	if got, err := a.Answers(prompt); err != nil || len(got) != 0 {
+		t.Errorf("without print: %q, %v", got, err)
 	}
 }

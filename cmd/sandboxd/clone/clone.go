@@ -44,6 +44,8 @@ type Clone struct {
 	Former string `json:"former,omitempty"`
 	// name of the coding agent that works in the clone; empty without
 	Agent string `json:"agent,omitempty"`
+	// the agent runs without a terminal, and prints its answer
+	Prints bool `json:"prints,omitempty"`
 	// name of the sandboxes that began together, each with the same task; empty for one alone
 	Group string `json:"group,omitempty"`
 	Check string `json:"check,omitempty"` // shell command that tests the work; empty without
@@ -53,8 +55,9 @@ type Clone struct {
 
 // CheckResult is how a command that tests the work ended.
 type CheckResult struct {
-	ExitCode int    `json:"exit_code"`
-	LastLine string `json:"last_line"` // of its output
+	ExitCode int       `json:"exit_code"`
+	LastLine string    `json:"last_line"` // of its output
+	At       time.Time `json:"at"`        // when it ended; zero in records of earlier versions
 }
 
 // Refs of a clone in the repository of this machine.

@@ -146,7 +146,7 @@ func (c *Client) runCheck(ctx context.Context, to *Candidate) {
 		return
 	}
 	said := strings.TrimSpace(out.String())
-	to.Check = &clone.CheckResult{ExitCode: exit.Code,
+	to.Check = &clone.CheckResult{ExitCode: exit.Code, At: time.Now().UTC().Truncate(time.Second),
 		LastLine: text.Line(said[strings.LastIndexByte(said, '\n')+1:], 200)}
 	c.noteCheck(to)
 }

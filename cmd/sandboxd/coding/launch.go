@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kballard/go-shellquote"
+
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
 	"github.com/sandboxd/sandboxd/gateway/secret"
@@ -25,6 +27,7 @@ type Options struct {
 	Version string   // of the program; empty means the one of its description
 	Args    []string // more arguments of the program
 	Ask     bool     // the program asks for permissions
+	Prints  bool     // for Run: the program has no terminal
 	Check   string   // shell command that tests the work; empty without
 
 	// Names are those of the sandboxes. Group is the name under which they begin together; empty
@@ -129,24 +132,29 @@ func (l *Launch) secrets(ctx context.Context) ([]agents.Secret, error) {
 		set = append(set, s)
 	}
 	lacks := "" // the first sandbox without a secret for the last host
-	has := func(name, host string) bool {
+	has := func(name string, want agents.Secret) bool {
 		return slices.ContainsFunc(set, func(s secret.Secret) bool {
 			return (len(s.Sandboxes) == 0 || slices.Contains(s.Sandboxes, name)) &&
-				slices.ContainsFunc(s.Bindings,
-					func(b secret.Binding) bool { return b.Host == host })
+				slices.ContainsFunc(s.Bindings, func(b secret.Binding) bool {
+					header, _, _ := strings.Cut(b.Header, ":")
+					return b.Host == want.Host &&
+						(want.Header == "" || strings.EqualFold(header, want.Header))
+				})
 		})
 	}
 	var bound []agents.Secret
 	var missing, commands []string
 	for _, s := range l.Agent.Secrets {
 		without := slices.IndexFunc(l.Names,
-			func(name string) bool { return !has(name, s.Host) })
+			func(name string) bool { return !has(name, s) })
 		if without < 0 {
 			bound = append(bound, s)
 			continue
 		}
 		lacks = l.Names[without]
-		missing = append(missing, s.Host)
+		if !slices.Contains(missing, s.Host) {
+			missing = append(missing, s.Host)
+		}
 		commands = append(commands, "sandboxd secret set "+s.Set)
 	}
 	if len(bound) == 0 {
@@ -199,15 +207,62 @@ const removeWithin = time.Minute
 // Start creates the sandbox name, clones the repository into it and starts the program there. The
 // caller closes the Program. After an error, Start removes the sandbox; a note says if it cannot.
 func (l *Launch) Start(ctx context.Context, name string) (*Program, error) {
-	info, err := l.gateway.Create(ctx, l.spec(name))
+	flags := l.Agent.Yolo
+	if l.Ask {
+		flags = l.Agent.Ask
+	}
+	argv := slices.Concat(l.Agent.Command, flags, l.Args)
+	p := &Program{agent: l.Agent}
+	var err error
+	p.Sandbox, p.client, err = l.create(ctx, name, func(client *agent.Client) (err error) {
+		p.shell, err = client.Attach(ctx, agent.ShellOptions{Session: Session, Fresh: true,
+			Start: agent.Start{Argv: argv, Dir: l.Source.Dir, Bare: true, Cols: l.Cols,
+				Rows: l.Rows}})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	return p, nil
+}
+
+// Run creates the sandbox name, clones the repository into it, and runs the program there with the
+// prompt until it ends. The program has no terminal and no input. began is called when it starts.
+// If that fails, Run removes the sandbox; a note says if it cannot. A later error leaves it, with
+// the work of the program.
+func (l *Launch) Run(ctx context.Context, name, prompt string, stdout, stderr io.Writer,
+	began func(agent.Sandbox)) (agent.Exit, error) {
+	answers, err := l.Agent.Answers(prompt)
+	if err != nil {
+		return agent.Exit{}, err
+	}
+	info, client, err := l.create(ctx, name, func(*agent.Client) error { return nil })
+	if err != nil {
+		return agent.Exit{}, err
+	}
+	defer client.Close()
+	began(info)
+	argv := slices.Concat(l.Agent.Command, answers, l.Args)
+	return client.Exec(ctx, agent.Cmd{Stdout: stdout, Stderr: stderr,
+		Command: "cd -- " + shellquote.Join(l.Source.Dir) + " && exec " + shellquote.Join(argv...)})
+}
+
+// create creates the sandbox name, clones the repository into it, writes the files of the agent,
+// and calls begin. After an error, it removes the sandbox; a note says if it cannot. The caller
+// closes the Client.
+func (l *Launch) create(ctx context.Context, name string,
+	begin func(*agent.Client) error) (agent.Sandbox, *agent.Client, error) {
+	info, err := l.gateway.Create(ctx, l.spec(name))
+	if err != nil {
+		return info, nil, err
+	}
 	client, err := l.gateway.Dial(ctx, info.Name)
 	if err == nil {
-		var sh *agent.Shell
-		if sh, err = l.begin(ctx, client, info); err == nil {
-			return &Program{Sandbox: info, shell: sh, client: client, agent: l.Agent}, nil
+		if err = l.fill(ctx, client, info); err == nil {
+			err = begin(client)
+		}
+		if err == nil {
+			return info, client, nil
 		}
 		client.Close()
 	}
@@ -217,7 +272,7 @@ func (l *Launch) Start(ctx context.Context, name string) (*Program, error) {
 		l.client.notef("sandbox %s was not removed: %v", info.Name, left)
 	}
 	l.client.Forget(ctx, []agent.Sandbox{info})
-	return nil, err
+	return info, nil, err
 }
 
 // spec returns the specification of a sandbox.
@@ -228,37 +283,30 @@ func (l *Launch) spec(name string) agent.Spec {
 		About: l.Agent.Title + " works on a clone of " + text.Line(l.Source.Top, 200)}
 }
 
-// begin clones the repository, writes the files of the agent and starts its program. The caller
-// closes the Shell.
-func (l *Launch) begin(ctx context.Context, client *agent.Client,
-	info agent.Sandbox) (*agent.Shell, error) {
+// fill clones the repository into a new sandbox, and writes the files of the agent.
+func (l *Launch) fill(ctx context.Context, client *agent.Client, info agent.Sandbox) error {
 	if len(l.bound) > 0 && len(info.Secrets) == 0 {
-		return nil, &wire.Error{Code: wire.CodeUnavailable,
+		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("sandbox %s with network %s cannot use secrets", info.Name,
 				info.Network), Hint: "use --network filtered or allowlist"}
 	}
 	record, err := l.Source.Copy(ctx, info.Name, info.ID, client)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	record.Agent, record.Check, record.Group = l.Agent.Name, l.Check, l.Group
+	record.Agent, record.Prints = l.Agent.Name, l.Prints
+	record.Check, record.Group = l.Check, l.Group
 	if err := l.client.Add(ctx, record); err != nil {
-		return nil, err
+		return err
 	}
-	files, err := l.Agent.Render(l.Source.Dir)
+	files, err := l.Agent.Render(l.Source.Dir, l.bound)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, f := range files {
 		if err := writeInside(ctx, client, f); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	flags := l.Agent.Yolo
-	if l.Ask {
-		flags = l.Agent.Ask
-	}
-	return client.Attach(ctx, agent.ShellOptions{Session: Session, Fresh: true,
-		Start: agent.Start{Argv: slices.Concat(l.Agent.Command, flags, l.Args),
-			Dir: l.Source.Dir, Bare: true, Cols: l.Cols, Rows: l.Rows}})
+	return nil
 }

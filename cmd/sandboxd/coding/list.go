@@ -26,7 +26,8 @@ type Info struct {
 	Agent string             `json:"agent"`
 	State agent.SandboxState `json:"state"`
 	// Attention is waiting if the program waits for input, likely if it is idle, no if it works,
-	// ended if it does not run, and unknown if the sandbox does not answer.
+	// ended if it does not run, and unknown if the sandbox does not answer, or if the program has
+	// no terminal.
 	Attention  string `json:"attention"`
 	Repository string `json:"repository"`
 	Branch     string `json:"branch"`
@@ -82,7 +83,7 @@ func (c *Client) List(ctx context.Context, group string) ([]Info, error) {
 		i := &Info{Name: s.Name, Agent: record.Agent, State: s.State,
 			Attention: AttentionEnded, Repository: record.Repository, Branch: record.Branch,
 			Check: record.Checked, Group: record.Group}
-		if s.State == agent.SandboxPaused {
+		if s.State == agent.SandboxPaused || s.State == agent.SandboxRunning && record.Prints {
 			i.Attention = AttentionUnknown
 		}
 		all = append(all, i)
