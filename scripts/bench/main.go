@@ -83,6 +83,7 @@ var benchmarks = []benchmark{
 	{"watcher-memory", watcherMemory},
 	{"network", network},
 	{"broker", broker},
+	{"agents", codingAgents},
 	{"restart", restart},
 }
 

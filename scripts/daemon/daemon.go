@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -47,6 +48,10 @@ func Start(ctx context.Context, program string, o Options) (*Daemon, error) {
 	}
 	args = append(args, "serve", "--json", "--state", o.State, "--ssh", "127.0.0.1:0", "--http",
 		"127.0.0.1:0")
+	program, err := filepath.Abs(program) // for command lines in other directories
+	if err != nil {
+		return nil, err
+	}
 	d := &Daemon{program: program, cmd: exec.CommandContext(context.WithoutCancel(ctx), program,
 		args...)}
 	d.cmd.Env = append(os.Environ(), o.Env...)
