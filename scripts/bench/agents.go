@@ -77,7 +77,8 @@ type coders struct {
 func (c *coders) prepare(ctx context.Context) error {
 	const script = `git init -q "$0" && cd "$0" && echo hello >README && git add README &&
 		git -c user.name=bench -c user.email=bench@bench.test commit -qm one`
-	if out, err := exec.CommandContext(ctx, "sh", "-c", script, c.dir).CombinedOutput(); err != nil {
+	out, err := exec.CommandContext(ctx, "sh", "-c", script, c.dir).CombinedOutput()
+	if err != nil {
 		return fmt.Errorf("repository: %w: %s", err, out)
 	}
 	set := c.daemon.Line(ctx, "secret", "set", "anthropic")
@@ -89,7 +90,7 @@ func (c *coders) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.daemon.Line(ctx, "describe", p.name, "--json").Output()
+	out, err = c.daemon.Line(ctx, "describe", p.name, "--json").Output()
 	var made struct{ Image string }
 	if err == nil {
 		err = json.Unmarshal(out, &made)
