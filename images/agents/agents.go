@@ -45,6 +45,7 @@ var ErrUnknown = errors.New("no such agent")
 // {{env "NAME"}} the value of a variable of the sandbox, which is empty if no secret sets it.
 type Agent struct {
 	Name    string            `yaml:"-"` // of the file, without its extension
+	File    string            `yaml:"-"` // its absolute path; empty for a built-in agent
 	Title   string            `yaml:"title"`
 	Version string            `yaml:"version"` // of the package
 	Setup   []string          `yaml:"setup"`   // shell commands that install it, once for an image
@@ -122,6 +123,9 @@ func read(file string) (*Agent, error) {
 		return nil, fmt.Errorf("%s: more than %d bytes", file, maxFile)
 	}
 	a, err := Parse(strings.TrimSuffix(filepath.Base(file), extension), text)
+	if err == nil {
+		a.File, err = filepath.Abs(file)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

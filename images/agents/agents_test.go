@@ -179,6 +179,14 @@ func TestFind(t *testing.T) {
 		a, err := Find(tt.name, tt.own)
 		if err != nil || a.Command[0] != tt.want || a.Name != "claude" {
 			t.Errorf("%s, %s: got %+v, %v", tt.name, tt.own, a, err)
+			continue
+		}
+		file := ""
+		if tt.want == "own" {
+			file = filepath.Join(dir, "claude.yaml")
+		}
+		if a.File != file {
+			t.Errorf("%s, %s: file %q, want %q", tt.name, tt.own, a.File, file)
 		}
 	}
 	for _, name := range []string{"none", "..", "", "Claude"} {

@@ -44,6 +44,8 @@ type Clone struct {
 	Former string `json:"former,omitempty"`
 	// name of the coding agent that works in the clone; empty without
 	Agent string `json:"agent,omitempty"`
+	// file that describes the agent; empty if it is a built-in one
+	AgentFile string `json:"agent_file,omitempty"`
 	// the agent runs without a terminal, and prints its answer
 	Prints bool `json:"prints,omitempty"`
 	// name of the sandboxes that began together, each with the same task; empty for one alone

@@ -294,7 +294,7 @@ func (l *Launch) fill(ctx context.Context, client *agent.Client, info agent.Sand
 	if err != nil {
 		return err
 	}
-	record.Agent, record.Prints = l.Agent.Name, l.Prints
+	record.Agent, record.AgentFile, record.Prints = l.Agent.Name, l.Agent.File, l.Prints
 	record.Check, record.Group = l.Check, l.Group
 	if err := l.client.Add(ctx, record); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package coding
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -92,7 +93,7 @@ func (c *Client) List(ctx context.Context, group string) ([]Info, error) {
 			return session.Name == Session && session.State.Phase != agent.PhaseDead
 		}
 		if s.State == agent.SandboxRunning && slices.ContainsFunc(s.Sessions, running) {
-			asked.Go(func() { i.ask(ctx, g, c.Own) })
+			asked.Go(func() { i.ask(ctx, g, cmp.Or(record.AgentFile, record.Agent), c.Own) })
 		}
 	}
 	if group != "" && len(all) == 0 {
@@ -111,8 +112,9 @@ const askWithin = time.Second
 
 // ask fills in what the program does. The daemon's own state of a session may be old, because
 // sandboxes do not monitor a session that no client watches. Without an answer, attention is
-// unknown. own is the directory of the user's own agents.
-func (i *Info) ask(ctx context.Context, g *agent.Gateway, own string) {
+// unknown. description is the file or the name of the agent, and own the directory of the user's own
+// agents.
+func (i *Info) ask(ctx context.Context, g *agent.Gateway, description, own string) {
 	i.Attention = AttentionUnknown
 	ctx, cancel := context.WithTimeout(ctx, 10*askWithin)
 	defer cancel()
@@ -144,9 +146,9 @@ func (i *Info) ask(ctx context.Context, g *agent.Gateway, own string) {
 	if err != nil {
 		return
 	}
-	a, err := agents.Find(i.Agent, own)
+	a, err := agents.Find(description, own)
 	if err != nil {
-		a = &agents.Agent{} // described by a file of another directory
+		a = &agents.Agent{} // the file was removed
 	}
 	i.LastLine = text.Line(a.LastLine(screen.Text), 200)
 }
