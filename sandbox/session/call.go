@@ -412,6 +412,8 @@ func (s *session) public(err error) *wire.Error {
 			Code:    wire.CodeUnavailable,
 			Message: "the call was cancelled before it typed anything",
 		}
+	case errors.Is(err, context.Canceled): // with the sandbox
+		return &wire.Error{Code: wire.CodeLost, Message: "session " + s.name + " is ending"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &wire.Error{
 			Code:    wire.CodeUnavailable,

@@ -1,13 +1,26 @@
 package session
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
+
+// A call that the end of the sandbox interrupts is lost, and no internal error.
+func TestCallAtTheEnd(t *testing.T) {
+	s := &session{name: "main"}
+	got := s.public(fmt.Errorf("start: %w", context.Canceled))
+	if got.Code != wire.CodeLost || !strings.Contains(got.Message, "session main is ending") {
+		t.Errorf("got %v, want lost", got)
+	}
+}
 
 func TestFatal(t *testing.T) {
 	const status = "Name:\tsleep\nState:\tS " +
