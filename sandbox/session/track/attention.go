@@ -21,9 +21,9 @@ const (
 	// moveTime is the time after which a program that says it is at rest counts as such even if it
 	// still animates the screen.
 	moveTime = 2 * time.Second
-	// doubtTime is how long a program may be quiet that says it works, or has cleared the alternate
-	// screen and drawn nothing. All programs that say so animate the screen. opencode loads for 8
-	// to 40 s before it draws.
+	// doubtTime is how long a program may be quiet that says it works, or that shows no character
+	// on the alternate screen. All programs that say so animate the screen. opencode loads for 8 s
+	// and more before it draws.
 	doubtTime = 30 * time.Second
 	// workTime is how long a look that found a program busy counts. Looks are less than a second
 	// apart, and more on a machine that is too busy.
@@ -99,7 +99,7 @@ func (t *judge) rests() bool {
 	switch {
 	case l.Calls > t.called:
 		return true
-	case said.Status == screen.StatusWorking, l.Blank:
+	case said.Status == screen.StatusWorking, l.Blank && said.Status == "" && !t.opt.NoScreen:
 		return quiet >= doubtTime
 	}
 	if quiet < silentWork { // a program that was busy until now has not been at rest
