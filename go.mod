@@ -5,6 +5,7 @@ go 1.26.3
 toolchain go1.26.8
 
 require (
+	al.essio.dev/pkg/shellescape v1.6.1 // words as a shell command line
 	connectrpc.com/connect v1.21.1 // the Connect protocol, as the SDKs of E2B speak it
 	github.com/adrg/xdg v0.5.3 // where a user keeps state and configuration
 	github.com/chromedp/cdproto v0.159.0 // what tests of the page ask of a browser
@@ -20,7 +21,7 @@ require (
 	github.com/go-viper/mapstructure/v2 v2.5.0 // errors of koanf, field by field
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/jsonschema-go v0.4.3 // which arguments an MCP tool takes
-	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
+	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // the words of a command line
 	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
 	github.com/knadh/koanf/v2 v2.4.1 // merges the sources of the configuration into one struct
 	github.com/lmittmann/tint v1.2.1 // the log on a terminal

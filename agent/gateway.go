@@ -10,8 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kballard/go-shellquote"
-
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -256,7 +255,7 @@ func (r *remote) Command(ctx context.Context, progress io.Writer, words ...strin
 	out, messages := &answer{cancel: cancel}, &opening{next: progress}
 	exit, err := r.control.Exec(
 		ctx,
-		Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: messages},
+		Cmd{Command: text.Quote(words...), Stdout: out, Stderr: messages},
 	)
 	if err != nil {
 		return nil, err

@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -32,7 +31,7 @@ func (p *play) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, setupTime, errors.New("setup did not end"))
 	defer cancel()
 	for _, f := range p.Files {
-		path := shellquote.Join(f.Path)
+		path := text.Quote(f.Path)
 		script := `mkdir -p "$(dirname ` + path + `)" && cat >` + path
 		if f.Mode != "" {
 			script += " && chmod " + f.Mode + " " + path

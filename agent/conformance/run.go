@@ -9,9 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // Options configure a run. Client is required. The zero value of all other fields works.
@@ -190,7 +189,7 @@ func absent(ctx context.Context, c *agent.Client, names []string) ([]string, err
 	if len(names) == 0 {
 		return nil, nil
 	}
-	out, err := quiet(ctx, c, "for p in "+shellquote.Join(names...)+
+	out, err := quiet(ctx, c, "for p in "+text.Quote(names...)+
 		`; do command -v "$p" >/dev/null || echo "$p"; done`)
 	return strings.Fields(out), err
 }
@@ -228,10 +227,10 @@ func (o Options) install(ctx context.Context, c *agent.Client, names []string) m
 	if _, err := quiet(ctx, c, "apt-get update -qq"); err != nil {
 		return all(need, err)
 	}
-	if _, err := quiet(ctx, c, get+shellquote.Join(
+	if _, err := quiet(ctx, c, get+text.Quote(
 		strings.Fields(strings.Join(once, " "))...)); err != nil {
 		for i, n := range need {
-			if _, err := quiet(ctx, c, get+shellquote.Join(
+			if _, err := quiet(ctx, c, get+text.Quote(
 				strings.Fields(packages[i])...)); err != nil {
 				why[n] = err.Error()
 			}

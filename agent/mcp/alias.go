@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -45,7 +43,7 @@ func (s *Server) addAliases() {
 				}
 			}
 			if in.Workdir != "" {
-				in.Cmd = "cd -- " + shellquote.Join(in.Workdir) + " && {\n" + in.Cmd + "\n}"
+				in.Cmd = "cd -- " + text.Quote(in.Workdir) + " && {\n" + in.Cmd + "\n}"
 			}
 			return a.exec(ctx, c, sessionCall{bounds: b, stop: interrupt,
 				Call: agent.Call{Command: in.Cmd}})

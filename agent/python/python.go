@@ -33,8 +33,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -228,10 +226,10 @@ func (in *Interpreter) Shutdown(ctx context.Context) error {
 		ctx,
 		"the end of the server",
 		agent.Cmd{
-			Command: "while [ -S " + shellquote.Join(
+			Command: "while [ -S " + text.Quote(
 				in.current().Sock,
 			) + " ] && kill -0 $(sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/' " +
-				shellquote.Join(
+				text.Quote(
 					path.Join(path.Dir(in.current().Sock), "server.json"),
 				) + ") 2>/dev/null; do sleep 0.05; done",
 		},
@@ -288,7 +286,7 @@ func (in *Interpreter) start(ctx context.Context) error {
 		ctx,
 		"its start",
 		agent.Cmd{
-			Command: "exec python3 - " + shellquote.Join(string(ask)),
+			Command: "exec python3 - " + text.Quote(string(ask)),
 			Stdin:   strings.NewReader(starter),
 			Stdout:  out,
 			Stderr:  said,

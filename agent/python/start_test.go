@@ -6,10 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // shell runs a command in a sandbox. It must succeed.
@@ -74,7 +73,7 @@ func TestStarterEnds(t *testing.T) {
 		shell(
 			t,
 			client,
-			`cat > /tmp/start; python3 - `+shellquote.Join(
+			`cat > /tmp/start; python3 - `+text.Quote(
 				string(ask),
 			)+` < /tmp/start > /dev/null 2>&1 &
 			until grep -qsa j[u]pyter_server /proc/[0-9]*/cmdline; do :; done; kill -STOP $!; `+wait+`kill -9 $!`,

@@ -8,10 +8,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/mcp"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // Names of the two tools that end a task. The others are package mcp's.
@@ -155,7 +154,7 @@ func (r *run) within(c toolCall) json.RawMessage {
 	if !ok || strings.TrimSpace(command) == "" {
 		return raw
 	}
-	all["command"] = r.Shell + " -c " + shellquote.Join(command)
+	all["command"] = r.Shell + " -c " + text.Quote(command)
 	text, err := json.Marshal(all)
 	if err != nil {
 		return raw

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/mcp"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -291,7 +292,7 @@ func (r *run) begin(ctx context.Context) error {
 			Hint:    "use a command such as --shell-command bash",
 		}
 	case len(words) > 0:
-		command = "command -v -- " + shellquote.Join(words[0]) + " >/dev/null"
+		command = "command -v -- " + text.Quote(words[0]) + " >/dev/null"
 	}
 	arguments, err := json.Marshal(map[string]string{"command": command})
 	if err != nil {

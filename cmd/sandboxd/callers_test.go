@@ -16,12 +16,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -112,7 +112,7 @@ func (r *faultRound) inTable(ctx context.Context, words ...string) (func(context
 		return nil, nil, err
 	}
 	return func(ctx context.Context) answer {
-		s, err := ask(ctx, c, shellquote.Join(words...))
+		s, err := ask(ctx, c, text.Quote(words...))
 		if err != nil {
 			return ofConnection(err)
 		}

@@ -16,9 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -188,7 +187,7 @@ func (r *faultRound) shell() string {
 // each line that it reads.
 func (r *faultRound) asks(ctx context.Context, caller string) error {
 	program := "while read -s x; do echo " + r.tag(caller) + " >>" + r.file + r.then() + "; done"
-	s, err := r.ask(ctx, shellquote.Join("run", "--json", "-n", r.target(caller), "--", r.shell(),
+	s, err := r.ask(ctx, text.Quote("run", "--json", "-n", r.target(caller), "--", r.shell(),
 		"-c", program))
 	if err != nil || s.code != wire.ExitWaiting {
 		return fmt.Errorf("%s asks for nothing: %w, %+v", program, err, s)
@@ -410,9 +409,9 @@ func (r *faultRound) again(callers []caller) (time.Time, error) {
 	from := time.Now()
 	var all sync.WaitGroup
 	for _, c := range callers {
-		command := shellquote.Join("exec", r.sandbox, "--", "true")
+		command := text.Quote("exec", r.sandbox, "--", "true")
 		if c.session { // rejected while a program asks
-			command = shellquote.Join("run", "--json", "-n", r.target(c.name), "--", "true")
+			command = text.Quote("run", "--json", "-n", r.target(c.name), "--", "true")
 		}
 		all.Go(func() {
 			s, err := r.ask(ctx, command)

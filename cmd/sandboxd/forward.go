@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -24,6 +23,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/gateway/view"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -181,7 +181,7 @@ func remoteLine(cmd *cobra.Command, args []string) string {
 		}
 		words = append(words, "--"+f.Name+"="+f.Value.String())
 	})
-	return shellquote.Join(append(append(words, "--"), args...)...)
+	return text.Quote(append(append(words, "--"), args...)...)
 }
 
 // forward runs a command on the daemon. The first ^C is sent to it, the second one ends this

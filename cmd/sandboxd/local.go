@@ -11,11 +11,11 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -37,7 +37,7 @@ func (c *cli) control(ctx context.Context, out, said io.Writer, words ...string)
 		return err
 	}
 	defer control.Close()
-	return forward(ctx, control, agent.Cmd{Command: shellquote.Join(words...), Stdout: out,
+	return forward(ctx, control, agent.Cmd{Command: text.Quote(words...), Stdout: out,
 		Stderr: said})
 }
 

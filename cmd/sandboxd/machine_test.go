@@ -19,10 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -250,7 +249,7 @@ func (m *machine) begins(name, script string) {
 		m.t.Fatal(err)
 	}
 	defer c.Close()
-	if s, err := ask(m.ctx(), c, shellquote.Join("run", "-n", name, "--timeout", "500ms", "--",
+	if s, err := ask(m.ctx(), c, text.Quote("run", "-n", name, "--timeout", "500ms", "--",
 		script)); err != nil || s.code != wire.ExitDeadline {
 		m.t.Fatalf("%s: %v, %+v", script, err, s)
 	}

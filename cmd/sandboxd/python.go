@@ -7,13 +7,13 @@ import (
 	"os"
 	"time"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -61,7 +61,7 @@ func pythonFile(cmd *cobra.Command, args []string, terminal bool) (io.Reader, []
 	if err != nil {
 		return nil, nil, mistake("%v", err)
 	}
-	short := len(shellquote.Join(string(code))) < maxArgument
+	short := len(text.Quote(string(code))) < maxArgument
 	switch {
 	case flagSet(cmd, "interactive") && !short:
 		return nil, nil, mistake("%s: too long for -i: copy it to the sandbox and import it",

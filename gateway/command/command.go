@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -72,7 +71,7 @@ func (g Gateway) SSHCommand(target string) string {
 	if g.Identity != "" {
 		args = append(args, "-i", g.Identity)
 	}
-	return shellquote.Join(append(args, "-p", g.Port, target+"@"+g.Host)...)
+	return text.Quote(append(args, "-p", g.Port, target+"@"+g.Host)...)
 }
 
 // ControlCommand returns how to run line on the control host: with this program, or with ssh alone.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	ref "github.com/distribution/reference"
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
@@ -257,7 +256,7 @@ func (env *Env) unnamed(ctx context.Context, args []string, err error) error {
 				command = command[1:]
 			}
 			meant := fmt.Sprintf("%s is a sandbox; to run in it: sandboxd run -n %[1]s -- %s",
-				info.Name, text.Line(shellquote.Join(command...), 200))
+				info.Name, text.Line(text.Quote(command...), 200))
 			if e, ok := errors.AsType[*wire.Error](err); ok {
 				better := *e
 				better.Hint = meant

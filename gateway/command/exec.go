@@ -9,11 +9,11 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -76,12 +76,12 @@ func execCommand(env *Env) *cobra.Command {
 			if len(words) == 0 {
 				return usage("exec: no command")
 			}
-			text := words[0]
+			line := words[0]
 			if len(words) > 1 {
-				text = shellquote.Join(words...)
+				line = text.Quote(words...)
 			}
 			o.input = o.input || o.tty
-			x := &execution{env: env, sandbox: name, text: text, o: o,
+			x := &execution{env: env, sandbox: name, text: line, o: o,
 				stdout: env.Stdout, stderr: env.Stderr}
 			if o.asJSON {
 				return x.json(cmd.Context())
@@ -142,18 +142,18 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // setup returns shell text that sets variables, each NAME=VALUE, and changes to dir unless it is
 // empty. The shell exits if dir does not exist. The text precedes a command.
 func setup(variables []string, dir string) (string, error) {
-	var text strings.Builder
+	var lines strings.Builder
 	for _, v := range variables {
 		name, value, ok := strings.Cut(v, "=")
 		if !ok || !variableName.MatchString(name) {
 			return "", usage("--env %q: write NAME=VALUE", v)
 		}
-		fmt.Fprintf(&text, "export %s=%s\n", name, shellquote.Join(value))
+		fmt.Fprintf(&lines, "export %s=%s\n", name, text.Quote(value))
 	}
 	if dir != "" {
-		fmt.Fprintf(&text, "cd -- %s || exit\n", shellquote.Join(dir))
+		fmt.Fprintf(&lines, "cd -- %s || exit\n", text.Quote(dir))
 	}
-	return text.String(), nil
+	return lines.String(), nil
 }
 
 // execution is one command that exec runs.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
@@ -157,7 +156,7 @@ func (env *Env) script(args []string) (string, error) {
 	case len(args) == 0:
 		return "", usage("run: no command: write -- CMD…, or - to read it from standard input")
 	case len(args) > 1:
-		return shellquote.Join(args...), nil
+		return text.Quote(args...), nil
 	case args[0] != "-":
 		if strings.TrimSpace(args[0]) == "" {
 			return "", usage(

@@ -10,8 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/tailscale/hujson"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // The supported fields of a devcontainer.json (containers.dev/implementors/json_reference).
@@ -143,7 +144,7 @@ func (f devcontainerFile) setup(dir string) ([]string, error) {
 		return nil, nil
 	case json.Unmarshal(f.PostCreate, &command) == nil:
 	case json.Unmarshal(f.PostCreate, &argv) == nil:
-		command = shellquote.Join(argv...)
+		command = text.Quote(argv...)
 	default:
 		return nil,
 			errors.New("must be a command or a list of words; parallel commands are not supported")

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kballard/go-shellquote"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -83,7 +82,7 @@ func script(ctx context.Context, box Sandbox, stdin io.Reader, code string,
 	defer late.Stop()
 	words := append([]string{"sh", "-c", code, "sh"}, args...)
 	stdout, stderr := &text.Head{Limit: maxAnswer}, &text.Head{Limit: keptMessage}
-	ended, err := box.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdin: stdin,
+	ended, err := box.Exec(ctx, agent.Cmd{Command: text.Quote(words...), Stdin: stdin,
 		Stdout: &bounded{to: stdout, most: maxAnswer, what: "answer of the sandbox", end: cancel},
 		Stderr: &bounded{to: stderr, most: maxMessages, what: "messages of the sandbox",
 			end: cancel}})
@@ -117,7 +116,7 @@ func connect(ctx context.Context, r repository, box Sandbox, line []string, most
 	go func() { // ends with the command in the sandbox, or with remote
 		exit, err := box.Exec(remote, agent.Cmd{
 			// GIT_PROTOCOL is part of the command: not every server accepts the variable.
-			Command: shellquote.Join(append([]string{"env", "GIT_PROTOCOL=version=2"}, line...)...),
+			Command: text.Quote(append([]string{"env", "GIT_PROTOCOL=version=2"}, line...)...),
 			Stdin:   asked,
 			Stdout:  &greeting{output, asked},
 			Stderr: &bounded{to: said, most: maxMessages, what: "messages of the sandbox",

@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kballard/go-shellquote"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // A Setting is one key with its effective value.
@@ -43,7 +44,7 @@ func plain(f *field, value any) string {
 	}
 	switch l := reflect.Zero(f.typ).Interface().(type) {
 	case Command:
-		return shellquote.Join(texts...)
+		return text.Quote(texts...)
 	case list:
 		return l.join(texts)
 	}

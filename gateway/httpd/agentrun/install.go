@@ -11,11 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -92,7 +91,7 @@ func mayImport(code string) bool {
 func (b *conn) missing(ctx context.Context, code string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.r.o.Timeout)
 	defer cancel()
-	text, err := b.ask(ctx, "python3 -I -c "+shellquote.Join(findImports), code)
+	text, err := b.ask(ctx, "python3 -I -c "+text.Quote(findImports), code)
 	if err != nil {
 		return nil, err
 	}
