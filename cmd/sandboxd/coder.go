@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,8 +77,8 @@ func (c repositories) agentCommand() *cobra.Command {
 			"PROMPT is typed when the program is ready; several lines are pasted. Without\n" +
 			"PROMPT, you type it. ARG is an argument of the program, such as --model.\n\n" +
 			"The program runs in the session agent. On a terminal, the command attaches to\n" +
-			"it. The program uses your API key but cannot read it: set the key first with\n" +
-			"sandboxd secret set. The first run installs the program and saves an image.\n\n" +
+			"it. The program uses a secret but cannot read it, such as an API key: set it first\n" +
+			"with sandboxd secret set. The first run installs the program and saves an image.\n\n" +
 			"The program does not ask for permissions, unless --ask is set.\n\n" +
 			"With --print, the program runs without a terminal. Its output is that of the\n" +
 			"command, and its exit code, too.\n\n" +
@@ -222,19 +223,18 @@ func (k *codingAgent) printHints(to io.Writer) {
 func (k *codingAgent) print(ctx context.Context, l *coding.Launch) error {
 	stdout, stderr := shownOn(os.Stdout), shownOn(os.Stderr)
 	var info agent.Sandbox
-	exit, err := l.Run(ctx, k.name, k.prompt, stdout, stderr, func(made agent.Sandbox) {
-		info = made
-		fmt.Fprintf(os.Stderr, "%s: %s on a clone of %s\n", made.Name, k.agent.Title,
-			text.Line(l.Source.Top, 200))
-		sshHosts{k.cli}.update(ctx)
-	})
+	exit, err := l.Print(ctx, k.name, coding.Print{Prompt: k.prompt, Stdin: pipedInput(),
+		Stdout: stdout, Stderr: stderr, Created: func(made agent.Sandbox) {
+			info = made
+			fmt.Fprintf(os.Stderr, "%s: %s on a clone of %s\n", made.Name, k.agent.Title,
+				text.Line(l.Source.Top, 200))
+			sshHosts{k.cli}.update(ctx)
+		}})
 	err = errors.Join(err, stdout.Close(), stderr.Close())
 	if info.Name == "" {
 		return prefixed("agent: ", err)
 	}
-	if ctx.Err() == nil {
-		k.fetchLast(ctx, info, false)
-	}
+	k.fetchLast(context.WithoutCancel(ctx), info, false) // within a minute
 	k.printHints(os.Stderr)
 	switch {
 	case err != nil:
@@ -245,10 +245,19 @@ func (k *codingAgent) print(ctx context.Context, l *coding.Launch) error {
 	return nil
 }
 
+// pipedInput returns the standard input if it is a pipe or a file, else nil.
+func pipedInput() io.Reader {
+	info, err := os.Stdin.Stat()
+	if err != nil || !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0 {
+		return nil
+	}
+	return os.Stdin
+}
+
 // options checks the flags, and chooses a name if there is none.
 func (k *codingAgent) options() (o coding.Options, err error) {
 	o = coding.Options{Agent: k.agent, Version: k.version, Args: k.args, Ask: k.ask,
-		Prints: k.prints, Check: k.check, Clone: k.clone, Image: k.image, Allow: k.allow}
+		Check: k.check, Clone: k.clone, Image: k.image, Allow: k.allow}
 	if k.network != "" {
 		if o.Network, o.Via, err = command.ParseNetwork(k.network); err != nil {
 			return o, usage(fmt.Sprintf("--network %q: %v", k.network, err), "")
@@ -265,7 +274,7 @@ func (k *codingAgent) options() (o coding.Options, err error) {
 		return o, usage(fmt.Sprintf("--count must be 1 to %d", maxCount),
 			"start more with a second command")
 	case k.prints && (k.ask || k.asJSON || k.detach || k.count > 1):
-		return o, usage("--print: cannot be used with --ask, --json, --detach and --count",
+		return o, usage("--print: cannot be used with --ask, --yolo=false, --json, --detach or --count",
 			"it prints the answer of one agent, which cannot ask")
 	case k.prints && k.prompt == "":
 		return o, usage("--print needs a prompt", `such as: sandboxd agent claude --print "fix it"`)

@@ -216,6 +216,12 @@ func testCodingAgent(t *testing.T, tt coderCase) {
 		t.Errorf("--print: made: %q", got)
 	}
 	m.cli("", 0, "rm", "--force", "quick")
+	model.mu.Lock()
+	defer model.mu.Unlock()
+	if model.asks != 2 || len(model.keys) != 1 {
+		t.Errorf("--print: the model got %d requests for the task, keys %v", model.asks-1,
+			model.keys)
+	}
 }
 
 // hasExecServer starts what the environment of Codex names, and checks that Codex's server answers.

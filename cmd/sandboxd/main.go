@@ -139,6 +139,9 @@ func (c *cli) tree() *cobra.Command {
 		if f := cmd.Flags().Lookup("json"); f != nil {
 			c.json = f.Value.String() == "true"
 		}
+		if cmd.DisableFlagParsing {
+			return nil // ssh loads it after its own flags
+		}
 		return c.load()
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})

@@ -23,6 +23,7 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http/httpguts"
 )
 
 //go:embed *.yaml
@@ -42,7 +43,7 @@ var ErrUnknown = errors.New("no such agent")
 // Agent describes a coding agent. Setup, Print and the texts of files are templates. In Setup,
 // {{.Version}} is the version. In Print, {{.Prompt}} is the prompt. In files, {{.Dir}} is the
 // directory of the repository in the sandbox, {{json .Dir}} the same as a JSON string, and
-// {{env "NAME"}} the value of a variable of the sandbox, which is empty if no secret sets it.
+// {{env "NAME"}} the value of a variable of Env, or of a secret that is used; else it is empty.
 type Agent struct {
 	Name    string            `yaml:"-"` // of the file, without its extension
 	File    string            `yaml:"-"` // its absolute path; empty for a built-in agent
@@ -190,6 +191,9 @@ func (a *Agent) check() error {
 			return fmt.Errorf("secrets[%d]: host and set are required", i)
 		case s.Env != "" && !variableForm.MatchString(s.Env):
 			return fmt.Errorf("secrets[%d]: env: %q is not the name of a variable", i, s.Env)
+		case s.Header != "" && !httpguts.ValidHeaderFieldName(s.Header):
+			return fmt.Errorf("secrets[%d]: header %q: write the name alone, such as x-api-key", i,
+				s.Header)
 		}
 	}
 	for _, f := range a.Files {
@@ -311,14 +315,17 @@ func (a *Agent) LastLine(screen string) string {
 	return last
 }
 
-// expand executes a template, in which .key is value and env returns a variable of env.
+// expand executes a template, in which .key is value. Unless env is nil, env is a function there
+// that returns a variable.
 func expand(text string, env map[string]string, key, value string) (string, error) {
-	t, err := template.New("").Option("missingkey=error").Funcs(template.FuncMap{
-		"env": func(name string) string { return env[name] },
-		"json": func(s string) (string, error) {
-			b, err := json.Marshal(s)
-			return string(b), err
-		}}).Parse(text)
+	functions := template.FuncMap{"json": func(s string) (string, error) {
+		b, err := json.Marshal(s)
+		return string(b), err
+	}}
+	if env != nil {
+		functions["env"] = func(name string) string { return env[name] }
+	}
+	t, err := template.New("").Option("missingkey=error").Funcs(functions).Parse(text)
 	if err != nil {
 		return "", err
 	}

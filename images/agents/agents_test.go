@@ -151,6 +151,9 @@ func TestParse(t *testing.T) {
 		{"path out of home", "command: [x]\nfiles: [{path: ~/../a, text: b}]", "must be absolute"},
 		{"regular expression", "command: [x]\nready: '('", "ready: "},
 		{"template", "command: [x]\nsetup: ['{{.Dir}}']", "setup: "},
+		{"header", "command: [x]\nsecrets: [{host: h, set: s, header: 'X-Api-Key: {}'}]",
+			"secrets[0]: header "},
+		{"variable in setup", "command: [x]\nsetup: ['{{env \"A\"}}']", "setup: "},
 		{"template of a file", "command: [x]\nfiles: [{path: ~/a, text: '{{.B}}'}]", "files: ~/a"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -243,5 +246,27 @@ func TestAnswers(t *testing.T) {
 	a = &Agent{}
 	if got, err := a.Answers(prompt); err != nil || len(got) != 0 {
 		t.Errorf("without print: %q, %v", got, err)
+	}
+}
+
+// TestClaudeSecrets checks that Claude Code is configured for the secret that it uses.
+func TestClaudeSecrets(t *testing.T) {
+	a, err := Find("claude", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range a.Secrets {
+		files, err := a.Render("/srv", a.Secrets[i:i+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := slices.Contains(a.Variables(a.Secrets[i:i+1]),
+			"CLAUDE_CODE_OAUTH_TOKEN="+Sentinel)
+		helper := slices.ContainsFunc(files, func(f File) bool {
+			return strings.Contains(f.Text, "apiKeyHelper")
+		})
+		if key := s.Header == "x-api-key"; helper != key || token == key {
+			t.Errorf("%s: helper %v, token %v", s.Set, helper, token)
+		}
 	}
 }

@@ -58,8 +58,8 @@ type Clone struct {
 // CheckResult is how a command that tests the work ended.
 type CheckResult struct {
 	ExitCode int       `json:"exit_code"`
-	LastLine string    `json:"last_line"` // of its output
-	At       time.Time `json:"at"`        // when it ended; zero in records of earlier versions
+	LastLine string    `json:"last_line"`   // of its output
+	At       time.Time `json:"at,omitzero"` // when it ended; zero in records of earlier versions
 }
 
 // Refs of a clone in the repository of this machine.

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -131,14 +129,14 @@ func (c *Client) runCheck(ctx context.Context, to *Candidate) {
 	defer cancel()
 	out := text.NewWriter(64 << 10)
 	// In one stream, the last line is the last one.
-	line := "exec 2>&1; cd -- " + shellquote.Join(to.record.Dir) + " && exec sh -c " +
-		shellquote.Join(to.record.Check)
+	line := "exec 2>&1; cd -- " + text.Quote(to.record.Dir) + " && exec sh -c " +
+		text.Quote(to.record.Check)
 	var exit agent.Exit
 	client, err := c.DialSandbox(ctx, to.Name)
 	if err == nil {
 		defer client.Close()
 		exit, err = client.Exec(ctx, agent.Cmd{Stdout: out,
-			Command: "exec sh -c " + shellquote.Join(line)})
+			Command: "exec sh -c " + text.Quote(line)})
 	}
 	if err != nil {
 		to.Error = strings.TrimPrefix(to.Error+"; ", "; ") +

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/clone"
 	"github.com/sandboxd/sandboxd/gateway/secret"
@@ -27,7 +25,6 @@ type Options struct {
 	Version string   // of the program; empty means the one of its description
 	Args    []string // more arguments of the program
 	Ask     bool     // the program asks for permissions
-	Prints  bool     // for Run: the program has no terminal
 	Check   string   // shell command that tests the work; empty without
 
 	// Names are those of the sandboxes. Group is the name under which they begin together; empty
@@ -132,15 +129,24 @@ func (l *Launch) secrets(ctx context.Context) ([]agents.Secret, error) {
 		set = append(set, s)
 	}
 	lacks := "" // the first sandbox without a secret for the last host
+	other := "" // a secret for the right host, with a header that the agent does not use
 	has := func(name string, want agents.Secret) bool {
-		return slices.ContainsFunc(set, func(s secret.Secret) bool {
-			return (len(s.Sandboxes) == 0 || slices.Contains(s.Sandboxes, name)) &&
-				slices.ContainsFunc(s.Bindings, func(b secret.Binding) bool {
-					header, _, _ := strings.Cut(b.Header, ":")
-					return b.Host == want.Host &&
-						(want.Header == "" || strings.EqualFold(header, want.Header))
-				})
-		})
+		for _, s := range set {
+			if len(s.Sandboxes) > 0 && !slices.Contains(s.Sandboxes, name) {
+				continue
+			}
+			for _, b := range s.Bindings {
+				header, _, _ := strings.Cut(b.Header, ":")
+				switch {
+				case b.Host != want.Host:
+				case want.Header == "" || strings.EqualFold(header, want.Header):
+					return true
+				default:
+					other = fmt.Sprintf("; secret %s has the header %s", s.Name, header)
+				}
+			}
+		}
+		return false
 	}
 	var bound []agents.Secret
 	var missing, commands []string
@@ -160,7 +166,7 @@ func (l *Launch) secrets(ctx context.Context) ([]agents.Secret, error) {
 	if len(bound) == 0 {
 		return nil, &wire.Error{Code: wire.CodeNotFound,
 			Message: l.Agent.Title + " needs a secret for " + Choice(missing) +
-				", and sandbox " + lacks + " would have none",
+				", and sandbox " + lacks + " would have none" + other,
 			Hint: "set it: " + strings.Join(commands, ", or: ")}
 	}
 	return bound, nil
@@ -207,72 +213,130 @@ const removeWithin = time.Minute
 // Start creates the sandbox name, clones the repository into it and starts the program there. The
 // caller closes the Program. After an error, Start removes the sandbox; a note says if it cannot.
 func (l *Launch) Start(ctx context.Context, name string) (*Program, error) {
+	info, client, err := l.create(ctx, name, false)
+	if err != nil {
+		return nil, err
+	}
 	flags := l.Agent.Yolo
 	if l.Ask {
 		flags = l.Agent.Ask
 	}
-	argv := slices.Concat(l.Agent.Command, flags, l.Args)
-	p := &Program{agent: l.Agent}
-	var err error
-	p.Sandbox, p.client, err = l.create(ctx, name, func(client *agent.Client) (err error) {
-		p.shell, err = client.Attach(ctx, agent.ShellOptions{Session: Session, Fresh: true,
-			Start: agent.Start{Argv: argv, Dir: l.Source.Dir, Bare: true, Cols: l.Cols,
-				Rows: l.Rows}})
-		return err
-	})
+	sh, err := client.Attach(ctx, agent.ShellOptions{Session: Session, Fresh: true,
+		Start: agent.Start{Argv: slices.Concat(l.Agent.Command, flags, l.Args),
+			Dir: l.Source.Dir, Bare: true, Cols: l.Cols, Rows: l.Rows}})
 	if err != nil {
+		client.Close()
+		l.remove(ctx, info)
 		return nil, err
 	}
-	return p, nil
+	return &Program{Sandbox: info, shell: sh, client: client, agent: l.Agent}, nil
 }
 
-// Run creates the sandbox name, clones the repository into it, and runs the program there with the
-// prompt until it ends. The program has no terminal and no input. began is called when it starts.
-// If that fails, Run removes the sandbox; a note says if it cannot. A later error leaves it, with
-// the work of the program.
-func (l *Launch) Run(ctx context.Context, name, prompt string, stdout, stderr io.Writer,
-	began func(agent.Sandbox)) (agent.Exit, error) {
+// Print is a program that runs without a terminal and answers a prompt.
+type Print struct {
+	Prompt         string
+	Stdin          io.Reader // nil is empty
+	Stdout, Stderr io.Writer
+	// Created is called with the new sandbox, before the program starts.
+	Created func(agent.Sandbox)
+}
+
+// Print creates the sandbox name, clones the repository into it, and runs the program there until
+// it ends. When ctx ends, the program gets SIGINT, and SIGKILL after interruptTime; the error is
+// the cause of ctx. An error before Created leaves no sandbox, a later one leaves it with the work
+// of the program.
+func (l *Launch) Print(ctx context.Context, name string, p Print) (agent.Exit, error) {
+	prompt := p.Prompt
+	if strings.HasPrefix(prompt, "-") {
+		prompt = " " + prompt // not an option of the program
+	}
 	answers, err := l.Agent.Answers(prompt)
 	if err != nil {
 		return agent.Exit{}, err
 	}
-	info, client, err := l.create(ctx, name, func(*agent.Client) error { return nil })
+	info, client, err := l.create(ctx, name, true)
 	if err != nil {
 		return agent.Exit{}, err
 	}
 	defer client.Close()
-	began(info)
-	argv := slices.Concat(l.Agent.Command, answers, l.Args)
-	return client.Exec(ctx, agent.Cmd{Stdout: stdout, Stderr: stderr,
-		Command: "cd -- " + shellquote.Join(l.Source.Dir) + " && exec " + shellquote.Join(argv...)})
+	p.Created(info)
+	signals, ended := make(chan string), make(chan struct{})
+	defer close(ended)
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	go func() { // ends with this call
+		select {
+		case <-ctx.Done():
+		case <-ended:
+			return
+		}
+		for _, name := range []string{"INT", "KILL"} {
+			select {
+			case signals <- name:
+			case <-ended:
+				return
+			}
+			select {
+			case <-time.After(interruptTime):
+			case <-ended:
+				return
+			}
+		}
+		cancel() // the sandbox does not answer
+	}()
+	exit, err := client.Exec(running, agent.Cmd{Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr,
+		Signals: signals, Command: "cd -- " + text.Quote(l.Source.Dir) + " && exec " +
+			text.Quote(slices.Concat(l.Agent.Command, answers, l.Args)...)})
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	l.client.noteEnd(info)
+	return exit, err
 }
 
-// create creates the sandbox name, clones the repository into it, writes the files of the agent,
-// and calls begin. After an error, it removes the sandbox; a note says if it cannot. The caller
-// closes the Client.
+// interruptTime is how long a program may run after SIGINT.
+const interruptTime = 5 * time.Second
+
+// noteEnd records that a program of Print has ended.
+func (c *Client) noteEnd(of agent.Sandbox) {
+	record, err := c.Clones.Find(of.ID)
+	if err == nil && record != nil {
+		record.Prints = false
+		err = c.Clones.Add(record)
+	}
+	if err != nil {
+		c.notef("%s: end of the program: %v", of.Name, err)
+	}
+}
+
+// create creates the sandbox name, clones the repository into it, and writes the files of the
+// agent. After an error, it removes the sandbox; a note says if it cannot. The caller closes the
+// Client.
 func (l *Launch) create(ctx context.Context, name string,
-	begin func(*agent.Client) error) (agent.Sandbox, *agent.Client, error) {
+	prints bool) (agent.Sandbox, *agent.Client, error) {
 	info, err := l.gateway.Create(ctx, l.spec(name))
 	if err != nil {
 		return info, nil, err
 	}
 	client, err := l.gateway.Dial(ctx, info.Name)
 	if err == nil {
-		if err = l.fill(ctx, client, info); err == nil {
-			err = begin(client)
-		}
-		if err == nil {
+		if err = l.fill(ctx, client, info, prints); err == nil {
 			return info, client, nil
 		}
 		client.Close()
 	}
+	l.remove(ctx, info)
+	return info, nil, err
+}
+
+// remove removes a new sandbox after an error.
+func (l *Launch) remove(ctx context.Context, info agent.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
 	defer cancel()
 	if left := l.gateway.Remove(ctx, info.Name); left != nil {
 		l.client.notef("sandbox %s was not removed: %v", info.Name, left)
 	}
 	l.client.Forget(ctx, []agent.Sandbox{info})
-	return info, nil, err
 }
 
 // spec returns the specification of a sandbox.
@@ -284,7 +348,8 @@ func (l *Launch) spec(name string) agent.Spec {
 }
 
 // fill clones the repository into a new sandbox, and writes the files of the agent.
-func (l *Launch) fill(ctx context.Context, client *agent.Client, info agent.Sandbox) error {
+func (l *Launch) fill(ctx context.Context, client *agent.Client, info agent.Sandbox,
+	prints bool) error {
 	if len(l.bound) > 0 && len(info.Secrets) == 0 {
 		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("sandbox %s with network %s cannot use secrets", info.Name,
@@ -294,7 +359,7 @@ func (l *Launch) fill(ctx context.Context, client *agent.Client, info agent.Sand
 	if err != nil {
 		return err
 	}
-	record.Agent, record.AgentFile, record.Prints = l.Agent.Name, l.Agent.File, l.Prints
+	record.Agent, record.AgentFile, record.Prints = l.Agent.Name, l.Agent.File, prints
 	record.Check, record.Group = l.Check, l.Group
 	if err := l.client.Add(ctx, record); err != nil {
 		return err

@@ -112,8 +112,8 @@ const askWithin = time.Second
 
 // ask fills in what the program does. The daemon's own state of a session may be old, because
 // sandboxes do not monitor a session that no client watches. Without an answer, attention is
-// unknown. description is the file or the name of the agent, and own the directory of the user's own
-// agents.
+// unknown. description is the file or the name of the agent, and own the directory of the user's
+// own agents.
 func (i *Info) ask(ctx context.Context, g *agent.Gateway, description, own string) {
 	i.Attention = AttentionUnknown
 	ctx, cancel := context.WithTimeout(ctx, 10*askWithin)

@@ -8,8 +8,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/kballard/go-shellquote"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/images/agents"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -52,9 +50,9 @@ func (p *Program) Close() error { return errors.Join(p.shell.Close(), p.client.C
 // writeInside writes a file in a sandbox, for its user alone. A path with ~/ is in the home
 // directory.
 func writeInside(ctx context.Context, client *agent.Client, f agents.File) error {
-	path := shellquote.Join(f.Path)
+	path := text.Quote(f.Path)
 	if rest, ok := strings.CutPrefix(f.Path, "~/"); ok {
-		path = `"$HOME"/` + shellquote.Join(rest)
+		path = `"$HOME"/` + text.Quote(rest)
 	}
 	said := &text.Head{Limit: 1 << 10}
 	exit, err := client.Exec(ctx, agent.Cmd{Stdin: strings.NewReader(f.Text), Stderr: said,
