@@ -164,12 +164,13 @@ func (c *coders) atOnce(ctx context.Context, n int) (time.Duration, error) {
 	}
 	starts.Wait()
 	took := time.Since(began)
+	err := errors.Join(failures...)
 	for _, p := range started {
 		if p != nil {
-			failures = append(failures, c.end(ctx, p))
+			err = errors.Join(err, c.end(ctx, p))
 		}
 	}
-	return took, errors.Join(failures...)
+	return took, err
 }
 
 // ready waits until the program shows its input line.
