@@ -5,7 +5,6 @@ go 1.26.3
 toolchain go1.26.8
 
 require (
-	al.essio.dev/pkg/shellescape v1.6.1 // words as a shell command line
 	connectrpc.com/connect v1.21.1 // the Connect protocol, as the SDKs of E2B speak it
 	github.com/adrg/xdg v0.5.3 // where a user keeps state and configuration
 	github.com/chromedp/cdproto v0.159.0 // what tests of the page ask of a browser

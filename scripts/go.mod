@@ -23,7 +23,6 @@ require (
 require github.com/google/go-containerregistry v0.22.1
 
 require (
-	al.essio.dev/pkg/shellescape v1.6.1 // indirect
 	github.com/Microsoft/go-winio v0.6.3 // indirect
 	github.com/adrg/xdg v0.5.3 // indirect
 	github.com/anmitsu/go-shlex v0.0.0-20200514113438-38f4b401e2be // indirect

@@ -19,7 +19,7 @@ func TestSetup(t *testing.T) {
 		ok        bool
 	}{
 		{nil, "", "", true},
-		{[]string{"A=b", "C=d e'f=g"}, "", "export A=b\nexport C='d e'\"'\"'f=g'\n", true},
+		{[]string{"A=b", "C=d e'f=g"}, "", "export A=b\nexport C='d e'\\''f=g'\n", true},
 		{[]string{"A="}, "", "export A=''\n", true},
 		{nil, "/srv/my files", "cd -- '/srv/my files' || exit\n", true},
 		{[]string{"A"}, "", "", false},
