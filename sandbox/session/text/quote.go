@@ -2,8 +2,9 @@ package text
 
 import "strings"
 
-// safe are the characters, besides letters and digits, that no shell treats specially.
-const safe = "@%+:,./_-="
+// safe are the characters, besides letters and digits, that no shell treats specially within a
+// word.
+const safe = "@%+:,./_-=~"
 
 // Quote returns a command line that a shell splits into words. Words with other characters than
 // letters, digits and some punctuation are in single quotes.
@@ -11,8 +12,8 @@ func Quote(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		quoted[i] = w
-		// zsh replaces =ls by the path of ls.
-		if w == "" || w[0] == '=' || strings.ContainsFunc(w, special) {
+		// Shells replace ~, and zsh replaces =ls by the path of ls.
+		if w == "" || w[0] == '~' || w[0] == '=' || strings.ContainsFunc(w, special) {
 			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // TestQuote checks that shells split a line of Quote into the words that it was made of.
 func TestQuote(t *testing.T) {
 	words := []string{"plain", "", "#comment", "a#b", "a b", "it's", `"$HOME"`, "$(id)", "`id`",
-		"~", "*", "{a,b}", "!!", "=ls", "A=b", "-x", "a\nb", "a\tb", `a\b`, ";", "&", "ü", "^a", "a\rb"}
+		"~", "~root", "a~b", "*", "{a,b}", "!!", "=ls", "A=b", "-x", "a\nb", "a\tb", `a\b`, ";", "&", "ü", "^a", "a\rb"}
 	const print = `printf '%s\0' "$@"`
 	for _, shell := range []string{"sh", "bash"} {
 		line := shell + " -c " + Quote(print) + " - " + Quote(words...)
@@ -23,8 +23,8 @@ func TestQuote(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", shell, got, words)
 		}
 	}
-	if got := Quote("ls", "-la", "--color=auto", "/tmp/a_b.txt"); got !=
-		"ls -la --color=auto /tmp/a_b.txt" {
+	if got := Quote("ssh", "-p", "22", "--color=auto", "demo~agent@host"); got !=
+		"ssh -p 22 --color=auto demo~agent@host" {
 		t.Errorf("quoted without need: %s", got)
 	}
 }
