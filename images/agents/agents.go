@@ -229,14 +229,7 @@ func (a *Agent) Install(version string) ([]string, error) {
 	if version == "" && strings.Contains(strings.Join(a.Setup, ""), ".Version") {
 		return nil, errors.New("version: missing, and setup has {{.Version}}")
 	}
-	all := make([]string, len(a.Setup))
-	for i, command := range a.Setup {
-		var err error
-		if all[i], err = expand(command, nil, "Version", version); err != nil {
-			return nil, fmt.Errorf("setup: %w", err)
-		}
-	}
-	return all, nil
+	return expandAll("setup", a.Setup, "Version", version)
 }
 
 // Answers returns the arguments with which the program answers a prompt without a terminal. They
@@ -245,14 +238,7 @@ func (a *Agent) Answers(prompt string) ([]string, error) {
 	if len(a.Print) > 0 && !strings.Contains(strings.Join(a.Print, ""), ".Prompt") {
 		return nil, errors.New("print: no {{.Prompt}}")
 	}
-	all := make([]string, len(a.Print))
-	for i, arg := range a.Print {
-		var err error
-		if all[i], err = expand(arg, nil, "Prompt", prompt); err != nil {
-			return nil, fmt.Errorf("print: %w", err)
-		}
-	}
-	return all, nil
+	return expandAll("print", a.Print, "Prompt", prompt)
 }
 
 // Render returns the files for a repository that is at dir in the sandbox. bound are the secrets
@@ -313,6 +299,18 @@ func (a *Agent) LastLine(screen string) string {
 		}
 	}
 	return last
+}
+
+// expandAll executes the templates of a field, in which .key is value.
+func expandAll(field string, texts []string, key, value string) ([]string, error) {
+	all := make([]string, len(texts))
+	for i, text := range texts {
+		var err error
+		if all[i], err = expand(text, nil, key, value); err != nil {
+			return nil, fmt.Errorf("%s: %w", field, err)
+		}
+	}
+	return all, nil
 }
 
 // expand executes a template, in which .key is value. Unless env is nil, env is a function there

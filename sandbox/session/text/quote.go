@@ -12,12 +12,18 @@ func Quote(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		quoted[i] = w
-		// Shells replace ~, and zsh replaces =ls by the path of ls.
-		if w == "" || w[0] == '~' || w[0] == '=' || strings.ContainsFunc(w, special) {
+		if w == "" || replaced(w) || strings.ContainsFunc(w, special) {
 			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(quoted, " ")
+}
+
+// replaced reports whether a shell replaces a part of w without a special character: ~root, =ls in
+// zsh, and A=~ and A=b:~ in bash.
+func replaced(w string) bool {
+	return w[0] == '=' || w[0] == '~' ||
+		strings.Contains(w, "=") && strings.Contains(w, "~")
 }
 
 func special(r rune) bool {

@@ -10,7 +10,7 @@ import (
 // TestQuote checks that shells split a line of Quote into the words that it was made of.
 func TestQuote(t *testing.T) {
 	words := []string{"plain", "", "#comment", "a#b", "a b", "it's", `"$HOME"`, "$(id)", "`id`",
-		"~", "~root", "a~b", "*", "{a,b}", "!!", "=ls", "A=b", "-x", "a\nb", "a\tb", `a\b`, ";", "&", "ü", "^a", "a\rb"}
+		"~", "~root", "a~b", "A=~", "A=b:~root", "*", "{a,b}", "!!", "=ls", "A=b", "-x", "a\nb", "a\tb", `a\b`, ";", "&", "ü", "^a", "a\rb"}
 	const print = `printf '%s\0' "$@"`
 	for _, shell := range []string{"sh", "bash"} {
 		line := shell + " -c " + Quote(print) + " - " + Quote(words...)
