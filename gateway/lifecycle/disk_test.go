@@ -150,13 +150,13 @@ func TestDiskLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
+		reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: untilKilled})
 		if err != nil {
 			t.Errorf("run: %v", err)
 		}
 		got <- reply.Result
 	}()
-	w.Eventually("the command", func() bool { return a.Live().State().Phase == wire.PhaseRunning })
+	w.Eventually("the command", func() bool { return begun(a) })
 	m.writes(info.ID, 2<<30, 1)
 	res := <-got
 	if res == nil || res.Ended != wire.Dead || !slices.Contains(res.Notes, "disk_full") {

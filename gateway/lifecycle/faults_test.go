@@ -131,15 +131,13 @@ func TestCutOffIsLost(t *testing.T) {
 		ctx, cutOff := context.WithCancelCause(w.Ctx())
 		answered := make(chan wire.Reply, 1)
 		go func() {
-			reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
+			reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: untilKilled})
 			if err == nil {
 				t.Errorf("%v: no error", tt.cause)
 			}
 			answered <- reply
 		}()
-		w.Eventually("the command runs", func() bool {
-			return a.Live().State().Phase == wire.PhaseRunning && a.Calls() == 1
-		})
+		w.Eventually("the command runs", func() bool { return begun(a) })
 		cutOff(tt.cause)
 		if r := (<-answered).Result; r == nil || r.Ended != wire.Lost || r.Error == nil ||
 			r.Error.Reason != tt.reason {
@@ -147,3 +145,10 @@ func TestCutOffIsLost(t *testing.T) {
 		}
 	}
 }
+
+// untilKilled is a command that begun reports.
+const untilKilled = "echo begun; sleep 1000"
+
+// begun reports whether untilKilled runs in the session of a. The phase does not say so: it is the
+// same while the shell starts, before anything was typed.
+func begun(a *attach.Attachment) bool { return a.Live().LastLine() == "begun" }
