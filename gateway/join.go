@@ -45,9 +45,9 @@ func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target,
 	}
 	t.Session = cmp.Or(t.Session, wire.DefaultSession)
 	if o.Typed { // a new shell would run as a command what a program was to read
+		// A session that is known may have ended unnoticed: it exists, or it is not created.
 		l, state := sb.Sessions().Get(t.Session), sb.State()
-		o.Create = o.Create && (l == nil || !l.Ended()) && (state == lifecycle.Running ||
-			state == lifecycle.Paused)
+		o.Create = o.Create && l == nil && (state == lifecycle.Running || state == lifecycle.Paused)
 	}
 	a, err := s.hub.attachments.Shared(ctx, sb.Guest(), partyOf(sb, here, wire.Agent), t, o)
 	if o.Create && here.rights() == wire.RightWatch &&

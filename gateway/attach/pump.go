@@ -155,6 +155,7 @@ func (st *stream) fromClient(ctx context.Context) {
 func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err error) {
 	switch f.Type {
 	case wire.FrameInput:
+		st.live.Seen() // as in Attachment.Input
 		return nil, st.party.Rights != wire.RightWatch, nil
 	case wire.FrameRequest:
 		r, refused := wire.ReadRequest(f.Data)
@@ -171,12 +172,15 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 		if err != nil {
 			return st.all.options.Public(err), false, nil
 		}
+		t := wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}
+		if types(r.Verb) && r.Incarnation == "" && !st.live.Seen() {
+			return shellEnded(t), false, nil
+		}
 		if r.Verb != wire.VerbCancel { // it has no reply
 			// Keep only what the answer needs, because the guest may never answer.
 			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)),
 				Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
-			c := beginCall(st.sandbox, st.live,
-				wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}, kept)
+			c := beginCall(st.sandbox, st.live, t, kept)
 			c.Sent()
 			err = st.ask(f.ID, asked{call: c})
 		}

@@ -63,20 +63,25 @@ type exchange struct {
 func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
 
 // clientFor returns the party's stream for a request. Input is for the shell that the party knows,
-// or for its program. It starts nothing, and is rejected if that shell has ended.
+// or for its program. It starts nothing, and is rejected if that shell has ended, or if nobody has
+// seen the session since its sandbox was restarted.
 func (a exchange) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
 	if !types(r.Verb) {
 		return a.stream(ctx, a.anew)
 	}
 	was := a.shell()
 	client, err := a.stream(ctx, a.there)
-	if err == nil && was != "" && a.shell() != was {
-		e := wire.Errorf(wire.CodeUnavailable,
-			"what the text was for has ended with the shell of %s", a.target)
-		e.Hint = "nothing was typed; run uses the new shell"
-		return nil, e
+	if err == nil && (was != "" && a.shell() != was || !a.live.Seen()) {
+		return nil, shellEnded(a.target)
 	}
 	return client, err
+}
+
+// shellEnded rejects input for a program that ended with its shell.
+func shellEnded(t wire.Target) *wire.Error {
+	e := wire.Errorf(wire.CodeUnavailable, "what the text was for has ended with the shell of %s", t)
+	e.Hint = "nothing was typed; run uses the new shell"
+	return e
 }
 
 // send makes a request. If the connection breaks, it repeats the request to the same guest as the
@@ -212,6 +217,7 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	for {
 		err = client.Input(ctx, p)
 		if err == nil {
+			a.live.Seen() // by a person, or by the program that passes all bytes
 			a.took()
 		}
 		if !broke(ctx, client, err) {

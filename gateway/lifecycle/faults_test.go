@@ -58,6 +58,41 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 	}
 }
 
+// So is text that comes after somebody else has opened a new shell, before anybody has used it. The
+// caller then knows, and may type.
+func TestTypeIntoAnUnseenShell(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.Start()
+	info := w.Create(d, "demo")
+	ran := filepath.Join(t.TempDir(), "ran")
+	if asks, err := w.Shared(d).Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "bash -c 'read -s x'"}); err != nil || asks.Result.Ended != wire.Waiting {
+		t.Fatalf("%+v, %v", asks.Result, err)
+	}
+	if err := w.Memory.Kill(w.Ctx(), instanceOf(info)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Start(w.Ctx(), alice, "demo", nil); err != nil {
+		t.Fatal(err)
+	}
+	w.Join(d, alice, main, attach.JoinOptions{Create: true})
+	for _, want := range []int{0, 1} {
+		typist, err := d.Sessions.Shared(w.Ctx(), robot, main,
+			attach.JoinOptions{Create: true, Typed: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = typist.Request(w.Ctx(), wire.Request{Verb: wire.VerbType,
+			Text: "echo ran >>" + ran})
+		if want == 0 {
+			wantCode(t, err, wire.CodeUnavailable)
+		} else if err != nil {
+			t.Error(err)
+		}
+		wantLines(t, ran, want)
+	}
+}
+
 // A sandbox that ended a moment ago is started, also when the daemon has not heard of its end.
 func TestStartSeesTheEnd(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})

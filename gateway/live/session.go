@@ -99,6 +99,7 @@ type Session struct {
 	denials   denials           // guarded by mu
 	// Guarded by mu; there was a session of this name before, and no Result has said so.
 	restarted bool
+	unseen    bool // guarded by mu; the same, and nobody has run or typed anything; see Seen
 	ended     bool // guarded by mu; for good
 	// Guarded by mu; why output could not be recorded, which ended it; see Unrecorded.
 	lost string

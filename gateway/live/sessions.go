@@ -88,7 +88,7 @@ func (ss *Sessions) Adopt(info wire.SessionInfo) (*Session, error) {
 	}
 	rec, restarted, err := ss.openRecord(info)
 	s := newSession(ss, info, rec)
-	s.restarted = restarted
+	s.restarted, s.unseen = restarted, restarted
 	if err != nil {
 		s.noteProblem(err)
 	}

@@ -22,14 +22,14 @@ func TestAnswerTooLate(t *testing.T) {
 			res := run(
 				t,
 				c,
-				"timeout --foreground 1.5 bash -c '"+test.asker+"'; stty echo; touch over; "+
-					test.then,
+				"bash -c 'echo $$ >asker; "+test.asker+"'; stty echo; touch over; "+test.then,
 			)
 			if res.Ended != wire.Waiting && res.Ended != wire.Attention {
 				t.Fatalf("ended %s, want a question", res.Ended)
 			}
 			other := fresh(t, set)
-			run(t, other, "until [ -e over ]; do sleep 0.05; done; sleep 0.3; rm over")
+			run(t, other,
+				"kill $(cat asker); until [ -e over ]; do sleep 0.05; done; sleep 0.3; rm over")
 			res = do(
 				t,
 				c,
