@@ -155,7 +155,7 @@ func (st *stream) fromClient(ctx context.Context) {
 func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err error) {
 	switch f.Type {
 	case wire.FrameInput:
-		st.live.Seen() // as in Attachment.Input
+		st.live.Unseen.Store(false) // as in Attachment.Input
 		return nil, st.party.Rights != wire.RightWatch, nil
 	case wire.FrameRequest:
 		r, refused := wire.ReadRequest(f.Data)
@@ -173,7 +173,7 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 			return st.all.options.Public(err), false, nil
 		}
 		t := wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}
-		if types(r.Verb) && r.Incarnation == "" && !st.live.Seen() {
+		if types(r.Verb) && r.Incarnation == "" && st.live.Unseen.Swap(false) {
 			return shellEnded(t), false, nil
 		}
 		if r.Verb != wire.VerbCancel { // it has no reply

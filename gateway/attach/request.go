@@ -63,15 +63,15 @@ type exchange struct {
 func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
 
 // clientFor returns the party's stream for a request. Input is for the shell that the party knows,
-// or for its program. It starts nothing, and is rejected if that shell has ended, or if nobody has
-// seen the session since its sandbox was restarted.
+// or for its program. It starts nothing, and is rejected if that shell has ended, or if the session
+// is unseen: then the caller cannot mean it.
 func (a exchange) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
 	if !types(r.Verb) {
 		return a.stream(ctx, a.anew)
 	}
 	was := a.shell()
 	client, err := a.stream(ctx, a.there)
-	if err == nil && (was != "" && a.shell() != was || !a.live.Seen()) {
+	if err == nil && (was != "" && a.shell() != was || a.live.Unseen.Swap(false)) {
 		return nil, shellEnded(a.target)
 	}
 	return client, err
@@ -217,7 +217,7 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	for {
 		err = client.Input(ctx, p)
 		if err == nil {
-			a.live.Seen() // by a person, or by the program that passes all bytes
+			a.live.Unseen.Store(false) // a person types, or a program that passes all bytes
 			a.took()
 		}
 		if !broke(ctx, client, err) {

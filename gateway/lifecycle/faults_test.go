@@ -58,7 +58,7 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 	}
 }
 
-// So is text that comes after somebody else has opened a new shell, before anybody has used it. The
+// So is text that comes after another client has opened a new shell, before anyone has used it. The
 // caller then knows, and may type.
 func TestTypeIntoAnUnseenShell(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})

@@ -37,7 +37,7 @@ func (s *Session) Begin(r wire.Request) *Call {
 	}
 	if r.Verb == wire.VerbRun {
 		s.denials.expect(r.Op, after)
-		s.unseen = false
+		s.Unseen.Store(false)
 	}
 	return &Call{Request: r, session: s, began: time.Now(), from: s.replica.end, after: after,
 		starts: s.denials.starts,
@@ -79,17 +79,6 @@ func (c *Call) NoteRestart(r *wire.Result) {
 	if !slices.Contains(r.Notes, wire.NoteShellRestarted) {
 		r.Notes = append(r.Notes, wire.NoteShellRestarted)
 	}
-}
-
-// Seen reports whether somebody may know the program in s: a party has run a command or typed since
-// the session was made anew under the name of one that ended, as with its sandbox. From then on,
-// somebody does.
-func (s *Session) Seen() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	seen := !s.unseen
-	s.unseen = false
-	return seen
 }
 
 // Lost completes r, the Result of a call whose end is not known, with its output so far and the

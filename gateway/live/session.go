@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/attention"
@@ -65,6 +66,10 @@ type Member interface {
 //
 // Locks: display.mu before mu.
 type Session struct {
+	// Unseen: the session was made anew under the name of one that ended, as with its sandbox, and
+	// nobody has run or typed anything in it.
+	Unseen atomic.Bool
+
 	set   *Sessions
 	name  string
 	begun int64 // milliseconds of Unix time, from the guest: tells one run of a name from the next
@@ -99,7 +104,6 @@ type Session struct {
 	denials   denials           // guarded by mu
 	// Guarded by mu; there was a session of this name before, and no Result has said so.
 	restarted bool
-	unseen    bool // guarded by mu; the same, and nobody has run or typed anything; see Seen
 	ended     bool // guarded by mu; for good
 	// Guarded by mu; why output could not be recorded, which ended it; see Unrecorded.
 	lost string

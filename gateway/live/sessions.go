@@ -88,7 +88,8 @@ func (ss *Sessions) Adopt(info wire.SessionInfo) (*Session, error) {
 	}
 	rec, restarted, err := ss.openRecord(info)
 	s := newSession(ss, info, rec)
-	s.restarted, s.unseen = restarted, restarted
+	s.restarted = restarted
+	s.Unseen.Store(restarted)
 	if err != nil {
 		s.noteProblem(err)
 	}
