@@ -92,7 +92,7 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 		t.Errorf("afterwards: got health %q", got)
 	}
 	// The files of PID 1 that root may read contain no credential.
-	k, err := b.state.readKeys(inst.ID)
+	k, err := b.state.ReadKeys(inst.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

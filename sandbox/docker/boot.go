@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -123,7 +124,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	config := guestConfig(spec, img.config, p.TrustDir != "")
 	bound.configure(&config)
-	k, err := newKeys(config)
+	k, err := guestconfig.NewKeys(config)
 	if err != nil {
 		return none, err
 	}
@@ -140,7 +141,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id,
 		Created: p.Created,
-		User:    userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via,
+		User:    k.User(), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via,
 		Mounts: spec.Mounts,
 		Notes:  append(notes(p, f, img), bound.notes...)}
 	if inst.Runtime == "" {
@@ -156,8 +157,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if inst.Limits.NoFile == 0 { // the engine's own
 		inst.Limits.NoFile, _ = noFileOf(pid)
 	}
-	if err := writeJSON(s.b.state.notePath(spec.ID),
-		note{Name: spec.Name, Instance: inst}); err != nil {
+	if err := s.b.state.WriteNote(spec.ID,
+		guestconfig.Note{Name: spec.Name, Instance: inst}); err != nil {
 		return none, err
 	}
 	if ctx.Err() != nil { // ended between the checks
@@ -231,7 +232,7 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 // the runtime, which may be the engine's default.
 func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
 
-// Revision returns the revision of an instance made now. See sandbox.Finder.
+// Revision returns the revision of an instance made now. See sandbox.Reviser.
 func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, error) {
 	f, err := b.engine.facts(ctx)
 	if err != nil {
@@ -267,7 +268,7 @@ func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err
 
 // placeBundle copies this machine's certificate authorities. It returns "" if there are none.
 func (fs *files) placeBundle() (string, error) {
-	bundle, err := findBundle(fs.bundle)
+	bundle, err := guestconfig.FindBundle(fs.bundle)
 	if err != nil || bundle == "" {
 		return "", err
 	}
@@ -279,8 +280,8 @@ func (fs *files) placeBundle() (string, error) {
 }
 
 // prepare makes everything that must exist before the container: its directory, keys and sockets.
-func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
-	if err := os.Mkdir(s.b.state.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
+func (s *booting) prepare(id string, k guestconfig.Keys) (*guestsock.Server, error) {
+	if err := os.Mkdir(s.b.state.Dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
 	} else if err != nil {
 		return nil, err
@@ -294,14 +295,14 @@ func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 			return nil, fmt.Errorf("certificate authorities: %w", err)
 		}
 	}
-	if err := writeJSON(s.b.state.keysPath(id), k); err != nil {
+	if err := s.b.state.WriteKeys(id, k); err != nil {
 		return nil, err
 	}
 	return s.b.listen(id, k)
 }
 
 // listen opens the sockets on which a guest calls, and returns the one for SSH.
-func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
+func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, error) {
 	if k.Guest.TunSocket != "" {
 		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
 			return nil, err
@@ -313,8 +314,8 @@ func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 // launch creates and starts the container, and returns its first process by its number on this
 // machine. If the engine cannot raise the descriptor limit to our default, the container gets the
 // engine's own limit. If the spec asks for a limit, that is an error.
-func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys,
-	d *guestsock.Server) (pid int, err error) {
+func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool,
+	k guestconfig.Keys, d *guestsock.Server) (pid int, err error) {
 	for {
 		if err = s.enter(ctx, stageCreate); err != nil {
 			return 0, err
@@ -395,7 +396,7 @@ func (s *booting) undo(ctx context.Context, id string) error {
 			return fmt.Errorf("a container is left behind: %w", err)
 		}
 	}
-	return os.RemoveAll(s.b.state.dir(id))
+	return os.RemoveAll(s.b.state.Dir(id))
 }
 
 // notes returns facts that users should know about a sandbox.

@@ -30,7 +30,7 @@ func nothingLeft(t *testing.T, b *Backend, id string) {
 		err, sandbox.ErrGone) {
 		t.Errorf("container is left: %v, error %v", c.ID, err)
 	}
-	if _, err := os.Lstat(b.state.dir(id)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(b.state.Dir(id)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory is left: %v", err)
 	}
 	if b.sockets.IsOpen(id) {
@@ -516,7 +516,7 @@ func TestR5LateContainer(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.keys {
-				if err := os.Mkdir(b.state.dir(id), 0o700); err != nil {
+				if err := os.Mkdir(b.state.Dir(id), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 )
 
 const (
@@ -55,7 +56,7 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	if len(s.Dockerfile) > maxDockerfile {
 		return "", fmt.Errorf("%s is longer than %d bytes", s.Name, maxDockerfile)
 	}
-	if err := validateEnv(s.Args); err != nil {
+	if err := guestconfig.CheckEnv(s.Args); err != nil {
 		return "", fmt.Errorf("arguments: %w", err)
 	}
 	f, err := bd.engine.facts(ctx)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
@@ -82,6 +83,7 @@ type Backend struct {
 var (
 	_ sandbox.Backend   = (*Backend)(nil)
 	_ sandbox.Finder    = (*Backend)(nil)
+	_ sandbox.Reviser   = (*Backend)(nil)
 	_ sandbox.Lifecycle = (*Backend)(nil)
 	_ sandbox.Pauser    = (*Backend)(nil)
 	_ sandbox.Imager    = (*Backend)(nil)
@@ -122,8 +124,8 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{opts: o, engine: e, instances: newInstances(e), state: stateDir(o.Dir),
-		at:     func(string) {},
+	b := &Backend{opts: o, engine: e, instances: newInstances(e),
+		state: stateDir{guestconfig.State(o.Dir)}, at: func(string) {},
 		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
 		starts: make(chan struct{}, o.MaxStarts)}
 	b.sockets = guestsock.NewSet(b.state.runDir, o.Log)
@@ -163,3 +165,8 @@ func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox"
 // containerName is the container's name in docker ps. It also separates our containers from others
 // that were started from a committed image, which inherit the labels.
 func containerName(id string) string { return "sandboxd-" + id }
+
+// stateDir is the directory of all instances' state, with a directory for each.
+type stateDir struct{ guestconfig.State }
+
+func (d stateDir) runDir(id string) string { return filepath.Join(d.Dir(id), "run") } // sockets

@@ -12,6 +12,7 @@ import (
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -61,7 +62,7 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 	return im.engine.inspectImage(ctx, ref)
 }
 
-// Resolve returns the ID of an image that is present. See sandbox.Finder.
+// Resolve returns the ID of an image that is present. See sandbox.Reviser.
 func (im *images) Resolve(ctx context.Context, ref string) (string, error) {
 	ref, err := parseImage(ref)
 	if err != nil {
@@ -83,15 +84,6 @@ func parseImage(ref string) (string, error) {
 	return reference.FamiliarString(reference.TagNameOnly(named)), nil
 }
 
-// defaultPath is the PATH that engines give a container whose image has none.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// trustVariables point common programs to the certificate authorities: pip, for one, ignores
-// SSL_CERT_FILE.
-var trustVariables = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT",
-	"NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
-	"CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
-
 // guestConfig returns the guest's configuration for an image and a spec, without keys.
 func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
 	trust bool) wire.GuestConfig {
@@ -108,47 +100,22 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
 	if g.User == "" {
 		g.User = config.User
 	}
-	g.Env = mergeEnv([]string{"PATH=" + defaultPath}, config.Env)
+	g.Env = guestconfig.MergeEnv([]string{"PATH=" + guestconfig.DefaultPath}, config.Env)
 	if trust {
-		for _, name := range trustVariables {
-			g.Env = mergeEnv(g.Env, []string{name + "=" + guestCA})
+		for _, name := range guestconfig.TrustVariables {
+			g.Env = guestconfig.MergeEnv(g.Env, []string{name + "=" + guestCA})
 		}
 	}
 	if spec.Via == sandbox.ViaProxy {
-		g.Env = mergeEnv(g.Env, wire.ProxyEnv())
+		g.Env = guestconfig.MergeEnv(g.Env, wire.ProxyEnv())
 	}
-	g.Env = mergeEnv(g.Env, spec.Env)
+	g.Env = guestconfig.MergeEnv(g.Env, spec.Env)
 	if spec.Entrypoint == sandbox.EntrypointSession {
 		if argv := slices.Concat(config.Entrypoint, config.Cmd); !isShell(argv) {
 			g.Entrypoint = argv
 		}
 	}
 	return g
-}
-
-// userOf returns the user of a guest's sessions, for display.
-func userOf(g wire.GuestConfig) string {
-	if g.User == "" {
-		return "root"
-	}
-	return g.User
-}
-
-// mergeEnv returns base with the variables of more, which override those of the same name.
-func mergeEnv(base, more []string) []string {
-	out := slices.Clone(base)
-	for _, kv := range more {
-		name, _, _ := strings.Cut(kv, "=")
-		at := slices.IndexFunc(out, func(have string) bool {
-			return strings.HasPrefix(have, name+"=")
-		})
-		if at < 0 {
-			out = append(out, kv)
-		} else {
-			out[at] = kv
-		}
-	}
-	return out
 }
 
 // isShell reports whether an image's command is empty or an interactive shell, as in most base

@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -94,7 +95,7 @@ func TestGuestConfig(t *testing.T) {
 		t.Errorf("entrypoint off: got %q", got.Entrypoint)
 	}
 	if got = guestConfig(sandbox.Spec{ID: "s1"}, dockerspec.DockerOCIImageConfig{}, false); len(
-		got.Env) != 1 || got.Env[0] != "PATH="+defaultPath {
+		got.Env) != 1 || got.Env[0] != "PATH="+guestconfig.DefaultPath {
 		t.Errorf("empty image: got variables %q, want the default PATH", got.Env)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 )
 
 // Inspect reports the state of a container. See sandbox.Finder.
@@ -66,7 +67,8 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	for _, c := range found {
 		id := c.Labels[labelID]
 		// A container of a committed sandbox's image inherits its labels, but not its name.
-		if !validID.MatchString(id) || !slices.Contains(c.Names, "/"+containerName(id)) {
+		if !guestconfig.ValidID.MatchString(id) ||
+			!slices.Contains(c.Names, "/"+containerName(id)) {
 			continue
 		}
 		if c.State == container.StateCreated && b.abandoned(id) {
@@ -91,7 +93,7 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 
 // abandoned reports whether an instance has no directory and no call is making it.
 func (b *Backend) abandoned(id string) bool {
-	_, err := os.Lstat(b.state.dir(id))
+	_, err := os.Lstat(b.state.Dir(id))
 	return !b.instances.changing(id) && errors.Is(err, fs.ErrNotExist)
 }
 
@@ -99,8 +101,7 @@ func (b *Backend) abandoned(id string) bool {
 // the stored note is missing.
 func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance,
 	error) {
-	var n note
-	err := readJSON(b.state.notePath(id), &n)
+	n, err := b.state.ReadNote(id)
 	if err == nil && n.Instance.ID == id && n.Instance.Ref == c.ID {
 		return n.Instance, nil
 	}
@@ -119,8 +120,8 @@ func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (s
 	if f.compatible {
 		inst.Runtime = f.defaultRuntime // the engine reports "oci" for all
 	}
-	if k, err := b.state.readKeys(id); err == nil {
-		inst.User = userOf(k.Guest)
+	if k, err := b.state.ReadKeys(id); err == nil {
+		inst.User = k.User()
 	}
 	return inst, nil
 }

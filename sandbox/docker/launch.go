@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 )
 
 // A guest calls within milliseconds. It exits when it has no keys after 10 s.
@@ -23,12 +24,12 @@ const exitNoLine = 78
 
 // run attaches to the container, sends the keys, starts it and waits for its guest to call. It
 // returns the container's first process, 0 if unknown.
-func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.Server) (int,
-	error) {
+func (s *booting) run(ctx context.Context, runtime string, k guestconfig.Keys,
+	d *guestsock.Server) (int, error) {
 	if err := s.enter(ctx, stageAttach); err != nil {
 		return 0, err
 	}
-	line, err := k.line()
+	line, err := k.Line()
 	if err != nil {
 		return 0, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -41,10 +42,10 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 }
 
 func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
-	if !validID.MatchString(inst.ID) {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return sandbox.Peer{}, fmt.Errorf("id %q is not a DNS label", inst.ID)
 	}
-	k, err := b.state.readKeys(inst.ID)
+	k, err := b.state.ReadKeys(inst.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := b.engine.running(ctx, inst); err != nil {
 			return sandbox.Peer{}, err
@@ -54,7 +55,7 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
-	peer, err := k.peer()
+	peer, err := k.Peer()
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
@@ -120,7 +121,7 @@ func refOf(inst sandbox.Instance) string {
 
 // Destroy removes the container, its volumes and its directory. See sandbox.Backend.
 func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
-	if !validID.MatchString(inst.ID) {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("destroy: id %q is not a DNS label", inst.ID)
 	}
 	unlock, err := b.instances.lock(ctx, inst.ID)
@@ -135,7 +136,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	b.meter.forget(inst.ID)
 	b.engine.removeImage(ctx, forkImage(inst.ID))
 	// Last: the keys must exist as long as the container may.
-	if err := os.RemoveAll(b.state.dir(inst.ID)); err != nil {
+	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	return nil
@@ -213,7 +214,7 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 }
 
 func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
-	if !validID.MatchString(inst.ID) {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("id %q is not a DNS label", inst.ID)
 	}
 	unlock, err := s.b.instances.lock(ctx, inst.ID)
@@ -231,7 +232,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return err
 	}
-	k, err := s.b.state.readKeys(inst.ID)
+	k, err := s.b.state.ReadKeys(inst.ID)
 	if err != nil {
 		return err
 	}

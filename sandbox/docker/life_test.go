@@ -251,8 +251,8 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 				t.Errorf("label %s: got %q, want %q", k, c.Config.Labels[k], v)
 			}
 		}
-		var n note
-		if err := readJSON(b.state.notePath(inst.ID), &n); err != nil || n.Name != "demo" {
+		n, err := b.state.ReadNote(inst.ID)
+		if err != nil || n.Name != "demo" {
 			t.Errorf("note: got %+v, %v; want the name", n, err)
 		}
 	})
@@ -423,7 +423,7 @@ func TestDaemonRestart(t *testing.T) {
 	}
 
 	// Without the note on disk List asks the engine.
-	if err := os.Remove(second.state.notePath(inst.ID)); err != nil {
+	if err := os.Remove(second.state.NotePath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if list, err = second.List(t.Context()); err != nil || len(list) != 1 {
@@ -441,7 +441,7 @@ func TestDaemonRestart(t *testing.T) {
 	mustSh(t, login(t, second, list[0]), "true")
 
 	// Without the keys no login works, but the sandbox is not reported as gone.
-	if err := os.Remove(second.state.keysPath(inst.ID)); err != nil {
+	if err := os.Remove(second.state.KeysPath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := second.Dial(t.Context(), inst); err == nil || errors.Is(err, sandbox.ErrGone) ||

@@ -117,27 +117,3 @@ func same(path string, want []byte) bool {
 	_, err = io.Copy(sum, f)
 	return err == nil && string(sum.Sum(nil)) == string(want)
 }
-
-// bundles are the usual paths of trusted certificate authorities as one PEM file.
-var bundles = []string{
-	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Arch, Gentoo
-	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL
-	"/etc/ssl/ca-bundle.pem",                            // SUSE
-	"/etc/ssl/cert.pem",                                 // Alpine
-}
-
-// findBundle returns the host's bundle, or "" if it has none.
-func findBundle(configured string) (string, error) {
-	if configured != "" {
-		if _, err := os.Stat(configured); err != nil {
-			return "", fmt.Errorf("certificate bundle: %w", err)
-		}
-		return configured, nil
-	}
-	for _, path := range bundles {
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-			return path, nil
-		}
-	}
-	return "", nil
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -86,7 +87,7 @@ func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 
 // Fork saves the files of inst for another instance. See sandbox.Imager.
 func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
-	if !validID.MatchString(id) {
+	if !guestconfig.ValidID.MatchString(id) {
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
 	}
 	ref := forkImage(id)

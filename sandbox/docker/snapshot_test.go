@@ -59,7 +59,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := b.state.readKeys(inst.ID)
+	k, err := b.state.ReadKeys(inst.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

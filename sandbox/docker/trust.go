@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 )
 
 // trustFile is the file with certificate authorities in an instance's trust directory. Its readers
@@ -16,7 +17,7 @@ import (
 const trustFile = "ca.crt"
 
 // trustDir is mounted in the sandbox.
-func (d stateDir) trustDir(id string) string { return filepath.Join(string(d), id, "trust") }
+func (d stateDir) trustDir(id string) string { return filepath.Join(d.Dir(id), "trust") }
 
 func errNoBundle() error {
 	return fmt.Errorf("trust host: %w: this machine has no bundle of certificate authorities",
@@ -33,7 +34,7 @@ func (b *Backend) Trust(_ context.Context, inst sandbox.Instance, authorities []
 }
 
 func (b *Backend) trust(inst sandbox.Instance, authorities []byte) error {
-	if !validID.MatchString(inst.ID) {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("id %q is not a DNS label", inst.ID)
 	}
 	dir := b.state.trustDir(inst.ID)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 )
 
 // Tunnel receives the network device from the guest; it may be called repeatedly. See
@@ -21,7 +22,7 @@ func (b *Backend) Tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tu
 func (b *Backend) tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tunnel, error) {
 	var none sandbox.Tunnel
 	switch {
-	case !validID.MatchString(inst.ID):
+	case !guestconfig.ValidID.MatchString(inst.ID):
 		return none, fmt.Errorf("id %q is not a DNS label", inst.ID)
 	case !inst.Network.Carried() || inst.Via == sandbox.ViaProxy:
 		return none, fmt.Errorf("network %s %s: %w", inst.Network, inst.Via, sandbox.ErrUnsupported)

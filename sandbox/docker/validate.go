@@ -4,89 +4,21 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-)
-
-var (
-	validID   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
-	validUser = regexp.MustCompile(
-		`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31})?$`)
-)
-
-// Bounds of a spec.
-const (
-	maxEnv    = 256       // variables
-	maxEnvLen = 256 << 10 // bytes, in total: they reach the guest in one line
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 )
 
 // validate checks spec without the engine, and returns it with the defaults that do not depend on
 // the engine.
 func validate(spec sandbox.Spec) (sandbox.Spec, error) {
-	if !validID.MatchString(spec.ID) {
-		return spec, fmt.Errorf("id %q is not a DNS label of at most 32 characters", spec.ID)
-	}
 	var err error
 	if spec.Image, err = parseImage(spec.Image); err != nil {
 		return spec, err
 	}
-	switch spec.Network {
-	case "":
-		spec.Network = sandbox.NetworkNone
-	case sandbox.NetworkNone, sandbox.NetworkBridge, sandbox.NetworkFiltered,
-		sandbox.NetworkAllowlist:
-	default:
-		return spec, fmt.Errorf("network %q: must be none, filtered, allowlist or bridge",
-			spec.Network)
-	}
-	switch {
-	case spec.Via == "":
-	case !spec.Network.Carried():
-		return spec, fmt.Errorf("network %s: the daemon does not carry it, so it cannot use %s",
-			spec.Network, spec.Via)
-	case spec.Via != sandbox.ViaTUN && spec.Via != sandbox.ViaProxy:
-		return spec, fmt.Errorf("network %s=%s: must be tun or proxy", spec.Network, spec.Via)
-	}
-	switch spec.Entrypoint {
-	case sandbox.EntrypointSession, sandbox.EntrypointOff:
-	default:
-		return spec, fmt.Errorf("entrypoint %q: must be empty or off", spec.Entrypoint)
-	}
-	switch spec.Trust {
-	case "", sandbox.TrustHost, sandbox.TrustImage:
-	default:
-		return spec, fmt.Errorf("trust %q: must be host or image", spec.Trust)
-	}
-	if spec.User != "" && !validUser.MatchString(spec.User) {
-		return spec, fmt.Errorf("user %q: must be a name or uid[:gid]", spec.User)
-	}
-	if err := validateEnv(spec.Env); err != nil {
-		return spec, err
-	}
-	return spec, spec.Limits.Check()
-}
-
-func validateEnv(env []string) error {
-	if len(env) > maxEnv {
-		return fmt.Errorf("%d variables; at most %d are allowed", len(env), maxEnv)
-	}
-	size := 0
-	for _, kv := range env {
-		size += len(kv)
-		name, _, ok := strings.Cut(kv, "=")
-		switch {
-		case !ok || name == "":
-			return fmt.Errorf("variable %.40q is not NAME=VALUE", kv)
-		case strings.ContainsRune(kv, 0):
-			return fmt.Errorf("variable %.40q contains a NUL byte", name)
-		case size > maxEnvLen:
-			return fmt.Errorf("variables: more than %d bytes in total", maxEnvLen)
-		}
-	}
-	return nil
+	return guestconfig.Check(spec)
 }
 
 // fit sets what depends on the engine. If the engine lacks something that spec asks for, fit

@@ -1,4 +1,4 @@
-package docker
+package guestconfig
 
 import (
 	"os"
@@ -8,29 +8,29 @@ import (
 )
 
 func TestKeys(t *testing.T) {
-	k, err := newKeys(wire.GuestConfig{Version: wire.Version, Name: "s1"})
+	k, err := NewKeys(wire.GuestConfig{Version: wire.Version, Name: "s1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Backend{state: stateDir(t.TempDir())}
-	if err := os.Mkdir(b.state.dir("s1"), 0o700); err != nil {
+	state := State(t.TempDir())
+	if err := os.Mkdir(state.Dir("s1"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeJSON(b.state.keysPath("s1"), k); err != nil {
+	if err := state.WriteKeys("s1", k); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(b.state.keysPath("s1")); err != nil || info.Mode() != 0o600 {
+	if info, err := os.Stat(state.KeysPath("s1")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("got mode %v, %v; want 0600", info.Mode(), err)
 	}
-	again, err := b.state.readKeys("s1")
+	again, err := state.ReadKeys("s1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := k.peer()
+	first, err := k.Peer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := again.peer()
+	second, err := again.Peer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,14 +41,14 @@ func TestKeys(t *testing.T) {
 	if k.Guest.HostKey == k.ClientKey {
 		t.Error("host key and client key are the same")
 	}
-	line, err := k.line()
+	line, err := k.Line()
 	if err != nil || line[len(line)-1] != '\n' {
 		t.Errorf("line: got %q, %v; want one line", line, err)
 	}
-	if err := os.WriteFile(b.state.keysPath("s1"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(state.KeysPath("s1"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.state.readKeys("s1"); err == nil {
+	if _, err := state.ReadKeys("s1"); err == nil {
 		t.Error("damaged file: got no error")
 	}
 }
