@@ -11,9 +11,9 @@ import (
 
 // A Backend makes sandboxes. Its methods may be called concurrently, also for one instance.
 //
-// What else a backend can do is in the groups below: Finder, Lifecycle, Pauser, Imager, Meter,
-// Networker and Truster. Callers ask for a group by type assertion. A backend implements a group
-// whole or not at all; the error of a caller that needs a missing group wraps ErrUnsupported.
+// What else a backend can do is in the groups below: Finder, Reviser, Lifecycle, Pauser, Imager,
+// Meter, Networker and Truster. Callers ask for a group by type assertion. A backend implements a
+// group whole or not at all; the error of a caller that needs a missing group wraps ErrUnsupported.
 type Backend interface {
 	// Boot makes a sandbox to spec and returns when its guest has connected. It is atomic: on
 	// error, and when ctx ends before it returns, nothing is left behind. Its error is a
@@ -31,8 +31,7 @@ type Backend interface {
 	Destroy(ctx context.Context, inst Instance) error
 }
 
-// A Finder knows its instances without the daemon's store: it lists and inspects what it made, and
-// says what it would make now.
+// A Finder knows its instances without the daemon's store: it lists and inspects what it made.
 type Finder interface {
 	// List returns every instance that carries this daemon's label, running or not.
 	List(ctx context.Context) ([]Instance, error)
@@ -44,6 +43,10 @@ type Finder interface {
 	// an earlier request late. Sweep never touches what calls of this daemon are making. A backend
 	// that leaves nothing of that kind returns nil.
 	Sweep(ctx context.Context) error
+}
+
+// A Reviser says what it would make now, so that a daemon can renew sandboxes that wait in a pool.
+type Reviser interface {
 	// Resolve returns the Instance.Digest that a sandbox made from image would have now. It neither
 	// builds nor pulls, and returns ErrNoImage if the image is missing.
 	Resolve(ctx context.Context, image string) (digest string, err error)

@@ -124,7 +124,7 @@ type Instance struct {
 	Ref     string `json:"ref"`     // the backend's own identifier, such as a container ID
 	Image   string `json:"image"`   // the image that the Spec named
 	Digest  string `json:"digest"`  // the digest of that image at the time
-	// Revision identifies the other inputs that it was made with; see Finder.Revision.
+	// Revision identifies the other inputs that it was made with; see Reviser.Revision.
 	Revision string    `json:"revision,omitempty"`
 	Created  time.Time `json:"created"`
 	User     string    `json:"user"`    // the user that sessions run as

@@ -27,7 +27,7 @@ func (r *revisions) differ(ctx context.Context, f Record) bool {
 	if err != nil || r.down[f.Instance.Backend] {
 		return false
 	}
-	reviser, ok := be.(sandbox.Finder)
+	reviser, ok := be.(sandbox.Reviser)
 	if !ok {
 		return false
 	}
@@ -55,7 +55,7 @@ func (p *pooling) renew(ctx context.Context) {
 			p.giveUpIfPooled(ctx, sb, outdated)
 			continue
 		}
-		r, ok := be.(sandbox.Finder)
+		r, ok := be.(sandbox.Reviser)
 		if !ok {
 			continue
 		}

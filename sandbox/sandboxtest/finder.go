@@ -21,9 +21,15 @@ func (s Suite) testFinder(t *testing.T) {
 	}
 	t.Run("List", s.testList)
 	t.Run("Inspect", s.testInspect)
+	t.Run("Sweep", s.testSweep)
+}
+
+func (s Suite) testReviser(t *testing.T) {
+	if _, ok := s.Open(t).(sandbox.Reviser); !ok {
+		return // optional
+	}
 	t.Run("Resolve", s.testResolve)
 	t.Run("Revision", s.testRevision)
-	t.Run("Sweep", s.testSweep)
 }
 
 func (s Suite) testList(t *testing.T) {
@@ -81,7 +87,7 @@ func (s Suite) testInspect(t *testing.T) {
 
 func (s Suite) testResolve(t *testing.T) {
 	b := s.Open(t)
-	r := b.(sandbox.Finder)
+	r := b.(sandbox.Reviser)
 	inst := s.boot(t, b)
 	if got, err := r.Resolve(timeout(t), inst.Image); err != nil || got != inst.Digest ||
 		got == "" {
@@ -105,7 +111,7 @@ func (s Suite) testRevision(t *testing.T) {
 			t.Errorf("Destroy: %v", err)
 		}
 	}()
-	got, err := b.(sandbox.Finder).Revision(timeout(t), spec)
+	got, err := b.(sandbox.Reviser).Revision(timeout(t), spec)
 	if err != nil || got != inst.Revision {
 		t.Errorf("Revision: got %q, %v; want the instance's, %q", got, err, inst.Revision)
 	}

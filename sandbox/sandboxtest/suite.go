@@ -41,6 +41,7 @@ func Run(t *testing.T, s Suite) {
 	t.Run("Refusals", s.testRefusals)
 	t.Run("Cancelled", s.testCancelled)
 	t.Run("Finder", s.testFinder)
+	t.Run("Reviser", s.testReviser)
 	t.Run("Lifecycle", s.testLifecycle)
 	t.Run("Pauser", s.testPauser)
 	t.Run("Imager", s.testImager)
