@@ -46,6 +46,16 @@ func (g *Guest) environment(a Account, shell string, extra ...string) []string {
 	return lastWins(env)
 }
 
+// imageEnv returns the variables of PID 1 of a pod that the image has set. The cluster has set the
+// others.
+func imageEnv(env []string) []string {
+	return slices.DeleteFunc(env, func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return strings.HasPrefix(name, "KUBERNETES_") || slices.Contains([]string{"HOME",
+			"HOSTNAME", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK"}, name)
+	})
+}
+
 // lastWins drops all but the last entry of each name, and all that are not NAME=value.
 func lastWins(env []string) []string {
 	seen := make(map[string]bool, len(env))

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,8 +44,10 @@ const (
 	maxProcs = 4
 )
 
-// runInit is PID 1 of a sandbox, until it gets the order to stop.
-func runInit() int {
+// runInit is PID 1 of a sandbox, until it gets the order to stop. As PID 1 of a pod, it waits for
+// its configuration without a time limit, and skips lines that are none: a daemon may have ended in
+// the middle of one.
+func runInit(pod bool) int {
 	// First of all: without this, root in the sandbox could open /proc/1/mem, read the keys that
 	// are about to arrive, and attach to this process.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -70,17 +73,33 @@ func runInit() int {
 	parkThreads()
 	unix.Umask(0o022)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	workdir, err := os.Getwd() // that of the image
+	if err != nil || workdir == "/" {
+		workdir = ""
+	}
 	if err := os.Chdir("/"); err != nil {
 		log.Warn("chdir", "err", err)
 	}
-	config, err := readConfig(os.Stdin, configTimeout)
+	wait := configTimeout
+	if pod {
+		wait = 0
+	}
+	config, err := readConfig(os.Stdin, wait)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
 		return exitConfig
 	}
 	closeStdin()
+	if pod {
+		config.Env = append(imageEnv(os.Environ()), config.Env...)
+		config.Workdir = cmp.Or(config.Workdir, workdir)
+	}
 	if err := checkMounts(config.Mounts); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
+		return exitConfig
+	}
+	if err := writeAuthorities(config.Authorities); err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd: certificate authorities:", err)
 		return exitConfig
 	}
 	if err := prepareImage("/etc", config); err != nil {
@@ -99,6 +118,11 @@ func runInit() int {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
 		return exitConfig
 	}
+	listeners, err := listenOn(config.Listen)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
+		return exitConfig
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -107,7 +131,12 @@ func runInit() int {
 		}
 	})
 	g.quiet = time.AfterFunc(restAfter, debug.FreeOSMemory)
-	wg.Go(func() { g.callIn(ctx, config.Socket) })
+	for _, l := range listeners {
+		wg.Go(func() { g.answer(ctx, l) })
+	}
+	if config.Socket != "" {
+		wg.Go(func() { g.callIn(ctx, config.Socket) })
+	}
 	if tun >= 0 {
 		wg.Go(func() { passTun(ctx, tun, config.TunSocket) })
 	}
@@ -165,35 +194,54 @@ func parkThreads() {
 	done.Wait()
 }
 
-// readConfig reads the one line of configuration.
+// readConfig reads the one line of configuration. If timeout is 0, it waits without a limit and
+// skips lines that are no configuration.
 func readConfig(r io.Reader, timeout time.Duration) (wire.GuestConfig, error) {
 	type result struct {
-		line []byte
-		err  error
+		config wire.GuestConfig
+		err    error
 	}
 	got := make(chan result, 1)
 	// It ends with its read, or with the process.
 	go func() {
-		line, err := bufio.NewReader(io.LimitReader(r, maxConfig)).ReadBytes('\n')
-		got <- result{line, err}
+		config, err := scanConfig(r, timeout == 0)
+		got <- result{config, err}
 	}()
-	var config wire.GuestConfig
+	var late <-chan time.Time
+	if timeout > 0 {
+		late = time.After(timeout)
+	}
 	select {
-	case <-time.After(timeout):
-		return config, fmt.Errorf("no configuration on standard input within %v", timeout)
+	case <-late:
+		return wire.GuestConfig{}, fmt.Errorf("no configuration on standard input within %v",
+			timeout)
 	case res := <-got:
-		if res.err != nil && (!errors.Is(res.err, io.EOF) || len(res.line) == 0) {
-			return config, res.err
-		}
-		if err := json.Unmarshal(res.line, &config); err != nil {
+		return res.config, res.err
+	}
+}
+
+// scanConfig reads the first line, or the first that is a configuration.
+func scanConfig(r io.Reader, skips bool) (wire.GuestConfig, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxConfig)
+	for lines.Scan() {
+		var config wire.GuestConfig
+		err := json.Unmarshal(lines.Bytes(), &config)
+		switch {
+		case err == nil && (config.Socket == "") != (len(config.Listen) == 0):
+			return config, nil
+		case skips:
+		case err != nil:
 			// Without its text, which may contain a key.
 			return config, errors.New("is not one line of JSON")
+		default:
+			return config, errors.New("names no socket, or one besides addresses to listen on")
 		}
 	}
-	if config.Socket == "" {
-		return config, errors.New("names no socket")
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return wire.GuestConfig{}, errors.New("is not one line of JSON")
 	}
-	return config, nil
+	return wire.GuestConfig{}, cmp.Or(lines.Err(), io.EOF)
 }
 
 // closeStdin closes standard input, and reserves its number so that no later file gets it.

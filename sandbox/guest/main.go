@@ -19,8 +19,10 @@ const (
 )
 
 // Main is the program: args are those of the process. As PID 1, or with the argument init, it is
-// the init process of a sandbox; keep, sftp and true are its own children. With stdio and host it
-// serves sessions on a machine that has its own SSH server. It returns the exit status.
+// the init process of a sandbox; with pod, that of a sandbox that waits for its configuration, and
+// for connections. keep, sftp and true are its own children. With relay it connects its standard
+// input and output to such a sandbox; with install it copies itself to a file. With stdio and host
+// it serves sessions on a machine that has its own SSH server. It returns the exit status.
 func Main(args []string) int {
 	mode := ""
 	if len(args) > 1 {
@@ -29,28 +31,27 @@ func Main(args []string) int {
 		mode = "init"
 	}
 	switch mode {
-	case "init":
-		return runInit()
+	case "init", "pod":
+		return runInit(mode == "pod")
 	case "keep":
 		return runKeeper()
 	case "sftp":
 		return runSFTP()
 	case "true":
 		return 0
-	case "stdio", "host":
+	case "stdio", "host", "relay", "install":
 		if len(args) != 3 {
 			break
 		}
-		if mode == "host" {
-			return runHost(args[2])
-		}
-		return runStdio(args[2])
+		run := map[string]func(string) int{"stdio": runStdio, "host": runHost, "relay": runRelay,
+			"install": runInstall}[mode]
+		return run(args[2])
 	case "version":
 		// Its checksum identifies it; peers need the protocol version.
 		fmt.Println(Software, wire.Version)
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "usage: %s init | stdio DIR | version\n", Name)
+	fmt.Fprintf(os.Stderr, "usage: %s init | pod | relay ADDRESS | install FILE | stdio DIR | version\n", Name)
 	return exitUsage
 }
 

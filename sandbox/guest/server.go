@@ -55,6 +55,11 @@ type client struct {
 // conn. It may be called concurrently for any number of connections. The error is nil if the peer
 // left in order.
 func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
+	return g.serveConn(ctx, conn, func() {})
+}
+
+// serveConn is ServeConn. It calls loggedIn after the login.
+func (g *Guest) serveConn(ctx context.Context, conn net.Conn, loggedIn func()) error {
 	defer conn.Close()
 	if !g.enter(conn) {
 		return errClosed
@@ -75,6 +80,7 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
+	loggedIn()
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}

@@ -364,7 +364,11 @@ func TestConfigRefused(t *testing.T) {
 		{"silence", silent, short, "no configuration on standard input"},
 		{"not JSON", strings.NewReader("secret\n"), patience, "is not one line of JSON"},
 		{"no socket", strings.NewReader("{}\n"), patience, "names no socket"},
+		{"two ways", strings.NewReader(`{"socket":"/s","listen":["unix:@s"]}` + "\n"), patience,
+			"names no socket, or one besides"},
 		{"endless", neverEnding{}, patience, "is not one line of JSON"},
+		{"late and after others", strings.NewReader("\n{\n{}\n" + line(good) + "\n"), 0, ""},
+		{"only others", strings.NewReader("\n{\n{}\n"), 0, "EOF"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := readConfig(tt.in, tt.timeout)

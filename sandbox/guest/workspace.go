@@ -59,6 +59,22 @@ func prepareImage(etc string, c wire.GuestConfig) error {
 	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
 }
 
+// writeAuthorities writes certificate authorities to wire.AuthoritiesFile, unless there are none. A
+// file of an image with that name is replaced.
+func writeAuthorities(text string) error {
+	if text == "" {
+		return nil
+	}
+	dir := filepath.Dir(wire.AuthoritiesFile)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(wire.AuthoritiesFile, []byte(text), 0o444) //nolint:gosec // for all users
+}
+
 // makeAccount gives the uid and gid of c.User an entry and a home, unless the image has one for
 // that uid.
 func makeAccount(etc string, c wire.GuestConfig) error {

@@ -393,6 +393,9 @@ type GuestConfig struct {
 	// name of the sandbox, for prompts; empty: Control sets it later
 	Name   string `json:"name"`
 	Socket string `json:"socket"` // path of the unix socket to dial
+	// Listen are the addresses to listen on instead of dialing Socket: unix:@NAME for an abstract
+	// unix socket, tcp:HOST:PORT.
+	Listen []string `json:"listen,omitempty"`
 	// path of the unix socket to pass the network device on; empty: no device
 	TunSocket string `json:"tun_socket,omitempty"`
 	// as Spec.User, resolved in the image's /etc/passwd; empty means root
@@ -410,7 +413,13 @@ type GuestConfig struct {
 	// name of the account to create for User, a number, if the image has none
 	Account string `json:"account,omitempty"`
 	Sudo    bool   `json:"sudo,omitempty"` // the image's sudo does not ask User for a password
+	// certificate authorities, in PEM, for AuthoritiesFile; empty without
+	Authorities string `json:"authorities,omitempty"`
 }
+
+// AuthoritiesFile is the file in a sandbox that the guest writes GuestConfig.Authorities to, readable
+// by all, before anything runs.
+const AuthoritiesFile = "/run/.sandboxd/ca.crt"
 
 // GuestMount is a mounted directory. Before anything runs, the guest checks that it is the one that
 // the daemon checked.
