@@ -41,6 +41,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/host"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -94,6 +96,7 @@ type daemon struct {
 	log     *slog.Logger
 	store   *store.Store
 	backend *docker.Backend
+	cluster *kubernetes.Backend // nil unless it is configured
 	hosts   *host.Backend
 	hub     *gateway.Hub
 	ssh     *sshd.Server
@@ -208,6 +211,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.backend, err = d.openBackend(state); err != nil {
 		return err
 	}
+	if d.config.Backend == kubernetes.Name {
+		if d.cluster, err = d.openCluster(state); err != nil {
+			return fmt.Errorf("kubernetes: %w", err)
+		}
+	}
 	if d.hosts, err = d.openHosts(); err != nil {
 		return err
 	}
@@ -239,8 +247,11 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (hub *gateway.Hub, err e
 	}
 	o := hubOptions(d.config)
 	o.Store, o.Records, o.Log = d.store, records, d.log
-	o.Backends, o.Backend = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts},
-		docker.Name
+	o.Backends = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts}
+	if d.cluster != nil {
+		o.Backends[kubernetes.Name] = d.cluster
+	}
+	o.Backend = d.config.Backend
 	o.Owner, o.Logins = owner(), []string{owner()}
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)
@@ -362,6 +373,44 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 		Build:    buildImage,
 		Builds:   images.Has,
 		Log:      d.log,
+	})
+}
+
+// openCluster returns the backend of pods. It does not contact the cluster.
+func (d *daemon) openCluster(state string) (*kubernetes.Backend, error) {
+	k := d.config.Kubernetes
+	if k.GuestImage == "" {
+		return nil, &wire.Error{Code: wire.CodeUsage,
+			Message: "configuration: kubernetes.guest_image is required with backend kubernetes",
+			Hint:    "see docs/how-to/kubernetes.md"}
+	}
+	inPod := k.Kubeconfig == "" && os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	files := []string{string(k.Kubeconfig)}
+	if k.Kubeconfig == "" {
+		files = cluster.DefaultKubeconfig()
+	}
+	c, err := cluster.Config{}, error(nil)
+	if inPod {
+		c, err = cluster.InCluster()
+	} else {
+		c, err = cluster.Kubeconfig(files, k.Context)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Namespace = cmp.Or(k.Namespace, c.Namespace)
+	client, err := cluster.New(c)
+	if err != nil {
+		return nil, err
+	}
+	id, err := daemonID(state)
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.New(kubernetes.Options{
+		Dir:     filepath.Join(state, "pods"),
+		Cluster: client, DaemonID: id, GuestImage: k.GuestImage, ImageVolumes: k.Guest == "volume",
+		CABundle: string(d.config.CABundle), Log: d.log,
 	})
 }
 
@@ -510,6 +559,9 @@ func (d *daemon) close() {
 	}
 	if d.tokens != nil {
 		d.tokens.Close()
+	}
+	if d.cluster != nil {
+		_ = d.cluster.Close() // it has no error
 	}
 	if d.backend != nil {
 		if err := d.backend.Close(); err != nil {

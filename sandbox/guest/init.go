@@ -118,12 +118,13 @@ func runInit(pod bool) int {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
 		return exitConfig
 	}
-	listeners, err := listenOn(config.Listen)
+	ctx, cancel := context.WithCancel(context.Background())
+	listeners, err := listenOn(ctx, config.Listen)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
+		cancel()
 		return exitConfig
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range ended {

@@ -30,12 +30,12 @@ func splitAddress(address string) (network, name string, err error) {
 }
 
 // listenOn listens on all addresses, or on none.
-func listenOn(addresses []string) (all []net.Listener, err error) {
+func listenOn(ctx context.Context, addresses []string) (all []net.Listener, err error) {
 	for _, address := range addresses {
 		network, name, err := splitAddress(address)
 		if err == nil {
 			var l net.Listener
-			if l, err = net.Listen(network, name); err == nil {
+			if l, err = new(net.ListenConfig).Listen(ctx, network, name); err == nil {
 				all = append(all, l)
 			}
 		}
@@ -110,7 +110,7 @@ func runRelay(address string) int {
 	network, name, err := splitAddress(address)
 	var conn net.Conn
 	if err == nil {
-		conn, err = net.Dial(network, name)
+		conn, err = new(net.Dialer).DialContext(context.Background(), network, name)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd: relay:", err)

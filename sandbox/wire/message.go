@@ -417,8 +417,8 @@ type GuestConfig struct {
 	Authorities string `json:"authorities,omitempty"`
 }
 
-// AuthoritiesFile is the file in a sandbox that the guest writes GuestConfig.Authorities to, readable
-// by all, before anything runs.
+// AuthoritiesFile is the file in a sandbox that the guest writes GuestConfig.Authorities to before
+// anything runs. All may read it.
 const AuthoritiesFile = "/run/.sandboxd/ca.crt"
 
 // GuestMount is a mounted directory. Before anything runs, the guest checks that it is the one that

@@ -34,6 +34,9 @@ type Config struct {
 	// reverse proxy.
 	HTTPHosts Words `koanf:"http_hosts"`
 
+	// What makes sandboxes.
+	Backend string `koanf:"backend" default:"docker" oneof:"docker kubernetes"`
+
 	// Default network of sandboxes: filtered, allowlist, none or bridge. =tun or =proxy after the
 	// first two forces a TUN device or a proxy.
 	Network Network `koanf:"network" default:"filtered"`
@@ -96,6 +99,9 @@ type Config struct {
 	// Default limits. Unless set here, memory, cpus and nofile are lowered to what the engine has.
 	Limits Limits `koanf:"limits"`
 
+	// Sandboxes that are pods of a Kubernetes cluster, with backend kubernetes.
+	Kubernetes Kubernetes `koanf:"kubernetes"`
+
 	// Limits of all sandboxes of one owner together.
 	Quota Quota `koanf:"quota"`
 
@@ -155,6 +161,26 @@ type Limits struct {
 
 	// Maximum connections, with network filtered or allowlist.
 	Connections int64 `koanf:"connections" default:"1024"`
+}
+
+// Kubernetes is about the cluster of backend kubernetes.
+type Kubernetes struct {
+	// Kubeconfig file. Empty: the service account of the pod that the daemon runs in; outside a
+	// pod, KUBECONFIG or ~/.kube/config.
+	Kubeconfig Path `koanf:"kubeconfig"`
+
+	// Context of the kubeconfig file. Empty: its current one.
+	Context string `koanf:"context"`
+
+	// Namespace of the pods. Empty: that of the context, or of the daemon's pod.
+	Namespace string `koanf:"namespace"`
+
+	// Image with the guest program at /guest. Required.
+	GuestImage string `koanf:"guest_image"`
+
+	// How a pod gets the guest program. copy: an init container copies it. volume: the image is a
+	// volume, which is faster; nodes since Kubernetes 1.35 have it.
+	Guest string `koanf:"guest" default:"copy" oneof:"copy volume"`
 }
 
 // Quota bounds one owner.

@@ -97,8 +97,8 @@ type Stream interface {
 // dial opens a WebSocket.
 func (c *Client) dial(ctx context.Context, path string, q url.Values, protocol string) (*stream,
 	error) {
-	ws, res, err := websocket.Dial(ctx, c.url(path, q), &websocket.DialOptions{HTTPClient: c.http,
-		Subprotocols: []string{protocol}})
+	ws, res, err := websocket.Dial(ctx, c.url(path, q), //nolint:bodyclose // the library does it
+		&websocket.DialOptions{HTTPClient: c.http, Subprotocols: []string{protocol}})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

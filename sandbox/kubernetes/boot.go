@@ -1,0 +1,451 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Stages of a boot, as in sandbox.BootError.
+const (
+	stageValidate = "validate"
+	stageKeys     = "keys"
+	stageCreate   = "create"
+	stageImage    = "image"
+	stageStart    = "start"
+	stageGuest    = "guest"
+)
+
+const (
+	// undoWithin bounds the removal of what a failed Boot made.
+	undoWithin = time.Minute
+	// guestWithin is how long a guest may take to answer after its container runs.
+	guestWithin = 30 * time.Second
+	// A guest listens milliseconds after it has read its configuration.
+	redialFirst = 5 * time.Millisecond
+	redialMost  = 500 * time.Millisecond
+)
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+// booting is one call of Boot.
+type booting struct {
+	b     *Backend
+	stage string
+	made  bool   // the directory, and perhaps a pod
+	ref   string // of the pod, once known
+}
+
+// Boot makes a pod and waits until its guest answers. See sandbox.Backend.
+func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	s := &booting{b: b}
+	inst, err := s.boot(ctx, spec)
+	if err == nil {
+		return inst, nil
+	}
+	if left := s.undo(ctx, spec.ID); left != nil {
+		err = fmt.Errorf("%w; a pod is left behind: %w", err, left)
+	}
+	h, _ := errors.AsType[hinted](err)
+	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: h.hint, Err: err}
+}
+
+// undo removes what a failed Boot made, also after ctx has ended.
+func (s *booting) undo(ctx context.Context, id string) error {
+	if !s.made {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
+	defer cancel()
+	if err := s.b.remove(ctx, id, s.ref); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.b.state.Dir(id))
+}
+
+func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Instance, err error) {
+	s.stage = stageValidate
+	if spec, err = s.b.validate(spec); err != nil {
+		return none, err
+	}
+	if ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
+	s.stage = stageKeys
+	config, err := s.b.guestConfig(spec)
+	if err != nil {
+		return none, err
+	}
+	k, err := guestconfig.NewKeys(config)
+	if err != nil {
+		return none, err
+	}
+	if err := os.Mkdir(s.b.state.Dir(spec.ID), 0o700); errors.Is(err, fs.ErrExist) {
+		return none, fmt.Errorf("sandbox %s: %w", spec.ID, fs.ErrExist)
+	} else if err != nil {
+		return none, err
+	}
+	s.made = true
+	if err := s.b.state.WriteKeys(spec.ID, k); err != nil {
+		return none, err
+	}
+
+	s.stage = stageCreate
+	isClosed := spec.Network != sandbox.NetworkBridge
+	if isClosed {
+		if err := s.b.walls.raise(ctx); err != nil {
+			return none, err
+		}
+	}
+	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Image: spec.Image,
+		GuestImage: s.b.opts.GuestImage, ImageVolumes: s.b.opts.ImageVolumes,
+		Runtime: spec.Isolation, Sudo: spec.Sudo, Closed: isClosed, Limits: spec.Limits}
+	if label, err := wire.ParseLabel("sandbox name", spec.Name); err == nil {
+		p.Host = label
+	}
+	created := time.Now().UTC().Truncate(time.Second)
+	if err := s.create(ctx, podOf(p)); err != nil {
+		return none, err
+	}
+	s.stage = stageStart
+	pod, err := s.start(ctx, spec.ID, spec.Image, spec.Progress)
+	if err != nil {
+		return none, err
+	}
+	s.stage = stageGuest
+	client, err := s.configure(ctx, spec.ID, k)
+	if err != nil {
+		return none, err
+	}
+	defer client.Close()
+	if isClosed {
+		if err := s.b.walls.test(ctx, pod.Spec.Node, client); err != nil {
+			return none, err
+		}
+	}
+	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Ref: s.ref, Image: spec.Image,
+		Digest: cmp.Or(pod.Status.Containers[0].ImageID, spec.Image), Created: created, User: k.User(),
+		Runtime: cmp.Or(spec.Isolation, "default"), Network: spec.Network, Via: spec.Via,
+		Limits: spec.Limits, Revision: s.b.revision(spec),
+		Notes: []string{"Kubernetes: the limit of processes is that of the node; the image's " +
+			"ENTRYPOINT does not run"}}
+	if err := s.b.state.WriteNote(spec.ID,
+		guestconfig.Note{Name: spec.Name, Instance: inst}); err != nil {
+		return none, err
+	}
+	if ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
+	return inst, nil
+}
+
+// revision identifies the inputs of a pod besides its image and spec.
+func (b *Backend) revision(spec sandbox.Spec) string {
+	return b.opts.GuestImage + " " + cmp.Or(spec.Isolation, "default")
+}
+
+// create creates the pod. It ignores the end of ctx: the server could complete an abandoned request
+// after undo has looked for the pod.
+func (s *booting) create(ctx context.Context, want cluster.Pod) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
+	defer cancel()
+	var got cluster.Pod
+	err := s.b.api.Do(ctx, cluster.Request{Method: http.MethodPost, Path: s.b.api.Path("pods"),
+		Body: want}, &got)
+	if errors.Is(err, cluster.ErrAlreadyExists) {
+		return fmt.Errorf("pod %s: %w", want.Metadata.Name, fs.ErrExist)
+	}
+	if err != nil {
+		return engine(err)
+	}
+	s.ref = got.Metadata.UID
+	if what := changedBy(want.Spec, got.Spec); what != "" {
+		return hinted{fmt.Errorf("the cluster changed the pod: %s", what),
+			"exclude the namespace from the admission webhook that does it"}
+	}
+	return nil
+}
+
+// start waits until the container runs.
+func (s *booting) start(ctx context.Context, id, image string, progress func(string)) (
+	pod *cluster.Pod, err error) {
+	told := ""
+	err = s.b.await(ctx, id, func(p *cluster.Pod) (bool, error) {
+		ok, err := running(p)
+		if errors.Is(err, sandbox.ErrStopped) {
+			return false, fmt.Errorf("the pod ended: %s", endOf(p))
+		}
+		if err != nil || ok {
+			pod = p
+			return ok, err
+		}
+		if err := s.noImage(p, image); err != nil {
+			return false, err
+		}
+		if why := waitsFor(p); why != told && progress != nil {
+			told = why
+			progress(why)
+		}
+		return false, nil
+	})
+	return pod, err
+}
+
+// noImage returns an error if the image of a container cannot be had.
+func (s *booting) noImage(p *cluster.Pod, image string) error {
+	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
+		w := c.State.Waiting
+		if w == nil || !slices.Contains([]string{"ErrImagePull", "ImagePullBackOff",
+			"ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}, w.Reason) {
+			continue
+		}
+		s.stage = stageImage
+		if c.Name != container {
+			image = s.b.opts.GuestImage
+		}
+		return hinted{fmt.Errorf("image %s: %w: %s: %s", image, sandbox.ErrNoImage,
+			cluster.Printable(w.Reason), cluster.Printable(w.Message)),
+			"push it to a registry that the cluster can pull from, or load it into the nodes"}
+	}
+	return nil
+}
+
+// waitsFor returns what a pod that does not run waits for, as one line.
+func waitsFor(p *cluster.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "PodScheduled" && c.Status == "False" {
+			return "waiting for a node: " + cluster.Printable(c.Message)
+		}
+	}
+	return "starting the pod"
+}
+
+// endOf returns why a pod ended, as one line. The sandbox may have written part of it.
+func endOf(p *cluster.Pod) string {
+	text := p.Status.Reason
+	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
+		if t := c.State.Terminated; t != nil && (t.ExitCode != 0 || text == "") {
+			text += " " + t.Reason + ", exit code " + strconv.Itoa(t.ExitCode) + " " + t.Message
+		}
+	}
+	return cluster.Printable(text + " " + p.Status.Message)
+}
+
+// configure sends the configuration until the guest answers with its key: only that proves that it
+// has arrived.
+func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) (*ssh.Client,
+	error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, guestWithin,
+		fmt.Errorf("the guest does not answer within %v", guestWithin))
+	defer cancel()
+	line, err := k.Line()
+	if err != nil {
+		return nil, err
+	}
+	for wait := redialFirst; ; {
+		given := s.b.give(ctx, id, line)
+		for range 5 { // it reads the line at once
+			client, err := s.b.login(ctx, id, k)
+			if err == nil {
+				return client, nil
+			}
+			p, gone := s.b.pod(ctx, sandbox.Instance{ID: id, Ref: s.ref})
+			if gone == nil {
+				_, gone = running(&p)
+			}
+			if errors.Is(gone, sandbox.ErrStopped) {
+				return nil, fmt.Errorf("the guest ended: %s", endOf(&p))
+			}
+			if gone != nil {
+				return nil, gone
+			}
+			select {
+			case <-time.After(wait):
+				wait = min(2*wait, redialMost)
+			case <-ctx.Done():
+				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(given, err))
+			}
+		}
+	}
+}
+
+// give attaches to the guest's standard input and writes its configuration.
+func (b *Backend) give(ctx context.Context, id string, line []byte) error {
+	stream, err := b.api.Attach(ctx, podName(id), container)
+	if err != nil {
+		return fmt.Errorf("attach: %w", engine(err))
+	}
+	defer stream.Close()
+	if d, ok := ctx.Deadline(); ok {
+		_ = stream.SetDeadline(d)
+	}
+	// It ends the line of a daemon that ended while it wrote one.
+	if _, err := stream.Write(append([]byte("\n"), line...)); err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	if err := stream.CloseWrite(); err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	// The server ends the attachment when it has passed all on, which proves nothing.
+	_ = stream.SetReadDeadline(time.Now().Add(time.Second))
+	_, _ = io.Copy(io.Discard, stream)
+	return nil
+}
+
+// login logs in to the guest, once.
+func (b *Backend) login(ctx context.Context, id string, k guestconfig.Keys) (*ssh.Client, error) {
+	peer, err := k.Peer()
+	if err != nil {
+		return nil, err
+	}
+	if peer.Conn, err = b.reach(ctx, id); err != nil {
+		return nil, err
+	}
+	conn, err := connect.SSH(ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Client(), nil
+}
+
+// reach connects to the guest of a pod.
+func (b *Backend) reach(ctx context.Context, id string) (net.Conn, error) {
+	conn, err := b.api.Forward(ctx, podName(id), guestPort)
+	if err != nil {
+		return nil, engine(err)
+	}
+	return conn, nil
+}
+
+// Dial connects to the guest through the API server. See sandbox.Backend.
+func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	peer, err := b.dial(ctx, inst)
+	if err != nil {
+		return sandbox.Peer{}, fmt.Errorf("dial %s: %w", inst.ID, err)
+	}
+	return peer, nil
+}
+
+func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
+		return sandbox.Peer{}, fmt.Errorf("id %q is not a DNS label", inst.ID)
+	}
+	k, err := b.state.ReadKeys(inst.ID)
+	if err != nil {
+		if p, gone := b.pod(ctx, inst); gone != nil {
+			return sandbox.Peer{}, gone
+		} else if _, gone := running(&p); gone != nil {
+			return sandbox.Peer{}, gone
+		}
+		return sandbox.Peer{}, fmt.Errorf("keys are missing: %w", err)
+	}
+	peer, err := k.Peer()
+	if err != nil {
+		return sandbox.Peer{}, err
+	}
+	peer.Conn, err = b.reach(ctx, inst.ID)
+	if err == nil {
+		return peer, nil
+	}
+	if p, gone := b.pod(ctx, inst); gone != nil {
+		return sandbox.Peer{}, gone
+	} else if _, gone := running(&p); gone != nil {
+		return sandbox.Peer{}, gone
+	}
+	return sandbox.Peer{}, err
+}
+
+// validate checks a spec, and rejects what pods do not have.
+func (b *Backend) validate(spec sandbox.Spec) (sandbox.Spec, error) {
+	spec, err := guestconfig.Check(spec)
+	if err != nil {
+		return spec, err
+	}
+	spec.Image = cmp.Or(spec.Image, sandbox.DefaultImage)
+	lacks := func(what, hint string) error {
+		return hinted{fmt.Errorf("%s: %w on Kubernetes", what, sandbox.ErrUnsupported), hint}
+	}
+	preset := sandbox.DefaultLimits
+	switch l := spec.Limits; {
+	case len(spec.Mounts) > 0:
+		return spec, lacks("mounted directories", "copy the files: sandboxd cp")
+	case len(spec.Options) > 0:
+		return spec, lacks("docker options", "omit them")
+	case spec.Via == sandbox.ViaTUN:
+		return spec, lacks("network "+string(spec.Network)+"="+string(spec.Via),
+			"use --network "+string(spec.Network))
+	case l.PIDs != 0 && l.PIDs != preset.PIDs:
+		return spec, lacks("limit pids", "set podPidsLimit of the kubelet")
+	case l.NoFile != 0 && l.NoFile != preset.NoFile:
+		return spec, lacks("limit nofile", "omit it")
+	case l.Swap != 0:
+		return spec, lacks("swap", "omit it")
+	}
+	if spec.Network.Carried() {
+		spec.Via = sandbox.ViaProxy
+	}
+	spec.Limits = spec.Limits.Or(preset)
+	return spec, nil
+}
+
+// guestConfig returns the guest's configuration for a spec, without keys. The guest adds the
+// image's variables and directory.
+func (b *Backend) guestConfig(spec sandbox.Spec) (wire.GuestConfig, error) {
+	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Listen: guestListen(),
+		User: spec.User, Workdir: spec.Workdir, Sudo: spec.Sudo,
+		Sessions: int(spec.Limits.Sessions)}
+	if spec.Via == sandbox.ViaProxy {
+		g.Env = wire.ProxyEnv()
+	}
+	if spec.Trust != sandbox.TrustImage {
+		bundle, err := guestconfig.FindBundle(b.opts.CABundle)
+		switch {
+		case err != nil:
+			return g, err
+		case bundle != "":
+			text, err := os.ReadFile(bundle)
+			if err != nil {
+				return g, fmt.Errorf("certificate bundle: %w", err)
+			}
+			g.Authorities = string(text) + string(spec.Authorities)
+			for _, name := range guestconfig.TrustVariables {
+				g.Env = append(g.Env, name+"="+wire.AuthoritiesFile)
+			}
+		case spec.Trust == sandbox.TrustHost || len(spec.Authorities) > 0:
+			return g, hinted{fmt.Errorf("trust host: %w: this machine has no bundle of "+
+				"certificate authorities", sandbox.ErrUnsupported),
+				"install ca-certificates, or use --trust image"}
+		}
+	}
+	g.Env = guestconfig.MergeEnv(g.Env, spec.Env)
+	return g, nil
+}
+
+// guestListen returns where a guest waits for the daemon: on a port for port-forward, and on a
+// socket for its relay.
+func guestListen() []string {
+	return []string{"tcp:127.0.0.1:" + strconv.Itoa(guestPort), "unix:" + guestAddress}
+}

@@ -1,0 +1,302 @@
+// Package kubernetes is the Backend that makes sandboxes from pods: one sandbox is one pod. The
+// cluster schedules, limits and isolates it. Any image works: the guest comes from an image of its
+// own, and is the first process of the pod's only container.
+//
+// Keys reach the guest by an attachment to its standard input, and nothing else in the cluster. The
+// daemon connects to the guest through the API server. One pure function, podOf, decides what a pod
+// may do; golden files record its results.
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
+)
+
+// Name is the Instance.Backend of instances of this package.
+const Name = "kubernetes"
+
+// Options configure a Backend.
+type Options struct {
+	// Dir holds one directory per sandbox: its keys, its name. Required, absolute, not writable by
+	// others.
+	Dir string
+	// Cluster is the API server, and the namespace of the pods. Required.
+	Cluster *cluster.Client
+	// DaemonID marks the pods of this daemon. Required; a DNS label.
+	DaemonID string
+	// GuestImage is an image with the guest program at /guest. Required.
+	GuestImage string
+	// CABundle has the certificate authorities of this machine, PEM; empty searches the usual
+	// places.
+	CABundle string
+	// ImageVolumes: the nodes mount images as volumes. Otherwise a container copies the guest before
+	// each start, which takes longer.
+	ImageVolumes bool
+	Log          *slog.Logger // nil discards
+}
+
+// Backend makes sandboxes from pods. Its methods may be called concurrently.
+type Backend struct {
+	opts  Options
+	api   *cluster.Client
+	state guestconfig.State
+	walls *walls
+}
+
+var (
+	_ sandbox.Backend = (*Backend)(nil)
+	_ sandbox.Finder  = (*Backend)(nil)
+)
+
+// New returns a Backend. It does not talk to the cluster.
+func New(o Options) (*Backend, error) {
+	switch {
+	case o.Cluster == nil:
+		return nil, errors.New("kubernetes: no cluster")
+	case !guestconfig.ValidID.MatchString(o.DaemonID):
+		return nil, fmt.Errorf("kubernetes: daemon ID %q is not a DNS label", o.DaemonID)
+	case o.GuestImage == "":
+		return nil, errors.New("kubernetes: no image of the guest")
+	case !filepath.IsAbs(o.Dir):
+		return nil, fmt.Errorf("kubernetes: directory %q is not absolute", o.Dir)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir)}
+	b.walls = &walls{b: b, tested: make(map[string]time.Time)}
+	return b, nil
+}
+
+// Close ends idle connections. Pods keep running.
+func (b *Backend) Close() error {
+	b.api.Close()
+	return nil
+}
+
+func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox", id) }
+
+// podName is the name of the pod of an instance.
+func podName(id string) string { return "sandboxd-" + id }
+
+// pod returns the pod of an instance: ErrGone if there is none, or another one with its name.
+func (b *Backend) pod(ctx context.Context, inst sandbox.Instance) (cluster.Pod, error) {
+	var p cluster.Pod
+	err := b.api.Do(ctx, cluster.Request{Path: b.api.Path("pods", podName(inst.ID))}, &p)
+	switch {
+	case errors.Is(err, cluster.ErrNotFound):
+		return p, sandbox.ErrGone
+	case err != nil:
+		return p, engine(err)
+	case !b.owns(p, inst.ID) || inst.Ref != "" && p.Metadata.UID != inst.Ref:
+		return p, sandbox.ErrGone
+	}
+	return p, nil
+}
+
+// owns reports whether this daemon made a pod for the instance, or the probe, with an ID.
+func (b *Backend) owns(p cluster.Pod, id string) bool {
+	labels := p.Metadata.Labels
+	return labels[labelDaemon] == b.opts.DaemonID &&
+		(labels[labelID] == id || labels[labelProbe] == id)
+}
+
+// engine adds sandbox.ErrEngine or ErrRefused to an error of the API server.
+func engine(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, cluster.ErrUnreachable) {
+		return fmt.Errorf("%w: %w", sandbox.ErrEngine, err)
+	}
+	if errors.As(err, new(*cluster.Status)) {
+		return fmt.Errorf("%w: %w", sandbox.ErrRefused, err)
+	}
+	return err
+}
+
+// await follows the pod of an instance until done, which gets nil if there is none, returns true or
+// an error.
+func (b *Backend) await(ctx context.Context, id string,
+	done func(*cluster.Pod) (bool, error)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var reached bool
+	see := func(p *cluster.Pod) {
+		if reached || ctx.Err() != nil {
+			return
+		}
+		ok, err := done(p)
+		if err != nil || ok {
+			reached = err == nil
+			cancel(err)
+		}
+	}
+	err := cluster.Follow(ctx, b.api, b.api.Path("pods"),
+		url.Values{"fieldSelector": {"metadata.name=" + podName(id)}}, cluster.Changes[cluster.Pod]{
+			Replace: func(all []cluster.Pod) {
+				if len(all) == 0 {
+					see(nil)
+					return
+				}
+				see(&all[0])
+			},
+			Put:    func(p cluster.Pod) { see(&p) },
+			Delete: func(cluster.Pod) { see(nil) },
+			Lost:   func(err error) { b.log(id).Warn("watch of a pod", "err", err) },
+		})
+	if reached {
+		return nil
+	}
+	return engine(err)
+}
+
+// running reports whether the container of a pod runs. It returns an error if it has ended.
+func running(p *cluster.Pod) (bool, error) {
+	if p == nil {
+		return false, sandbox.ErrGone
+	}
+	if !p.Metadata.Deleted.IsZero() {
+		return false, sandbox.ErrGone
+	}
+	for _, c := range p.Status.Containers {
+		if c.State.Running != nil {
+			return true, nil
+		}
+	}
+	if p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded" {
+		return false, sandbox.ErrStopped
+	}
+	return false, nil
+}
+
+// deleteGrace is how long the processes of a pod may run after a request to delete it. The guest
+// does not obey signals.
+const deleteGrace = 1
+
+// remove deletes the pod of an instance, if this daemon made it, and waits until it is gone. ref may
+// be empty.
+func (b *Backend) remove(ctx context.Context, id, ref string) error {
+	p, err := b.pod(ctx, sandbox.Instance{ID: id, Ref: ref})
+	if errors.Is(err, sandbox.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.delete(ctx, id, p.Metadata.UID); err != nil {
+		return err
+	}
+	return b.await(ctx, id, func(now *cluster.Pod) (bool, error) {
+		return now == nil || now.Metadata.UID != p.Metadata.UID, nil
+	})
+}
+
+// delete asks the cluster to delete a pod. One that is gone is no error.
+func (b *Backend) delete(ctx context.Context, id, ref string) error {
+	err := b.api.Do(ctx, cluster.Request{Method: http.MethodDelete,
+		Path: b.api.Path("pods", podName(id)), Body: map[string]any{
+			"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": deleteGrace,
+			"preconditions": map[string]string{"uid": ref}}}, nil)
+	if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrConflict) {
+		return nil // another pod has its name
+	}
+	return engine(err)
+}
+
+// Destroy deletes the pod and its directory. See sandbox.Backend.
+func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
+		return fmt.Errorf("destroy: id %q is not a DNS label", inst.ID)
+	}
+	if err := b.remove(ctx, inst.ID, inst.Ref); err != nil {
+		return fmt.Errorf("destroy %s: %w", inst.ID, err)
+	}
+	// Last: the keys must exist as long as the pod may.
+	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
+		return fmt.Errorf("destroy %s: %w", inst.ID, err)
+	}
+	return nil
+}
+
+// orphanAge is how old a pod without keys is when List removes it: a daemon died while making it.
+const orphanAge = 2 * time.Minute
+
+// List returns the instances of this daemon. See sandbox.Finder.
+func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
+	var list []sandbox.Instance
+	q := url.Values{"labelSelector": {labelDaemon + "=" + b.opts.DaemonID}, "limit": {"500"}}
+	for {
+		var page struct {
+			Metadata struct{ Continue string }
+			Items    []cluster.Pod
+		}
+		if err := b.api.Do(ctx, cluster.Request{Path: b.api.Path("pods"), Query: q},
+			&page); err != nil {
+			return nil, fmt.Errorf("list: %w", engine(err))
+		}
+		for _, p := range page.Items {
+			id := p.Metadata.Labels[labelID]
+			if !guestconfig.ValidID.MatchString(id) || p.Metadata.Name != podName(id) ||
+				!p.Metadata.Deleted.IsZero() {
+				continue
+			}
+			n, err := b.state.ReadNote(id)
+			if err == nil && n.Instance.ID == id && n.Instance.Ref == p.Metadata.UID {
+				list = append(list, n.Instance)
+				continue
+			}
+			if errors.Is(err, fs.ErrNotExist) && time.Since(p.Metadata.Created) > orphanAge {
+				if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: p.Metadata.UID}); err != nil {
+					b.log(id).Warn("a pod that nobody can log in to is left behind", "err", err)
+				}
+			}
+		}
+		if page.Metadata.Continue == "" {
+			return list, nil
+		}
+		q.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// Inspect reports the state of a pod. See sandbox.Finder.
+func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
+	p, err := b.pod(ctx, inst)
+	if err == nil && !p.Metadata.Deleted.IsZero() {
+		err = sandbox.ErrGone
+	}
+	if err != nil {
+		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
+	}
+	var s sandbox.Status
+	s.Running, _ = running(&p)
+	for _, c := range p.Status.Containers {
+		if end := c.State.Terminated; end != nil {
+			s.ExitCode, s.OOMKilled = end.ExitCode, end.Reason == "OOMKilled"
+		}
+	}
+	if p.Status.Reason != "" {
+		s.Notes = slices.Concat(s.Notes, []string{cluster.Printable(p.Status.Reason + ": " +
+			p.Status.Message)})
+	}
+	return s, nil
+}
+
+// Sweep does nothing: all that the backend makes is in List. See sandbox.Finder.
+func (b *Backend) Sweep(context.Context) error { return nil }

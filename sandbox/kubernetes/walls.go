@@ -1,0 +1,176 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// walls makes sure that the packets of a sandbox without a network of its own stay in its pod. A
+// cluster accepts network policies that nothing enforces, so that is tested and never assumed.
+type walls struct {
+	b *Backend
+
+	mu     sync.Mutex
+	policy bool                 // guarded by mu; it exists
+	tested map[string]time.Time // guarded by mu; nodes that enforce it, and when that was tested
+}
+
+const (
+	// testedFor is how long a test of a node counts.
+	testedFor = time.Hour
+	// canaryPort is the port of a canary that everyone in the cluster can connect to.
+	canaryPort = 42023
+	// A connection that nothing stops is open within milliseconds. One that a policy drops never is.
+	reachWithin = 2 * time.Second
+	// controlWithin is how long a new canary may take to be reachable.
+	controlWithin = 10 * time.Second
+)
+
+// policyPath is that of network policies in a namespace.
+const policyPath = "/apis/networking.k8s.io/v1/namespaces/%s/networkpolicies"
+
+// raise creates the network policy of closed pods, unless it exists.
+func (w *walls) raise(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.policy {
+		return nil
+	}
+	err := w.b.api.Do(ctx, cluster.Request{Method: http.MethodPost,
+		Path: fmt.Sprintf(policyPath, w.b.api.Namespace), Body: map[string]any{
+			"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+			"metadata": map[string]string{"name": "sandboxd-closed"},
+			"spec": map[string]any{
+				"podSelector": map[string]any{"matchLabels": map[string]string{labelNetwork: closed}},
+				"policyTypes": []string{"Ingress", "Egress"}}}}, nil)
+	if err != nil && !errors.Is(err, cluster.ErrAlreadyExists) {
+		return fmt.Errorf("network policy: %w", engine(err))
+	}
+	w.policy = true
+	return nil
+}
+
+// errOpen is the error of a cluster whose network does not enforce policies.
+var errOpen = hinted{fmt.Errorf("network policies: %w: nothing in the cluster enforces them: the "+
+	"sandbox could connect to another pod", sandbox.ErrUnsupported),
+	"install a network plugin that enforces them, such as Cilium or Calico, or use --network bridge"}
+
+// test tests that a closed pod on a node cannot connect to another pod. client is a connection to
+// the pod's guest. An earlier test of the node counts for testedFor.
+func (w *walls) test(ctx context.Context, node string, client *ssh.Client) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.tested[node]) < testedFor {
+		return nil
+	}
+	var canary, control *probe
+	var canaryErr, controlErr error
+	var made sync.WaitGroup
+	made.Go(func() { canary, canaryErr = w.b.newProbe(ctx, ":"+strconv.Itoa(canaryPort)) })
+	made.Go(func() { control, controlErr = w.b.newProbe(ctx, "") })
+	made.Wait()
+	defer canary.remove(ctx)
+	defer control.remove(ctx)
+	if err := errors.Join(canaryErr, controlErr); err != nil {
+		return fmt.Errorf("test of network policies: %w", err)
+	}
+	address := net.JoinHostPort(canary.ip, strconv.Itoa(canaryPort))
+	if !connects(ctx, control.client, address, controlWithin) {
+		return fmt.Errorf("test of network policies: pods without one cannot connect to each "+
+			"other: %w", sandbox.ErrRefused)
+	}
+	if connects(ctx, client, address, reachWithin) {
+		return errOpen
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	w.tested[node] = time.Now()
+	return nil
+}
+
+// connects reports whether a guest can connect to address. It tries again until the time is over.
+func connects(ctx context.Context, client *ssh.Client, address string, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for ctx.Err() == nil {
+		conn, err := client.DialContext(ctx, "tcp", address)
+		if err == nil {
+			conn.Close()
+			return true
+		}
+		select {
+		case <-time.After(redialMost):
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// probe is a pod that runs only the guest, outside of all policies.
+type probe struct {
+	b      *Backend
+	id     string
+	ref    string
+	ip     string
+	client *ssh.Client
+}
+
+// newProbe makes a probe, which also listens on a TCP address unless it is empty.
+func (b *Backend) newProbe(ctx context.Context, address string) (*probe, error) {
+	id := "probe-" + strings.ToLower(rand.Text()[:12])
+	config := wire.GuestConfig{Version: wire.Version, Name: id, Listen: guestListen()}
+	if address != "" {
+		config.Listen = append(config.Listen, "tcp:"+address)
+	}
+	k, err := guestconfig.NewKeys(config)
+	if err != nil {
+		return nil, err
+	}
+	p, s := &probe{b: b, id: id}, &booting{b: b}
+	want := podOf(plan{Daemon: b.opts.DaemonID, ID: id, Probe: true, Image: b.opts.GuestImage,
+		Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
+	err = s.create(ctx, want)
+	if p.ref = s.ref; err == nil {
+		var pod *cluster.Pod
+		if pod, err = s.start(ctx, id, b.opts.GuestImage, nil); err == nil {
+			p.ip = pod.Status.IP
+			p.client, err = s.configure(ctx, id, k)
+		}
+	}
+	if err != nil {
+		p.remove(ctx)
+		return nil, err
+	}
+	return p, nil
+}
+
+// remove deletes the pod, also after ctx has ended.
+func (p *probe) remove(ctx context.Context) {
+	if p == nil || p.ref == "" {
+		return
+	}
+	if p.client != nil {
+		p.client.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
+	defer cancel()
+	if err := p.b.delete(ctx, p.id, p.ref); err != nil {
+		p.b.log(p.id).Warn("a pod of a test is left behind", "err", err)
+	}
+}
