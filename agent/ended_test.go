@@ -323,3 +323,23 @@ func TestEnd(t *testing.T) {
 		t.Errorf("output %q", got)
 	}
 }
+
+// A program that asks for a shell may type into it at once, also where an earlier shell of the
+// session ended with its sandbox.
+func TestTypeIntoANewShell(t *testing.T) {
+	sh := ready(t)
+	if _, err := sh.Run(bounded(t), "true"); err != nil {
+		t.Fatal(err)
+	}
+	name := sandboxName(t)
+	if err := world.hub.Stop(bounded(t), alice, name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := world.hub.Start(bounded(t), alice, name, nil); err != nil {
+		t.Fatal(err)
+	}
+	res, err := attach(t, dial(t), agent.ShellOptions{}).Type(bounded(t), "echo $((40+2))")
+	if out := done(t, res, err, 0); !strings.HasSuffix(out, "\n42\n") {
+		t.Errorf("output %q", out)
+	}
+}

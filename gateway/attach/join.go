@@ -82,6 +82,9 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 			return err
 		}
 	}
+	if a.options.Fresh || len(a.options.Argv) > 0 {
+		l.Unseen.Store(false) // the party knows what it has started
+	}
 	a.mu.Lock()
 	a.live = l
 	a.mu.Unlock()

@@ -82,6 +82,9 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 		guest.Close()
 		return nil, interrupt.FrozenOr(ctx, err)
 	}
+	if a.Fresh || a.Create && a.Resume == "" {
+		st.live.Unseen.Store(false) // the client asks for a shell, which may be new
+	}
 	switch from.Word {
 	case wire.FromStart:
 		at.Offset = 0
