@@ -16,8 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // fullNumbers reports whether attacks run with the numbers that the security page promises, with

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
@@ -69,18 +70,6 @@ func wantEcho(t testing.TB, network, address, text string) {
 	}
 }
 
-// freePort returns a port that is currently free.
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 // shortDir returns a directory with a name short enough for a socket path.
 func shortDir(t testing.TB) string {
 	t.Helper()
@@ -121,7 +110,7 @@ func TestForwards(t *testing.T) {
 	hold := "echo ready; cat >/dev/null"
 
 	t.Run("-L", func(t *testing.T) {
-		port := freePort(t)
+		port := openssh.FreePort(t)
 		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-L", port+":"+tcp,
 			"demo@127.0.0.1", hold), "ready")
 		wantEcho(t, "tcp", "127.0.0.1:"+port, "local")
@@ -134,7 +123,7 @@ func TestForwards(t *testing.T) {
 		wantEcho(t, "unix", local, big)
 	})
 	t.Run("-R", func(t *testing.T) {
-		port := freePort(t)
+		port := openssh.FreePort(t)
 		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-R", port+":"+tcp,
 			"demo@127.0.0.1", hold), "ready")
 		wantEcho(t, "tcp", "127.0.0.1:"+port, "remote")
@@ -147,7 +136,7 @@ func TestForwards(t *testing.T) {
 		wantEcho(t, "unix", remote, big)
 	})
 	t.Run("-D", func(t *testing.T) {
-		port := freePort(t)
+		port := openssh.FreePort(t)
 		startReady(t, w.ssh("alice", "-o", "ExitOnForwardFailure=yes", "-D", port, "demo@127.0.0.1",
 			hold), "ready")
 		c, err := net.Dial("tcp", "127.0.0.1:"+port)
@@ -176,7 +165,7 @@ func TestForwards(t *testing.T) {
 		}
 	})
 	t.Run("nothing listens", func(t *testing.T) {
-		c, err := w.dial("alice", "demo").Dial("tcp", "127.0.0.1:"+freePort(t))
+		c, err := w.dial("alice", "demo").Dial("tcp", "127.0.0.1:"+openssh.FreePort(t))
 		var refused *ssh.OpenChannelError
 		if !errors.As(err, &refused) || refused.Reason != ssh.ConnectionFailed ||
 			!strings.Contains(refused.Message, "refused") {
@@ -229,7 +218,7 @@ func TestForwards(t *testing.T) {
 		})
 	})
 	t.Run("-N", func(t *testing.T) {
-		port := freePort(t)
+		port := openssh.FreePort(t)
 		c := w.ssh("alice", "-N", "-L", port+":"+tcp, "demo@127.0.0.1")
 		if err := c.Start(); err != nil {
 			t.Fatal(err)

@@ -9,9 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
-	"golang.org/x/crypto/ssh"
 )
 
 const someKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2SbcGnXnl3qBqbmcKKkkXvwKEmmeqC7mE4Mx4rZhiD someone"

@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A session without a final request keeps a limited number of requests.

@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"encoding/pem"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -200,14 +201,21 @@ func ShortDir(t testing.TB) string {
 	return shortdir.New(t)
 }
 
-// FreePort returns an unused port of the loopback.
+// FreePort returns an unused port of the loopback. The kernel gives it to no other program that
+// asks for any port, before a server listens on it.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	check(t, err)
-	defer l.Close()
-	addr, _ := l.Addr().(*net.TCPAddr)
-	return strconv.Itoa(addr.Port)
+	const first, behind = 10000, 32768 // Linux's ip_local_port_range begins there
+	for range 100 {
+		port := strconv.Itoa(first + rand.IntN(behind-first)) //nolint:gosec // not a secret
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:"+port)
+		if err == nil {
+			check(t, l.Close())
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // Needed skips a test because a package is not installed. It fails the test where skips are not
