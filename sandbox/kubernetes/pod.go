@@ -75,8 +75,10 @@ func podOf(p plan) cluster.Pod {
 				// The guest is a Go program: the image's variables must not change how it runs.
 				Env: []cluster.EnvVar{{Name: "GODEBUG"}, {Name: "GOGC"}, {Name: "GOMAXPROCS"},
 					{Name: "GOMEMLIMIT"}, {Name: "GOTRACEBACK"}},
+				// A request that is left out would be the limit: few pods would fit on a node.
 				Resources: cluster.Resources{
-					Requests: map[string]string{"cpu": "10m", "memory": "32Mi"},
+					Requests: map[string]string{"cpu": "10m", "memory": "32Mi",
+						"ephemeral-storage": "16Mi"},
 					Limits: map[string]string{"memory": strconv.FormatInt(p.Limits.Memory, 10),
 						"cpu":               fmt.Sprintf("%dm", int64(p.Limits.CPUs*1000)),
 						"ephemeral-storage": strconv.FormatInt(p.Limits.Disk, 10)}},
