@@ -52,8 +52,8 @@ type fake struct {
 	// change is an admission webhook; nil changes nothing.
 	change func(*cluster.Pod)
 	sent   string // to each new pod, by another daemon
-	// enforces: closed pods cannot connect to others. One connection from outside is enough to
-	// emulate it: the test of a node makes it first.
+	// enforces: closed pods cannot connect to others. The fake does not know who connects. It emulates
+	// that by the order of a test: the first connection is of an open pod, the next of a closed one.
 	enforces bool
 	policies int // guarded by mu
 	conns    sync.WaitGroup
@@ -111,6 +111,7 @@ func (f *fake) backend(change ...func(*Options)) *Backend {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { b.Close() })
+	b.walls.reach = shortReach
 	return b
 }
 
@@ -379,22 +380,36 @@ func (f *fake) read(p *fakePod, input []byte) error {
 				if p.public, err = net.Listen("tcp", p.Status.IP+":"+port); err != nil {
 					return err
 				}
-				f.conns.Go(func() { f.answer(p.public) })
+				f.conns.Go(func() { f.answer(p) })
 			}
 		}
 	}
 }
 
-// answer accepts connections until the listener is closed.
-func (f *fake) answer(l net.Listener) {
-	for {
+// shortReach is the time of a closed pod to connect in tests.
+const shortReach = 300 * time.Millisecond
+
+// answer accepts connections until the pod ends.
+func (f *fake) answer(p *fakePod) {
+	for l, first := p.public, true; ; first = false {
 		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
 		conn.Close()
-		if f.enforces {
+		if f.enforces && first {
 			l.Close()
+			time.Sleep(3 * shortReach) // the closed pod tries meanwhile
+			var again net.ListenConfig
+			if l, err = again.Listen(context.Background(), "tcp", l.Addr().String()); err != nil {
+				f.t.Error(err)
+				return
+			}
+			f.mu.Lock()
+			if p.public = l; p.guest == nil { // the pod has ended
+				l.Close()
+			}
+			f.mu.Unlock()
 		}
 	}
 }

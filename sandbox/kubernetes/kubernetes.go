@@ -80,7 +80,7 @@ func New(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir)}
-	b.walls = &walls{b: b, tested: make(map[string]time.Time)}
+	b.walls = &walls{b: b, reach: reachWithin, tested: make(map[string]time.Time)}
 	return b, nil
 }
 
