@@ -399,7 +399,8 @@ func (f *fake) answer(p *fakePod) {
 		conn.Close()
 		if f.enforces && first {
 			l.Close()
-			time.Sleep(3 * shortReach) // the closed pod tries meanwhile
+			// A network that drops packets: the closed pod tries meanwhile, which nothing reports.
+			time.Sleep(3 * shortReach) //nolint:forbidigo // see above
 			var again net.ListenConfig
 			if l, err = again.Listen(context.Background(), "tcp", l.Addr().String()); err != nil {
 				f.t.Error(err)
