@@ -384,17 +384,7 @@ func (d *daemon) openCluster(state string) (*kubernetes.Backend, error) {
 			Message: "configuration: kubernetes.guest_image is required with backend kubernetes",
 			Hint:    "see docs/how-to/kubernetes.md"}
 	}
-	inPod := k.Kubeconfig == "" && os.Getenv("KUBERNETES_SERVICE_HOST") != ""
-	files := []string{string(k.Kubeconfig)}
-	if k.Kubeconfig == "" {
-		files = cluster.DefaultKubeconfig()
-	}
-	c, err := cluster.Config{}, error(nil)
-	if inPod {
-		c, err = cluster.InCluster()
-	} else {
-		c, err = cluster.Kubeconfig(files, k.Context)
-	}
+	c, err := clusterConfig(k)
 	if err != nil {
 		return nil, err
 	}
@@ -412,6 +402,17 @@ func (d *daemon) openCluster(state string) (*kubernetes.Backend, error) {
 		Cluster: client, DaemonID: id, GuestImage: k.GuestImage, ImageVolumes: k.Guest == "volume",
 		CABundle: string(d.config.CABundle), Log: d.log,
 	})
+}
+
+// clusterConfig finds the API server, and how to log in to it.
+func clusterConfig(k config.Kubernetes) (cluster.Config, error) {
+	switch {
+	case k.Kubeconfig != "":
+		return cluster.Kubeconfig([]string{string(k.Kubeconfig)}, k.Context)
+	case os.Getenv("KUBERNETES_SERVICE_HOST") != "":
+		return cluster.InCluster()
+	}
+	return cluster.Kubeconfig(cluster.DefaultKubeconfig(), k.Context)
 }
 
 // openHosts returns the backend of existing machines. It connects to none.

@@ -182,7 +182,7 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 		return engine(err)
 	}
 	s.ref = got.Metadata.UID
-	if what := changedBy(want.Spec, got.Spec); what != "" {
+	if what := changedBy(want, got); what != "" {
 		return hinted{fmt.Errorf("the cluster changed the pod: %s", what),
 			"exclude the namespace from the admission webhook that does it"}
 	}
@@ -355,10 +355,8 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	}
 	k, err := b.state.ReadKeys(inst.ID)
 	if err != nil {
-		if p, gone := b.pod(ctx, inst); gone != nil {
-			return sandbox.Peer{}, gone
-		} else if _, gone := running(&p); gone != nil {
-			return sandbox.Peer{}, gone
+		if ended := b.ended(ctx, inst); ended != nil {
+			return sandbox.Peer{}, ended
 		}
 		return sandbox.Peer{}, fmt.Errorf("keys are missing: %w", err)
 	}
@@ -370,10 +368,8 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	if err == nil {
 		return peer, nil
 	}
-	if p, gone := b.pod(ctx, inst); gone != nil {
-		return sandbox.Peer{}, gone
-	} else if _, gone := running(&p); gone != nil {
-		return sandbox.Peer{}, gone
+	if ended := b.ended(ctx, inst); ended != nil {
+		err = ended
 	}
 	return sandbox.Peer{}, err
 }

@@ -186,6 +186,16 @@ func running(p *cluster.Pod) (bool, error) {
 	return false, nil
 }
 
+// ended returns ErrGone or ErrStopped if the pod of an instance does not run, nil if it does or is
+// about to.
+func (b *Backend) ended(ctx context.Context, inst sandbox.Instance) error {
+	p, err := b.pod(ctx, inst)
+	if err == nil {
+		_, err = running(&p)
+	}
+	return err
+}
+
 // deleteGrace is how long the processes of a pod may run after a request to delete it. The guest
 // does not obey signals.
 const deleteGrace = 1
@@ -235,44 +245,55 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	return nil
 }
 
-// orphanAge is how old a pod without keys is when List removes it: a daemon died while making it.
+// orphanAge is how old a pod is that List or Sweep removes, because a daemon died while making it.
 const orphanAge = 2 * time.Minute
 
 // List returns the instances of this daemon. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
-	var list []sandbox.Instance
-	q := url.Values{"labelSelector": {labelDaemon + "=" + b.opts.DaemonID}, "limit": {"500"}}
-	for {
-		var page struct {
-			Metadata struct{ Continue string }
-			Items    []cluster.Pod
-		}
-		if err := b.api.Do(ctx, cluster.Request{Path: b.api.Path("pods"), Query: q},
-			&page); err != nil {
-			return nil, fmt.Errorf("list: %w", engine(err))
-		}
-		for _, p := range page.Items {
-			id := p.Metadata.Labels[labelID]
-			if !guestconfig.ValidID.MatchString(id) || p.Metadata.Name != podName(id) ||
-				!p.Metadata.Deleted.IsZero() {
-				continue
-			}
-			n, err := b.state.ReadNote(id)
-			if err == nil && n.Instance.ID == id && n.Instance.Ref == p.Metadata.UID {
-				list = append(list, n.Instance)
-				continue
-			}
-			if errors.Is(err, fs.ErrNotExist) && time.Since(p.Metadata.Created) > orphanAge {
-				if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: p.Metadata.UID}); err != nil {
-					b.log(id).Warn("a pod that nobody can log in to is left behind", "err", err)
-				}
-			}
-		}
-		if page.Metadata.Continue == "" {
-			return list, nil
-		}
-		q.Set("continue", page.Metadata.Continue)
+	pods, err := b.labeled(ctx, labelID)
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
 	}
+	var list []sandbox.Instance
+	for _, p := range pods {
+		id := p.Metadata.Labels[labelID]
+		n, err := b.state.ReadNote(id)
+		if err == nil && n.Instance.ID == id && n.Instance.Ref == p.Metadata.UID {
+			list = append(list, n.Instance)
+			continue
+		}
+		if errors.Is(err, fs.ErrNotExist) && time.Since(p.Metadata.Created) > orphanAge {
+			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: p.Metadata.UID}); err != nil {
+				b.log(id).Warn("a pod that nobody can log in to is left behind", "err", err)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Sweep removes the probes of an earlier daemon. See sandbox.Finder.
+func (b *Backend) Sweep(ctx context.Context) error {
+	probes, err := b.labeled(ctx, labelProbe)
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	for _, p := range probes {
+		if time.Since(p.Metadata.Created) > orphanAge {
+			err = errors.Join(err, b.delete(ctx, p.Metadata.Labels[labelProbe], p.Metadata.UID))
+		}
+	}
+	return err
+}
+
+// labeled returns the pods of this daemon that have the ID in a label, and are not being deleted.
+func (b *Backend) labeled(ctx context.Context, label string) ([]cluster.Pod, error) {
+	all, _, err := cluster.List[cluster.Pod](ctx, b.api, b.api.Path("pods"),
+		url.Values{"labelSelector": {labelDaemon + "=" + b.opts.DaemonID}})
+	return slices.DeleteFunc(all, func(p cluster.Pod) bool {
+		id := p.Metadata.Labels[label]
+		return !guestconfig.ValidID.MatchString(id) || p.Metadata.Name != podName(id) ||
+			!p.Metadata.Deleted.IsZero()
+	}), engine(err)
 }
 
 // Inspect reports the state of a pod. See sandbox.Finder.
@@ -297,6 +318,3 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	}
 	return s, nil
 }
-
-// Sweep does nothing: all that the backend makes is in List. See sandbox.Finder.
-func (b *Backend) Sweep(context.Context) error { return nil }

@@ -86,47 +86,53 @@ var plainSpec = sandbox.Spec{Network: sandbox.NetworkBridge, Trust: sandbox.Trus
 func TestChangedPods(t *testing.T) {
 	yes := true
 	for name, tt := range map[string]struct {
-		change func(*cluster.PodSpec)
+		change func(*cluster.Pod)
 		want   string
 	}{
-		"sidecar": {func(s *cluster.PodSpec) {
-			s.Containers = append(s.Containers, cluster.Container{Name: "proxy"})
+		"label": {func(p *cluster.Pod) { delete(p.Metadata.Labels, labelNetwork) },
+			"its label sandboxd.io/network"},
+		"no seccomp": {func(p *cluster.Pod) { p.Spec.Security.Seccomp = nil }, "seccomp profile"},
+		"seccomp": {func(p *cluster.Pod) {
+			p.Spec.Containers[0].Security.Seccomp = &cluster.Seccomp{Type: "Unconfined"}
+		}, "seccomp profile"},
+		"escalation": {func(p *cluster.Pod) { p.Spec.Containers[0].Security.Escalation = &yes },
+			"may gain rights"},
+		"sidecar": {func(p *cluster.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, cluster.Container{Name: "proxy"})
 		}, "another container"},
-		"init container": {func(s *cluster.PodSpec) {
-			s.InitContainers = append(s.InitContainers, cluster.Container{Name: "iptables"})
+		"init container": {func(p *cluster.Pod) {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, cluster.Container{Name: "iptables"})
 		}, "another init container"},
-		"host network":     {func(s *cluster.PodSpec) { s.HostNetwork = true }, "shares a namespace"},
-		"shared processes": {func(s *cluster.PodSpec) { s.SharePID = &yes }, "shares a namespace"},
-		"command": {func(s *cluster.PodSpec) {
-			s.Containers[0].Command = []string{"/wrap\x1b", "x"}
+		"host network":     {func(p *cluster.Pod) { p.Spec.HostNetwork = true }, "shares a namespace"},
+		"shared processes": {func(p *cluster.Pod) { p.Spec.SharePID = &yes }, "shares a namespace"},
+		"command": {func(p *cluster.Pod) {
+			p.Spec.Containers[0].Command = []string{"/wrap\x1b", "x"}
 		}, "its command is /wrap? x"},
-		"arguments": {func(s *cluster.PodSpec) { s.Containers[0].Args = []string{"x"} },
+		"arguments": {func(p *cluster.Pod) { p.Spec.Containers[0].Args = []string{"x"} },
 			"its command is"},
-		"image": {func(s *cluster.PodSpec) { s.Containers[0].Image = "mirror/base" },
+		"image": {func(p *cluster.Pod) { p.Spec.Containers[0].Image = "mirror/base" },
 			"its image is mirror/base"},
-		"input":      {func(s *cluster.PodSpec) { s.Containers[0].StdinOnce = true }, "standard input"},
-		"privileged": {func(s *cluster.PodSpec) { s.Containers[0].Security.Privileged = true }, "more rights"},
-		"capability": {func(s *cluster.PodSpec) {
-			s.Containers[0].Security.Capabilities.Add = []string{"SYS_ADMIN"}
+		"input":      {func(p *cluster.Pod) { p.Spec.Containers[0].StdinOnce = true }, "standard input"},
+		"privileged": {func(p *cluster.Pod) { p.Spec.Containers[0].Security.Privileged = true }, "more rights"},
+		"capability": {func(p *cluster.Pod) {
+			p.Spec.Containers[0].Security.Capabilities.Add = []string{"SYS_ADMIN"}
 		}, "more rights"},
-		"capabilities": {func(s *cluster.PodSpec) { s.Containers[0].Security.Capabilities = nil },
+		"capabilities": {func(p *cluster.Pod) { p.Spec.Containers[0].Security.Capabilities = nil },
 			"more rights"},
-		"user":    {func(s *cluster.PodSpec) { s.Containers[0].Security.User = number(1000) }, "its user"},
-		"restart": {func(s *cluster.PodSpec) { s.Restart = "Always" }, "it restarts"},
-		"token":   {func(s *cluster.PodSpec) { s.MountToken = nil }, "service account"},
-		"host path": {func(s *cluster.PodSpec) {
-			s.Volumes = append(s.Volumes, cluster.Volume{Name: "host", HostPath: new(struct{})})
+		"user":    {func(p *cluster.Pod) { p.Spec.Containers[0].Security.User = number(1000) }, "its user"},
+		"restart": {func(p *cluster.Pod) { p.Spec.Restart = "Always" }, "it restarts"},
+		"token":   {func(p *cluster.Pod) { p.Spec.MountToken = nil }, "service account"},
+		"host path": {func(p *cluster.Pod) {
+			p.Spec.Volumes = append(p.Spec.Volumes, cluster.Volume{Name: "host", HostPath: new(struct{})})
 		}, "directory of the node, in volume host"},
-		"guest": {func(s *cluster.PodSpec) { s.Containers[0].Mounts[0].Name = "shm" },
+		"guest": {func(p *cluster.Pod) { p.Spec.Containers[0].Mounts[0].Name = "shm" },
 			"another guest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
-			f.change = func(p *cluster.Pod) { tt.change(&p.Spec) }
+			f.change = tt.change
 			b := f.backend()
-			spec := plainSpec
-			spec.ID = "s1"
-			_, err := b.Boot(t.Context(), spec)
+			_, err := b.Boot(t.Context(), sandbox.Spec{ID: "s1"})
 			boot, ok := errors.AsType[*sandbox.BootError](err)
 			if !ok || boot.Stage != stageCreate || boot.Hint == "" ||
 				!strings.Contains(err.Error(), tt.want) {
@@ -230,6 +236,28 @@ func TestOrphans(t *testing.T) {
 	}
 	if f.pod(podName("old")) != nil || f.pod(podName("young")) == nil {
 		t.Errorf("left: %v", f.pods)
+	}
+}
+
+// So are probes that a daemon left behind, and no young ones.
+func TestSweepOfProbes(t *testing.T) {
+	f := newFake(t)
+	b := f.backend()
+	var ids []string
+	for range 2 {
+		p, err := b.newProbe(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.client.Close()
+		ids = append(ids, p.id)
+	}
+	f.pods[podName(ids[0])].Metadata.Created = time.Now().Add(-2 * orphanAge)
+	if err := b.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f.pod(podName(ids[0])) != nil || f.pod(podName(ids[1])) == nil {
+		t.Error("want the young one alone")
 	}
 }
 

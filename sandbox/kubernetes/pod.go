@@ -111,7 +111,13 @@ func number(n int64) *int64 { return &n }
 
 // changedBy returns what an admission webhook has changed of a pod in a way that a sandbox must not
 // have; empty if nothing.
-func changedBy(want, got cluster.PodSpec) string {
+func changedBy(wanted, made cluster.Pod) string {
+	want, got := wanted.Spec, made.Spec
+	for name, value := range wanted.Metadata.Labels { // the network policy goes by one of them
+		if made.Metadata.Labels[name] != value {
+			return "its label " + name + " is another"
+		}
+	}
 	if len(got.Containers) != 1 || len(got.Ephemeral) > 0 {
 		return "it has another container"
 	}
@@ -132,6 +138,11 @@ func changedBy(want, got cluster.PodSpec) string {
 		return "its image is " + cluster.Printable(c.Image)
 	case !c.Stdin || c.StdinOnce || c.TTY:
 		return "its standard input is another"
+	case got.Security.Seccomp == nil || *got.Security.Seccomp != *want.Security.Seccomp ||
+		c.Security.Seccomp != nil && *c.Security.Seccomp != *want.Security.Seccomp:
+		return "its seccomp profile is another"
+	case c.Security.Escalation == nil || *c.Security.Escalation != *w.Security.Escalation:
+		return "whether it may gain rights"
 	case c.Security.Privileged || !slices.Equal(caps.Drop, []string{"ALL"}) ||
 		slices.ContainsFunc(caps.Add, func(s string) bool {
 			return !slices.Contains(capabilities, s)

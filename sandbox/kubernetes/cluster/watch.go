@@ -38,7 +38,10 @@ const (
 func Follow[T any](ctx context.Context, c *Client, path string, match url.Values,
 	f Changes[T]) error {
 	for listed, wait := false, retryFirst; ; {
-		version, err := list(ctx, c, path, match, f.Replace)
+		all, version, err := List[T](ctx, c, path, match)
+		if err == nil {
+			f.Replace(all)
+		}
 		for ; err == nil; version, err = watch(ctx, c, path, match, version, f) {
 			listed, wait = true, retryFirst
 		}
@@ -60,24 +63,23 @@ func Follow[T any](ctx context.Context, c *Client, path string, match url.Values
 	}
 }
 
-// list lists all objects, a page at a time, and returns the version that a watch continues from.
-func list[T any](ctx context.Context, c *Client, path string, match url.Values,
-	replace func([]T)) (string, error) {
+// List lists the objects at path that match a query, a page at a time, and returns the version that a
+// watch continues from.
+func List[T any](ctx context.Context, c *Client, path string, match url.Values) (all []T,
+	version string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	maps.Copy(q, match)
-	var all []T
 	for {
 		var page struct {
 			Metadata struct{ ResourceVersion, Continue string }
 			Items    []T
 		}
 		if err := c.Do(ctx, Request{Path: path, Query: q}, &page); err != nil {
-			return "", err
+			return nil, "", err
 		}
 		all = append(all, page.Items...)
 		if page.Metadata.Continue == "" {
-			replace(all)
-			return page.Metadata.ResourceVersion, nil
+			return all, page.Metadata.ResourceVersion, nil
 		}
 		q.Set("continue", page.Metadata.Continue)
 	}
