@@ -153,10 +153,13 @@ func (st *stream) fromClient(ctx context.Context) {
 // check rejects frames that a client may not send, and incomplete commands. The guest checks the
 // rest. resumes says to resume a paused sandbox for the frame. An error ends the stream.
 func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err error) {
+	drives := st.party.Rights != wire.RightWatch
 	switch f.Type {
 	case wire.FrameInput:
-		st.live.Unseen.Store(false) // as in Attachment.Input
-		return nil, st.party.Rights != wire.RightWatch, nil
+		if drives {
+			st.live.Unseen.Store(false) // as in Attachment.Input
+		}
+		return nil, drives, nil
 	case wire.FrameRequest:
 		r, refused := wire.ReadRequest(f.Data)
 		if refused != nil {
@@ -173,7 +176,11 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 			return st.all.options.Public(err), false, nil
 		}
 		t := wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}
-		if types(r.Verb) && r.Incarnation == "" && st.live.Unseen.Swap(false) {
+		switch {
+		case !drives:
+		case r.Verb == wire.VerbRun:
+			st.live.Unseen.Store(false)
+		case types(r.Verb) && r.Incarnation == "" && st.live.Unseen.Swap(false):
 			return shellEnded(t), false, nil
 		}
 		if r.Verb != wire.VerbCancel { // it has no reply

@@ -40,6 +40,9 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	if err != nil {
 		return wire.Reply{}, err
 	}
+	if r.Verb == wire.VerbRun {
+		a.live.Unseen.Store(false)
+	}
 	x := exchange{a, beginCall(a.sandbox, a.live, a.target, r)}
 	defer x.call.End()
 	client, err := x.clientFor(ctx, r)

@@ -82,7 +82,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 		guest.Close()
 		return nil, interrupt.FrozenOr(ctx, err)
 	}
-	if a.Fresh || a.Create && a.Resume == "" {
+	if party.Rights != wire.RightWatch && (a.Fresh || a.Create && a.Resume == "") {
 		st.live.Unseen.Store(false) // the client asks for a shell, which may be new
 	}
 	switch from.Word {

@@ -37,7 +37,6 @@ func (s *Session) Begin(r wire.Request) *Call {
 	}
 	if r.Verb == wire.VerbRun {
 		s.denials.expect(r.Op, after)
-		s.Unseen.Store(false)
 	}
 	return &Call{Request: r, session: s, began: time.Now(), from: s.replica.end, after: after,
 		starts: s.denials.starts,

@@ -67,7 +67,7 @@ type Member interface {
 // Locks: display.mu before mu.
 type Session struct {
 	// Unseen: the session was made anew under the name of one that ended, as with its sandbox, and
-	// nobody has run or typed anything in it.
+	// no party that may drive has run or typed anything in it. Package attach clears it.
 	Unseen atomic.Bool
 
 	set   *Sessions
