@@ -135,9 +135,15 @@ func (b *pid1) claim(t testing.TB) *ssh.Client {
 	if err != nil {
 		t.Fatalf("the guest does not call in: %v", err)
 	}
-	c, chans, reqs, err := ssh.NewClientConn(conn, "pid1",
-		&ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.client)},
-			HostKeyCallback: ssh.FixedHostKey(b.host)})
+	return b.login(t, conn)
+}
+
+// login logs in over conn.
+func (k keys) login(t testing.TB, conn net.Conn) *ssh.Client {
+	t.Helper()
+	c, chans, reqs, err := ssh.NewClientConn(conn, "guest",
+		&ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(k.client)},
+			HostKeyCallback: ssh.FixedHostKey(k.host)})
 	if err != nil {
 		conn.Close()
 		t.Fatal(err)

@@ -71,21 +71,6 @@ func (p *pod) configure(t *testing.T) {
 	})
 }
 
-// login logs in over conn.
-func (p *pod) login(t *testing.T, conn net.Conn) *ssh.Client {
-	t.Helper()
-	c, chans, reqs, err := ssh.NewClientConn(conn, "pod",
-		&ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(p.client)},
-			HostKeyCallback: ssh.FixedHostKey(p.host)})
-	if err != nil {
-		conn.Close()
-		t.Fatal(err)
-	}
-	client := ssh.NewClient(c, chans, reqs)
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
 func (p *pod) dial(t *testing.T) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("unix", strings.TrimPrefix(p.address, "unix:"))
