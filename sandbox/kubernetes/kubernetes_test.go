@@ -107,7 +107,7 @@ func TestChangedPods(t *testing.T) {
 		"shared processes": {func(p *cluster.Pod) { p.Spec.SharePID = &yes }, "shares a namespace"},
 		"command": {func(p *cluster.Pod) {
 			p.Spec.Containers[0].Command = []string{"/wrap\x1b", "x"}
-		}, "its command is /wrap? x"},
+		}, "its command is /wrap  x"},
 		"arguments": {func(p *cluster.Pod) { p.Spec.Containers[0].Args = []string{"x"} },
 			"its command is"},
 		"image": {func(p *cluster.Pod) { p.Spec.Containers[0].Image = "mirror/base" },

@@ -15,7 +15,10 @@ import (
 	"net/url"
 	"path"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // Client makes requests to one API server. Its methods may be called concurrently.
@@ -193,12 +196,12 @@ func (c *Client) url(p string, query url.Values) string {
 // statusOf reads a refusal.
 func statusOf(res *http.Response) *Status {
 	s := &Status{Code: res.StatusCode}
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus))
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus))
 	var said struct{ Kind, Reason, Message string }
-	if json.Unmarshal(text, &said) == nil && said.Kind == "Status" {
+	if json.Unmarshal(body, &said) == nil && said.Kind == "Status" {
 		s.Reason, s.Message = Printable(said.Reason), Printable(said.Message)
 	} else { // of a proxy, or of an old server
-		s.Message = fmt.Sprintf("status %s: %s", res.Status, Printable(string(text)))
+		s.Message = fmt.Sprintf("status %s: %s", res.Status, Printable(string(body)))
 	}
 	if s.Reason == "" {
 		s.Reason = map[int]string{http.StatusNotFound: ErrNotFound.Reason,
@@ -211,23 +214,8 @@ func statusOf(res *http.Response) *Status {
 	return s
 }
 
-// maxPrintable bounds the texts of a server in errors, in bytes.
-const maxPrintable = 1000
+// maxText bounds the texts of a server in errors, in characters.
+const maxText = 1000
 
-// Printable returns text of a server as one bounded line without control characters.
-func Printable(text string) string {
-	var b bytes.Buffer
-	for _, r := range text {
-		switch {
-		case b.Len() >= maxPrintable:
-			return b.String() + "…"
-		case r == '\n' || r == '\t':
-			b.WriteByte(' ')
-		case !strconv.IsPrint(r):
-			b.WriteByte('?')
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+// Printable returns text of a server or a file as one bounded line that a terminal may show.
+func Printable(s string) string { return strings.TrimSpace(text.Line(s, maxText)) }

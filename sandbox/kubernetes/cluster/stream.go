@@ -180,7 +180,7 @@ func (s *stream) take(message []byte) error {
 	case channel == s.out:
 		s.rest = data
 	case channel == s.errors:
-		s.said = append(s.said, data[:min(len(data), maxPrintable-len(s.said))]...)
+		s.said = append(s.said, data[:min(len(data), maxText-len(s.said))]...)
 		if s.forwards && len(s.said) > 0 {
 			return fmt.Errorf("port forward: %s", Printable(string(s.said)))
 		}
