@@ -82,11 +82,13 @@ const (
 var oldestGit = [2]int{2, 31}
 
 // settings override the configuration of the user for each run of git: no hooks, no background
-// work, and no programs that the configuration names.
+// work, and no programs that the configuration names. Another fetch may set the same refs: git
+// waits up to 10 s for it.
 var settings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.askPass=", "credential.helper=",
 	"gc.auto=0", "maintenance.auto=false", "submodule.recurse=false", "protocol.version=2",
 	"protocol.fd.allow=always", "color.ui=never",
+	"core.filesRefLockTimeout=10000", "core.packedRefsTimeout=10000",
 }
 
 // keptVariables are the variables of git that the caller's environment may set. Others could select

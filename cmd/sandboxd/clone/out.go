@@ -15,14 +15,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// saveScript puts what is on no branch under refs/sandboxd/saved: uncommitted changes, commits of
-// a HEAD without a branch, and stashes. It uses an index of its own. It prints what it saved, the
-// current branch and the refs; the last line is "end". Its argument is the directory.
+// saveScript makes a commit of uncommitted changes. It prints the current branch, the branches, and
+// what is on no branch as refs below refs/sandboxd/saved: that commit, commits of a HEAD without a
+// branch, and stashes. The last line is "end". Its argument is the directory. It sets no ref and
+// uses an index of its own: several of them may run at once, and a lock that a killed one leaves
+// behind stops no other. The same changes give the same commit.
 const saveScript = `set -u
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 command -v git >/dev/null || exit 71
 cd -- "$1" 2>/dev/null || exit 74
-saved=refs/sandboxd/saved
 g() { git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 "$@"; }
 cdup=$(g rev-parse --show-cdup) || exit 74
 [ -z "$cdup" ] || exit 74
@@ -32,9 +33,7 @@ g var GIT_COMMITTER_IDENT >/dev/null 2>&1 || {
 	export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL
 }
 head=$(g rev-parse -q --verify 'HEAD^{commit}') || head=
-old=$(g rev-parse -q --verify "$saved/wip^{commit}") || old=
-g for-each-ref --format='%(refname)' "$saved" | while read -r ref; do g update-ref -d "$ref"; done
-save() { g update-ref "$saved/$1" "$2" || echo lost "$1"; }
+saved() { echo "ref $2 refs/sandboxd/saved/$1"; }
 wip() {
 	index=$PWD/$(g rev-parse --git-path index) own=$PWD/$(g rev-parse --git-path "sandboxd-index.$$")
 	rm -f -- "$own" "$own.lock"
@@ -43,31 +42,29 @@ wip() {
 	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
 	rm -f -- "$own"
 	g ls-tree -r "$tree" | grep '^160000 ' | cut -f2- | sed 's/^/skipped /'
+	date='@0 +0000'
 	if [ -n "$head" ]; then
 		[ "$tree" != "$(g rev-parse "$head^{tree}")" ] || return 0
+		date=$(g log -1 --format='@%ct +0000' "$head" --) || return 1
 	else
 		[ -n "$(g ls-tree "$tree")" ] || return 0
 	fi
-	if [ -n "$old" ] && [ "$(g rev-parse "$old^{tree}")" = "$tree" ] &&
-		[ "$(g rev-parse -q --verify "$old^")" = "$head" ]; then
-		save wip "$old"
-		return 0
-	fi
-	commit=$(g commit-tree "$tree" ${head:+-p "$head"} -m 'wip: uncommitted changes') || return 1
-	save wip "$commit"
+	commit=$(GIT_AUTHOR_DATE=$date GIT_COMMITTER_DATE=$date \
+		g commit-tree "$tree" ${head:+-p "$head"} -m 'wip: uncommitted changes') || return 1
+	saved wip "$commit"
 }
 wip || echo lost wip
 n=0
 for commit in $(g worktree list --porcelain | sed -n 's/^HEAD //p'); do
 	case $commit in *[!0]*) ;; *) continue;; esac
 	[ -z "$(g for-each-ref --count=1 --contains "$commit" refs/heads)" ] || continue
-	save "detached-$n" "$commit"
+	saved "detached-$n" "$commit"
 	n=$((n + 1))
 done
 n=0
-for commit in $(g stash list -n 100 --format=%H); do save "stash-$n" "$commit"; n=$((n + 1)); done
+for commit in $(g stash list -n 100 --format=%H); do saved "stash-$n" "$commit"; n=$((n + 1)); done
 echo "head $(g symbolic-ref -q HEAD)"
-g for-each-ref --format='ref %(objectname) %(refname)' refs/heads "$saved" || exit 1
+g for-each-ref --format='ref %(objectname) %(refname)' refs/heads || exit 1
 echo end
 `
 
@@ -319,8 +316,9 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, q
 	o := call{env: []string{"GIT_OBJECT_DIRECTORY=" + quarantine,
 		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quoted(objects),
 		"GIT_ALLOW_PROTOCOL=fd", "GIT_ALLOC_LIMIT=1g"}}
-	return connect(ctx, r, box, []string{"git", "upload-pack", c.Dir}, most, o,
-		args...)
+	// What is on no branch has no ref in the sandbox.
+	line := []string{"git", "-c", "uploadpack.allowAnySHA1InWant=true", "upload-pack", c.Dir}
+	return connect(ctx, r, box, line, most, o, args...)
 }
 
 // fetchSettings make git check all objects and accept them from this connection only. A rule that
