@@ -58,7 +58,7 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	return g.serveConn(ctx, conn, func() {})
 }
 
-// serveConn is ServeConn. It calls loggedIn after the login.
+// serveConn is ServeConn. It calls loggedIn before the client learns that it has logged in.
 func (g *Guest) serveConn(ctx context.Context, conn net.Conn, loggedIn func()) error {
 	defer conn.Close()
 	if !g.enter(conn) {
@@ -76,11 +76,16 @@ func (g *Guest) serveConn(ctx context.Context, conn net.Conn, loggedIn func()) e
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	sconn, err := sshconn.Server(conn, g.ssh)
+	config := *g.ssh
+	config.AuthLogCallback = func(_ ssh.ConnMetadata, _ string, err error) {
+		if err == nil {
+			loggedIn()
+		}
+	}
+	sconn, err := sshconn.Server(conn, &config)
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	loggedIn()
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
