@@ -196,7 +196,7 @@ func (m *machine) cleanUp() {
 			m.t.Errorf("clean up: %v", err)
 		}
 	}
-	if out, err := m.command("rm", "--force", "--all").CombinedOutput(); err != nil &&
+	if out, err := m.command("rm", "--force", "--discard", "--all").CombinedOutput(); err != nil &&
 		!strings.Contains(string(out), "name the sandboxes") {
 		m.t.Errorf("clean up: %v: %s", err, out)
 	}
