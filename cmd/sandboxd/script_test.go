@@ -167,7 +167,7 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 		return cmd
 	}
 	_ = sandboxd("up").Run()
-	if out, err := sandboxd("rm", "--force", "--all").CombinedOutput(); err != nil &&
+	if out, err := sandboxd("rm", "--force", "--discard", "--all").CombinedOutput(); err != nil &&
 		!strings.Contains(string(out), "name the sandboxes") {
 		t.Errorf("clean up: %v: %s", err, out)
 	}

@@ -23,8 +23,8 @@ const (
 	maxGrace      = 10 * time.Minute
 )
 
-// Control carries out an order of the daemon: hello, health, rescue, stop or name. It answers stop
-// before carrying it out; Stopped reports the end.
+// Control carries out an order of the daemon: hello, health, rescue, stop, name or trust. It answers
+// stop before carrying it out; Stopped reports the end.
 func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply {
 	answer := wire.ControlReply{Version: wire.Version, Software: Software}
 	switch ctl.Do {
@@ -44,10 +44,25 @@ func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply
 			answer.Error = wire.Errorf(wire.CodeDenied,
 				"the sandbox already has a name, or the name is invalid")
 		}
+	case "trust":
+		answer.Error = g.trust(ctl.Authorities)
 	default:
 		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not support %q", ctl.Do)
 	}
 	return answer
+}
+
+// trust replaces the certificate authorities besides those of the configuration.
+func (g *Guest) trust(authorities string) *wire.Error {
+	if g.config.Authorities == "" {
+		return wire.Errorf(wire.CodeDenied, "this sandbox trusts the authorities of its image")
+	}
+	g.trusting.Lock()
+	defer g.trusting.Unlock()
+	if err := writeAuthorities(g.config.Authorities + authorities); err != nil {
+		return wire.Errorf(wire.CodeUnavailable, "certificate authorities: %v", err)
+	}
+	return nil
 }
 
 // health returns "ok", or why no command can run; it tries by running one. The answer itself needs

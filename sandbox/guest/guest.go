@@ -67,6 +67,8 @@ type Guest struct {
 	sessions *session.Set
 	ptys     atomic.Int32
 
+	trusting sync.Mutex // held to write certificate authorities
+
 	mu      sync.Mutex
 	closing bool              // guarded by mu
 	conns   map[net.Conn]bool // guarded by mu

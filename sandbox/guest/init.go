@@ -98,9 +98,11 @@ func runInit(pod bool) int {
 		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
 		return exitConfig
 	}
-	if err := writeAuthorities(config.Authorities); err != nil {
-		fmt.Fprintln(os.Stderr, "sandboxd: certificate authorities:", err)
-		return exitConfig
+	if config.Authorities != "" {
+		if err := makeAuthorities(config.Authorities); err != nil {
+			fmt.Fprintln(os.Stderr, "sandboxd: certificate authorities:", err)
+			return exitConfig
+		}
 	}
 	if err := prepareImage("/etc", config); err != nil {
 		log.Warn("account", "err", err)

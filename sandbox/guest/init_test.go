@@ -77,10 +77,10 @@ func unshare(t testing.TB, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// /proc must be that of the namespace, which unshare(1) mounts.
+	// /proc must be that of the namespace, which unshare(1) mounts. The guest writes to /run.
 	return exec.Command("unshare", append(
 		[]string{"--pid", "--fork", "--mount-proc", "--kill-child",
-			"setpriv", "--inh-caps", "-all", "--bounding-set", containerCaps, path}, args...)...)
+			"sh", "-c", `mount -t tmpfs run /run && exec "$@"`, "sh", "setpriv", "--inh-caps", "-all", "--bounding-set", containerCaps, path}, args...)...)
 }
 
 func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *pid1 {

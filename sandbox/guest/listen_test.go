@@ -54,7 +54,8 @@ func newPod(t *testing.T) *pod {
 func (p *pod) configure(t *testing.T) {
 	t.Helper()
 	line, err := json.Marshal(wire.GuestConfig{Version: wire.Version, HostKey: p.hostPEM,
-		ClientKey: p.authorized, Name: "demo", Listen: []string{p.address}})
+		ClientKey: p.authorized, Name: "demo", Listen: []string{p.address},
+		Authorities: "of the host\n"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +98,32 @@ func TestPodIsConfiguredOnce(t *testing.T) {
 	_, _ = p.in.Write(append(line, '\n')) // nobody reads
 	if got := execute(t, p.login(t, p.dial(t)), "echo same", ""); got.Out != "same\n" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// More authorities follow those of the configuration.
+func TestAuthorities(t *testing.T) {
+	p := newPod(t)
+	p.configure(t)
+	client := p.login(t, p.dial(t))
+	order(t, client, wire.Control{Do: "hello"})
+	const look = "cat " + wire.AuthoritiesFile + "; stat -c %a " + wire.AuthoritiesFile
+	if got := execute(t, client, look, ""); got.Out != "of the host\n444\n" {
+		t.Errorf("%+v", got)
+	}
+	for _, more := range []string{"second\n", "", "third\n"} {
+		if r := order(t, client, wire.Control{Do: "trust", Authorities: more}); r.Error != nil {
+			t.Fatalf("%+v", r)
+		}
+		if got := execute(t, client, look, ""); got.Out != "of the host\n"+more+"444\n" {
+			t.Errorf("%+v", got)
+		}
+	}
+	// The sandbox's root may remove the directory.
+	execute(t, client, "rm -r /run/.sandboxd; touch /run/.sandboxd", "")
+	if r := order(t, client, wire.Control{Do: "trust", Authorities: "x"}); r.Error == nil ||
+		r.Error.Code != wire.CodeUnavailable {
+		t.Errorf("%+v", r)
 	}
 }
 

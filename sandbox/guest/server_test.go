@@ -182,6 +182,10 @@ func TestControl(t *testing.T) {
 		r.Error.Code != wire.CodeUnavailable {
 		t.Errorf("unknown order: %+v", r)
 	}
+	if r := order(t, client, wire.Control{Do: "trust", Authorities: "x"}); r.Error == nil ||
+		r.Error.Code != wire.CodeDenied {
+		t.Errorf("authorities for a sandbox that trusts those of its image: %+v", r)
+	}
 	if ok, _, err := client.SendRequest(wire.ControlRequest, true, []byte("{")); ok || err != nil {
 		t.Errorf("malformed order: %v, %v", ok, err)
 	}

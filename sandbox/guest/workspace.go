@@ -59,12 +59,27 @@ func prepareImage(etc string, c wire.GuestConfig) error {
 	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
 }
 
-// writeAuthorities writes certificate authorities to wire.AuthoritiesFile, unless there are none. A
-// file of an image with that name is replaced.
+// writeAuthorities replaces wire.AuthoritiesFile. Programs that read it meanwhile see the former
+// file or the new one.
 func writeAuthorities(text string) error {
-	if text == "" {
-		return nil
+	dir, err := os.OpenRoot(filepath.Dir(wire.AuthoritiesFile))
+	if err != nil {
+		return err
 	}
+	defer dir.Close()
+	name := filepath.Base(wire.AuthoritiesFile)
+	if err := dir.RemoveAll(name + ".new"); err != nil {
+		return err
+	}
+	if err := dir.WriteFile(name+".new", []byte(text), 0o444); err != nil {
+		return err
+	}
+	return dir.Rename(name+".new", name)
+}
+
+// makeAuthorities makes the directory of wire.AuthoritiesFile, and the file. What an image has there
+// is removed.
+func makeAuthorities(text string) error {
 	dir := filepath.Dir(wire.AuthoritiesFile)
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -72,7 +87,7 @@ func writeAuthorities(text string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(wire.AuthoritiesFile, []byte(text), 0o444) //nolint:gosec // for all users
+	return writeAuthorities(text)
 }
 
 // makeAccount gives the uid and gid of c.User an entry and a home, unless the image has one for

@@ -12,9 +12,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
-
-	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -136,11 +135,17 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 		return none, err
 	}
 	s.stage = stageGuest
-	client, err := s.configure(ctx, spec.ID, k)
+	conn, err := s.configure(ctx, spec.ID, k)
 	if err != nil {
 		return none, err
 	}
+	client := conn.Client()
 	defer client.Close()
+	if len(spec.Authorities) > 0 {
+		if err := conn.SetAuthorities(ctx, spec.Authorities); err != nil {
+			return none, err
+		}
+	}
 	if isClosed {
 		if err := s.b.walls.test(ctx, pod.Spec.Node, client); err != nil {
 			return none, err
@@ -256,7 +261,7 @@ func endOf(p *cluster.Pod) string {
 
 // configure sends the configuration until the guest answers with its key: only that proves that it
 // has arrived.
-func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) (*ssh.Client,
+func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) (*connect.Conn,
 	error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, guestWithin,
 		fmt.Errorf("the guest does not answer within %v", guestWithin))
@@ -268,9 +273,9 @@ func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) 
 	for wait := redialFirst; ; {
 		given := s.b.give(ctx, id, line)
 		for range 5 { // it reads the line at once
-			client, err := s.b.login(ctx, id, k)
+			conn, err := s.b.login(ctx, id, k)
 			if err == nil {
-				return client, nil
+				return conn, nil
 			}
 			p, gone := s.b.pod(ctx, sandbox.Instance{ID: id, Ref: s.ref})
 			if gone == nil {
@@ -316,7 +321,7 @@ func (b *Backend) give(ctx context.Context, id string, line []byte) error {
 }
 
 // login logs in to the guest, once.
-func (b *Backend) login(ctx context.Context, id string, k guestconfig.Keys) (*ssh.Client, error) {
+func (b *Backend) login(ctx context.Context, id string, k guestconfig.Keys) (*connect.Conn, error) {
 	peer, err := k.Peer()
 	if err != nil {
 		return nil, err
@@ -324,11 +329,7 @@ func (b *Backend) login(ctx context.Context, id string, k guestconfig.Keys) (*ss
 	if peer.Conn, err = b.reach(ctx, id); err != nil {
 		return nil, err
 	}
-	conn, err := connect.SSH(ctx, peer)
-	if err != nil {
-		return nil, err
-	}
-	return conn.Client(), nil
+	return connect.SSH(ctx, peer)
 }
 
 // reach connects to the guest of a pod.
@@ -374,6 +375,31 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	return sandbox.Peer{}, err
 }
 
+// Trust replaces the authorities besides those of this machine. See sandbox.Truster.
+func (b *Backend) Trust(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
+	if err := b.trust(ctx, inst, authorities); err != nil {
+		return fmt.Errorf("certificate authorities of %s: %w", inst.ID, err)
+	}
+	return nil
+}
+
+func (b *Backend) trust(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
+	peer, err := b.dial(ctx, inst)
+	if err != nil {
+		return err
+	}
+	conn, err := connect.SSH(ctx, peer)
+	if err != nil {
+		return err
+	}
+	defer conn.Client().Close()
+	err = conn.SetAuthorities(ctx, authorities)
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeDenied {
+		return fmt.Errorf("%w: %w", sandbox.ErrUnsupported, err)
+	}
+	return err
+}
+
 // validate checks a spec, and rejects what pods do not have.
 func (b *Backend) validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	spec, err := guestconfig.Check(spec)
@@ -399,6 +425,8 @@ func (b *Backend) validate(spec sandbox.Spec) (sandbox.Spec, error) {
 		return spec, lacks("limit nofile", "omit it")
 	case l.Swap != 0:
 		return spec, lacks("swap", "omit it")
+	case spec.Trust == sandbox.TrustImage && len(spec.Authorities) > 0:
+		return spec, lacks("more certificate authorities with trust image", "use --trust host")
 	}
 	if spec.Network.Carried() {
 		spec.Via = sandbox.ViaProxy
@@ -426,7 +454,9 @@ func (b *Backend) guestConfig(spec sandbox.Spec) (wire.GuestConfig, error) {
 			if err != nil {
 				return g, fmt.Errorf("certificate bundle: %w", err)
 			}
-			g.Authorities = string(text) + string(spec.Authorities)
+			if g.Authorities = string(text); !strings.HasSuffix(g.Authorities, "\n") {
+				g.Authorities += "\n"
+			}
 			for _, name := range guestconfig.TrustVariables {
 				g.Env = append(g.Env, name+"="+wire.AuthoritiesFile)
 			}

@@ -6,14 +6,21 @@ import (
 	"context"
 	"crypto/rand"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
+
+// baseImage is an image that the nodes have.
+const baseImage = "sandboxd.test/base:1"
+
+func newID() string { return "t" + strings.ToLower(rand.Text()[:12]) }
 
 // onCluster returns a backend on the cluster that make -C scripts kubernetes has started. Its pods
 // are removed when t ends.
@@ -27,7 +34,7 @@ func onCluster(t *testing.T, change ...func(*Options)) *Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Dir: t.TempDir(), Cluster: client, DaemonID: "t" + strings.ToLower(rand.Text()[:12]),
+	o := Options{Dir: t.TempDir(), Cluster: client, DaemonID: newID(),
 		GuestImage: "sandboxd.test/guest:1", ImageVolumes: true}
 	for _, f := range change {
 		f(&o)
@@ -53,10 +60,58 @@ func onCluster(t *testing.T, change ...func(*Options)) *Backend {
 	return b
 }
 
+// More authorities follow those of the daemon's machine, from the start and later, for every user.
+func TestClusterAuthorities(t *testing.T) {
+	bundle := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(bundle, []byte("of the host"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := onCluster(t, func(o *Options) { o.CABundle = bundle })
+	inst, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: baseImage, User: "1234:1234",
+		Network: sandbox.NetworkBridge, Authorities: []byte("first\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range []string{"first\n", "second\n", ""} {
+		if more != "first\n" {
+			if err := b.Trust(t.Context(), inst, []byte(more)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := output(t, b, inst, "cat $SSL_CERT_FILE"); got != "of the host\n"+more {
+			t.Errorf("got %q, want more: %q", got, more)
+		}
+	}
+}
+
+// output runs a command in an instance.
+func output(t *testing.T, b *Backend, inst sandbox.Instance, command string) string {
+	t.Helper()
+	peer, err := b.Dial(t.Context(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := connect.SSH(t.Context(), peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := conn.Client()
+	defer client.Close()
+	session, err := client.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := session.CombinedOutput(command)
+	if err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
+
 func TestContract(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Suite{
 		Open:    func(t *testing.T) sandbox.Backend { return onCluster(t) },
-		Spec:    sandbox.Spec{Image: "sandboxd.test/base:1", Network: sandbox.NetworkBridge},
+		Spec:    sandbox.Spec{Image: baseImage, Network: sandbox.NetworkBridge},
 		NoImage: "registry.invalid/none:latest",
 		Refused: []sandbox.Network{sandbox.NetworkNone, sandbox.NetworkFiltered,
 			sandbox.NetworkAllowlist},

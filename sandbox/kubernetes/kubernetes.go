@@ -59,6 +59,7 @@ type Backend struct {
 var (
 	_ sandbox.Backend = (*Backend)(nil)
 	_ sandbox.Finder  = (*Backend)(nil)
+	_ sandbox.Truster = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the cluster.

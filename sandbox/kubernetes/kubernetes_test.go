@@ -155,8 +155,12 @@ func TestHalfConfigured(t *testing.T) {
 	b := f.backend()
 	spec := plainSpec
 	spec.ID = "s1"
-	if _, err := b.Boot(t.Context(), spec); err != nil {
+	inst, err := b.Boot(t.Context(), spec)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if err := b.Trust(t.Context(), inst, []byte("x")); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("authorities for a sandbox that trusts those of its image: %v", err)
 	}
 }
 
@@ -181,6 +185,9 @@ func TestEnded(t *testing.T) {
 	list, err := b.List(t.Context())
 	if err != nil || len(list) != 1 || list[0].Ref != inst.Ref {
 		t.Errorf("list: %+v, %v", list, err)
+	}
+	if err := b.Trust(t.Context(), inst, nil); !errors.Is(err, sandbox.ErrStopped) {
+		t.Errorf("trust: %v", err)
 	}
 	other := inst
 	other.Ref = "uid-of-another"
@@ -267,6 +274,9 @@ func TestRefusedSpecs(t *testing.T) {
 		change func(*sandbox.Spec)
 		want   string
 	}{
+		"authorities": {func(s *sandbox.Spec) {
+			s.Trust, s.Authorities = sandbox.TrustImage, []byte("x")
+		}, "more certificate authorities"},
 		"mount": {func(s *sandbox.Spec) { s.Mounts = []sandbox.Mount{{Path: "/"}} }, "mounted directories"},
 		"tun": {func(s *sandbox.Spec) {
 			s.Network, s.Via = sandbox.NetworkFiltered, sandbox.ViaTUN

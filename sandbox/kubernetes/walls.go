@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -157,7 +158,10 @@ func (b *Backend) newProbe(ctx context.Context, address string) (*probe, error) 
 		var pod *cluster.Pod
 		if pod, err = s.start(ctx, id, b.opts.GuestImage, nil); err == nil {
 			p.ip = pod.Status.IP
-			p.client, err = s.configure(ctx, id, k)
+			var conn *connect.Conn
+			if conn, err = s.configure(ctx, id, k); err == nil {
+				p.client = conn.Client()
+			}
 		}
 	}
 	if err != nil {

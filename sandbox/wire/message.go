@@ -418,7 +418,7 @@ type GuestConfig struct {
 }
 
 // AuthoritiesFile is the file in a sandbox that the guest writes GuestConfig.Authorities to before
-// anything runs. All may read it.
+// anything runs. All may read it. Control replaces it.
 const AuthoritiesFile = "/run/.sandboxd/ca.crt"
 
 // GuestMount is a mounted directory. Before anything runs, the guest checks that it is the one that
@@ -433,7 +433,7 @@ type GuestMount struct {
 
 // Control is the payload of a ControlRequest, from the daemon to the guest.
 type Control struct {
-	Do      string `json:"do"`                 // hello, health, rescue, stop, name, user
+	Do      string `json:"do"`                 // hello, health, rescue, stop, name, user, trust
 	GraceMS int64  `json:"grace_ms,omitempty"` // stop
 	// rescue: reason of sessions that it ends; empty means rescued
 	Reason string `json:"reason,omitempty"`
@@ -441,6 +441,9 @@ type Control struct {
 	Name string `json:"name,omitempty"`
 	// user: name or UID, with an optional :group, to run programs of this connection as
 	User string `json:"user,omitempty"`
+	// trust: the certificate authorities that follow those of GuestConfig in AuthoritiesFile, in
+	// PEM; empty for none
+	Authorities string `json:"authorities,omitempty"`
 }
 
 // ControlReply is the reply to a Control.

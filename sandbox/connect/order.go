@@ -13,16 +13,26 @@ import (
 // that it cannot become, and unavailable if it is older than this order. The error is ErrNoGuest if
 // the server is not a guest.
 func (c *Conn) SetUser(ctx context.Context, user string) error {
-	for _, order := range []wire.Control{{Do: "hello"}, {Do: "user", User: user}} {
-		if err := c.order(ctx, order); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.order(ctx, wire.Control{Do: "user", User: user})
 }
 
-// order sends one control request and returns the error of its answer.
+// SetAuthorities replaces the certificate authorities that programs trust besides those of the
+// guest's configuration, in PEM. Errors are those of SetUser: denied for a guest that was configured
+// without any.
+func (c *Conn) SetAuthorities(ctx context.Context, authorities []byte) error {
+	return c.order(ctx, wire.Control{Do: "trust", Authorities: string(authorities)})
+}
+
+// order sends a control request, after hello, and returns the error of its answer.
 func (c *Conn) order(ctx context.Context, order wire.Control) error {
+	if err := c.ask(ctx, wire.Control{Do: "hello"}); err != nil {
+		return err
+	}
+	return c.ask(ctx, order)
+}
+
+// ask sends one control request and returns the error of its answer.
+func (c *Conn) ask(ctx context.Context, order wire.Control) error {
 	request, err := json.Marshal(order)
 	if err != nil {
 		return err
