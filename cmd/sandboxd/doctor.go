@@ -21,6 +21,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -33,17 +34,25 @@ type finding struct {
 	Fix   string `json:"fix,omitempty"` // what to do if it is not OK, or could be better
 }
 
-// checkPatience is the longest time of one check.
-const checkPatience = 5 * time.Second
+// checkPatience is the longest time of one check, and clusterPatience that of a check that makes
+// pods.
+const (
+	checkPatience   = 5 * time.Second
+	clusterPatience = 2 * time.Minute
+)
 
 // doctor checks the requirements of the daemon on this machine.
 type doctor struct{ cli *cli }
 
 // checks returns all checks in the order of their output.
 func (d doctor) checks() []func(context.Context) []finding {
-	return []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter,
-		d.checkGuests, d.checkState, d.checkLeft,
-		d.checkDaemon, d.checkRoom, d.checkPool, d.checkHook, d.checkModel, d.checkTools}
+	all := []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter,
+		d.checkLeft}
+	if d.cli.config.Backend == kubernetes.Name {
+		all = []func(context.Context) []finding{d.checkCluster}
+	}
+	return append(all, d.checkGuests, d.checkState, d.checkDaemon, d.checkRoom, d.checkPool,
+		d.checkHook, d.checkModel, d.checkTools)
 }
 
 func doctorCommand(c *cli) *cobra.Command {
@@ -52,13 +61,14 @@ func doctorCommand(c *cli) *cobra.Command {
 		Use:   "doctor",
 		Short: "check that this machine can run sandboxd",
 		Long: "Check the engine, the images, the state directory, the network filter and\n" +
-			"everything else that sandboxd needs on this machine. Print one line per check,\n" +
-			"and how to fix each problem. The exit code is 125 if a check fails.",
+			"everything else that sandboxd needs on this machine. With backend kubernetes,\n" +
+			"check the cluster: it makes and removes small pods for that. Print one line per\n" +
+			"check, and how to fix each problem. The exit code is 125 if a check fails.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
 			for _, check := range (doctor{c}).checks() {
-				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
+				ctx, cancel := context.WithTimeout(cmd.Context(), clusterPatience)
 				findings := check(ctx)
 				cancel()
 				for _, f := range findings {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
 )
 
 // enginePatience is the longest time that the ready line waits for the engine.
@@ -23,22 +24,29 @@ func newEngine(c *config.Loaded) (*client.Client, error) {
 	return client.New(client.WithHost(cmp.Or(engineHost(c), docker.DefaultHost)))
 }
 
-// engineFacts describes the engine, such as "docker 20.10.24, runc". note is what a user should
-// know before the first sandbox, or "".
+// noAccount is what the ready line says of a daemon whose sandboxes run on this machine.
+const noAccount = "no account, nothing leaves this machine"
+
+// engineFacts describes the daemon's engine in the ready line, such as "docker 20.10.24, runc; "
+// and noAccount. note is what a user should know before the first sandbox, or "".
 func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	const silent = "engine: no answer, sandboxes cannot start; see: sandboxd doctor"
 	ctx, cancel := context.WithTimeout(ctx, enginePatience)
 	defer cancel()
+	if c.Backend == kubernetes.Name {
+		return clusterFacts(ctx, c)
+	}
 	engine, err := newEngine(c)
 	if err != nil {
-		return "", silent
+		return noAccount, silent
 	}
 	defer engine.Close()
 	got, err := engine.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return "", silent
+		return noAccount, silent
 	}
-	facts = fmt.Sprintf("docker %s, %s", got.Info.ServerVersion, got.Info.DefaultRuntime)
+	facts = fmt.Sprintf("docker %s, %s; %s", got.Info.ServerVersion, got.Info.DefaultRuntime,
+		noAccount)
 	if image := c.Image; !hasImage(ctx, engine, image) {
 		note = fmt.Sprintf(
 			"image %s is missing: the first sandbox builds or pulls it, which takes a minute or "+
@@ -54,11 +62,7 @@ func hasImage(ctx context.Context, engine *client.Client, image string) bool {
 
 // printReady prints that the daemon is ready, and the keys that a first run trusts.
 func printReady(w io.Writer, e endpoint, facts, note string, took time.Duration) {
-	if facts != "" {
-		facts += "; "
-	}
-	fmt.Fprintf(w, "sandboxd %s ready in %.2f s (%sno account, nothing leaves this machine)\n",
-		e.Version, took.Seconds(), facts)
+	fmt.Fprintf(w, "sandboxd %s ready in %.2f s (%s)\n", e.Version, took.Seconds(), facts)
 	if note != "" {
 		fmt.Fprintf(w, "  note     %s\n", note)
 	}

@@ -42,7 +42,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/host"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
-	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -212,7 +211,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	if d.config.Backend == kubernetes.Name {
-		if d.cluster, err = d.openCluster(state); err != nil {
+		id, err := daemonID(state)
+		if err != nil {
+			return err
+		}
+		if d.cluster, err = openCluster(d.config, id, d.log); err != nil {
 			return fmt.Errorf("kubernetes: %w", err)
 		}
 	}
@@ -376,45 +379,6 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 	})
 }
 
-// openCluster returns the backend of pods. It does not contact the cluster.
-func (d *daemon) openCluster(state string) (*kubernetes.Backend, error) {
-	k := d.config.Kubernetes
-	if k.GuestImage == "" {
-		return nil, &wire.Error{Code: wire.CodeUsage,
-			Message: "configuration: kubernetes.guest_image is required with backend kubernetes",
-			Hint:    "see docs/how-to/kubernetes.md"}
-	}
-	c, err := clusterConfig(k)
-	if err != nil {
-		return nil, err
-	}
-	c.Namespace = cmp.Or(k.Namespace, c.Namespace)
-	client, err := cluster.New(c)
-	if err != nil {
-		return nil, err
-	}
-	id, err := daemonID(state)
-	if err != nil {
-		return nil, err
-	}
-	return kubernetes.New(kubernetes.Options{
-		Dir:     filepath.Join(state, "pods"),
-		Cluster: client, DaemonID: id, GuestImage: k.GuestImage, ImageVolumes: k.Guest == "volume",
-		CABundle: string(d.config.CABundle), Log: d.log,
-	})
-}
-
-// clusterConfig finds the API server, and how to log in to it.
-func clusterConfig(k config.Kubernetes) (cluster.Config, error) {
-	switch {
-	case k.Kubeconfig != "":
-		return cluster.Kubeconfig([]string{string(k.Kubeconfig)}, k.Context)
-	case os.Getenv("KUBERNETES_SERVICE_HOST") != "":
-		return cluster.InCluster()
-	}
-	return cluster.Kubeconfig(cluster.DefaultKubeconfig(), k.Context)
-}
-
 // openHosts returns the backend of existing machines. It connects to none.
 func (d *daemon) openHosts() (*host.Backend, error) {
 	guests, err := findGuests(string(d.config.GuestDir))
@@ -448,9 +412,12 @@ func buildImage(ctx context.Context, ref string, progress func(string)) error {
 	return err
 }
 
+// daemonIDFile is the file of daemonID in the state directory.
+const daemonIDFile = "daemon_id"
+
 // daemonID returns the ID that labels the containers of this state directory's daemon.
 func daemonID(state string) (string, error) {
-	path := filepath.Join(state, "daemon_id")
+	path := filepath.Join(state, daemonIDFile)
 	text, err := os.ReadFile(path)
 	if err == nil {
 		if id := strings.TrimSpace(string(text)); id != "" {

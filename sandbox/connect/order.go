@@ -17,8 +17,8 @@ func (c *Conn) SetUser(ctx context.Context, user string) error {
 }
 
 // SetAuthorities replaces the certificate authorities that programs trust besides those of the
-// guest's configuration, in PEM. Errors are those of SetUser: denied for a guest that was configured
-// without any.
+// guest's configuration, in PEM. Errors are those of SetUser: denied for a guest that was
+// configured without any.
 func (c *Conn) SetAuthorities(ctx context.Context, authorities []byte) error {
 	return c.order(ctx, wire.Control{Do: "trust", Authorities: string(authorities)})
 }

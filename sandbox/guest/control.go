@@ -23,8 +23,8 @@ const (
 	maxGrace      = 10 * time.Minute
 )
 
-// Control carries out an order of the daemon: hello, health, rescue, stop, name or trust. It answers
-// stop before carrying it out; Stopped reports the end.
+// Control carries out an order of the daemon: hello, health, rescue, stop, name or trust. It
+// answers stop before carrying it out; Stopped reports the end.
 func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply {
 	answer := wire.ControlReply{Version: wire.Version, Software: Software}
 	switch ctl.Do {

@@ -77,8 +77,8 @@ func writeAuthorities(text string) error {
 	return dir.Rename(name+".new", name)
 }
 
-// makeAuthorities makes the directory of wire.AuthoritiesFile, and the file. What an image has there
-// is removed.
+// makeAuthorities makes the directory of wire.AuthoritiesFile, and the file. What an image has
+// there is removed.
 func makeAuthorities(text string) error {
 	dir := filepath.Dir(wire.AuthoritiesFile)
 	if err := os.RemoveAll(dir); err != nil {

@@ -61,6 +61,8 @@ type booting struct {
 // Boot makes a pod and waits until its guest answers. See sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	s := &booting{b: b}
+	b.countBoots(spec.ID, 1)
+	defer b.countBoots(spec.ID, -1)
 	inst, err := s.boot(ctx, spec)
 	if err == nil {
 		return inst, nil
@@ -100,6 +102,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 	}
 	k, err := guestconfig.NewKeys(config)
 	if err != nil {
+		return none, err
+	}
+	if err := os.MkdirAll(s.b.opts.Dir, 0o700); err != nil {
 		return none, err
 	}
 	if err := os.Mkdir(s.b.state.Dir(spec.ID), 0o700); errors.Is(err, fs.ErrExist) {

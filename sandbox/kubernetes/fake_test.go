@@ -55,7 +55,9 @@ type fake struct {
 	// enforces: closed pods cannot connect to others. The fake does not know who connects. It emulates
 	// that by the order of a test: the first connection is of an open pod, the next of a closed one.
 	enforces bool
-	policies int // guarded by mu
+	policies int             // guarded by mu
+	minor    string          // of the version, such as "36"
+	denied   map[string]bool // rights that the account has not, such as "create pods/attach"
 	conns    sync.WaitGroup
 }
 
@@ -74,7 +76,7 @@ type fakePod struct {
 }
 
 func newFake(t *testing.T) *fake {
-	f := &fake{t: t, home: t.TempDir(), pods: make(map[string]*fakePod),
+	f := &fake{t: t, home: t.TempDir(), pods: make(map[string]*fakePod), minor: "36",
 		news: make(chan struct{})}
 	f.http = httptest.NewTLSServer(f)
 	t.Cleanup(func() {
@@ -124,6 +126,14 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	switch r.URL.Path {
+	case "/version":
+		_, _ = fmt.Fprintf(w, `{"gitVersion": "v1.%s.0", "minor": %q}`, f.minor, f.minor)
+		return
+	case "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		f.review(w, r)
+		return
+	}
 	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/boxes/pods"), "/")
 	switch {
 	case len(path) == 1 && r.Method == http.MethodPost:
@@ -150,6 +160,21 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // pod returns the current state of a pod; nil if there is none.
+// review says whether the account has a right.
+func (f *fake) review(w http.ResponseWriter, r *http.Request) {
+	var review struct {
+		Spec struct {
+			ResourceAttributes struct{ Namespace, Verb, Resource, Subresource string }
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+		f.t.Error(err)
+	}
+	a := review.Spec.ResourceAttributes
+	right := strings.TrimSuffix(a.Verb+" "+a.Resource+"/"+a.Subresource, "/")
+	_, _ = fmt.Fprintf(w, `{"status": {"allowed": %v}}`, a.Namespace == "boxes" && !f.denied[right])
+}
+
 func (f *fake) pod(name string) *cluster.Pod {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -54,6 +55,9 @@ type Backend struct {
 	api   *cluster.Client
 	state guestconfig.State
 	walls *walls
+
+	mu      sync.Mutex
+	booting map[string]int // guarded by mu; calls of Boot by ID
 }
 
 var (
@@ -77,10 +81,8 @@ func New(o Options) (*Backend, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("kubernetes: %w", err)
-	}
-	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir)}
+	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir),
+		booting: make(map[string]int)}
 	b.walls = &walls{b: b, reach: reachWithin, tested: make(map[string]time.Time)}
 	return b, nil
 }
@@ -246,10 +248,24 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	return nil
 }
 
-// orphanAge is how old a pod is that List or Sweep removes, because a daemon died while making it.
-const orphanAge = 2 * time.Minute
+// isBooting reports whether Boot is making an instance.
+func (b *Backend) isBooting(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.booting[id] > 0
+}
 
-// List returns the instances of this daemon. See sandbox.Finder.
+// countBoots adds to the calls of Boot for an ID.
+func (b *Backend) countBoots(id string, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.booting[id] += n; b.booting[id] == 0 {
+		delete(b.booting, id)
+	}
+}
+
+// List returns the instances of this daemon. It removes pods that an earlier daemon was making when
+// it died: nobody can log in to them. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	pods, err := b.labeled(ctx, labelID)
 	if err != nil {
@@ -258,12 +274,15 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	var list []sandbox.Instance
 	for _, p := range pods {
 		id := p.Metadata.Labels[labelID]
+		if b.isBooting(id) {
+			continue
+		}
 		n, err := b.state.ReadNote(id)
 		if err == nil && n.Instance.ID == id && n.Instance.Ref == p.Metadata.UID {
 			list = append(list, n.Instance)
 			continue
 		}
-		if errors.Is(err, fs.ErrNotExist) && time.Since(p.Metadata.Created) > orphanAge {
+		if errors.Is(err, fs.ErrNotExist) {
 			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: p.Metadata.UID}); err != nil {
 				b.log(id).Warn("a pod that nobody can log in to is left behind", "err", err)
 			}
@@ -272,6 +291,9 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	return list, nil
 }
 
+// probeAge is the age from which on a probe belongs to no test any more.
+const probeAge = 2 * time.Minute
+
 // Sweep removes the probes of an earlier daemon. See sandbox.Finder.
 func (b *Backend) Sweep(ctx context.Context) error {
 	probes, err := b.labeled(ctx, labelProbe)
@@ -279,7 +301,7 @@ func (b *Backend) Sweep(ctx context.Context) error {
 		return fmt.Errorf("sweep: %w", err)
 	}
 	for _, p := range probes {
-		if time.Since(p.Metadata.Created) > orphanAge {
+		if time.Since(p.Metadata.Created) > probeAge {
 			err = errors.Join(err, b.delete(ctx, p.Metadata.Labels[labelProbe], p.Metadata.UID))
 		}
 	}

@@ -223,11 +223,11 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// A pod that no daemon can log in to is removed after a while.
+// A pod that no daemon can log in to is removed, but not one that is being made.
 func TestOrphans(t *testing.T) {
 	f := newFake(t)
 	b := f.backend()
-	for id, age := range map[string]time.Duration{"young": 0, "old": 2 * orphanAge} {
+	for _, id := range []string{"young", "old"} {
 		spec := plainSpec
 		spec.ID = id
 		if _, err := b.Boot(t.Context(), spec); err != nil {
@@ -236,8 +236,8 @@ func TestOrphans(t *testing.T) {
 		if err := os.RemoveAll(b.state.Dir(id)); err != nil {
 			t.Fatal(err)
 		}
-		f.pods[podName(id)].Metadata.Created = time.Now().Add(-age)
 	}
+	b.countBoots("young", 1)
 	if list, err := b.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -252,14 +252,14 @@ func TestSweepOfProbes(t *testing.T) {
 	b := f.backend()
 	var ids []string
 	for range 2 {
-		p, err := b.newProbe(t.Context(), "")
+		p, err := b.newProbe(t.Context(), probe{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.client.Close()
 		ids = append(ids, p.id)
 	}
-	f.pods[podName(ids[0])].Metadata.Created = time.Now().Add(-2 * orphanAge)
+	f.pods[podName(ids[0])].Metadata.Created = time.Now().Add(-2 * probeAge)
 	if err := b.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -83,8 +83,10 @@ func (w *walls) test(ctx context.Context, node string, client *ssh.Client) error
 	var canary, control *probe
 	var canaryErr, controlErr error
 	var made sync.WaitGroup
-	made.Go(func() { canary, canaryErr = w.b.newProbe(ctx, ":"+strconv.Itoa(canaryPort)) })
-	made.Go(func() { control, controlErr = w.b.newProbe(ctx, "") })
+	made.Go(func() {
+		canary, canaryErr = w.b.newProbe(ctx, probe{address: ":" + strconv.Itoa(canaryPort)})
+	})
+	made.Go(func() { control, controlErr = w.b.newProbe(ctx, probe{}) })
 	made.Wait()
 	defer canary.remove(ctx)
 	defer control.remove(ctx)
@@ -130,34 +132,39 @@ func connects(ctx context.Context, client *ssh.Client, address string, within ti
 	return false
 }
 
-// probe is a pod that runs only the guest, outside of all policies.
+// probe is a pod that runs only the guest.
 type probe struct {
+	address string // TCP address on which it listens for others; may be empty
+	closed  bool   // the network policy applies to it
+
 	b      *Backend
 	id     string
 	ref    string
 	ip     string
+	node   string
 	client *ssh.Client
 }
 
-// newProbe makes a probe, which also listens on a TCP address unless it is empty.
-func (b *Backend) newProbe(ctx context.Context, address string) (*probe, error) {
+// newProbe makes a probe like p, whose other fields are empty.
+func (b *Backend) newProbe(ctx context.Context, like probe) (*probe, error) {
 	id := "probe-" + strings.ToLower(rand.Text()[:12])
 	config := wire.GuestConfig{Version: wire.Version, Name: id, Listen: guestListen()}
-	if address != "" {
-		config.Listen = append(config.Listen, "tcp:"+address)
+	if like.address != "" {
+		config.Listen = append(config.Listen, "tcp:"+like.address)
 	}
 	k, err := guestconfig.NewKeys(config)
 	if err != nil {
 		return nil, err
 	}
-	p, s := &probe{b: b, id: id}, &booting{b: b}
+	p, s := &like, &booting{b: b}
+	p.b, p.id = b, id
 	want := podOf(plan{Daemon: b.opts.DaemonID, ID: id, Probe: true, Image: b.opts.GuestImage,
-		Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
+		Closed: p.closed, Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
 	err = s.create(ctx, want)
 	if p.ref = s.ref; err == nil {
 		var pod *cluster.Pod
 		if pod, err = s.start(ctx, id, b.opts.GuestImage, nil); err == nil {
-			p.ip = pod.Status.IP
+			p.ip, p.node = pod.Status.IP, pod.Spec.Node
 			var conn *connect.Conn
 			if conn, err = s.configure(ctx, id, k); err == nil {
 				p.client = conn.Client()
