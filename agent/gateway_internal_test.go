@@ -31,6 +31,9 @@ func TestSpecWords(t *testing.T) {
 			Workdir: "/w"},
 			"new --json --user=1000:1000 --sudo --env=A=b c --mount=/w --mount=/r:ro " +
 				"--volume=/s:/d --volume=/s:/e:ro --workdir=/w"},
+		{Spec{Volume: sandbox.Volume{Size: 10 << 30, Path: "/home/ann"}},
+			"new --json --volume=10g:/home/ann"},
+		{Spec{Volume: sandbox.Volume{Size: 1 << 20}}, "new --json --volume=1m"},
 		{Spec{About: "notes", TTL: 90 * time.Minute, DeleteAfter: -1},
 			"new --json --about=notes --ttl=1h30m0s --delete-after=0"},
 		{Spec{Isolation: "runsc", EngineOptions: []string{"hostname=box"},

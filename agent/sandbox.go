@@ -51,6 +51,7 @@ type Sandbox struct {
 	// checksum of the file in Dir that defines it
 	Recipe string          `json:"recipe,omitempty"`
 	Mounts []sandbox.Mount `json:"mounts,omitempty"`
+	Volume sandbox.Volume  `json:"volume,omitzero"`
 
 	// TTLMS is the idle time in milliseconds after which it is stopped; 0 means never. StopsAt is
 	// the time of that if it is not used before. UsedBy says what uses it now, and is set only with

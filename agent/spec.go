@@ -44,6 +44,11 @@ type Spec struct {
 	Mounts  []sandbox.Mount
 	Workdir string
 
+	// Volume keeps the files of a directory while the sandbox is stopped, on a backend whose other
+	// files end with the processes: Kubernetes. An empty Path means the backend's default. Other
+	// backends refuse it.
+	Volume sandbox.Volume
+
 	// About has notes for users and models, which Describe returns. At most 4,096 bytes.
 	About string
 
@@ -143,6 +148,13 @@ func (s Spec) words() ([]string, error) {
 			dir += ":ro"
 		}
 		flag(name, dir)
+	}
+	if s.Volume.Size != 0 {
+		text := sandbox.FormatSize(s.Volume.Size)
+		if s.Volume.Path != "" {
+			text += ":" + s.Volume.Path
+		}
+		flag("volume", text)
 	}
 	flag("workdir", s.Workdir)
 	flag("about", s.About)

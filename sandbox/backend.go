@@ -57,6 +57,9 @@ type Reviser interface {
 
 // A Lifecycle ends all processes of an instance and starts it again with its files.
 type Lifecycle interface {
+	// CanStop reports whether an instance made to spec can be stopped. Stop of another returns
+	// ErrUnsupported, because its files would be lost.
+	CanStop(spec Spec) bool
 	// Stop ends the instance's processes and keeps its files. grace bounds the orderly part; zero
 	// means 10 s. Stopping a stopped instance is not an error.
 	Stop(ctx context.Context, inst Instance, grace time.Duration) error

@@ -48,6 +48,9 @@ type Spec struct {
 	Mounts []Mount
 	// Where commands begin; empty means the first of Mounts, else the image's WORKDIR.
 	Workdir string
+	// Volume keeps files while the sandbox is stopped, for a backend whose other files end with the
+	// processes. Other backends return ErrUnsupported.
+	Volume Volume
 
 	Host Host // the machine, for the backend that boots none
 
@@ -67,6 +70,14 @@ type Mount struct {
 
 // Inside returns the path of the directory in the sandbox.
 func (m Mount) Inside() string { return cmp.Or(m.Target, m.Path) }
+
+// Volume is storage that outlives the processes of a sandbox and ends with the sandbox. The zero
+// value means none.
+type Volume struct {
+	Size int64 `json:"size"` // bytes
+	// Path is the absolute path of its directory inside, whose files in the image it hides.
+	Path string `json:"path"`
+}
 
 // DefaultImage is the image of a Spec that names none.
 const DefaultImage = "sandboxd/base:latest"
@@ -135,7 +146,8 @@ type Instance struct {
 	Limits Limits  `json:"limits"`           // as applied, no zero fields
 	Mounts []Mount `json:"mounts,omitempty"` // directories of the machine
 	// DiskQuota reports that the storage enforces Limits.Disk, which then cannot change.
-	DiskQuota bool `json:"disk_quota,omitempty"`
+	DiskQuota bool   `json:"disk_quota,omitempty"`
+	Volume    Volume `json:"volume,omitzero"`
 	// Facts that users should know about it, for describe.
 	Notes []string `json:"notes,omitempty"`
 	Host  Host     `json:"host,omitzero"` // the machine, if the backend boots none

@@ -91,6 +91,9 @@ func (c *cli) localPaths(cmd *cobra.Command) error {
 func localVolumes(list pflag.SliceValue) error {
 	volumes := list.GetSlice()
 	for i, v := range volumes {
+		if _, ok := command.ParseStorage(v); ok {
+			continue
+		}
 		m, err := command.ParseVolume(v)
 		if err != nil {
 			return err

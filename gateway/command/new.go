@@ -74,6 +74,13 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 		spec.Mounts = append(spec.Mounts, parseMount(m))
 	}
 	for _, v := range f.volumes {
+		if storage, ok := ParseStorage(v); ok {
+			if spec.Volume.Size != 0 {
+				return spec, usage("new: two volumes with a size; a sandbox can have one")
+			}
+			spec.Volume = storage
+			continue
+		}
 		m, err := ParseVolume(v)
 		if err != nil {
 			return spec, err
@@ -168,7 +175,8 @@ func newCommand(env *Env) *cobra.Command {
 		"DIR or DIR:ro, a directory on the daemon's machine to mount at the same path; repeatable")
 	f.StringArrayVarP(&given.volumes, "volume", "v", nil,
 		"SRC:DST or SRC:DST:ro, a directory SRC on the daemon's machine to mount at DST; "+
-			"repeatable")
+			"repeatable; on Kubernetes SIZE or SIZE:DST, a new volume, with which the sandbox "+
+			"can be stopped (default DST: /root)")
 	f.StringArrayVar(&spec.Options, "docker-option", nil,
 		"NAME=VALUE, an allowed option of docker run, such as hostname=box or "+
 			"tmpfs=/scratch:size=64m; repeatable")
@@ -210,6 +218,13 @@ func newCommand(env *Env) *cobra.Command {
 func parseMount(s string) sandbox.Mount {
 	dir, readOnly := strings.CutSuffix(s, ":ro")
 	return sandbox.Mount{Path: dir, ReadOnly: readOnly}
+}
+
+// ParseStorage parses SIZE or SIZE:DST, such as 10g:/home/ann.
+func ParseStorage(s string) (v sandbox.Volume, ok bool) {
+	size, dst, hasPath := strings.Cut(s, ":")
+	n, err := sandbox.ParseSize(size)
+	return sandbox.Volume{Size: n, Path: dst}, err == nil && (!hasPath || dst != "")
 }
 
 // ParseVolume parses SRC:DST or SRC:DST:ro. Neither path may have a colon. The hub checks them.

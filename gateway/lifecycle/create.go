@@ -151,7 +151,7 @@ func (o *Options) plan(owner string, spec NewSpec) (Record, error) {
 				Network: spec.Network, Via: spec.Via, Limits: spec.Limits,
 				User: spec.User, Sudo: spec.Sudo, Env: spec.Env, Entrypoint: spec.Entrypoint,
 				Trust: spec.Trust, Isolation: spec.Isolation,
-				Mounts: spec.Mounts, Workdir: spec.Workdir,
+				Mounts: spec.Mounts, Workdir: spec.Workdir, Volume: spec.Volume,
 				Options: spec.Options, Host: spec.Host},
 			Allow: spec.Allow, Dir: spec.Dir, Recipe: spec.Recipe,
 			ImageSource: spec.imageSourceText(), About: spec.About,

@@ -12,16 +12,17 @@ import (
 )
 
 // What tests shorten, observe and call.
-func (o *Options) Made(f func(*Registry))                  { o.made = f }
-func (o *Options) At(f func(step string))                  { o.at = f }
-func (o *Options) SetLateBoot(d time.Duration)             { o.lateBoot = d }
-func (o *Options) SetDiskEvery(d time.Duration)            { o.diskEvery = d }
-func (o *Options) SetDiskWithin(d time.Duration)           { o.diskWithin = d }
-func (o *Options) SetPackagesWithin(d time.Duration)       { o.packagesWithin = d }
-func (o *Options) SetProxyAddress(address string)          { o.proxyAddress = address }
-func (reg *Registry) Pooled() *pool.Pool[*Sandbox, Record] { return reg.pooled.Pool }
-func (reg *Registry) Renew(ctx context.Context)            { reg.pooled.renew(ctx) }
-func (reg *Registry) CheckExpiry()                         { reg.checkExpiry() }
+func (o *Options) PlanLife(s NewSpec, b sandbox.Backend) (Life, error) { return o.planLife(s, b) }
+func (o *Options) Made(f func(*Registry))                              { o.made = f }
+func (o *Options) At(f func(step string))                              { o.at = f }
+func (o *Options) SetLateBoot(d time.Duration)                         { o.lateBoot = d }
+func (o *Options) SetDiskEvery(d time.Duration)                        { o.diskEvery = d }
+func (o *Options) SetDiskWithin(d time.Duration)                       { o.diskWithin = d }
+func (o *Options) SetPackagesWithin(d time.Duration)                   { o.packagesWithin = d }
+func (o *Options) SetProxyAddress(address string)                      { o.proxyAddress = address }
+func (reg *Registry) Pooled() *pool.Pool[*Sandbox, Record]             { return reg.pooled.Pool }
+func (reg *Registry) Renew(ctx context.Context)                        { reg.pooled.renew(ctx) }
+func (reg *Registry) CheckExpiry()                                     { reg.checkExpiry() }
 
 func (sb *Sandbox) Transition(ctx context.Context, change func(*Record)) error {
 	return sb.transition(ctx, change)

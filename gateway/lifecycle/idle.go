@@ -46,11 +46,15 @@ func (o *Options) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 				ShortestLife)
 		}
 	}
-	if _, ok := be.(sandbox.Lifecycle); !ok {
+	stopper, ok := be.(sandbox.Lifecycle)
+	if !ok || !stopper.CanStop(sandbox.Spec{Volume: spec.Volume}) {
 		if spec.TTL > 0 || spec.DeleteAfter > 0 {
 			e := wire.Errorf(wire.CodeUnavailable, "--ttl: not supported by this backend")
 			e.Hint = "leave --ttl and --delete-after out: the daemon neither stops nor removes " +
 				"such sandboxes"
+			if ok {
+				e.Hint = "add --volume SIZE: without it, the files would not outlive a stop"
+			}
 			return l, e
 		}
 		return Life{}, nil

@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -231,5 +233,29 @@ func TestClockJumpRemovesNothing(t *testing.T) {
 				t.Errorf("it is to be removed in %v, want time to set the clock", left)
 			}
 		})
+	}
+}
+
+// fleeting is a backend that keeps only the files of volumes.
+type fleeting struct{ *sandboxtest.Backend }
+
+func (fleeting) CanStop(s sandbox.Spec) bool { return s.Volume.Size > 0 }
+
+// A sandbox whose files a stop would remove is stopped neither by the daemon's default nor on
+// request.
+func TestNoLifeWithoutFiles(t *testing.T) {
+	be := fleeting{sandboxtest.New(t, sandboxtest.Options{})}
+	o := &lifecycle.Options{TTL: time.Hour, DeleteAfter: time.Hour}
+	if life, err := o.PlanLife(lifecycle.NewSpec{}, be); err != nil || life != (lifecycle.Life{}) {
+		t.Errorf("%+v, %v", life, err)
+	}
+	_, err := o.PlanLife(lifecycle.NewSpec{TTL: time.Minute}, be)
+	if e, ok := errors.AsType[*wire.Error](err); !ok || !strings.Contains(e.Hint, "--volume") {
+		t.Errorf("error %v", err)
+	}
+	life, err := o.PlanLife(lifecycle.NewSpec{TTL: time.Minute,
+		Volume: sandbox.Volume{Size: 1 << 30}}, be)
+	if err != nil || life != (lifecycle.Life{TTL: time.Minute, DeleteAfter: time.Hour}) {
+		t.Errorf("%+v, %v", life, err)
 	}
 }

@@ -55,6 +55,7 @@ type NewSpec struct {
 	Mounts []sandbox.Mount
 	// Where sessions begin; empty is the first of Mounts, else the image's WORKDIR.
 	Workdir string
+	Volume  sandbox.Volume
 	Dir     string // the directory that this is the own sandbox of; mounted first
 	Recipe  string // checksum of the sandbox file in Dir
 	// Unused for this long, it is stopped; 0 is the daemon's default, Never indefinitely.
@@ -102,6 +103,7 @@ type Info struct {
 	Recipe string `json:"recipe,omitempty"`
 	// Directories of the daemon's machine.
 	Mounts []sandbox.Mount `json:"mounts,omitempty"`
+	Volume sandbox.Volume  `json:"volume,omitzero"`
 	// Unused for this long, it is stopped; 0 is never.
 	TTLms int64 `json:"ttl_ms"`
 	// When TTL elapses, unless it is used.

@@ -50,7 +50,7 @@ func (sb *Sandbox) Info() Info {
 		User: f.Instance.User, Network: f.Instance.Network, Via: f.Instance.Via,
 		Isolation: f.Instance.Runtime, Limits: f.Instance.Limits, Allow: f.Allow, Dir: f.Dir,
 		Recipe: f.Recipe, ImageOf: f.ImageSource, About: f.About, Mounts: f.Spec.Mounts,
-		Labels: f.Labels, Notes: notes, SharedWith: sb.shares.list(),
+		Volume: f.Spec.Volume, Labels: f.Labels, Notes: notes, SharedWith: sb.shares.list(),
 		Sessions: []wire.SessionInfo{}}
 	if f.Instance.ID == "" {
 		i.Image, i.Network, i.Limits, i.User = f.Spec.Image, f.Spec.Network, f.Spec.Limits,

@@ -95,7 +95,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
-	unlock, err := s.b.instances.lock(ctx, spec.ID)
+	unlock, err := s.b.instances.Lock(ctx, spec.ID)
 	if err != nil {
 		return none, err
 	}

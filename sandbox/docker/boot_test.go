@@ -36,8 +36,8 @@ func nothingLeft(t *testing.T, b *Backend, id string) {
 	if b.sockets.IsOpen(id) {
 		t.Error("a socket is left")
 	}
-	if b.instances.changing(id) || len(b.starts) != 0 {
-		t.Errorf("left: locked %v, %d slots", b.instances.changing(id), len(b.starts))
+	if b.instances.Changing(id) || len(b.starts) != 0 {
+		t.Errorf("left: locked %v, %d slots", b.instances.Changing(id), len(b.starts))
 	}
 }
 

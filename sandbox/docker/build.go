@@ -96,7 +96,7 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	ref := bd.images.madeImage(buildPrefix, s.Owner, "1", d.out.String(), args, s.Target, sum)
 	// One build at a time: a second one reuses the result of the first, and one that fails cannot
 	// remove the other's name.
-	unlock, err := bd.instances.lock(ctx, ref)
+	unlock, err := bd.instances.Lock(ctx, ref)
 	if err != nil {
 		return "", err
 	}

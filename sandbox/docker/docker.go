@@ -124,7 +124,7 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{opts: o, engine: e, instances: newInstances(e),
+	b := &Backend{opts: o, engine: e, instances: &instances{engine: e},
 		state: stateDir{guestconfig.State(o.Dir)}, at: func(string) {},
 		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
 		starts: make(chan struct{}, o.MaxStarts)}

@@ -94,7 +94,7 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 // abandoned reports whether an instance has no directory and no call is making it.
 func (b *Backend) abandoned(id string) bool {
 	_, err := os.Lstat(b.state.Dir(id))
-	return !b.instances.changing(id) && errors.Is(err, fs.ErrNotExist)
+	return !b.instances.Changing(id) && errors.Is(err, fs.ErrNotExist)
 }
 
 // recall returns the instance that Boot returned for a container, or what the engine knows of it if

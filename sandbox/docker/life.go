@@ -124,7 +124,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("destroy: id %q is not a DNS label", inst.ID)
 	}
-	unlock, err := b.instances.lock(ctx, inst.ID)
+	unlock, err := b.instances.Lock(ctx, inst.ID)
 	if err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
@@ -142,13 +142,16 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	return nil
 }
 
+// CanStop is true for all. See sandbox.Lifecycle.
+func (*Backend) CanStop(sandbox.Spec) bool { return true }
+
 // Stop orders the guest to end all processes, and kills the rest after grace. See
 // sandbox.Lifecycle.
 func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	if grace <= 0 {
 		grace = defaultGrace
 	}
-	unlock, err := b.instances.lock(ctx, inst.ID)
+	unlock, err := b.instances.Lock(ctx, inst.ID)
 	if err != nil {
 		return fmt.Errorf("stop %s: %w", inst.ID, err)
 	}
@@ -217,7 +220,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("id %q is not a DNS label", inst.ID)
 	}
-	unlock, err := s.b.instances.lock(ctx, inst.ID)
+	unlock, err := s.b.instances.Lock(ctx, inst.ID)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,10 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	if spec.Image, err = parseImage(spec.Image); err != nil {
 		return spec, err
 	}
+	if spec.Volume != (sandbox.Volume{}) {
+		return spec, hinted{fmt.Errorf("volume: %w: files outlive a stop in any case",
+			sandbox.ErrUnsupported), "omit the size; --volume SRC:DST mounts a directory"}
+	}
 	return guestconfig.Check(spec)
 }
 

@@ -3,6 +3,7 @@ package guestconfig
 import (
 	"fmt"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -61,7 +62,33 @@ func Check(spec sandbox.Spec) (sandbox.Spec, error) {
 	if err := CheckEnv(spec.Env); err != nil {
 		return spec, err
 	}
+	if err := checkVolume(spec.Volume); err != nil {
+		return spec, err
+	}
 	return spec, spec.Limits.Check()
+}
+
+// minVolume is the least size of a volume, in bytes.
+const minVolume = 1 << 20
+
+// checkVolume checks a volume. Its directory must not hide what the guest needs.
+func checkVolume(v sandbox.Volume) error {
+	if v == (sandbox.Volume{}) || v.Size >= minVolume && v.Path == "" {
+		return nil
+	}
+	if v.Size < minVolume {
+		return fmt.Errorf("volume of %s: must be at least %s", sandbox.FormatSize(v.Size),
+			sandbox.FormatSize(minVolume))
+	}
+	if !path.IsAbs(v.Path) || path.Clean(v.Path) != v.Path || strings.ContainsAny(v.Path, ":\x00") {
+		return fmt.Errorf("volume at %q: not a clean absolute path", v.Path)
+	}
+	for _, dir := range []string{"/", "/dev", "/etc", "/proc", "/run", "/sys"} {
+		if v.Path == dir || dir != "/" && strings.HasPrefix(v.Path, dir+"/") {
+			return fmt.Errorf("volume at %s: not below %s", v.Path, dir)
+		}
+	}
+	return nil
 }
 
 // CheckEnv checks variables, each K=V.

@@ -38,6 +38,22 @@ func TestCheck(t *testing.T) {
 		{"variable with NUL", func(s *sandbox.Spec) { s.Env = []string{"A=\x00"} }, "NUL"},
 		{"too many variables", func(s *sandbox.Spec) { s.Env = make([]string, maxEnv+1) }, "at most 256"},
 		{"too long variables", func(s *sandbox.Spec) { s.Env = []string{"A=" + strings.Repeat("x", maxEnvLen)} }, "more than"},
+		{"volume", func(s *sandbox.Spec) { s.Volume = sandbox.Volume{Size: 1 << 30, Path: "/root"} }, ""},
+		{"volume anywhere", func(s *sandbox.Spec) { s.Volume.Size = 1 << 30 }, ""},
+		{"small volume", func(s *sandbox.Spec) { s.Volume.Size = 1 }, "at least 1m"},
+		{"volume without a size", func(s *sandbox.Spec) { s.Volume.Path = "/x" }, "at least 1m"},
+		{"volume in a relative directory", func(s *sandbox.Spec) {
+			s.Volume = sandbox.Volume{Size: 1 << 30, Path: "x"}
+		}, "absolute path"},
+		{"volume beside a directory", func(s *sandbox.Spec) {
+			s.Volume = sandbox.Volume{Size: 1 << 30, Path: "/x/../dev"}
+		}, "absolute path"},
+		{"volume over everything", func(s *sandbox.Spec) {
+			s.Volume = sandbox.Volume{Size: 1 << 30, Path: "/"}
+		}, "not below"},
+		{"volume over the guest", func(s *sandbox.Spec) {
+			s.Volume = sandbox.Volume{Size: 1 << 30, Path: "/dev/.sandboxd"}
+		}, "not below"},
 		{"negative memory", func(s *sandbox.Spec) { s.Limits.Memory = -1 }, "memory"},
 		{"little memory", func(s *sandbox.Spec) { s.Limits.Memory = 1 << 20 }, "memory"},
 		{"negative cpus", func(s *sandbox.Spec) { s.Limits.CPUs = -1 }, "cpus"},

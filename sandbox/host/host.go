@@ -155,6 +155,8 @@ func checkSpec(spec sandbox.Spec) error {
 		return no("sudo")
 	case len(spec.Mounts) > 0:
 		return no("mount " + spec.Mounts[0].Path)
+	case spec.Volume != (sandbox.Volume{}):
+		return no("volume")
 	case spec.Workdir != "":
 		return no("workdir " + spec.Workdir)
 	case len(spec.Env) > 0:

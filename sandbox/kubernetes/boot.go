@@ -54,15 +54,20 @@ func (h hinted) Unwrap() error { return h.error }
 type booting struct {
 	b     *Backend
 	stage string
-	made  bool   // the directory, and perhaps a pod
+	made  bool   // the directory, and perhaps a claim and a pod
 	ref   string // of the pod, once known
+	claim string // UID of the claim, once known
 }
 
 // Boot makes a pod and waits until its guest answers. See sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	s := &booting{b: b}
-	b.countBoots(spec.ID, 1)
-	defer b.countBoots(spec.ID, -1)
+	s.stage = stageValidate
+	unlock, err := b.locks.Lock(ctx, spec.ID)
+	if err != nil {
+		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Err: err}
+	}
+	defer unlock()
 	inst, err := s.boot(ctx, spec)
 	if err == nil {
 		return inst, nil
@@ -74,6 +79,11 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: h.hint, Err: err}
 }
 
+// instance returns what is known of the instance.
+func (s *booting) instance(id string) sandbox.Instance {
+	return sandbox.Instance{ID: id, Ref: cmp.Or(s.claim, s.ref)}
+}
+
 // undo removes what a failed Boot made, also after ctx has ended.
 func (s *booting) undo(ctx context.Context, id string) error {
 	if !s.made {
@@ -81,14 +91,18 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
-	if err := s.b.remove(ctx, id, s.ref); err != nil {
+	if err := s.b.remove(ctx, s.instance(id)); err != nil {
 		return err
+	}
+	if s.claim != "" {
+		if err := s.b.volumes.delete(ctx, id, s.claim); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(s.b.state.Dir(id))
 }
 
 func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Instance, err error) {
-	s.stage = stageValidate
 	if spec, err = s.b.validate(spec); err != nil {
 		return none, err
 	}
@@ -118,48 +132,31 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 	}
 
 	s.stage = stageCreate
-	isClosed := spec.Network != sandbox.NetworkBridge
-	if isClosed {
-		if err := s.b.walls.raise(ctx); err != nil {
-			return none, err
-		}
-	}
 	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Image: spec.Image,
 		GuestImage: s.b.opts.GuestImage, ImageVolumes: s.b.opts.ImageVolumes,
-		Runtime: spec.Isolation, Sudo: spec.Sudo, Closed: isClosed, Limits: spec.Limits}
+		Runtime: spec.Isolation, Sudo: spec.Sudo, Limits: spec.Limits,
+		Closed: spec.Network != sandbox.NetworkBridge, Volume: spec.Volume}
 	if label, err := wire.ParseLabel("sandbox name", spec.Name); err == nil {
 		p.Host = label
 	}
 	created := time.Now().UTC().Truncate(time.Second)
-	if err := s.create(ctx, podOf(p)); err != nil {
-		return none, err
-	}
-	s.stage = stageStart
-	pod, err := s.start(ctx, spec.ID, spec.Image, spec.Progress)
-	if err != nil {
-		return none, err
-	}
-	s.stage = stageGuest
-	conn, err := s.configure(ctx, spec.ID, k)
-	if err != nil {
-		return none, err
-	}
-	client := conn.Client()
-	defer client.Close()
-	if len(spec.Authorities) > 0 {
-		if err := conn.SetAuthorities(ctx, spec.Authorities); err != nil {
+	if p.Volume.Size > 0 {
+		if err := s.createClaim(ctx, p); err != nil {
+			return none, err
+		}
+		p.Claim = s.claim
+		if err := s.b.volumes.keep(spec.ID, p, spec.Authorities); err != nil {
 			return none, err
 		}
 	}
-	if isClosed {
-		if err := s.b.walls.test(ctx, pod.Spec.Node, client); err != nil {
-			return none, err
-		}
+	pod, err := s.run(ctx, p, k, spec.Authorities, spec.Progress)
+	if err != nil {
+		return none, err
 	}
-	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Ref: s.ref, Image: spec.Image,
+	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Ref: cmp.Or(s.claim, s.ref), Image: spec.Image,
 		Digest: cmp.Or(pod.Status.Containers[0].ImageID, spec.Image), Created: created, User: k.User(),
 		Runtime: cmp.Or(spec.Isolation, "default"), Network: spec.Network, Via: spec.Via,
-		Limits: spec.Limits, Revision: s.b.revision(spec),
+		Limits: spec.Limits, Revision: s.b.revision(spec), Volume: spec.Volume,
 		Notes: []string{"Kubernetes: the limit of processes is that of the node; the image's " +
 			"ENTRYPOINT does not run"}}
 	if err := s.b.state.WriteNote(spec.ID,
@@ -170,6 +167,46 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 		return none, context.Cause(ctx)
 	}
 	return inst, nil
+}
+
+// run makes the pod of a plan, and returns when its guest has answered.
+func (s *booting) run(ctx context.Context, p plan, k guestconfig.Keys, authorities []byte,
+	progress func(string)) (*cluster.Pod, error) {
+	if p.Closed {
+		if err := s.b.walls.raise(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.create(ctx, podOf(p)); err != nil {
+		return nil, err
+	}
+	s.stage = stageStart
+	pod, err := s.start(ctx, p.ID, p.Image, progress)
+	if err != nil {
+		return nil, err
+	}
+	return pod, s.equip(ctx, p, pod.Spec.Node, k, authorities)
+}
+
+// equip gives the guest of a running pod all that it needs, and tests the network policy.
+func (s *booting) equip(ctx context.Context, p plan, node string, k guestconfig.Keys,
+	authorities []byte) error {
+	s.stage = stageGuest
+	conn, err := s.configure(ctx, p.ID, k)
+	if err != nil {
+		return err
+	}
+	client := conn.Client()
+	defer client.Close()
+	if len(authorities) > 0 {
+		if err := conn.SetAuthorities(ctx, authorities); err != nil {
+			return err
+		}
+	}
+	if p.Closed {
+		return s.b.walls.test(ctx, node, client)
+	}
+	return nil
 }
 
 // revision identifies the inputs of a pod besides its image and spec.
@@ -282,7 +319,7 @@ func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) 
 			if err == nil {
 				return conn, nil
 			}
-			p, gone := s.b.pod(ctx, sandbox.Instance{ID: id, Ref: s.ref})
+			p, gone := s.b.pod(ctx, s.instance(id))
 			if gone == nil {
 				_, gone = running(&p)
 			}
@@ -389,7 +426,20 @@ func (b *Backend) Trust(ctx context.Context, inst sandbox.Instance, authorities 
 }
 
 func (b *Backend) trust(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
+	if inst.Volume.Size > 0 {
+		unlock, err := b.locks.Lock(ctx, inst.ID)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := os.WriteFile(b.volumes.file(inst.ID, authoritiesName), authorities, 0o600); err != nil {
+			return err
+		}
+	}
 	peer, err := b.dial(ctx, inst)
+	if errors.Is(err, sandbox.ErrStopped) && inst.Volume.Size > 0 {
+		return nil // Start applies them
+	}
 	if err != nil {
 		return err
 	}
@@ -432,6 +482,9 @@ func (b *Backend) validate(spec sandbox.Spec) (sandbox.Spec, error) {
 		return spec, lacks("swap", "omit it")
 	case spec.Trust == sandbox.TrustImage && len(spec.Authorities) > 0:
 		return spec, lacks("more certificate authorities with trust image", "use --trust host")
+	}
+	if spec.Volume.Size > 0 {
+		spec.Volume.Path = cmp.Or(spec.Volume.Path, volumePath)
 	}
 	if spec.Network.Carried() {
 		spec.Via = sandbox.ViaProxy

@@ -5,6 +5,7 @@ package kubernetes
 import (
 	"context"
 	"crypto/rand"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,4 +117,56 @@ func TestContract(t *testing.T) {
 		Refused: []sandbox.Network{sandbox.NetworkNone, sandbox.NetworkFiltered,
 			sandbox.NetworkAllowlist},
 	})
+}
+
+// storageClass is that of the volumes that offerVolumes makes.
+const storageClass = "sandboxd-test"
+
+// offerVolumes makes n directories of the node available for claims. They are removed when t ends.
+func offerVolumes(t *testing.T, n int) {
+	t.Helper()
+	b := onCluster(t)
+	dir := t.TempDir()
+	for range n {
+		id := newID()
+		err := b.api.Do(t.Context(), cluster.Request{Method: http.MethodPost,
+			Path: "/api/v1/persistentvolumes", Body: map[string]any{
+				"apiVersion": "v1", "kind": "PersistentVolume", "metadata": map[string]string{"name": id},
+				"spec": map[string]any{"storageClassName": storageClass,
+					"capacity":    map[string]string{"storage": "1Gi"},
+					"accessModes": []string{"ReadWriteOnce"},
+					"hostPath": map[string]string{"path": filepath.Join(dir, id),
+						"type": "DirectoryOrCreate"}}}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := b.api.Do(context.Background(), cluster.Request{Method: http.MethodDelete,
+				Path: "/api/v1/persistentvolumes/" + id}, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestClusterContractWithVolume(t *testing.T) {
+	offerVolumes(t, 24)
+	sandboxtest.Run(t, sandboxtest.Suite{
+		Open: func(t *testing.T) sandbox.Backend {
+			return onCluster(t, func(o *Options) { o.StorageClass = storageClass })
+		},
+		Spec: sandbox.Spec{Image: baseImage, Network: sandbox.NetworkBridge,
+			Volume: sandbox.Volume{Size: 1 << 20}},
+		NoImage: "registry.invalid/none:latest",
+	})
+}
+
+// doctor's checks, with an account that may do all, on a node that enforces nothing.
+func TestClusterExamine(t *testing.T) {
+	for _, f := range onCluster(t).Examine(t.Context()) {
+		t.Logf("%+v", f)
+		if !f.OK || (f.Fix != "") != (f.Check == "network") {
+			t.Errorf("%+v", f)
+		}
+	}
 }

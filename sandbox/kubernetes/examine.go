@@ -32,6 +32,7 @@ var rights = []right{
 	{"", "pods", "", []string{"create", "get", "list", "watch", "delete"}},
 	{"", "pods", "attach", []string{"create", "get"}},
 	{"", "pods", "portforward", []string{"create", "get"}},
+	{"", claims, "", []string{"create", "get", "list", "delete"}},
 	{"networking.k8s.io", "networkpolicies", "", []string{"create"}},
 }
 

@@ -55,9 +55,10 @@ type fake struct {
 	// enforces: closed pods cannot connect to others. The fake does not know who connects. It emulates
 	// that by the order of a test: the first connection is of an open pod, the next of a closed one.
 	enforces bool
-	policies int             // guarded by mu
-	minor    string          // of the version, such as "36"
-	denied   map[string]bool // rights that the account has not, such as "create pods/attach"
+	policies int                       // guarded by mu
+	claims   map[string]*cluster.Claim // guarded by mu
+	minor    string                    // of the version, such as "36"
+	denied   map[string]bool           // rights that the account has not, such as "create pods/attach"
 	conns    sync.WaitGroup
 }
 
@@ -77,7 +78,8 @@ type fakePod struct {
 
 func newFake(t *testing.T) *fake {
 	f := &fake{t: t, home: t.TempDir(), pods: make(map[string]*fakePod), minor: "36",
-		news: make(chan struct{})}
+		claims: make(map[string]*cluster.Claim),
+		news:   make(chan struct{})}
 	f.http = httptest.NewTLSServer(f)
 	t.Cleanup(func() {
 		f.mu.Lock()
@@ -134,6 +136,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.review(w, r)
 		return
 	}
+	if name, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/boxes/"+claims); ok {
+		f.claim(w, r, strings.TrimPrefix(name, "/"))
+		return
+	}
 	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/boxes/pods"), "/")
 	switch {
 	case len(path) == 1 && r.Method == http.MethodPost:
@@ -159,7 +165,6 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pod returns the current state of a pod; nil if there is none.
 // review says whether the account has a right.
 func (f *fake) review(w http.ResponseWriter, r *http.Request) {
 	var review struct {
@@ -175,6 +180,40 @@ func (f *fake) review(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"status": {"allowed": %v}}`, a.Namespace == "boxes" && !f.denied[right])
 }
 
+// claim answers a request for volume claims, or for one.
+func (f *fake) claim(w http.ResponseWriter, r *http.Request, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.claims[name]
+	switch {
+	case r.Method == http.MethodPost:
+		c = new(cluster.Claim)
+		if err := json.NewDecoder(r.Body).Decode(c); err != nil {
+			f.t.Error(err)
+		}
+		if f.claims[c.Metadata.Name] != nil {
+			refuse(w, 409, "AlreadyExists", "it exists")
+			return
+		}
+		f.now++
+		c.Metadata.UID = "claim-" + strconv.Itoa(f.now)
+		f.claims[c.Metadata.Name] = c
+	case name == "":
+		_ = json.NewEncoder(w).Encode(map[string]any{"items": slices.Collect(maps.Values(f.claims))})
+		return
+	case c == nil:
+		notFound(w)
+		return
+	case r.Method == http.MethodDelete:
+		if f.pods[name] != nil {
+			f.t.Errorf("the claim of pod %s is deleted before it", name)
+		}
+		delete(f.claims, name)
+	}
+	_ = json.NewEncoder(w).Encode(c)
+}
+
+// pod returns the current state of a pod; nil if there is none.
 func (f *fake) pod(name string) *cluster.Pod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -337,6 +376,18 @@ func (f *fake) fail(id string, why cluster.Terminated) {
 	f.record("MODIFIED", p)
 }
 
+// evict removes a pod, as a node does.
+func (f *fake) evict(id string) {
+	f.mu.Lock()
+	p := f.pods[podName(id)]
+	f.mu.Unlock()
+	f.end(p)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pods, podName(id))
+	f.record("DELETED", p)
+}
+
 // open accepts a stream to a running pod.
 func (f *fake) open(w http.ResponseWriter, r *http.Request, name, protocol string) (*fakePod,
 	*websocket.Conn) {
@@ -400,6 +451,8 @@ func (f *fake) read(p *fakePod, input []byte) error {
 		if p.guest, err = guest.New(config, guest.Options{Account: &a}); err != nil {
 			return err
 		}
+		g := p.guest
+		f.conns.Go(func() { f.stopped(p, g) })
 		for _, address := range config.Listen {
 			if port, ok := strings.CutPrefix(address, "tcp::"); ok {
 				if p.public, err = net.Listen("tcp", p.Status.IP+":"+port); err != nil {
@@ -408,6 +461,15 @@ func (f *fake) read(p *fakePod, input []byte) error {
 				f.conns.Go(func() { f.answer(p) })
 			}
 		}
+	}
+}
+
+// stopped ends a pod whose guest has carried out an order to stop.
+func (f *fake) stopped(p *fakePod, g *guest.Guest) {
+	select {
+	case <-g.Stopped():
+		f.fail(p.Metadata.Labels[labelID], cluster.Terminated{})
+	case <-f.t.Context().Done():
 	}
 }
 

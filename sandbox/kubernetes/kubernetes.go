@@ -8,6 +8,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -46,6 +46,8 @@ type Options struct {
 	// ImageVolumes: the nodes mount images as volumes. Otherwise a container copies the guest before
 	// each start, which takes longer.
 	ImageVolumes bool
+	// StorageClass is that of volumes; empty means the cluster's default.
+	StorageClass string
 	Log          *slog.Logger // nil discards
 }
 
@@ -55,15 +57,16 @@ type Backend struct {
 	api   *cluster.Client
 	state guestconfig.State
 	walls *walls
+	locks guestconfig.Locks
 
-	mu      sync.Mutex
-	booting map[string]int // guarded by mu; calls of Boot by ID
+	volumes volumes
 }
 
 var (
-	_ sandbox.Backend = (*Backend)(nil)
-	_ sandbox.Finder  = (*Backend)(nil)
-	_ sandbox.Truster = (*Backend)(nil)
+	_ sandbox.Backend   = (*Backend)(nil)
+	_ sandbox.Finder    = (*Backend)(nil)
+	_ sandbox.Lifecycle = (*Backend)(nil)
+	_ sandbox.Truster   = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the cluster.
@@ -81,8 +84,8 @@ func New(o Options) (*Backend, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir),
-		booting: make(map[string]int)}
+	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir)}
+	b.volumes = volumes{b}
 	b.walls = &walls{b: b, reach: reachWithin, tested: make(map[string]time.Time)}
 	return b, nil
 }
@@ -98,19 +101,25 @@ func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox"
 // podName is the name of the pod of an instance.
 func podName(id string) string { return "sandboxd-" + id }
 
-// pod returns the pod of an instance: ErrGone if there is none, or another one with its name.
+// pod returns the pod of an instance. Without one, or if another one has its name, the error is
+// ErrGone, or ErrStopped for an instance with a volume.
 func (b *Backend) pod(ctx context.Context, inst sandbox.Instance) (cluster.Pod, error) {
 	var p cluster.Pod
 	err := b.api.Do(ctx, cluster.Request{Path: b.api.Path("pods", podName(inst.ID))}, &p)
 	switch {
 	case errors.Is(err, cluster.ErrNotFound):
-		return p, sandbox.ErrGone
+		return p, b.withoutPod(ctx, inst)
 	case err != nil:
 		return p, engine(err)
-	case !b.owns(p, inst.ID) || inst.Ref != "" && p.Metadata.UID != inst.Ref:
-		return p, sandbox.ErrGone
+	case !b.owns(p, inst.ID), inst.Ref != "" && refOf(p) != inst.Ref:
+		return p, b.withoutPod(ctx, inst)
 	}
 	return p, nil
+}
+
+// refOf returns the Instance.Ref of the instance that a pod belongs to.
+func refOf(p cluster.Pod) string {
+	return cmp.Or(p.Metadata.Labels[labelClaim], p.Metadata.UID)
 }
 
 // owns reports whether this daemon made a pod for the instance, or the probe, with an ID.
@@ -193,8 +202,11 @@ func running(p *cluster.Pod) (bool, error) {
 // about to.
 func (b *Backend) ended(ctx context.Context, inst sandbox.Instance) error {
 	p, err := b.pod(ctx, inst)
-	if err == nil {
-		_, err = running(&p)
+	if err != nil {
+		return err
+	}
+	if _, err = running(&p); errors.Is(err, sandbox.ErrGone) {
+		return b.withoutPod(ctx, inst)
 	}
 	return err
 }
@@ -203,20 +215,20 @@ func (b *Backend) ended(ctx context.Context, inst sandbox.Instance) error {
 // does not obey signals.
 const deleteGrace = 1
 
-// remove deletes the pod of an instance, if this daemon made it, and waits until it is gone. ref may
-// be empty.
-func (b *Backend) remove(ctx context.Context, id, ref string) error {
-	p, err := b.pod(ctx, sandbox.Instance{ID: id, Ref: ref})
-	if errors.Is(err, sandbox.ErrGone) {
+// remove deletes the pod of an instance, if this daemon made it, and waits until it is gone. The
+// Ref may be empty.
+func (b *Backend) remove(ctx context.Context, inst sandbox.Instance) error {
+	p, err := b.pod(ctx, inst)
+	if errors.Is(err, sandbox.ErrGone) || errors.Is(err, sandbox.ErrStopped) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := b.delete(ctx, id, p.Metadata.UID); err != nil {
+	if err := b.delete(ctx, inst.ID, p.Metadata.UID); err != nil {
 		return err
 	}
-	return b.await(ctx, id, func(now *cluster.Pod) (bool, error) {
+	return b.await(ctx, inst.ID, func(now *cluster.Pod) (bool, error) {
 		return now == nil || now.Metadata.UID != p.Metadata.UID, nil
 	})
 }
@@ -224,44 +236,42 @@ func (b *Backend) remove(ctx context.Context, id, ref string) error {
 // delete asks the cluster to delete a pod. One that is gone is no error.
 func (b *Backend) delete(ctx context.Context, id, ref string) error {
 	err := b.api.Do(ctx, cluster.Request{Method: http.MethodDelete,
-		Path: b.api.Path("pods", podName(id)), Body: map[string]any{
-			"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": deleteGrace,
-			"preconditions": map[string]string{"uid": ref}}}, nil)
+		Path: b.api.Path("pods", podName(id)), Body: deletion(ref, deleteGrace)}, nil)
 	if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrConflict) {
 		return nil // another pod has its name
 	}
 	return engine(err)
 }
 
-// Destroy deletes the pod and its directory. See sandbox.Backend.
+// deletion returns the options to delete the object with a UID, and no other one of its name.
+func deletion(uid string, grace int) map[string]any {
+	return map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace,
+		"preconditions": map[string]string{"uid": uid}}
+}
+
+// Destroy deletes the pod, its volume and its directory. See sandbox.Backend.
 func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("destroy: id %q is not a DNS label", inst.ID)
 	}
-	if err := b.remove(ctx, inst.ID, inst.Ref); err != nil {
+	unlock, err := b.locks.Lock(ctx, inst.ID)
+	if err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
+	}
+	defer unlock()
+	if err := b.remove(ctx, inst); err != nil {
+		return fmt.Errorf("destroy %s: %w", inst.ID, err)
+	}
+	if inst.Volume.Size > 0 {
+		if err := b.volumes.delete(ctx, inst.ID, inst.Ref); err != nil {
+			return fmt.Errorf("destroy %s: %w", inst.ID, err)
+		}
 	}
 	// Last: the keys must exist as long as the pod may.
 	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	return nil
-}
-
-// isBooting reports whether Boot is making an instance.
-func (b *Backend) isBooting(id string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.booting[id] > 0
-}
-
-// countBoots adds to the calls of Boot for an ID.
-func (b *Backend) countBoots(id string, n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.booting[id] += n; b.booting[id] == 0 {
-		delete(b.booting, id)
-	}
 }
 
 // List returns the instances of this daemon. It removes pods that an earlier daemon was making when
@@ -272,23 +282,29 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	var list []sandbox.Instance
+	known := make(map[string]bool)
 	for _, p := range pods {
 		id := p.Metadata.Labels[labelID]
-		if b.isBooting(id) {
+		if b.locks.Changing(id) {
 			continue
 		}
+		known[id] = true
 		n, err := b.state.ReadNote(id)
-		if err == nil && n.Instance.ID == id && n.Instance.Ref == p.Metadata.UID {
+		if err == nil && n.Instance.ID == id && n.Instance.Ref == refOf(p) {
 			list = append(list, n.Instance)
 			continue
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: p.Metadata.UID}); err != nil {
+			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: refOf(p)}); err != nil {
 				b.log(id).Warn("a pod that nobody can log in to is left behind", "err", err)
 			}
 		}
 	}
-	return list, nil
+	stopped, err := b.volumes.stopped(ctx, known)
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	return append(list, stopped...), nil
 }
 
 // probeAge is the age from which on a probe belongs to no test any more.
@@ -323,7 +339,10 @@ func (b *Backend) labeled(ctx context.Context, label string) ([]cluster.Pod, err
 func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
 	p, err := b.pod(ctx, inst)
 	if err == nil && !p.Metadata.Deleted.IsZero() {
-		err = sandbox.ErrGone
+		err = b.withoutPod(ctx, inst)
+	}
+	if errors.Is(err, sandbox.ErrStopped) {
+		return sandbox.Status{}, nil
 	}
 	if err != nil {
 		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)

@@ -28,6 +28,24 @@ func TestContractOnFake(t *testing.T) {
 	})
 }
 
+// A sandbox with a volume can also be stopped.
+func TestContractWithVolume(t *testing.T) {
+	spec := plainSpec
+	spec.Volume = sandbox.Volume{Size: 1 << 20}
+	sandboxtest.Run(t, sandboxtest.Suite{
+		Open: func(t *testing.T) sandbox.Backend {
+			f := newFake(t)
+			t.Cleanup(func() {
+				if len(f.claims) != 0 {
+					t.Errorf("claims are left: %v", f.claims)
+				}
+			})
+			return f.backend()
+		},
+		Spec: spec, NoImage: "none:latest",
+	})
+}
+
 // With a network that enforces policies, a sandbox has the closed network that it asks for, and
 // each node is tested once.
 func TestClosedNetworks(t *testing.T) {
@@ -237,7 +255,11 @@ func TestOrphans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.countBoots("young", 1)
+	unlock, err := b.locks.Lock(t.Context(), "young")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
 	if list, err := b.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -331,6 +353,9 @@ func TestPodOf(t *testing.T) {
 		"copy":  func(p *plan) { p.ImageVolumes = false },
 		"closed": func(p *plan) {
 			p.Closed, p.Sudo, p.Runtime = true, true, "gvisor"
+		},
+		"volume": func(p *plan) {
+			p.Claim, p.Volume = "uid1", sandbox.Volume{Size: 1 << 30, Path: "/root"}
 		},
 		"probe": func(p *plan) { p.Probe, p.Image = true, p.GuestImage },
 	} {

@@ -14,6 +14,8 @@ import (
 const (
 	labelDaemon = "sandboxd.io/daemon"
 	labelID     = "sandboxd.io/id"
+	// labelClaim is the UID of the claim of a sandbox with a volume.
+	labelClaim = "sandboxd.io/claim"
 	// labelProbe marks the pods of tests instead of labelID.
 	labelProbe = "sandboxd.io/probe"
 	// labelNetwork is closed for pods whose packets may not leave them.
@@ -46,6 +48,8 @@ type plan struct {
 	Closed       bool           // no packet leaves the pod
 	Probe        bool           // Image has the guest; it is no sandbox
 	Limits       sandbox.Limits // no zero fields
+	Volume       sandbox.Volume // none without Claim
+	Claim        string         // UID of the claim of the pod's name
 }
 
 // podOf returns the pod of a plan.
@@ -91,6 +95,13 @@ func podOf(p plan) cluster.Pod {
 			Volumes: []cluster.Volume{guest, {Name: "shm", EmptyDir: &cluster.EmptyDir{
 				Medium: "Memory", Size: strconv.FormatInt(p.Limits.Shm, 10)}}},
 		}}
+	if p.Claim != "" {
+		labels[labelClaim] = p.Claim
+		pod.Spec.Volumes = append(pod.Spec.Volumes, cluster.Volume{Name: "files",
+			Claim: &cluster.ClaimVolume{Name: podName(p.ID)}})
+		c := &pod.Spec.Containers[0]
+		c.Mounts = append(c.Mounts, cluster.VolumeMount{Name: "files", Path: p.Volume.Path})
+	}
 	if p.Closed {
 		labels[labelNetwork] = closed
 		// Names are the business of the daemon's proxy.

@@ -168,6 +168,10 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 		return nil, &sandbox.BootError{Stage: "validate",
 			Err: fmt.Errorf("option %s: %w", spec.Options[0], sandbox.ErrUnsupported)}
 	}
+	if spec.Volume != (sandbox.Volume{}) {
+		return nil, &sandbox.BootError{Stage: "validate",
+			Err: fmt.Errorf("volume: %w", sandbox.ErrUnsupported)}
+	}
 	if len(spec.Authorities) > 0 {
 		return nil, &sandbox.BootError{Stage: "validate",
 			Err: fmt.Errorf("certificate authorities: %w", sandbox.ErrUnsupported)}
@@ -359,6 +363,9 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	status.Running = in.guest != nil
 	return status, nil
 }
+
+// CanStop is true for all.
+func (*Backend) CanStop(sandbox.Spec) bool { return true }
 
 // Stop ends a sandbox's processes and keeps its home.
 func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {

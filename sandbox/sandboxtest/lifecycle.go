@@ -16,6 +16,15 @@ func (s Suite) testLifecycle(t *testing.T) {
 	}
 	inst := s.boot(t, b)
 	client := s.dial(t, b, inst)
+	if !st.CanStop(s.Spec) {
+		if err := st.Stop(timeout(t), inst, time.Second); !errors.Is(err, sandbox.ErrUnsupported) {
+			t.Errorf("Stop: got %v, want ErrUnsupported", err)
+		}
+		if out, code := run(t, client, "echo on"); out != "on\n" || code != 0 {
+			t.Errorf("after that: got %q, %d", out, code)
+		}
+		return
+	}
 	if out, code := run(
 		t, client, "echo kept >kept && (sleep 1000 >/dev/null 2>&1 & echo $!)"); code != 0 {
 		t.Fatalf("write a file: %s", out)

@@ -181,6 +181,9 @@ type Kubernetes struct {
 	// How a pod gets the guest program. copy: an init container copies it. volume: the image is a
 	// volume, which is faster; nodes since Kubernetes 1.35 have it.
 	Guest string `koanf:"guest" default:"copy" oneof:"copy volume"`
+
+	// Storage class of the volumes of sandboxes. Empty: the cluster's default.
+	StorageClass string `koanf:"storage_class"`
 }
 
 // Quota bounds one owner.

@@ -145,6 +145,21 @@ type ClaimVolume struct {
 	Name string `json:"claimName"`
 }
 
+// Claim is a PersistentVolumeClaim.
+type Claim struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Metadata   Meta      `json:"metadata"`
+	Spec       ClaimSpec `json:"spec"`
+}
+
+// ClaimSpec is what storage a claim asks for.
+type ClaimSpec struct {
+	AccessModes  []string  `json:"accessModes"`
+	StorageClass *string   `json:"storageClassName,omitempty"` // nil is the cluster's default
+	Resources    Resources `json:"resources"`
+}
+
 // PodStatus is what became of a pod.
 type PodStatus struct {
 	Phase      string            `json:"phase,omitempty"` // Pending, Running, Succeeded, Failed, Unknown

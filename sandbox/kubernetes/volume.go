@@ -1,0 +1,311 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A sandbox with a volume has a PersistentVolumeClaim of the name of its pod. Stop deletes the pod,
+// and Start makes another one with the same keys. The claim stays until Destroy: its UID is the
+// Instance.Ref.
+
+const (
+	claims = "persistentvolumeclaims"
+	// volumePath is where a volume is if its Spec does not say.
+	volumePath = "/root"
+	// planName and authoritiesName are files in the directory of a sandbox with a volume: how to
+	// make its pod again, and what programs trust besides the machine's authorities.
+	planName        = "plan.json"
+	authoritiesName = "authorities.pem"
+)
+
+// volumes are the claims of a backend, and what is stored of sandboxes that have one.
+type volumes struct{ b *Backend }
+
+const (
+	defaultGrace = 10 * time.Second
+	stopOrder    = 5 * time.Second // of the guest, over SSH
+	stopMargin   = 3 * time.Second // beyond the grace
+)
+
+// CanStop reports whether the sandbox has a volume. See sandbox.Lifecycle.
+func (b *Backend) CanStop(spec sandbox.Spec) bool { return spec.Volume.Size > 0 }
+
+// createClaim creates the claim of a sandbox. Like create, it ignores the end of ctx.
+func (s *booting) createClaim(ctx context.Context, p plan) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
+	defer cancel()
+	var got cluster.Claim
+	err := s.b.api.Do(ctx, cluster.Request{Method: http.MethodPost, Path: s.b.api.Path(claims),
+		Body: claimOf(p, s.b.opts.StorageClass)}, &got)
+	if errors.Is(err, cluster.ErrAlreadyExists) {
+		return fmt.Errorf("volume claim %s: %w", podName(p.ID), fs.ErrExist)
+	}
+	s.claim = got.Metadata.UID
+	return engine(err)
+}
+
+// claimOf returns the claim of a plan.
+func claimOf(p plan, class string) cluster.Claim {
+	c := cluster.Claim{APIVersion: "v1", Kind: "PersistentVolumeClaim",
+		Metadata: cluster.Meta{Name: podName(p.ID),
+			Labels: map[string]string{labelDaemon: p.Daemon, labelID: p.ID}},
+		Spec: cluster.ClaimSpec{AccessModes: []string{"ReadWriteOnce"},
+			Resources: cluster.Resources{Requests: map[string]string{
+				"storage": strconv.FormatInt(p.Volume.Size, 10)}}}}
+	if class != "" {
+		c.Spec.StorageClass = &class
+	}
+	return c
+}
+
+// claim returns the claim of an instance with a volume: ErrGone if there is none, or another one
+// with its name.
+func (v volumes) claim(ctx context.Context, inst sandbox.Instance) (cluster.Claim, error) {
+	var c cluster.Claim
+	err := v.b.api.Do(ctx, cluster.Request{Path: v.b.api.Path(claims, podName(inst.ID))}, &c)
+	switch {
+	case errors.Is(err, cluster.ErrNotFound):
+		return c, sandbox.ErrGone
+	case err != nil:
+		return c, engine(err)
+	case c.Metadata.Labels[labelDaemon] != v.b.opts.DaemonID,
+		inst.Ref != "" && c.Metadata.UID != inst.Ref, !c.Metadata.Deleted.IsZero():
+		return c, sandbox.ErrGone
+	}
+	return c, nil
+}
+
+// withoutPod returns what an instance is whose pod does not exist: ErrStopped if it has a volume,
+// else ErrGone.
+func (b *Backend) withoutPod(ctx context.Context, inst sandbox.Instance) error {
+	if inst.Volume.Size == 0 {
+		return sandbox.ErrGone
+	}
+	if _, err := b.volumes.claim(ctx, inst); err != nil {
+		return err
+	}
+	return sandbox.ErrStopped
+}
+
+// delete deletes the claim of an instance, if this daemon made it. One that is gone is no error.
+func (v volumes) delete(ctx context.Context, id, ref string) error {
+	c, err := v.claim(ctx, sandbox.Instance{ID: id, Ref: ref})
+	if errors.Is(err, sandbox.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = v.b.api.Do(ctx, cluster.Request{Method: http.MethodDelete, Path: v.b.api.Path(claims,
+		podName(id)), Body: deletion(c.Metadata.UID, 0)}, nil)
+	if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrConflict) {
+		return nil // another claim has its name
+	}
+	return engine(err)
+}
+
+// stopped returns the instances that have a claim and none of the pods in running, by ID. It
+// removes the claims of instances that an earlier daemon was making when it died.
+func (v volumes) stopped(ctx context.Context, running map[string]bool) ([]sandbox.Instance,
+	error) {
+	all, _, err := cluster.List[cluster.Claim](ctx, v.b.api, v.b.api.Path(claims),
+		url.Values{"labelSelector": {labelDaemon + "=" + v.b.opts.DaemonID}})
+	if errors.Is(err, cluster.ErrForbidden) {
+		return nil, nil // an account that cannot list claims cannot have made any
+	}
+	if err != nil {
+		return nil, engine(err)
+	}
+	var list []sandbox.Instance
+	for _, c := range all {
+		id := c.Metadata.Labels[labelID]
+		if !guestconfig.ValidID.MatchString(id) || c.Metadata.Name != podName(id) || running[id] ||
+			!c.Metadata.Deleted.IsZero() || v.b.locks.Changing(id) {
+			continue
+		}
+		n, err := v.b.state.ReadNote(id)
+		switch {
+		case err == nil && n.Instance.ID == id && n.Instance.Ref == c.Metadata.UID:
+			list = append(list, n.Instance)
+		case errors.Is(err, fs.ErrNotExist):
+			if err := v.delete(ctx, id, c.Metadata.UID); err != nil {
+				v.b.log(id).Warn("a volume without a sandbox is left behind", "err", err)
+			}
+		}
+	}
+	return list, nil
+}
+
+// keep stores what Start needs.
+func (v volumes) keep(id string, p plan, authorities []byte) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(v.file(id, planName), text, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(v.file(id, authoritiesName), authorities, 0o600)
+}
+
+// file returns the path of a file in the directory of an instance.
+func (v volumes) file(id, name string) string { return filepath.Join(v.b.state.Dir(id), name) }
+
+// read reads what keep has stored.
+func (v volumes) read(id string) (p plan, authorities []byte, err error) {
+	text, err := os.ReadFile(v.file(id, planName))
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err == nil {
+		authorities, err = os.ReadFile(v.file(id, authoritiesName))
+	}
+	return p, authorities, err
+}
+
+// stoppable returns an error for an instance that Stop and Start cannot have.
+func (b *Backend) stoppable(ctx context.Context, inst sandbox.Instance) error {
+	if !guestconfig.ValidID.MatchString(inst.ID) {
+		return fmt.Errorf("id %q is not a DNS label", inst.ID)
+	}
+	if inst.Volume.Size > 0 {
+		_, err := b.volumes.claim(ctx, inst)
+		return err
+	}
+	if _, err := b.pod(ctx, inst); err != nil {
+		return err
+	}
+	return fmt.Errorf("its files would be lost, because it was created without --volume SIZE: %w",
+		sandbox.ErrUnsupported)
+}
+
+// Stop orders the guest to end all processes, and deletes the pod. See sandbox.Lifecycle.
+func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
+	if err := b.stop(ctx, inst, cmp.Or(grace, defaultGrace)); err != nil {
+		return fmt.Errorf("stop %s: %w", inst.ID, err)
+	}
+	return nil
+}
+
+func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
+	unlock, err := b.locks.Lock(ctx, inst.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := b.stoppable(ctx, inst); err != nil {
+		return err
+	}
+	if err := b.orderStop(ctx, inst, grace); err == nil {
+		within, cancel := context.WithTimeout(ctx, grace+stopMargin)
+		_ = b.await(within, inst.ID, func(p *cluster.Pod) (bool, error) {
+			_, err := running(p)
+			return err != nil, nil
+		})
+		cancel()
+	} else if !errors.Is(err, sandbox.ErrStopped) {
+		b.log(inst.ID).Warn("guest does not take the order to stop", "err", err)
+	}
+	return b.remove(ctx, inst)
+}
+
+// orderStop orders the guest to stop, over SSH. It does not obey signals, because root in the
+// sandbox could send them.
+func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, stopOrder)
+	defer cancel()
+	peer, err := b.dial(ctx, inst)
+	if err != nil {
+		return err
+	}
+	control, err := connect.OpenControl(ctx, peer)
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+	_, err = control.Do(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()})
+	return err
+}
+
+// Start makes a pod for the volume, whose guest has the same keys again. See sandbox.Lifecycle.
+func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
+	s := &booting{b: b, stage: stageValidate}
+	started, err := s.startAgain(ctx, inst)
+	if err != nil {
+		h, _ := errors.AsType[hinted](err)
+		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: h.hint, Err: err}
+	}
+	return started, nil
+}
+
+func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none sandbox.Instance,
+	err error) {
+	b := s.b
+	unlock, err := b.locks.Lock(ctx, inst.ID)
+	if err != nil {
+		return none, err
+	}
+	defer unlock()
+	if err := b.stoppable(ctx, inst); err != nil {
+		return none, err
+	}
+	s.stage, s.claim = stageKeys, inst.Ref
+	k, err := b.state.ReadKeys(inst.ID)
+	if err != nil {
+		return none, err
+	}
+	n, err := b.state.ReadNote(inst.ID)
+	if err != nil {
+		return none, err
+	}
+	p, authorities, err := b.volumes.read(inst.ID)
+	if err != nil {
+		return none, err
+	}
+	if pod, err := b.pod(ctx, inst); err == nil {
+		if ok, _ := running(&pod); ok { // perhaps a daemon died while it started it
+			return inst, s.equip(ctx, p, pod.Spec.Node, k, authorities)
+		}
+	}
+	p.GuestImage, p.ImageVolumes = b.opts.GuestImage, b.opts.ImageVolumes
+	s.stage = stageCreate
+	// Two pods must never write to a volume: wait until an earlier one is gone.
+	if err := b.remove(ctx, inst); err != nil {
+		return none, err
+	}
+	pod, err := s.run(ctx, p, k, authorities, nil)
+	if err == nil {
+		inst.Digest = cmp.Or(pod.Status.Containers[0].ImageID, inst.Digest)
+		n.Instance = inst
+		err = b.state.WriteNote(inst.ID, n)
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
+		defer cancel()
+		if left := b.remove(undo, inst); left != nil {
+			err = fmt.Errorf("%w; a pod is left behind: %w", err, left)
+		}
+		return none, err
+	}
+	return inst, nil
+}
