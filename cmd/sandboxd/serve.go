@@ -307,7 +307,11 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 		return nil, nil, err
 	}
 	authorized := filepath.Join(state, "authorized_keys")
-	if _, err := os.Lstat(authorized); errors.Is(err, fs.ErrNotExist) {
+	if given := string(d.config.AuthorizedKeys); given != "" {
+		if err := copyKeys(given, authorized, self.PublicKey()); err != nil {
+			return nil, nil, err
+		}
+	} else if _, err := os.Lstat(authorized); errors.Is(err, fs.ErrNotExist) {
 		trusted, err := d.firstRun(authorized, self.PublicKey())
 		if err != nil {
 			return nil, nil, err
@@ -317,6 +321,20 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 		}
 	}
 	return sshd.OpenKeys(authorized, owner(), d.log), hostKey, nil
+}
+
+// copyKeys writes the file of keys that may log in from the configured one.
+func copyKeys(from, to string, identity ssh.PublicKey) error {
+	given, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("authorized_keys: %w", err)
+	}
+	text := fmt.Appendf(nil, "# Written by the daemon at its start: this machine's command line, and %s\n%s",
+		strconv.Quote(from), ssh.MarshalAuthorizedKey(identity))
+	if err := writeDurably(to, append(text, given...), 0o600); err != nil {
+		return fmt.Errorf("authorized_keys: %w", err)
+	}
+	return nil
 }
 
 // firstRun trusts the invoking user's own keys. If the store has sandboxes, it is not the first

@@ -30,6 +30,10 @@ type Config struct {
 	// the next free one is used.
 	HTTP string `koanf:"http" default:"127.0.0.1:8022" flag:"serve --http"`
 
+	// File with the keys that may log in, besides that of the command line. The daemon copies it to
+	// authorized_keys in the state directory when it starts. Empty: you edit that file.
+	AuthorizedKeys Path `koanf:"authorized_keys"`
+
 	// Host names of this daemon for HTTP clients, besides localhost and addresses: those of a
 	// reverse proxy.
 	HTTPHosts Words `koanf:"http_hosts"`
