@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from peer import Answer
 
 # Words of our own product, which nobody else can be expected to say. They are not looked at.
-OWN = {"basis", "note", "steps", "died", "listens"}
+OWN = {"basis", "note", "steps", "died", "listens", "depth", "program"}
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
 

@@ -45,6 +45,10 @@ class Judge(unittest.TestCase):
         self.assertEqual(len(judge({"latest_ms": 20}, Answer(), 21)[0]), 1)
         self.assertEqual(judge({"earliest_ms": 20}, Answer(), 21), ([], []))
 
+    def test_which_shell_is_in_front_is_not_compared(self) -> None:
+        want = {"ended": ["done"], "exit_code": 0, "depth": 1, "program": "psql"}
+        self.assertEqual(judge(want, done(0, ""), 1), ([], []))
+
     def test_a_field_that_nobody_knows_is_an_error(self) -> None:
         with self.assertRaises(ValueError):
             judge({"colour": "red"}, Answer(), 1)
