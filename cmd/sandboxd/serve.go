@@ -94,7 +94,7 @@ type daemon struct {
 	how     started
 	log     *slog.Logger
 	store   *store.Store
-	backend *docker.Backend
+	backend *docker.Backend     // nil without an engine
 	cluster *kubernetes.Backend // nil unless it is configured
 	hosts   *host.Backend
 	hub     *gateway.Hub
@@ -207,8 +207,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.keys = keys
-	if d.backend, err = d.openBackend(state); err != nil {
-		return err
+	if hasEngine(d.config) {
+		if d.backend, err = d.openBackend(state); err != nil {
+			return err
+		}
 	}
 	if d.config.Backend == kubernetes.Name {
 		id, err := daemonID(state)
@@ -250,7 +252,10 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (hub *gateway.Hub, err e
 	}
 	o := hubOptions(d.config)
 	o.Store, o.Records, o.Log = d.store, records, d.log
-	o.Backends = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts}
+	o.Backends = map[string]sandbox.Backend{host.Name: d.hosts}
+	if d.backend != nil {
+		o.Backends[docker.Name] = d.backend
+	}
 	if d.cluster != nil {
 		o.Backends[kubernetes.Name] = d.cluster
 	}

@@ -1,8 +1,12 @@
 package kubernetes
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 )
 
 // Each thing that is missing is found, with what to do about it, and nothing is left behind.
@@ -50,5 +54,43 @@ func TestExamine(t *testing.T) {
 				t.Errorf("left: %v", f.pods)
 			}
 		})
+	}
+}
+
+// The Role in the documentation and that of the chart are what Examine asks for.
+func TestRoles(t *testing.T) {
+	want := make(map[string]bool)
+	for _, r := range rights {
+		for _, verb := range r.verbs {
+			want[strings.TrimSuffix(verb+" "+r.group+" "+r.resource+"/"+r.part, "/")] = true
+		}
+	}
+	for _, file := range []string{"../../docs/how-to/kubernetes.md",
+		"../../scripts/packaging/chart/templates/role.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]bool)
+		for line := range strings.Lines(string(text)) {
+			rule, ok := strings.CutPrefix(strings.TrimSpace(line), "- {apiGroups:")
+			if !ok {
+				continue
+			}
+			var r struct {
+				APIGroups, Resources, Verbs []string
+			}
+			if err := yaml.Unmarshal([]byte("{apigroups:"+rule), &r); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			for _, resource := range r.Resources {
+				for _, verb := range r.Verbs {
+					got[verb+" "+r.APIGroups[0]+" "+resource] = true
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
 	}
 }
