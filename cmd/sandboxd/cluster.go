@@ -35,8 +35,8 @@ func openCluster(c *config.Loaded, id string, log *slog.Logger) (*kubernetes.Bac
 	return kubernetes.New(kubernetes.Options{
 		Dir:     filepath.Join(string(c.State), "pods"),
 		Cluster: client, DaemonID: id, GuestImage: k.GuestImage, ImageVolumes: k.Guest == "volume",
-		StorageClass: k.StorageClass,
-		CABundle:     string(c.CABundle), Log: log,
+		StorageClass: k.StorageClass, Relayed: k.Connection == "exec",
+		CABundle: string(c.CABundle), Log: log,
 	})
 }
 

@@ -375,8 +375,13 @@ func (b *Backend) login(ctx context.Context, id string, k guestconfig.Keys) (*co
 }
 
 // reach connects to the guest of a pod.
-func (b *Backend) reach(ctx context.Context, id string) (net.Conn, error) {
-	conn, err := b.api.Forward(ctx, podName(id), guestPort)
+func (b *Backend) reach(ctx context.Context, id string) (conn net.Conn, err error) {
+	if b.opts.Relayed {
+		conn, err = b.api.Exec(ctx, podName(id), container, guestFile, "relay",
+			"unix:"+guestAddress)
+	} else {
+		conn, err = b.api.Forward(ctx, podName(id), guestPort)
+	}
 	if err != nil {
 		return nil, engine(err)
 	}

@@ -5,6 +5,7 @@ package kubernetes
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -159,6 +160,24 @@ func TestClusterContractWithVolume(t *testing.T) {
 			Volume: sandbox.Volume{Size: 1 << 20}},
 		NoImage: "registry.invalid/none:latest",
 	})
+}
+
+// The daemon may also connect by a program in the container.
+func TestClusterRelayed(t *testing.T) {
+	b := onCluster(t, func(o *Options) { o.Relayed = true })
+	inst, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: baseImage,
+		Network: sandbox.NetworkBridge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, b, inst, "head -c 3000000 /dev/zero | wc -c; head -c 1000000 /dev/zero"); got !=
+		"3000000\n"+strings.Repeat("\x00", 1000000) {
+		t.Errorf("got %d bytes: %.100q", len(got), got)
+	}
+	if _, err := b.Dial(t.Context(), sandbox.Instance{ID: newID()}); !errors.Is(err,
+		sandbox.ErrGone) {
+		t.Errorf("no pod: %v", err)
+	}
 }
 
 // doctor's checks, with an account that may do all, on a node that enforces nothing.

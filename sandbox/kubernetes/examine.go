@@ -27,11 +27,18 @@ type right struct {
 	verbs                 []string
 }
 
-// rights are all that the backend needs. docs/how-to/kubernetes.md has them as a Role.
-var rights = []right{
+// rights returns what the backend needs. docs/how-to/kubernetes.md has a Role with all of them.
+func rights(relayed bool) []right {
+	connection := right{"", "pods", "portforward", []string{"create", "get"}}
+	if relayed {
+		connection.part = "exec"
+	}
+	return append(alwaysNeeded[:len(alwaysNeeded):len(alwaysNeeded)], connection)
+}
+
+var alwaysNeeded = []right{
 	{"", "pods", "", []string{"create", "get", "list", "watch", "delete"}},
 	{"", "pods", "attach", []string{"create", "get"}},
-	{"", "pods", "portforward", []string{"create", "get"}},
 	{"", claims, "", []string{"create", "get", "list", "delete"}},
 	{"networking.k8s.io", "networkpolicies", "", []string{"create"}},
 }
@@ -107,7 +114,7 @@ func (b *Backend) version(ctx context.Context) (name string, minor int, err erro
 
 // missingRights returns what the account may not do in the namespace.
 func (b *Backend) missingRights(ctx context.Context) (missing []string, err error) {
-	for _, r := range rights {
+	for _, r := range rights(b.opts.Relayed) {
 		for _, verb := range r.verbs {
 			var review struct {
 				Status struct {

@@ -60,7 +60,7 @@ func TestExamine(t *testing.T) {
 // The Role in the documentation and that of the chart are what Examine asks for.
 func TestRoles(t *testing.T) {
 	want := make(map[string]bool)
-	for _, r := range rights {
+	for _, r := range append(rights(false), rights(true)...) {
 		for _, verb := range r.verbs {
 			want[strings.TrimSuffix(verb+" "+r.group+" "+r.resource+"/"+r.part, "/")] = true
 		}

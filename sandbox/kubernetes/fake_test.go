@@ -160,6 +160,12 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.attach(w, r, path[1])
 	case path[2] == "portforward":
 		f.forward(w, r, path[1])
+	case path[2] == "exec":
+		if got := r.URL.Query()["command"]; !slices.Equal(got, []string{guestFile, "relay",
+			"unix:" + guestAddress}) {
+			f.t.Errorf("exec of %q", got)
+		}
+		f.relay(w, r, path[1])
 	default:
 		http.NotFound(w, r)
 	}
@@ -511,16 +517,45 @@ func (f *fake) forward(w http.ResponseWriter, r *http.Request, name string) {
 	for channel := range byte(2) {
 		_ = ws.Write(r.Context(), websocket.MessageBinary, []byte{channel, 0, 0})
 	}
-	f.mu.Lock()
-	g := p.guest
-	if !p.asked {
-		p.asked, g = true, nil
-	}
-	f.mu.Unlock()
+	g := f.ask(p)
 	if g == nil {
 		_ = ws.Write(r.Context(), websocket.MessageBinary, []byte("\x01connection refused"))
 		return
 	}
+	f.carry(r, ws, g, 0, 0)
+}
+
+// relay is what the guest's relay does in a container.
+func (f *fake) relay(w http.ResponseWriter, r *http.Request, name string) {
+	p, ws := f.open(w, r, name, "v5.channel.k8s.io")
+	if ws == nil {
+		return
+	}
+	defer func() { _ = ws.CloseNow() }()
+	g := f.ask(p)
+	if g == nil {
+		_ = ws.Write(r.Context(), websocket.MessageBinary, []byte("\x02connection refused"))
+		_ = ws.Write(r.Context(), websocket.MessageBinary,
+			[]byte("\x03"+`{"status": "Failure", "message": "exit code 1"}`))
+		_ = ws.Close(websocket.StatusNormalClosure, "")
+		return
+	}
+	f.carry(r, ws, g, 0, 1)
+}
+
+// ask returns the guest of a pod; nil for the first one who asks, who is too early.
+func (f *fake) ask(p *fakePod) *guest.Guest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !p.asked {
+		p.asked = true
+		return nil
+	}
+	return p.guest
+}
+
+// carry connects a stream to a guest, with the numbers of its channels.
+func (f *fake) carry(r *http.Request, ws *websocket.Conn, g *guest.Guest, in, out byte) {
 	near, far, err := sandboxtest.Pipe()
 	if err != nil {
 		f.t.Error(err)
@@ -535,7 +570,7 @@ func (f *fake) forward(w http.ResponseWriter, r *http.Request, name string) {
 			if err != nil {
 				return
 			}
-			buf[0] = 0
+			buf[0] = out
 			if ws.Write(context.Background(), websocket.MessageBinary, buf[:n+1]) != nil {
 				return
 			}
@@ -544,7 +579,7 @@ func (f *fake) forward(w http.ResponseWriter, r *http.Request, name string) {
 	defer near.Close()
 	for {
 		_, m, err := ws.Read(r.Context())
-		if err != nil {
+		if err != nil || m[0] != in {
 			return
 		}
 		if _, err := near.Write(m[1:]); err != nil {

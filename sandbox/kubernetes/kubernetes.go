@@ -46,6 +46,9 @@ type Options struct {
 	// ImageVolumes: the nodes mount images as volumes. Otherwise a container copies the guest before
 	// each start, which takes longer.
 	ImageVolumes bool
+	// Relayed connects to a guest by a program in the container instead of a forwarded port, which
+	// some runtimes do not have. It is slower.
+	Relayed bool
 	// StorageClass is that of volumes; empty means the cluster's default.
 	StorageClass string
 	Log          *slog.Logger // nil discards

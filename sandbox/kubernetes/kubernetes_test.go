@@ -28,6 +28,16 @@ func TestContractOnFake(t *testing.T) {
 	})
 }
 
+// The daemon may also connect by a program in the container.
+func TestContractRelayed(t *testing.T) {
+	sandboxtest.Run(t, sandboxtest.Suite{
+		Open: func(t *testing.T) sandbox.Backend {
+			return newFake(t).backend(func(o *Options) { o.Relayed = true })
+		},
+		Spec: plainSpec, NoImage: "none:latest",
+	})
+}
+
 // A sandbox with a volume can also be stopped.
 func TestContractWithVolume(t *testing.T) {
 	spec := plainSpec

@@ -186,6 +186,10 @@ type Kubernetes struct {
 	// volume, which is faster; nodes since Kubernetes 1.35 have it.
 	Guest string `koanf:"guest" default:"copy" oneof:"copy volume"`
 
+	// How the daemon connects to a pod: by port-forward, or by a program that it runs there, for
+	// runtimes without port-forward. exec is slower.
+	Connection string `koanf:"connection" default:"port-forward" oneof:"port-forward exec"`
+
 	// Storage class of the volumes of sandboxes. Empty: the cluster's default.
 	StorageClass string `koanf:"storage_class"`
 }
