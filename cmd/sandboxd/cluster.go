@@ -35,7 +35,7 @@ func openCluster(c *config.Loaded, id string, log *slog.Logger) (*kubernetes.Bac
 	return kubernetes.New(kubernetes.Options{
 		Dir:     filepath.Join(string(c.State), "pods"),
 		Cluster: client, DaemonID: id, GuestImage: k.GuestImage, ImageVolumes: k.Guest == "volume",
-		StorageClass: k.StorageClass, Relayed: k.Connection == "exec",
+		StorageClass: k.StorageClass, Relayed: k.Connection == "exec", PullSecrets: k.PullSecrets,
 		CABundle: string(c.CABundle), Log: log,
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/secret"
@@ -70,12 +72,19 @@ func (reg *Registry) applySecret(ctx context.Context, s secret.Secret) (SecretCh
 	c := SecretChange{Secret: s, AppliesTo: []string{}, Notes: []string{}}
 	all := reg.All()
 	slices.SortFunc(all, func(a, b *Sandbox) int { return strings.Compare(a.Name(), b.Name()) })
-	for _, sb := range all {
+	all = slices.DeleteFunc(all, func(sb *Sandbox) bool {
 		f := sb.get()
-		if f.Owner != s.Owner || f.State == Deleting || f.State == Lost || f.Instance.ID == "" {
-			continue
-		}
-		err := sb.network.bindSecrets(ctx)
+		return f.Owner != s.Owner || f.State == Deleting || f.State == Lost || f.Instance.ID == ""
+	})
+	// At once: a sandbox that does not answer must not delay what another one loses.
+	errs := make([]error, len(all))
+	var bound sync.WaitGroup
+	for i, sb := range all {
+		bound.Go(func() { errs[i] = sb.network.bindSecrets(ctx) })
+	}
+	bound.Wait()
+	for i, sb := range all {
+		f, err := sb.get(), errs[i]
 		why := reg.options.whyNoSecrets(f)
 		switch {
 		case len(s.Sandboxes) > 0 && !slices.Contains(s.Sandboxes, f.Name):
@@ -188,6 +197,10 @@ func (n *network) bindFirst() ([]byte, error) {
 	return n.broker.Bind(n.bound(n.sb.get()))
 }
 
+// trustWithin bounds a change of the certificates that programs of a sandbox trust. A guest may not
+// answer.
+const trustWithin = 5 * time.Second
+
 // bindSecrets applies the current secrets: to the broker, the certificates that programs trust, and
 // the network policy. If the certificates cannot be changed, it returns an error; the hosts are
 // bound in any case.
@@ -201,7 +214,10 @@ func (n *network) bindSecrets(ctx context.Context) error {
 	}
 	if be, ok := n.sb.reg.options.Backends[f.Instance.Backend].(sandbox.Truster); ok &&
 		f.Instance.Network.Carried() {
-		err = be.Trust(ctx, f.Instance, ca)
+		within, cancel := context.WithTimeoutCause(ctx, trustWithin,
+			errors.New("the sandbox does not answer"))
+		err = be.Trust(within, f.Instance, ca)
+		cancel()
 		if errors.Is(err, sandbox.ErrUnsupported) {
 			if err = nil; ca != nil {
 				err = &wire.Error{Code: wire.CodeUnavailable, Message: "its programs cannot " +

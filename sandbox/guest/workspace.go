@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -67,14 +68,20 @@ func writeAuthorities(text string) error {
 		return err
 	}
 	defer dir.Close()
-	name := filepath.Base(wire.AuthoritiesFile)
-	if err := dir.RemoveAll(name + ".new"); err != nil {
+	// Root of the sandbox may put anything here, such as a FIFO: only a file of its own is written.
+	name := rand.Text()
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
 		return err
 	}
-	if err := dir.WriteFile(name+".new", []byte(text), 0o444); err != nil {
-		return err
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = dir.Rename(name, filepath.Base(wire.AuthoritiesFile))
 	}
-	return dir.Rename(name+".new", name)
+	if err != nil {
+		_ = dir.Remove(name) // it may have gone
+	}
+	return err
 }
 
 // makeAuthorities makes the directory of wire.AuthoritiesFile, and the file. What an image has

@@ -35,6 +35,8 @@ const (
 const (
 	// undoWithin bounds the removal of what a failed Boot made.
 	undoWithin = time.Minute
+	// startWithin is how long a pod may wait for a node, its images and its volume.
+	startWithin = 10 * time.Minute
 	// guestWithin is how long a guest may take to answer after its container runs.
 	guestWithin = 30 * time.Second
 	// A guest listens milliseconds after it has read its configuration.
@@ -57,6 +59,8 @@ type booting struct {
 	made  bool   // the directory, and perhaps a claim and a pod
 	ref   string // of the pod, once known
 	claim string // UID of the claim, once known
+	// claiming: there may be a claim
+	claiming bool
 }
 
 // Boot makes a pod and waits until its guest answers. See sandbox.Backend.
@@ -74,6 +78,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	if left := s.undo(ctx, spec.ID); left != nil {
 		err = fmt.Errorf("%w; a pod is left behind: %w", err, left)
+		s.stage = stageStart // whatever the stage was, something exists
 	}
 	h, _ := errors.AsType[hinted](err)
 	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: h.hint, Err: err}
@@ -94,7 +99,7 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	if err := s.b.remove(ctx, s.instance(id)); err != nil {
 		return err
 	}
-	if s.claim != "" {
+	if s.claiming {
 		if err := s.b.volumes.delete(ctx, id, s.claim); err != nil {
 			return err
 		}
@@ -135,7 +140,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Image: spec.Image,
 		GuestImage: s.b.opts.GuestImage, ImageVolumes: s.b.opts.ImageVolumes,
 		Runtime: spec.Isolation, Sudo: spec.Sudo, Limits: spec.Limits,
-		Closed: spec.Network != sandbox.NetworkBridge, Volume: spec.Volume}
+		PullSecrets: s.b.opts.PullSecrets,
+		Closed:      spec.Network != sandbox.NetworkBridge, Volume: spec.Volume}
 	if label, err := wire.ParseLabel("sandbox name", spec.Name); err == nil {
 		p.Host = label
 	}
@@ -240,6 +246,14 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 func (s *booting) start(ctx context.Context, id, image string, progress func(string)) (
 	pod *cluster.Pod, err error) {
 	told := ""
+	ctx, cancel := context.WithTimeoutCause(ctx, startWithin,
+		fmt.Errorf("the pod does not run within %v", startWithin))
+	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil && told != "" {
+			err = fmt.Errorf("%w: %s", err, told)
+		}
+	}()
 	err = s.b.await(ctx, id, func(p *cluster.Pod) (bool, error) {
 		ok, err := running(p)
 		if errors.Is(err, sandbox.ErrStopped) {
@@ -252,9 +266,10 @@ func (s *booting) start(ctx context.Context, id, image string, progress func(str
 		if err := s.noImage(p, image); err != nil {
 			return false, err
 		}
-		if why := waitsFor(p); why != told && progress != nil {
-			told = why
-			progress(why)
+		if why := waitsFor(p); why != told {
+			if told = why; progress != nil {
+				progress(why)
+			}
 		}
 		return false, nil
 	})
@@ -285,6 +300,12 @@ func waitsFor(p *cluster.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == "PodScheduled" && c.Status == "False" {
 			return "waiting for a node: " + cluster.Printable(c.Message)
+		}
+	}
+	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
+		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" &&
+			w.Reason != "PodInitializing" && w.Reason != "" {
+			return "starting the pod: " + cluster.Printable(w.Reason+": "+w.Message)
 		}
 	}
 	return "starting the pod"
@@ -432,12 +453,7 @@ func (b *Backend) Trust(ctx context.Context, inst sandbox.Instance, authorities 
 
 func (b *Backend) trust(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
 	if inst.Volume.Size > 0 {
-		unlock, err := b.locks.Lock(ctx, inst.ID)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		if err := os.WriteFile(b.volumes.file(inst.ID, authoritiesName), authorities, 0o600); err != nil {
+		if err := b.trustLater(ctx, inst, authorities); err != nil {
 			return err
 		}
 	}
@@ -458,6 +474,19 @@ func (b *Backend) trust(ctx context.Context, inst sandbox.Instance, authorities 
 		return fmt.Errorf("%w: %w", sandbox.ErrUnsupported, err)
 	}
 	return err
+}
+
+// trustLater stores the authorities of an instance with a volume for its next start.
+func (b *Backend) trustLater(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
+	unlock, err := b.locks.Lock(ctx, inst.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if k, err := b.state.ReadKeys(inst.ID); err == nil && k.Guest.Authorities == "" {
+		return fmt.Errorf("it trusts those of its image: %w", sandbox.ErrUnsupported)
+	}
+	return b.volumes.trust(inst.ID, authorities)
 }
 
 // validate checks a spec, and rejects what pods do not have.

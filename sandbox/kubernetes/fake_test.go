@@ -55,7 +55,7 @@ type fake struct {
 	// enforces: closed pods cannot connect to others. The fake does not know who connects. It emulates
 	// that by the order of a test: the first connection is of an open pod, the next of a closed one.
 	enforces bool
-	policies int                       // guarded by mu
+	policies map[string]bool           // guarded by mu; by name
 	claims   map[string]*cluster.Claim // guarded by mu
 	minor    string                    // of the version, such as "36"
 	denied   map[string]bool           // rights that the account has not, such as "create pods/attach"
@@ -78,8 +78,8 @@ type fakePod struct {
 
 func newFake(t *testing.T) *fake {
 	f := &fake{t: t, home: t.TempDir(), pods: make(map[string]*fakePod), minor: "36",
-		claims: make(map[string]*cluster.Claim),
-		news:   make(chan struct{})}
+		claims: make(map[string]*cluster.Claim), policies: make(map[string]bool),
+		news: make(chan struct{})}
 	f.http = httptest.NewTLSServer(f)
 	t.Cleanup(func() {
 		f.mu.Lock()
@@ -123,9 +123,14 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/networkpolicies") {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.policies++; f.policies > 1 {
+		var p struct{ Metadata cluster.Meta }
+		if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+			f.t.Error(err)
+		}
+		if f.policies[p.Metadata.Name] {
 			refuse(w, 409, "AlreadyExists", "networkpolicies already exists")
 		}
+		f.policies[p.Metadata.Name] = true
 		return
 	}
 	switch r.URL.Path {

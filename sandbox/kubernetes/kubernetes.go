@@ -49,6 +49,8 @@ type Options struct {
 	// Relayed connects to a guest by a program in the container instead of a forwarded port, which
 	// some runtimes do not have. It is slower.
 	Relayed bool
+	// PullSecrets are Secrets of the namespace for the registries of all images.
+	PullSecrets []string
 	// StorageClass is that of volumes; empty means the cluster's default.
 	StorageClass string
 	Log          *slog.Logger // nil discards
@@ -218,6 +220,10 @@ func (b *Backend) ended(ctx context.Context, inst sandbox.Instance) error {
 // does not obey signals.
 const deleteGrace = 1
 
+// removeWithin bounds how long a deleted pod may take to go. One on a node that does not answer never
+// goes by itself.
+const removeWithin = time.Minute
+
 // remove deletes the pod of an instance, if this daemon made it, and waits until it is gone. The
 // Ref may be empty.
 func (b *Backend) remove(ctx context.Context, inst sandbox.Instance) error {
@@ -231,6 +237,11 @@ func (b *Backend) remove(ctx context.Context, inst sandbox.Instance) error {
 	if err := b.delete(ctx, inst.ID, p.Metadata.UID); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, removeWithin, hinted{fmt.Errorf(
+		"pod %s on node %s is not gone after %v: %w", p.Metadata.Name,
+		cluster.Printable(p.Spec.Node), removeWithin, sandbox.ErrRefused),
+		"if the node is off for good: kubectl delete pod --force " + p.Metadata.Name})
+	defer cancel()
 	return b.await(ctx, inst.ID, func(now *cluster.Pod) (bool, error) {
 		return now == nil || now.Metadata.UID != p.Metadata.UID, nil
 	})
@@ -265,10 +276,9 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	if err := b.remove(ctx, inst); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
-	if inst.Volume.Size > 0 {
-		if err := b.volumes.delete(ctx, inst.ID, inst.Ref); err != nil {
-			return fmt.Errorf("destroy %s: %w", inst.ID, err)
-		}
+	// A record of a creation that was interrupted does not say whether it has a volume.
+	if err := b.volumes.delete(ctx, inst.ID, inst.Ref); err != nil {
+		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	// Last: the keys must exist as long as the pod may.
 	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
@@ -291,14 +301,14 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 		if b.locks.Changing(id) {
 			continue
 		}
-		known[id] = true
 		n, err := b.state.ReadNote(id)
 		if err == nil && n.Instance.ID == id && n.Instance.Ref == refOf(p) {
+			known[id] = true
 			list = append(list, n.Instance)
 			continue
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: refOf(p)}); err != nil {
+			if err := b.removeOrphan(ctx, p); err != nil {
 				b.log(id).Warn("a pod that nobody can log in to is left behind", "err", err)
 			}
 		}
@@ -310,8 +320,23 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	return append(list, stopped...), nil
 }
 
-// probeAge is the age from which on a probe belongs to no test any more.
-const probeAge = 2 * time.Minute
+// removeOrphan deletes a pod that nobody can log in to, and leaves its volume.
+func (b *Backend) removeOrphan(ctx context.Context, p cluster.Pod) error {
+	id := p.Metadata.Labels[labelID]
+	unlock, err := b.locks.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := b.remove(ctx, sandbox.Instance{ID: id, Ref: refOf(p)}); err != nil {
+		return err
+	}
+	return os.RemoveAll(b.state.Dir(id))
+}
+
+// probeAge is the age from which on a probe belongs to no test of another program either, such as
+// sandboxd doctor.
+const probeAge = 10 * time.Minute
 
 // Sweep removes the probes of an earlier daemon. See sandbox.Finder.
 func (b *Backend) Sweep(ctx context.Context) error {
@@ -320,8 +345,9 @@ func (b *Backend) Sweep(ctx context.Context) error {
 		return fmt.Errorf("sweep: %w", err)
 	}
 	for _, p := range probes {
-		if time.Since(p.Metadata.Created) > probeAge {
-			err = errors.Join(err, b.delete(ctx, p.Metadata.Labels[labelProbe], p.Metadata.UID))
+		id := p.Metadata.Labels[labelProbe]
+		if !b.locks.Changing(id) && time.Since(p.Metadata.Created) > probeAge {
+			err = errors.Join(err, b.delete(ctx, id, p.Metadata.UID))
 		}
 	}
 	return err

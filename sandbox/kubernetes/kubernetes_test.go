@@ -82,8 +82,8 @@ func TestClosedNetworks(t *testing.T) {
 			probes++
 		}
 	}
-	if probes != 2 || f.policies != 1 {
-		t.Errorf("%d probes, %d policies, want 2, 1", probes, f.policies)
+	if probes != 2 || len(f.policies) != 2 {
+		t.Errorf("%d probes, policies %v, want 2 of both", probes, f.policies)
 	}
 	if list, err := b.List(t.Context()); err != nil || len(list) != 2 {
 		t.Errorf("%+v, %v, want the sandboxes alone", list, err)
@@ -154,7 +154,15 @@ func TestChangedPods(t *testing.T) {
 			p.Spec.Volumes = append(p.Spec.Volumes, cluster.Volume{Name: "host", HostPath: new(struct{})})
 		}, "directory of the node, in volume host"},
 		"guest": {func(p *cluster.Pod) { p.Spec.Containers[0].Mounts[0].Name = "shm" },
-			"another guest"},
+			"another mount at /dev/.sandboxd"},
+		"mount": {func(p *cluster.Pod) {
+			c := &p.Spec.Containers[0]
+			c.Mounts = append(c.Mounts, cluster.VolumeMount{Name: "token", Path: "/token"})
+		}, "another mount at /token"},
+		"source of the guest": {func(p *cluster.Pod) {
+			p.Spec.Volumes[0].Image = &cluster.ImageVolume{Reference: "evil"}
+		}, "its volume guest"},
+		"runtime": {func(p *cluster.Pod) { p.Spec.RuntimeClass = "runc" }, "its runtime class is runc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -292,7 +300,10 @@ func TestSweepOfProbes(t *testing.T) {
 		ids = append(ids, p.id)
 	}
 	f.pods[podName(ids[0])].Metadata.Created = time.Now().Add(-2 * probeAge)
-	if err := b.Sweep(t.Context()); err != nil {
+	if err := b.Sweep(t.Context()); err != nil || len(f.pods) != 2 {
+		t.Errorf("sweep of probes in use: %v, %v", err, f.pods)
+	}
+	if err := f.backend().Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if f.pod(podName(ids[0])) != nil || f.pod(podName(ids[1])) == nil {

@@ -47,6 +47,8 @@ type plan struct {
 	Sudo         bool
 	Closed       bool           // no packet leaves the pod
 	Probe        bool           // Image has the guest; it is no sandbox
+	Node         string         // the only one on which it may run; empty means any
+	PullSecrets  []string       // for its images
 	Limits       sandbox.Limits // no zero fields
 	Volume       sandbox.Volume // none without Claim
 	Claim        string         // UID of the claim of the pod's name
@@ -63,6 +65,11 @@ func podOf(p plan) cluster.Pod {
 		before = []cluster.Container{{Name: "guest", Image: p.GuestImage, Pull: "IfNotPresent",
 			Command: []string{"/guest", "install", "/to/guest"},
 			Mounts:  []cluster.VolumeMount{{Name: "guest", Path: "/to"}},
+			Resources: cluster.Resources{ // a quota may want them
+				Requests: map[string]string{"cpu": "10m", "memory": "16Mi",
+					"ephemeral-storage": "1Mi"},
+				Limits: map[string]string{"cpu": "500m", "memory": "64Mi",
+					"ephemeral-storage": "64Mi"}},
 			Security: cluster.ContainerSecurity{User: new(int64), Escalation: new(bool),
 				Capabilities: &cluster.Capabilities{Drop: []string{"ALL"}}}}}
 	}
@@ -107,9 +114,17 @@ func podOf(p plan) cluster.Pod {
 		// Names are the business of the daemon's proxy.
 		pod.Spec.DNSPolicy, pod.Spec.DNS = "None", &cluster.DNS{Nameservers: []string{"127.0.0.1"}}
 	}
+	for _, name := range p.PullSecrets {
+		pod.Spec.PullSecrets = append(pod.Spec.PullSecrets, cluster.Named{Name: name})
+	}
+	if p.Node != "" {
+		pod.Spec.Affinity = cluster.OnNode(p.Node)
+	}
 	if p.Probe {
 		delete(labels, labelID)
 		labels[labelProbe] = p.ID
+	}
+	if p.Probe && !p.Closed { // faster than a sandbox
 		s := &pod.Spec
 		s.InitContainers, s.Volumes, s.Containers[0].Mounts = nil, nil, nil
 		s.Containers[0].Command[0] = "/guest"
@@ -171,9 +186,35 @@ func changedBy(wanted, made cluster.Pod) string {
 			return "it has a directory of the node, in volume " + cluster.Printable(v.Name)
 		}
 	}
+	if got.RuntimeClass != want.RuntimeClass {
+		return "its runtime class is " + cluster.Printable(got.RuntimeClass)
+	}
+	for i, init := range want.InitContainers { // it writes the program that gets the keys
+		now := got.InitContainers[i]
+		if now.Image != init.Image || !slices.Equal(now.Command, init.Command) ||
+			len(now.Args) > 0 || now.Security.Privileged {
+			return "its init container is another"
+		}
+	}
 	for _, m := range c.Mounts {
-		if m.Path == guestDir && (m.Name != "guest" || !m.ReadOnly) {
-			return "it has another guest program"
+		i := slices.IndexFunc(w.Mounts, func(of cluster.VolumeMount) bool { return of == m })
+		if i < 0 {
+			return "it has another mount at " + cluster.Printable(m.Path)
+		}
+	}
+	return sourcesChanged(want.Volumes, got.Volumes)
+}
+
+// sourcesChanged returns which of the wanted volumes has another source; empty if none.
+func sourcesChanged(want, got []cluster.Volume) string {
+	for _, v := range want {
+		i := slices.IndexFunc(got, func(of cluster.Volume) bool { return of.Name == v.Name })
+		if i < 0 || (v.Image == nil) != (got[i].Image == nil) ||
+			v.Image != nil && v.Image.Reference != got[i].Image.Reference ||
+			(v.EmptyDir == nil) != (got[i].EmptyDir == nil) ||
+			(v.Claim == nil) != (got[i].Claim == nil) ||
+			v.Claim != nil && *v.Claim != *got[i].Claim {
+			return "its volume " + v.Name + " is another"
 		}
 	}
 	return ""

@@ -51,10 +51,12 @@ func (b *Backend) CanStop(spec sandbox.Spec) bool { return spec.Volume.Size > 0 
 func (s *booting) createClaim(ctx context.Context, p plan) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
+	s.claiming = true // the answer may be lost
 	var got cluster.Claim
 	err := s.b.api.Do(ctx, cluster.Request{Method: http.MethodPost, Path: s.b.api.Path(claims),
 		Body: claimOf(p, s.b.opts.StorageClass)}, &got)
 	if errors.Is(err, cluster.ErrAlreadyExists) {
+		s.claiming = false
 		return fmt.Errorf("volume claim %s: %w", podName(p.ID), fs.ErrExist)
 	}
 	s.claim = got.Metadata.UID
@@ -107,7 +109,7 @@ func (b *Backend) withoutPod(ctx context.Context, inst sandbox.Instance) error {
 // delete deletes the claim of an instance, if this daemon made it. One that is gone is no error.
 func (v volumes) delete(ctx context.Context, id, ref string) error {
 	c, err := v.claim(ctx, sandbox.Instance{ID: id, Ref: ref})
-	if errors.Is(err, sandbox.ErrGone) {
+	if errors.Is(err, sandbox.ErrGone) || errors.Is(err, cluster.ErrForbidden) && !v.any() {
 		return nil
 	}
 	if err != nil {
@@ -121,14 +123,14 @@ func (v volumes) delete(ctx context.Context, id, ref string) error {
 	return engine(err)
 }
 
-// stopped returns the instances that have a claim and none of the pods in running, by ID. It
-// removes the claims of instances that an earlier daemon was making when it died.
+// stopped returns the instances that have a claim and none of the pods in running, by ID. It leaves
+// claims that it does not know: their files may be the only copy.
 func (v volumes) stopped(ctx context.Context, running map[string]bool) ([]sandbox.Instance,
 	error) {
 	all, _, err := cluster.List[cluster.Claim](ctx, v.b.api, v.b.api.Path(claims),
 		url.Values{"labelSelector": {labelDaemon + "=" + v.b.opts.DaemonID}})
-	if errors.Is(err, cluster.ErrForbidden) {
-		return nil, nil // an account that cannot list claims cannot have made any
+	if errors.Is(err, cluster.ErrForbidden) && !v.any() {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, engine(err)
@@ -145,12 +147,17 @@ func (v volumes) stopped(ctx context.Context, running map[string]bool) ([]sandbo
 		case err == nil && n.Instance.ID == id && n.Instance.Ref == c.Metadata.UID:
 			list = append(list, n.Instance)
 		case errors.Is(err, fs.ErrNotExist):
-			if err := v.delete(ctx, id, c.Metadata.UID); err != nil {
-				v.b.log(id).Warn("a volume without a sandbox is left behind", "err", err)
-			}
+			v.b.log(id).Warn("a volume without a sandbox is left alone; to delete it: kubectl delete "+
+				"persistentvolumeclaim", "name", c.Metadata.Name, "namespace", c.Metadata.Namespace)
 		}
 	}
 	return list, nil
+}
+
+// any reports whether there are sandboxes with a volume.
+func (v volumes) any() bool {
+	plans, err := filepath.Glob(v.file("*", planName))
+	return err != nil || len(plans) > 0
 }
 
 // keep stores what Start needs.
@@ -162,7 +169,16 @@ func (v volumes) keep(id string, p plan, authorities []byte) error {
 	if err := os.WriteFile(v.file(id, planName), text, 0o600); err != nil {
 		return err
 	}
-	return os.WriteFile(v.file(id, authoritiesName), authorities, 0o600)
+	return v.trust(id, authorities)
+}
+
+// trust replaces the authorities that Start applies.
+func (v volumes) trust(id string, authorities []byte) error {
+	path := v.file(id, authoritiesName)
+	if err := os.WriteFile(path+".new", authorities, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 // file returns the path of a file in the directory of an instance.
@@ -255,6 +271,18 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 	return started, nil
 }
 
+// answers reports whether a guest has the keys of an instance already.
+func (s *booting) answers(ctx context.Context, id string, k guestconfig.Keys) bool {
+	ctx, cancel := context.WithTimeout(ctx, stopOrder)
+	defer cancel()
+	conn, err := s.b.login(ctx, id, k)
+	if err != nil {
+		return false
+	}
+	conn.Client().Close()
+	return true
+}
+
 func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none sandbox.Instance,
 	err error) {
 	b := s.b
@@ -280,13 +308,13 @@ func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none s
 		return none, err
 	}
 	if pod, err := b.pod(ctx, inst); err == nil {
-		if ok, _ := running(&pod); ok { // perhaps a daemon died while it started it
-			return inst, s.equip(ctx, p, pod.Spec.Node, k, authorities)
+		if ok, _ := running(&pod); ok && s.answers(ctx, inst.ID, k) {
+			return inst, nil
 		}
 	}
 	p.GuestImage, p.ImageVolumes = b.opts.GuestImage, b.opts.ImageVolumes
 	s.stage = stageCreate
-	// Two pods must never write to a volume: wait until an earlier one is gone.
+	// It may be half made, or somebody else's who wants the keys. Two pods must never write to a volume: wait until an earlier one is gone.
 	if err := b.remove(ctx, inst); err != nil {
 		return none, err
 	}

@@ -78,11 +78,16 @@ func TestEndedStarts(t *testing.T) {
 	}
 }
 
-// A pod that a daemon had made and not configured when it died is configured by the next Start.
+// A pod that a daemon had made and not configured when it died, or that somebody else has made to get
+// the keys, gets none: Start makes another one.
 func TestHalfStarted(t *testing.T) {
 	f := newFake(t)
 	b := f.backend()
 	inst := withVolume(t, b)
+	if again, err := b.Start(t.Context(), inst); err != nil || again.Ref != inst.Ref {
+		t.Errorf("start of a running one: %+v, %v", again, err)
+	}
+	first := f.pod(podName("s1")).Metadata.UID
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -94,23 +99,30 @@ func TestHalfStarted(t *testing.T) {
 	if err := s.create(t.Context(), podOf(p)); err != nil {
 		t.Fatal(err)
 	}
+	f.mu.Lock()
+	half := f.pods[podName("s1")]
+	f.mu.Unlock()
 	if _, err := b.Start(t.Context(), inst); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.pod(podName("s1")).Metadata.UID; got != s.ref {
-		t.Errorf("the pod is another one: %s, want %s", got, s.ref)
+	if got := f.pod(podName("s1")).Metadata.UID; got == s.ref || got == first {
+		t.Errorf("the pod is the half made one: %s", got)
+	}
+	if len(half.input) > 0 || half.guest != nil {
+		t.Errorf("it got %q", half.input)
 	}
 }
 
-// A claim whose sandbox was never finished is removed. Without its claim, a sandbox is gone.
+// A claim whose sandbox nobody knows is left alone: its files may be the only copy. Without its
+// claim, a sandbox is gone.
 func TestLostClaims(t *testing.T) {
 	f := newFake(t)
 	b := f.backend()
 	inst := withVolume(t, b)
+	kept := f.claims[podName("s1")]
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	kept := f.claims[podName("s1")]
 	delete(f.claims, podName("s1"))
 	if _, err := b.Start(t.Context(), inst); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("start: %v", err)
@@ -119,10 +131,46 @@ func TestLostClaims(t *testing.T) {
 		t.Errorf("inspect: %v", err)
 	}
 	f.claims[podName("s1")] = kept
+	if _, err := b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.RemoveAll(b.state.Dir("s1")); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := b.List(t.Context()); err != nil || len(list) != 0 || len(f.claims) != 0 {
-		t.Errorf("%+v, %v; left %v", list, err, f.claims)
+	for range 2 {
+		if list, err := b.List(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("%+v, %v", list, err)
+		}
+	}
+	if len(f.claims) != 1 || len(f.pods) != 0 {
+		t.Errorf("left: %v, %v; want the claim", f.claims, f.pods)
+	}
+}
+
+// The record of a creation that was interrupted knows only the ID. All that it made goes.
+func TestInterruptedCreation(t *testing.T) {
+	f := newFake(t)
+	b := f.backend()
+	withVolume(t, b)
+	if err := b.Destroy(t.Context(), sandbox.Instance{ID: "s1"}); err != nil || len(f.claims) != 0 ||
+		len(f.pods) != 0 {
+		t.Errorf("%v; left %v, %v", err, f.claims, f.pods)
+	}
+}
+
+// Authorities that a stopped sandbox gets are those that it has when it starts. One that trusts those
+// of its image refuses them, and starts.
+func TestTrustOfStopped(t *testing.T) {
+	f := newFake(t)
+	b := f.backend()
+	inst := withVolume(t, b)
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Trust(t.Context(), inst, []byte("x")); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("trust: %v", err)
+	}
+	if _, err := b.Start(t.Context(), inst); err != nil {
+		t.Error(err)
 	}
 }

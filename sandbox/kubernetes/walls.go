@@ -27,8 +27,9 @@ type walls struct {
 	b     *Backend
 	reach time.Duration // how long a closed pod tries to connect
 
+	testing guestconfig.Locks // by node
+
 	mu     sync.Mutex
-	policy bool                 // guarded by mu; it exists
 	tested map[string]time.Time // guarded by mu; nodes that enforce it, and when that was tested
 }
 
@@ -39,6 +40,8 @@ const (
 	canaryPort = 42023
 	// A connection that nothing stops is open within milliseconds. One that a policy drops never is.
 	reachWithin = 2 * time.Second
+	// testWithin bounds a test, whose pods may have to wait for their image.
+	testWithin = 2 * time.Minute
 	// controlWithin is how long a new canary may take to be reachable.
 	controlWithin = 10 * time.Second
 )
@@ -46,25 +49,39 @@ const (
 // policyPath is that of network policies in a namespace.
 const policyPath = "/apis/networking.k8s.io/v1/namespaces/%s/networkpolicies"
 
-// raise creates the network policy of closed pods, unless it exists.
+// policies are those of closed pods and of probes. A cluster may have others: they add up, so that
+// probes can connect also where nothing may by default.
+var policies = map[string]map[string]any{
+	"sandboxd-closed": {
+		"podSelector": map[string]any{"matchLabels": map[string]string{labelNetwork: closed}},
+		"policyTypes": []string{"Ingress", "Egress"}},
+	"sandboxd-probe": {
+		"podSelector": map[string]any{"matchExpressions": []map[string]string{
+			{"key": labelProbe, "operator": "Exists"},
+			{"key": labelNetwork, "operator": "DoesNotExist"}}},
+		"policyTypes": []string{"Ingress", "Egress"},
+		"ingress":     []map[string]any{{}}, "egress": []map[string]any{{}}},
+}
+
+// raise creates the network policies, unless they exist.
 func (w *walls) raise(ctx context.Context) error {
+	for name, spec := range policies {
+		err := w.b.api.Do(ctx, cluster.Request{Method: http.MethodPost,
+			Path: fmt.Sprintf(policyPath, w.b.api.Namespace), Body: map[string]any{
+				"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+				"metadata": map[string]string{"name": name}, "spec": spec}}, nil)
+		if err != nil && !errors.Is(err, cluster.ErrAlreadyExists) {
+			return fmt.Errorf("network policy: %w", engine(err))
+		}
+	}
+	return nil
+}
+
+// isTested reports whether an earlier test of the node counts.
+func (w *walls) isTested(node string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.policy {
-		return nil
-	}
-	err := w.b.api.Do(ctx, cluster.Request{Method: http.MethodPost,
-		Path: fmt.Sprintf(policyPath, w.b.api.Namespace), Body: map[string]any{
-			"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-			"metadata": map[string]string{"name": "sandboxd-closed"},
-			"spec": map[string]any{
-				"podSelector": map[string]any{"matchLabels": map[string]string{labelNetwork: closed}},
-				"policyTypes": []string{"Ingress", "Egress"}}}}, nil)
-	if err != nil && !errors.Is(err, cluster.ErrAlreadyExists) {
-		return fmt.Errorf("network policy: %w", engine(err))
-	}
-	w.policy = true
-	return nil
+	return time.Since(w.tested[node]) < testedFor
 }
 
 // errOpen is the error of a cluster whose network does not enforce policies.
@@ -75,18 +92,25 @@ var errOpen = hinted{fmt.Errorf("network policies: %w: nothing in the cluster en
 // test tests that a closed pod on a node cannot connect to another pod. client is a connection to
 // the pod's guest. An earlier test of the node counts for testedFor.
 func (w *walls) test(ctx context.Context, node string, client *ssh.Client) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if time.Since(w.tested[node]) < testedFor {
+	unlock, err := w.testing.Lock(ctx, node)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if w.isTested(node) {
 		return nil
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, testWithin, fmt.Errorf(
+		"test of network policies: no result within %v", testWithin))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { client.Close() })() // x/crypto knows no ctx
 	var canary, control *probe
 	var canaryErr, controlErr error
 	var made sync.WaitGroup
 	made.Go(func() {
 		canary, canaryErr = w.b.newProbe(ctx, probe{address: ":" + strconv.Itoa(canaryPort)})
 	})
-	made.Go(func() { control, controlErr = w.b.newProbe(ctx, probe{}) })
+	made.Go(func() { control, controlErr = w.b.newProbe(ctx, probe{node: node}) })
 	made.Wait()
 	defer canary.remove(ctx)
 	defer control.remove(ctx)
@@ -110,6 +134,8 @@ func (w *walls) test(ctx context.Context, node string, client *ssh.Client) error
 	if !connects(ctx, control.client, address, controlWithin) {
 		return fails
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.tested[node] = time.Now()
 	return nil
 }
@@ -135,14 +161,15 @@ func connects(ctx context.Context, client *ssh.Client, address string, within ti
 // probe is a pod that runs only the guest.
 type probe struct {
 	address string // TCP address on which it listens for others; may be empty
-	closed  bool   // the network policy applies to it
+	closed  bool   // the network policy applies to it, and it is made like a sandbox
+	node    string // where it runs; empty means anywhere until it does
 
 	b      *Backend
 	id     string
 	ref    string
 	ip     string
-	node   string
 	client *ssh.Client
+	unlock func() // ends the time in which Sweep leaves it alone
 }
 
 // newProbe makes a probe like p, whose other fields are empty.
@@ -158,8 +185,12 @@ func (b *Backend) newProbe(ctx context.Context, like probe) (*probe, error) {
 	}
 	p, s := &like, &booting{b: b}
 	p.b, p.id = b, id
+	if p.unlock, err = b.locks.Lock(ctx, id); err != nil {
+		return nil, err
+	}
 	want := podOf(plan{Daemon: b.opts.DaemonID, ID: id, Probe: true, Image: b.opts.GuestImage,
-		Closed: p.closed, Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
+		ImageVolumes: b.opts.ImageVolumes, GuestImage: b.opts.GuestImage, PullSecrets: b.opts.PullSecrets,
+		Closed: p.closed, Node: p.node, Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
 	err = s.create(ctx, want)
 	if p.ref = s.ref; err == nil {
 		var pod *cluster.Pod
@@ -180,7 +211,11 @@ func (b *Backend) newProbe(ctx context.Context, like probe) (*probe, error) {
 
 // remove deletes the pod, also after ctx has ended.
 func (p *probe) remove(ctx context.Context) {
-	if p == nil || p.ref == "" {
+	if p == nil {
+		return
+	}
+	defer p.unlock()
+	if p.ref == "" {
 		return
 	}
 	if p.client != nil {

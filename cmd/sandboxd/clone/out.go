@@ -55,14 +55,16 @@ wip() {
 }
 wip || echo lost wip
 n=0
-for commit in $(g worktree list --porcelain | sed -n 's/^HEAD //p'); do
+heads=$(g worktree list --porcelain) || echo lost worktrees
+for commit in $(printf '%s\n' "$heads" | sed -n 's/^HEAD //p'); do
 	case $commit in *[!0]*) ;; *) continue;; esac
 	[ -z "$(g for-each-ref --count=1 --contains "$commit" refs/heads)" ] || continue
 	saved "detached-$n" "$commit"
 	n=$((n + 1))
 done
 n=0
-for commit in $(g stash list -n 100 --format=%H); do saved "stash-$n" "$commit"; n=$((n + 1)); done
+stashes=$(g stash list -n 100 --format=%H) || echo lost stashes
+for commit in $stashes; do saved "stash-$n" "$commit"; n=$((n + 1)); done
 echo "head $(g symbolic-ref -q HEAD)"
 g for-each-ref --format='ref %(objectname) %(refname)' refs/heads || exit 1
 echo end
@@ -126,6 +128,13 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 	before, err := c.refs(ctx, r)
 	if err != nil {
 		return nil, err
+	}
+	if len(f.Lost) > 0 { // what an earlier fetch saved may be the last copy
+		for name := range before {
+			if _, found := refs[name]; !found && strings.HasPrefix(name, savedRefs) {
+				delete(before, name)
+			}
+		}
 	}
 	if err := c.receive(ctx, r, box, refs, before, most); err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package clone
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -41,5 +43,23 @@ func TestSavedByOldGit(t *testing.T) {
 	w.fetch(c)
 	if got := w.git("show", "sandboxd/saved/web/wip:README"); got != "one\ndirty" {
 		t.Errorf("README: %q", got)
+	}
+}
+
+// What cannot be saved now does not remove what was saved before.
+func TestSavedStays(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("echo stashed >>README; git stash -q; echo dirty >>README")
+	w.fetch(c)
+	before := w.git("for-each-ref", "refs/sandboxd/saved")
+	program(w, "git", `case "$*" in *write-tree*|*"stash list"*) exit 1;; *) exec /usr/bin/git "$@";; esac`)
+	f, err := c.Fetch(t.Context(), w.box, MaxFetch)
+	if err != nil || !slices.Equal(f.Lost, []string{"wip", "stashes"}) {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if after := w.git("for-each-ref", "refs/sandboxd/saved"); after != before ||
+		strings.Count(before, "\n") != 1 {
+		t.Errorf("saved: %q, then %q", before, after)
 	}
 }

@@ -186,6 +186,9 @@ type Kubernetes struct {
 	// volume, which is faster; nodes since Kubernetes 1.35 have it.
 	Guest string `koanf:"guest" default:"copy" oneof:"copy volume"`
 
+	// Secrets of the namespace for the registries of images.
+	PullSecrets Words `koanf:"pull_secrets"`
+
 	// How the daemon connects to a pod: by port-forward, or by a program that it runs there, for
 	// runtimes without port-forward. exec is slower.
 	Connection string `koanf:"connection" default:"port-forward" oneof:"port-forward exec"`

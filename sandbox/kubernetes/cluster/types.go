@@ -25,28 +25,63 @@ type Pod struct {
 
 // PodSpec is how a pod is made.
 type PodSpec struct {
-	Containers     []Container             `json:"containers"`
-	InitContainers []Container             `json:"initContainers,omitempty"`
-	Ephemeral      []Container             `json:"ephemeralContainers,omitempty"`
-	Volumes        []Volume                `json:"volumes,omitempty"`
-	Restart        string                  `json:"restartPolicy,omitempty"`
-	GraceSeconds   *int64                  `json:"terminationGracePeriodSeconds,omitempty"`
-	ServiceAccount string                  `json:"serviceAccountName,omitempty"`
-	MountToken     *bool                   `json:"automountServiceAccountToken,omitempty"`
-	ServiceLinks   *bool                   `json:"enableServiceLinks,omitempty"`
-	Security       PodSecurity             `json:"securityContext,omitzero"`
-	Hostname       string                  `json:"hostname,omitempty"`
-	HostNetwork    bool                    `json:"hostNetwork,omitempty"`
-	HostPID        bool                    `json:"hostPID,omitempty"`
-	HostIPC        bool                    `json:"hostIPC,omitempty"`
-	HostUsers      *bool                   `json:"hostUsers,omitempty"`
-	SharePID       *bool                   `json:"shareProcessNamespace,omitempty"`
-	DNSPolicy      string                  `json:"dnsPolicy,omitempty"`
-	DNS            *DNS                    `json:"dnsConfig,omitempty"`
-	RuntimeClass   string                  `json:"runtimeClassName,omitempty"`
-	Node           string                  `json:"nodeName,omitempty"`
-	NodeSelector   map[string]string       `json:"nodeSelector,omitempty"`
-	PullSecrets    []struct{ Name string } `json:"imagePullSecrets,omitempty"`
+	Containers     []Container       `json:"containers"`
+	InitContainers []Container       `json:"initContainers,omitempty"`
+	Ephemeral      []Container       `json:"ephemeralContainers,omitempty"`
+	Volumes        []Volume          `json:"volumes,omitempty"`
+	Restart        string            `json:"restartPolicy,omitempty"`
+	GraceSeconds   *int64            `json:"terminationGracePeriodSeconds,omitempty"`
+	ServiceAccount string            `json:"serviceAccountName,omitempty"`
+	MountToken     *bool             `json:"automountServiceAccountToken,omitempty"`
+	ServiceLinks   *bool             `json:"enableServiceLinks,omitempty"`
+	Security       PodSecurity       `json:"securityContext,omitzero"`
+	Hostname       string            `json:"hostname,omitempty"`
+	HostNetwork    bool              `json:"hostNetwork,omitempty"`
+	HostPID        bool              `json:"hostPID,omitempty"`
+	HostIPC        bool              `json:"hostIPC,omitempty"`
+	HostUsers      *bool             `json:"hostUsers,omitempty"`
+	SharePID       *bool             `json:"shareProcessNamespace,omitempty"`
+	DNSPolicy      string            `json:"dnsPolicy,omitempty"`
+	DNS            *DNS              `json:"dnsConfig,omitempty"`
+	RuntimeClass   string            `json:"runtimeClassName,omitempty"`
+	Node           string            `json:"nodeName,omitempty"`
+	NodeSelector   map[string]string `json:"nodeSelector,omitempty"`
+	PullSecrets    []Named           `json:"imagePullSecrets,omitempty"`
+	Affinity       *Affinity         `json:"affinity,omitempty"`
+}
+
+// Named refers to an object in the same namespace.
+type Named struct {
+	Name string `json:"name"`
+}
+
+// Affinity says on which nodes a pod may run.
+type Affinity struct {
+	Node struct {
+		Required struct {
+			Terms []NodeTerm `json:"nodeSelectorTerms"`
+		} `json:"requiredDuringSchedulingIgnoredDuringExecution"`
+	} `json:"nodeAffinity"`
+}
+
+// NodeTerm selects nodes by their fields.
+type NodeTerm struct {
+	Fields []NodeField `json:"matchFields"`
+}
+
+// NodeField is a condition on one field of a node.
+type NodeField struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values"`
+}
+
+// OnNode returns the affinity to one node.
+func OnNode(name string) *Affinity {
+	a := new(Affinity)
+	a.Node.Required.Terms = []NodeTerm{{Fields: []NodeField{{Key: "metadata.name", Operator: "In",
+		Values: []string{name}}}}}
+	return a
 }
 
 // PodSecurity is the securityContext of a pod.
