@@ -47,7 +47,7 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer func() {
-		_, left := control.command(context.WithoutCancel(ctx), "rm "+name)
+		_, left := control.command(context.WithoutCancel(ctx), "rm -f "+name)
 		err = errors.Join(err, left)
 	}()
 	if err := b.putProgram(name, program); err != nil {

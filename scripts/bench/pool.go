@@ -80,7 +80,7 @@ func claim(ctx context.Context, b *bench) (rows []row, err error) {
 			return nil, err
 		}
 		took := time.Since(began)
-		if _, err := l.command(ctx, "rm "+name); err != nil {
+		if _, err := l.command(ctx, "rm -f "+name); err != nil {
 			return nil, err
 		}
 		alone, err := b.dockerRun(ctx, "true")

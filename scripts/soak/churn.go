@@ -154,7 +154,7 @@ func (w *world) life(ctx context.Context, control *agent.Client, name string, k 
 	fork := name + "-f"
 	switch k % 4 {
 	case 0:
-		lines = append(lines, "fork "+name+" "+fork, "run -n "+fork+" -- true", "rm "+fork)
+		lines = append(lines, "fork "+name+" "+fork, "run -n "+fork+" -- true", "rm -f "+fork)
 	case 1:
 		lines = append(lines, "pause "+name, "resume "+name, "run -n "+name+"~other -- true")
 	case 2:
@@ -162,7 +162,7 @@ func (w *world) life(ctx context.Context, control *agent.Client, name string, k 
 	case 3:
 		lines = append(lines, "", "run -n "+name+" -- true") // killed outside the daemon
 	}
-	for i, line := range append(lines, "rm "+name) {
+	for i, line := range append(lines, "rm -f "+name) {
 		if line == "" {
 			if err := w.killContainer(ctx, name); err != nil {
 				return err

@@ -191,7 +191,7 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 
 	began = time.Now()
 	_, err = w.each(ctx, names, func(control *agent.Client, name string) error {
-		return command(ctx, control, "rm "+name)
+		return command(ctx, control, "rm -f "+name)
 	})
 	r.Removal = time.Since(began).Seconds()
 	return r, err
