@@ -212,6 +212,8 @@ func (n *network) bindSecrets(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Before the guest is asked: a connection that may no longer be is cut now.
+	refreshed := n.refreshLocked()
 	if be, ok := n.sb.reg.options.Backends[f.Instance.Backend].(sandbox.Truster); ok &&
 		f.Instance.Network.Carried() {
 		within, cancel := context.WithTimeoutCause(ctx, trustWithin,
@@ -225,7 +227,7 @@ func (n *network) bindSecrets(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.Join(err, n.refreshLocked())
+	return errors.Join(err, refreshed)
 }
 
 // refresh applies the current network policy.

@@ -218,6 +218,11 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "https", p.host, p.host
 			r.Out.URL.RawQuery = withoutParams(r.In.URL.RawQuery, bound.Params)
 			r.Out.Trailer = nil // it could have credentials
+			// A server that does not expect a body could take it for the next request.
+			r.Out.Header.Del("Expect")
+			if r.In.ContentLength != 0 && slices.Contains(bodiless, r.In.Method) {
+				r.Out.Close = true
+			}
 			setCredential(r.Out.Header, name, text)
 		},
 		ModifyResponse: func(r *http.Response) error {
@@ -228,6 +233,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	reverse.ServeHTTP(w, r)
 }
+
+// bodiless are methods of requests that have no body.
+var bodiless = []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodDelete}
 
 // failed answers a request whose server cannot be reached.
 func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -90,7 +92,9 @@ func (r Rule) check() (Rule, error) {
 // isUnsafe reports whether a method may never reach a server: the answer to TRACE contains the
 // credential, and CONNECT asks for a tunnel.
 func isUnsafe(method string) bool {
-	return method == http.MethodTrace || method == http.MethodConnect
+	// TRACK is what old servers of Microsoft call TRACE. Some servers ignore case.
+	return slices.Contains([]string{http.MethodTrace, "TRACK", http.MethodConnect},
+		strings.ToUpper(strings.TrimSpace(method)))
 }
 
 // matchesPath reports whether segments, of splitPath, are Path or below it.
@@ -103,11 +107,23 @@ func (r Rule) matchesPath(segments []string) bool {
 		return false
 	}
 	for i, w := range want {
-		if s := segments[i]; w != s && (w != "*" || s == "" || strings.Contains(s, "/")) {
+		if s := segments[i]; w != s && (w != "*" || s == "" || splits(s)) {
 			return false
 		}
 	}
 	return true
+}
+
+// splits reports whether a server that decodes a segment again, or puts it into another URL, could
+// read more than one segment.
+func splits(s string) bool {
+	for range maxDecodings {
+		if strings.ContainsAny(s, "/?#;") {
+			return true
+		}
+		s = decode(s)
+	}
+	return false
 }
 
 func (r Rule) matchesMethod(method string) bool {
@@ -129,7 +145,12 @@ func refuse(rule, format string, args ...any) error {
 
 // overrides are headers with which some servers replace the method or the path of a request.
 var overrides = []string{"x-http-method-override", "x-http-method", "x-method-override",
-	"x-original-url", "x-rewrite-url", "x-original-uri", "x-rewrite-uri"}
+	"x-original-url", "x-rewrite-url", "x-original-uri", "x-rewrite-uri", "x-original-method",
+	"x-forwarded-method", "x-forwarded-uri", "x-forwarded-prefix", "x-envoy-original-path",
+	"x-host", "x-original-host", "x-http-host-override"}
+
+// overrideParams are parameters of the query that do so.
+var overrideParams = []string{"_method", "$httpmethod", "$httpheaders"}
 
 // mayPass returns a *Refusal unless b allows the request. What servers could read in more than one
 // way is refused, with any rules.
@@ -155,9 +176,15 @@ func (b Binding) mayPass(r *http.Request) error {
 	if kind := r.Header.Get("Upgrade"); kind != "" && !strings.EqualFold(kind, "websocket") {
 		return refuse("upgrade", "an upgrade to %.40q is not allowed", kind) // no rule sees it
 	}
-	for name := range r.Header {
-		if len(b.Rules) > 0 && slices.Contains(overrides, plainName(name)) {
+	for name, values := range r.Header {
+		if slices.Contains(overrides, plainName(name)) &&
+			(len(b.Rules) > 0 || slices.ContainsFunc(values, isUnsafe)) {
 			return refuse("override", "header %s replaces the method or path", name)
+		}
+	}
+	for name := range r.URL.Query() {
+		if len(b.Rules) > 0 && slices.Contains(overrideParams, strings.ToLower(name)) {
+			return refuse("override", "parameter %.40q replaces the method", name)
 		}
 	}
 	if len(b.Rules) == 0 {
@@ -166,7 +193,10 @@ func (b Binding) mayPass(r *http.Request) error {
 	onPath := false
 	for _, rule := range b.Rules {
 		if rule.matchesPath(segments) {
-			if onPath = true; rule.matchesMethod(r.Method) {
+			// What is sent by a WebSocket, which begins with a GET, is seen by no rule.
+			onPath = true
+			if rule.matchesMethod(r.Method) &&
+				(r.Header.Get("Upgrade") == "" || rule.matchesMethod(http.MethodPost)) {
 				return nil
 			}
 		}
@@ -216,16 +246,29 @@ func checkSegment(s string) error {
 			return errors.New("backslashes, control characters and invalid UTF-8 are not allowed")
 		}
 		for part := range strings.SplitSeq(s, "/") {
+			if part == "" && s != "" {
+				return errors.New("empty segments (//) are not allowed")
+			}
 			name, _, _ := strings.Cut(part, ";") // parameters of a segment (RFC 3986, section 3.3)
 			if name != "" && strings.Trim(name, ". ") == "" {
 				return errors.New("dot segments (..) are not allowed")
 			}
 		}
-		next, err := url.PathUnescape(s)
-		if err != nil || next == s {
-			return nil // a text with %, not an encoding
+		next := decode(s)
+		if next == s {
+			return nil
 		}
 		s = next
 	}
 	return errors.New("encoded too often")
+}
+
+var escapes = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+
+// decode decodes the valid percent-encodings of a text. Other % stay, as with lenient servers.
+func decode(s string) string {
+	return escapes.ReplaceAllStringFunc(s, func(e string) string {
+		b, _ := strconv.ParseUint(e[1:], 16, 8) // two digits
+		return string([]byte{byte(b)})
+	})
 }

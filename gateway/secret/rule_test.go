@@ -42,6 +42,16 @@ func TestMayPass(t *testing.T) {
 		{"wildcard is one segment", "POST", "/a/b/c/git-upload-pack", "path"},
 		{"wildcard is no encoded slash", "POST", "/a%2fb/c/git-upload-pack", "path"},
 		{"TRACE", "TRACE", "/v1/messages", "method"},
+		{"TRACE in lower case", "trace", "/v1/messages", "method"},
+		{"TRACK", "Track", "/v1/messages", "method"},
+		{"dots behind an invalid encoding", "POST", "/v1/messages/%25zz%252f..%252f..%252fadmin",
+			"target"},
+		{"backslash behind an invalid encoding", "POST", "/v1/messages/%25zz%255cx", "target"},
+		{"encoded empty segments", "POST", "/v1/messages/%2f%2fx", "target"},
+		{"wildcard is no slash that is encoded twice", "POST", "/a%252fb/c/git-upload-pack", "path"},
+		{"wildcard is no query", "POST", "/a%3fb/c/git-upload-pack", "path"},
+		{"_method", "POST", "/v1/messages?a=b&_method=DELETE", "override"},
+		{"$httpMethod", "POST", "/v1/messages?%24httpMethod=DELETE", "override"},
 		{"encoded slash below", "POST", "/v1/messages/a%2Fb", ""},
 		{"encoded slash in the prefix", "POST", "/v1%2Fmessages", "path"},
 		{"literal percent", "POST", "/v1/messages/100%25", ""},
@@ -84,7 +94,7 @@ func TestMayPass(t *testing.T) {
 			}
 			b.Rules = nil // what servers read in more than one way is refused all the same
 			if err := b.mayPass(r); (err == nil) != (tt.want == "" || tt.want == "path" ||
-				tt.want == "method" && tt.method != "TRACE") {
+				tt.want == "override" || tt.want == "method" && !isUnsafe(tt.method)) {
 				t.Errorf("without rules: got %v", err)
 			}
 		})
@@ -116,6 +126,8 @@ func TestMayPassHeaders(t *testing.T) {
 		{"X_HTTP_Method_Override", "DELETE", true, false},
 		{"X-Original-Url", "/admin", true, false},
 		{"X-Original-Url", "/admin", false, true},
+		{"X-Http-Method-Override", "TRACE", false, false},
+		{"X-Forwarded-Method", "DELETE", true, false},
 		{"Upgrade", "websocket", true, true},
 		{"Upgrade", "h2c", false, false},
 	} {
@@ -130,6 +142,24 @@ func TestMayPassHeaders(t *testing.T) {
 		}
 		if err := b.mayPass(r); (err == nil) != tt.want {
 			t.Errorf("%s: %s: got %v, want allowed %v", tt.name, tt.value, err, tt.want)
+		}
+	}
+}
+
+// What is sent by a WebSocket is seen by no rule: one that allows only reading allows none.
+func TestMayPassWebSocket(t *testing.T) {
+	for _, tt := range []struct {
+		methods []string
+		want    bool
+	}{{nil, true}, {[]string{"GET"}, false}, {[]string{"GET", "POST"}, true}} {
+		r, err := requestOf("GET", "/v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Upgrade", "websocket")
+		b := Binding{Host: "api.example.com", Rules: []Rule{{Methods: tt.methods, Path: "/v1"}}}
+		if err := b.mayPass(r); (err == nil) != tt.want {
+			t.Errorf("%v: %v", tt.methods, err)
 		}
 	}
 }

@@ -380,3 +380,22 @@ func TestNoRepositoryAnyMore(t *testing.T) {
 		t.Errorf("error: %v", err)
 	}
 }
+
+// A branch without its history is no branch that a sandbox may be removed for.
+func TestShallowInside(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("git commit -q --allow-empty -m two; git commit -q --allow-empty -m three; " +
+		"git rev-parse HEAD >.git/shallow")
+	before := w.git("for-each-ref")
+	if got := w.failing(c, MaxFetch); !strings.Contains(got, "not complete") {
+		t.Errorf("error %q", got)
+	}
+	if after := w.git("for-each-ref"); after != before {
+		t.Errorf("refs: %q, then %q", before, after)
+	}
+	w.inside("rm .git/shallow")
+	if f := w.fetch(c); f.Refs[0].New != 2 {
+		t.Errorf("%+v", f)
+	}
+}

@@ -268,6 +268,9 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
 		if err := c.fetch(ctx, r, box, objects, quarantine, wanted, most); err != nil {
 			return fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
 		}
+		if err := c.checkHistory(ctx, r, objects, quarantine, wanted); err != nil {
+			return err
+		}
 		if err := migrate(quarantine, objects); err != nil {
 			return fmt.Errorf("repository %s: %w", r.dir, err)
 		}
@@ -297,6 +300,28 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
 	return nil
 }
 
+// checkHistory returns an error unless all that wanted needs is here or in quarantine. git accepts
+// a commit without its parents from a shallow repository, which the sandbox's may have become.
+func (c *Clone) checkHistory(ctx context.Context, r repository, objects, quarantine string,
+	wanted map[string]bool) error {
+	_, err := r.call(ctx, call{stdin: strings.Join(slices.Sorted(maps.Keys(wanted)), "\n") + "\n",
+		env: quarantined(objects, quarantine)}, "rev-list", "--objects", "--quiet", "--stdin",
+		"--not", "--all")
+	if err != nil {
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf(
+			"sandbox %s: the history of its branches is not complete: %s", c.Sandbox,
+			text.Line(err.Error(), 200)),
+			Hint: "if it is shallow, run in the sandbox: git fetch --unshallow"}
+	}
+	return nil
+}
+
+// quarantined returns the environment in which git also finds, and writes, objects in quarantine.
+func quarantined(objects, quarantine string) []string {
+	return []string{"GIT_OBJECT_DIRECTORY=" + quarantine,
+		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quoted(objects)}
+}
+
 // fetch fetches objects from the sandbox into the directory quarantine.
 func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, quarantine string,
 	wanted map[string]bool, most int64) error {
@@ -322,9 +347,8 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, q
 	}
 	args = append(args, url)
 	args = append(args, slices.Sorted(maps.Keys(wanted))...)
-	o := call{env: []string{"GIT_OBJECT_DIRECTORY=" + quarantine,
-		"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quoted(objects),
-		"GIT_ALLOW_PROTOCOL=fd", "GIT_ALLOC_LIMIT=1g"}}
+	o := call{env: append(quarantined(objects, quarantine), "GIT_ALLOW_PROTOCOL=fd",
+		"GIT_ALLOC_LIMIT=1g")}
 	// What is on no branch has no ref in the sandbox.
 	line := []string{"git", "-c", "uploadpack.allowAnySHA1InWant=true", "upload-pack", c.Dir}
 	return connect(ctx, r, box, line, most, o, args...)
