@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -21,6 +23,18 @@ func (c *Conn) SetUser(ctx context.Context, user string) error {
 // configured without any.
 func (c *Conn) SetAuthorities(ctx context.Context, authorities []byte) error {
 	return c.order(ctx, wire.Control{Do: "trust", Authorities: string(authorities)})
+}
+
+// OrderStop logs in to peer and orders its guest to end all programs, which have grace to end
+// themselves, and then to end itself. It returns when the guest has taken the order.
+func OrderStop(ctx context.Context, peer sandbox.Peer, grace time.Duration) error {
+	control, err := OpenControl(ctx, peer)
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+	_, err = control.Do(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()})
+	return err
 }
 
 // order sends a control request, after hello, and returns the error of its answer.

@@ -13,7 +13,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 const (
@@ -198,13 +197,7 @@ func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace ti
 	if err != nil {
 		return err
 	}
-	control, err := connect.OpenControl(ctx, peer)
-	if err != nil {
-		return err
-	}
-	defer control.Close()
-	_, err = control.Do(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()})
-	return err
+	return connect.OrderStop(ctx, peer, grace)
 }
 
 // Start starts a stopped container and gives its guest the same keys again. See sandbox.Lifecycle.

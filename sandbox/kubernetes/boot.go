@@ -191,17 +191,18 @@ func (s *booting) run(ctx context.Context, p plan, k guestconfig.Keys, authoriti
 	if err != nil {
 		return nil, err
 	}
-	return pod, s.equip(ctx, p, pod.Spec.Node, k, authorities)
-}
-
-// equip gives the guest of a running pod all that it needs, and tests the network policy.
-func (s *booting) equip(ctx context.Context, p plan, node string, k guestconfig.Keys,
-	authorities []byte) error {
 	s.stage = stageGuest
 	conn, err := s.configure(ctx, p.ID, k)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	return pod, s.equip(ctx, p, pod.Spec.Node, conn, authorities)
+}
+
+// equip gives a guest all that it needs besides its keys, and tests the network policy. It closes
+// conn.
+func (s *booting) equip(ctx context.Context, p plan, node string, conn *connect.Conn,
+	authorities []byte) error {
 	client := conn.Client()
 	defer client.Close()
 	if len(authorities) > 0 {

@@ -18,7 +18,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A sandbox with a volume has a PersistentVolumeClaim of the name of its pod. Stop deletes the pod,
@@ -251,16 +250,13 @@ func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace ti
 	if err != nil {
 		return err
 	}
-	control, err := connect.OpenControl(ctx, peer)
-	if err != nil {
-		return err
-	}
-	defer control.Close()
-	if _, err := control.Do(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()}); err != nil {
+	err = connect.OrderStop(ctx, peer, grace)
+	if b.opts.Relayed && err != nil {
 		// The order may have ended the program that carries the answer.
 		b.log(inst.ID).Debug("order to stop", "err", err)
+		return nil
 	}
-	return nil
+	return err
 }
 
 // Start makes a pod for the volume, whose guest has the same keys again. See sandbox.Lifecycle.
@@ -274,16 +270,18 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 	return started, nil
 }
 
-// answers reports whether a guest has the keys of an instance already.
-func (s *booting) answers(ctx context.Context, id string, k guestconfig.Keys) bool {
-	ctx, cancel := context.WithTimeout(ctx, stopOrder)
+// adopt takes over a running pod whose guest has the keys already. It gives them to none: the pod
+// may be half made, or somebody else's who wants them.
+func (s *booting) adopt(ctx context.Context, p plan, node string, k guestconfig.Keys,
+	authorities []byte) error {
+	within, cancel := context.WithTimeout(ctx, stopOrder)
 	defer cancel()
-	conn, err := s.b.login(ctx, id, k)
+	conn, err := s.b.login(within, p.ID, k)
 	if err != nil {
-		return false
+		return err
 	}
-	conn.Client().Close()
-	return true
+	// The daemon that made it may have died before its tests.
+	return s.equip(ctx, p, node, conn, authorities)
 }
 
 func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none sandbox.Instance,
@@ -311,13 +309,13 @@ func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none s
 		return none, err
 	}
 	if pod, err := b.pod(ctx, inst); err == nil {
-		if ok, _ := running(&pod); ok && s.answers(ctx, inst.ID, k) {
+		if ok, _ := running(&pod); ok && s.adopt(ctx, p, pod.Spec.Node, k, authorities) == nil {
 			return inst, nil
 		}
 	}
 	p.GuestImage, p.ImageVolumes = b.opts.GuestImage, b.opts.ImageVolumes
 	s.stage = stageCreate
-	// It may be half made, or somebody else's who wants the keys. Two pods must never write to a volume: wait until an earlier one is gone.
+	// Two pods must never write to a volume: wait until an earlier one is gone.
 	if err := b.remove(ctx, inst); err != nil {
 		return none, err
 	}

@@ -174,3 +174,25 @@ func TestTrustOfStopped(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A daemon may have died between the start of a closed sandbox and the test of its network: the next
+// one tests it, and hands out no open one.
+func TestUntestedStarts(t *testing.T) {
+	f := newFake(t)
+	f.enforces = true
+	b := f.backend()
+	spec := plainSpec
+	spec.ID, spec.Volume.Size, spec.Network = "s1", 1<<30, sandbox.NetworkNone
+	inst, err := b.Boot(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.enforces = false // since then
+	later := f.backend(func(o *Options) { o.Dir = b.opts.Dir })
+	if _, err := later.Start(t.Context(), inst); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("start on an open network: %v", err)
+	}
+	if f.pod(podName("s1")) != nil {
+		t.Error("the pod still runs")
+	}
+}
