@@ -439,7 +439,8 @@ func TestBrokerExpectContinue(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		for path, want := range map[string]int{"/take": 200, "/reject": 418} {
 			read = 0
-			r, _ := http.NewRequest("PUT", "https://"+apiHost+path, bytes.NewReader(large))
+			body := bytes.NewReader(large)
+			r, _ := http.NewRequest("PUT", "https://"+apiHost+path, body)
 			r.Header.Set("Expect", "100-continue")
 			answer, err := w.client(http2).Do(r)
 			if err != nil {
@@ -448,6 +449,9 @@ func TestBrokerExpectContinue(t *testing.T) {
 			answer.Body.Close()
 			if answer.StatusCode != want || want == 200 && read != int64(len(large)) {
 				t.Errorf("%s: got %s, %d bytes", path, answer.Status, read)
+			}
+			if want == 418 && !http2 && body.Len() != len(large) { // HTTP/2 ends the stream
+				t.Errorf("sent %d bytes", len(large)-body.Len())
 			}
 		}
 	}
