@@ -168,8 +168,13 @@ func noteUnfetched(name string, err error) {
 		text.Line(err.Error(), 400), hint)
 }
 
-// noteLeftOut names what could not be saved in the sandbox, and the repositories inside its clone.
+// noteLeftOut names what could not be saved in the sandbox, the repositories inside its clone, and
+// where the refs of another sandbox of the name are.
 func noteLeftOut(f *clone.Fetched) {
+	if f.Former != "" {
+		fmt.Fprintf(os.Stderr, "note: what was fetched of another %s is now below %s\n", f.Sandbox,
+			f.Former)
+	}
 	for _, l := range f.Lost {
 		fmt.Fprintf(os.Stderr, "note: not saved in %s: %s\n", f.Sandbox, text.Line(l, 60))
 	}

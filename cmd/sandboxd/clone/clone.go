@@ -67,7 +67,9 @@ const (
 	branchRefs = "refs/sandboxes/"      // NAME/BRANCH: branches of the sandbox
 	savedRefs  = "refs/sandboxd/saved/" // NAME/…: what is on no branch there
 	baseRefs   = "refs/sandboxd/base/"  // NAME: where the branch of the clone begins
-	// NAME/TIME/…: what was fetched of an earlier sandbox of the name
+	ownerRefs  = "refs/sandboxd/owner/" // NAME/ID: whose the refs of the name are
+	// NAME/TIME/…: what was fetched of another sandbox of the name
+	// NAME/saved/…: what was on no branch at an earlier fetch, and is gone; the reflog has them all
 	formerRefs = "refs/sandboxd/former/"
 )
 

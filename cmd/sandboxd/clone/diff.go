@@ -1,6 +1,7 @@
 package clone
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -35,9 +37,36 @@ type Diff struct {
 	repo repository
 }
 
-// diffOptions compare commits without programs that the configuration or attributes name.
-var diffOptions = []string{"diff", "--no-ext-diff", "--no-textconv", "--submodule=short",
-	"--ignore-submodules=none", "--no-color"}
+// diffOptions compare commits without programs that the configuration or attributes name, and with
+// little memory: a longer file counts as binary, and only so many are searched for renames.
+var diffOptions = []string{"-c", "core.bigFileThreshold=4m", "diff", "-l1000", "--no-ext-diff",
+	"--no-textconv", "--submodule=short", "--ignore-submodules=none", "--no-color"}
+
+// Bounds of a comparison: a small commit of a hostile sandbox can have any number of files, and
+// files that take git hours.
+const (
+	maxFiles = 1_000_000 // and directories, of a commit
+	maxNames = 256 << 20 // bytes of their paths
+	diffTime = time.Minute
+)
+
+// Diff compares what was last fetched of a branch of the sandbox. If the refs of the name are those
+// of another sandbox, it is an error of code not_found.
+func (c *Clone) Diff(ctx context.Context, branch string) (*Diff, error) {
+	r := repository{c.Repository}
+	if is, err := c.isOwner(ctx, r); err != nil {
+		return nil, err
+	} else if !is {
+		return nil, notFetched(branchRefs+c.Sandbox+"/"+branch, c.Repository, c.Sandbox)
+	}
+	return NewDiff(ctx, c.Repository, c.Sandbox, branch, false)
+}
+
+func notFetched(ref, repository, sandbox string) error {
+	return &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("%s was not fetched into %s",
+		text.Line(ref, 200), text.Line(repository, 200)),
+		Hint: "fetch first: sandboxd fetch " + sandbox}
+}
 
 // NewDiff compares what was fetched of a sandbox into the repository of the directory dir. ref is a
 // branch of the sandbox; empty means the one with the sandbox's name, or the only one. With wip, it
@@ -79,12 +108,42 @@ func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, er
 		d.Wip = saved
 	}
 	if d.Commit, ok = resolve(d.Ref); !ok {
-		return nil, &wire.Error{Code: wire.CodeNotFound,
-			Message: fmt.Sprintf("%s was not fetched into %s", text.Line(d.Ref, 200),
-				text.Line(d.Repository, 200)), Hint: "fetch first: sandboxd fetch " + sandbox}
+		return nil, notFetched(d.Ref, d.Repository, sandbox)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, diffTime, d.tooLarge(
+		fmt.Sprintf("git has not compared it for %v", diffTime)))
+	defer cancel()
+	if err := d.checkSize(ctx); err != nil {
+		return nil, err
 	}
 	return d, d.count(ctx)
 }
+
+// tooLarge returns the error for a commit that cannot be compared.
+func (d *Diff) tooLarge(why string) error {
+	return &wire.Error{Code: wire.CodeUnavailable,
+		Message: fmt.Sprintf("%s: %s", text.Line(d.Ref, 200), why),
+		Hint:    "see its commits: git log " + d.Commit}
+}
+
+// checkSize returns an error if the commit has too many files. git diff would store them all.
+func (d *Diff) checkSize(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	files, size := 0, 0
+	return d.repo.stream(ctx, writerFunc(func(p []byte) (int, error) {
+		files, size = files+bytes.Count(p, []byte{0}), size+len(p)
+		if files > maxFiles || size > maxNames {
+			cancel(d.tooLarge(fmt.Sprintf("more than %d files and directories", maxFiles)))
+		}
+		return len(p), nil
+	}), "ls-tree", "-r", "-t", "-z", "--name-only", "--full-tree", d.Commit)
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // count fills in Files.
 func (d *Diff) count(ctx context.Context) error {

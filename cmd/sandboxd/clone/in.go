@@ -91,10 +91,7 @@ func (s *Source) Copy(ctx context.Context, name, id string, box Sandbox) (*Clone
 		}
 		c.Included = append(c.Included, file)
 	}
-	if err := c.setAside(ctx, s.repo); err != nil {
-		return nil, err
-	}
-	_, err = s.repo.git(ctx, "update-ref", baseRefs+name, s.Commit)
+	c.Former, err = c.takeRefs(ctx, s.repo)
 	return c, err
 }
 
@@ -105,23 +102,41 @@ func (c *Clone) Fork(ctx context.Context, name, id string) (*Clone, error) {
 		return nil, err
 	}
 	fork := *c
-	fork.Sandbox, fork.ID, fork.Former, fork.Group, fork.Checked = name, id, "", "", nil
-	r := repository{c.Repository}
-	if err := fork.setAside(ctx, r); err != nil {
-		return nil, err
-	}
-	_, err := r.git(ctx, "update-ref", baseRefs+name, c.Base)
+	fork.Sandbox, fork.ID, fork.Group, fork.Checked = name, id, "", nil
+	var err error
+	fork.Former, err = fork.takeRefs(ctx, repository{c.Repository})
 	return &fork, err
 }
 
-// setAside renames what was fetched of an earlier sandbox with the same name, and sets Former.
-func (c *Clone) setAside(ctx context.Context, r repository) error {
-	refs, err := c.refs(ctx, r)
-	if err != nil || len(refs) == 0 {
-		return err
+// owners returns the sandboxes whose refs the repository has under the name of c, as refs: one, or
+// none before the first clone. They are several after two clones at the same moment.
+func (c *Clone) owners(ctx context.Context, r repository) ([]string, error) {
+	out, err := r.git(ctx, "for-each-ref", "--format=%(refname)", ownerRefs+c.Sandbox+"/")
+	return strings.Fields(string(out)), err
+}
+
+// isOwner reports whether the refs of the name are those of the sandbox of c.
+func (c *Clone) isOwner(ctx context.Context, r repository) (bool, error) {
+	all, err := c.owners(ctx, r)
+	return slices.Equal(all, []string{ownerRefs + c.Sandbox + "/" + c.ID}), err
+}
+
+// takeRefs makes the refs of the name those of the sandbox of c. Sandboxes of several gateways may
+// have the name, and a later sandbox may have that of one that was removed: what was fetched so far
+// moves to former, which is empty if there was nothing.
+func (c *Clone) takeRefs(ctx context.Context, r repository) (former string, err error) {
+	owners, err := c.owners(ctx, r)
+	if err != nil {
+		return "", err
 	}
-	c.Former = formerRefs + c.Sandbox + "/" + time.Now().UTC().Format("20060102-150405")
+	refs, err := c.refs(ctx, r)
+	if err != nil {
+		return "", err
+	}
 	var edits strings.Builder
+	if len(refs) > 0 {
+		former = formerRefs + c.Sandbox + "/" + time.Now().UTC().Format("20060102-150405.000")
+	}
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
 		to, ok := strings.CutPrefix(name, branchRefs+c.Sandbox+"/")
 		if ok {
@@ -129,10 +144,18 @@ func (c *Clone) setAside(ctx context.Context, r repository) error {
 		} else {
 			to = "saved/" + strings.TrimPrefix(name, savedRefs+c.Sandbox+"/")
 		}
-		fmt.Fprintf(&edits, "create %s/%s %s\ndelete %s %[3]s\n", c.Former, to, refs[name], name)
+		fmt.Fprintf(&edits, "create %s/%s %s\ndelete %s %[3]s\n", former, to, refs[name], name)
 	}
+	own := ownerRefs + c.Sandbox + "/" + c.ID
+	for _, owner := range owners {
+		if owner != own {
+			fmt.Fprintf(&edits, "delete %s\n", owner)
+		}
+	}
+	fmt.Fprintf(&edits, "update %s %s\n", own, c.Base)
+	fmt.Fprintf(&edits, "update %s%s %s\n", baseRefs, c.Sandbox, c.Base)
 	_, err = r.call(ctx, call{stdin: edits.String()}, "update-ref", "--no-deref", "--stdin")
-	return err
+	return former, err
 }
 
 // failed returns the error for a script that ended with an exit status other than 0.

@@ -94,6 +94,8 @@ type Fetched struct {
 	Refs       []Ref    `json:"refs"`    // all of the sandbox, also unchanged ones
 	Lost       []string `json:"lost"`    // what could not be saved in the sandbox
 	Skipped    []string `json:"skipped"` // repositories inside the clone, which are not fetched
+	// where the refs of another sandbox of the name are now; empty if there were none
+	Former string `json:"former,omitempty"`
 }
 
 // Branch returns the current branch of the sandbox, or empty.
@@ -104,7 +106,7 @@ func (f *Fetched) Branch() string {
 
 // Fetch saves what is on no branch in the sandbox, and fetches all branches and saved commits into
 // the repository of this machine. most bounds what the sandbox may send, in bytes. After an error,
-// no ref has changed.
+// the refs are those of the last fetch; those of another sandbox of the name may have moved.
 func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, error) {
 	if err := checkGit(ctx); err != nil {
 		return nil, err
@@ -124,6 +126,13 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 	refs, err := c.parse(string(out), f)
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
+	}
+	if is, err := c.isOwner(ctx, r); err != nil {
+		return nil, err
+	} else if !is {
+		if f.Former, err = c.takeRefs(ctx, r); err != nil {
+			return nil, err
+		}
 	}
 	before, err := c.refs(ctx, r)
 	if err != nil {
@@ -202,10 +211,17 @@ func (c *Clone) ownName(name string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, insideHeads); ok {
 		return branchRefs + c.Sandbox + "/" + rest, nil
 	}
-	if rest, ok := strings.CutPrefix(name, insideSaved); ok {
+	if rest, ok := strings.CutPrefix(name, insideSaved); ok && isSaved(rest) {
 		return savedRefs + c.Sandbox + "/" + rest, nil
 	}
 	return "", fmt.Errorf("ref %q: not a branch", text.Line(name, 100))
+}
+
+// isSaved reports whether name is one that saveScript gives: wip, detached-N or stash-N.
+func isSaved(name string) bool {
+	kind, number, _ := strings.Cut(name, "-")
+	_, err := strconv.ParseUint(number, 10, 16)
+	return name == "wip" || err == nil && (kind == "detached" || kind == "stash")
 }
 
 // isRefName reports whether name is a full name of a ref, by the rules of git-check-ref-format(1).
@@ -278,7 +294,9 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
 	var edits strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		if _, kept := refs[name]; !kept && strings.HasPrefix(name, savedRefs) {
-			fmt.Fprintf(&edits, "delete %s\n", name) // it is on a branch by now, or was dropped
+			// The sandbox says that it is on a branch by now, or was dropped.
+			fmt.Fprintf(&edits, "update %s%s/saved/%s %s\ndelete %s\n", formerRefs, c.Sandbox,
+				strings.TrimPrefix(name, savedRefs+c.Sandbox+"/"), before[name], name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -340,10 +358,14 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, q
 			tips = append(tips, object)
 		}
 	}
+	n := len(args)
 	for _, tip := range tips {
 		if r.has(ctx, tip+"^{commit}") {
 			args = append(args, "--negotiation-tip="+tip)
 		}
+	}
+	if len(args) == n { // git would offer all commits of this machine
+		args = append([]string{"-c", "fetch.negotiationAlgorithm=noop"}, args...)
 	}
 	args = append(args, url)
 	args = append(args, slices.Sorted(maps.Keys(wanted))...)

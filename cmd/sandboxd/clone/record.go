@@ -142,14 +142,18 @@ func (r Records) Add(c *Clone) error {
 	return err
 }
 
-// Remove removes the record of a sandbox, and the remote of the repository. The fetched refs stay.
+// Remove removes the record of a sandbox, and the remote of the repository unless it is another
+// sandbox's. The fetched refs stay.
 func (r Records) Remove(ctx context.Context, c *Clone) error {
 	path, err := r.path(c.ID)
 	if err != nil {
 		return err
 	}
-	// Not git remote remove, which deletes what was fetched. It fails if there is no remote.
-	_ = repository{c.Repository}.configure(ctx, "--remove-section", c.remote())
+	// Without the key, or a remote, this is an exit status of 1.
+	id, _ := repository{c.Repository}.line(ctx, "config", "--get", c.remote()+"."+remoteID)
+	if id == c.ID || id == "" {
+		c.removeRemote(ctx)
+	}
 	os.Remove(strings.TrimSuffix(path, ".json") + lockSuffix)
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -160,13 +164,23 @@ func (r Records) Remove(ctx context.Context, c *Clone) error {
 // remote returns the section of the repository's configuration for the sandbox.
 func (c *Clone) remote() string { return "remote.sandbox-" + c.Sandbox }
 
-// AddRemote configures the remote sandbox-NAME with the URL of the clone. Commands for all remotes
-// skip it.
+// remoteID is the key of a remote for the ID of its sandbox.
+const remoteID = "sandboxId"
+
+// removeRemote removes the remote, if there is one. It is not git remote remove, which deletes what
+// was fetched.
+func (c *Clone) removeRemote(ctx context.Context) {
+	_ = repository{c.Repository}.configure(ctx, "--remove-section", c.remote())
+}
+
+// AddRemote configures the remote sandbox-NAME with the URL of the clone. git only pushes to it: a
+// fetch would not check what the sandbox sends, git pull without another remote would merge it, and
+// git switch would find its branches.
 func (c *Clone) AddRemote(ctx context.Context, url string) error {
+	c.removeRemote(ctx) // of an earlier sandbox of the name
 	r := repository{c.Repository}
-	for _, kv := range [][2]string{{"url", url},
-		{"fetch", "+refs/heads/*:" + branchRefs + c.Sandbox + "/*"}, {"tagOpt", "--no-tags"},
-		{"skipFetchAll", "true"}, {"skipDefaultUpdate", "true"}} {
+	for _, kv := range [][2]string{{"pushurl", url}, {remoteID, c.ID}, {"skipFetchAll", "true"},
+		{"skipDefaultUpdate", "true"}} {
 		if err := r.configure(ctx, "--replace-all", c.remote()+"."+kv[0], kv[1]); err != nil {
 			return err
 		}

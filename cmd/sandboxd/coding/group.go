@@ -106,7 +106,7 @@ func (c *Client) fetchCandidate(ctx context.Context, to *Candidate) {
 	}
 	// The agent may have made a branch of its own.
 	to.Branch = cmp.Or(fetched.Branch(), to.record.Branch)
-	d, err := clone.NewDiff(ctx, to.record.Repository, to.Name, to.Branch, false)
+	d, err := to.record.Diff(ctx, to.Branch)
 	if err != nil { // it has removed its branch
 		to.Error = text.Line(err.Error(), 400)
 		return

@@ -88,7 +88,7 @@ func (c *Client) List(ctx context.Context, group string) ([]Info, error) {
 			i.Attention = AttentionUnknown
 		}
 		all = append(all, i)
-		asked.Go(func() { i.Diff = fetchedTotal(ctx, record, i.Name) })
+		asked.Go(func() { i.Diff = fetchedTotal(ctx, record) })
 		running := func(session agent.Session) bool {
 			return session.Name == Session && session.State.Phase != agent.PhaseDead
 		}
@@ -165,8 +165,8 @@ func attention(said string) string {
 }
 
 // fetchedTotal returns what the last fetch has of the branch of a clone, nil if there is nothing.
-func fetchedTotal(ctx context.Context, r *clone.Clone, name string) *Total {
-	d, err := clone.NewDiff(ctx, r.Repository, name, r.Branch, false)
+func fetchedTotal(ctx context.Context, r *clone.Clone) *Total {
+	d, err := r.Diff(ctx, r.Branch)
 	if err != nil {
 		return nil
 	}
