@@ -21,6 +21,7 @@ import (
 
 	"github.com/coder/websocket"
 	"go.uber.org/goleak"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/guest"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
@@ -50,11 +51,9 @@ type fake struct {
 	events []fakeEvent // guarded by mu; in the order of their versions
 	news   chan struct{}
 	// change is an admission webhook; nil changes nothing.
-	change func(*cluster.Pod)
-	sent   string // to each new pod, by another daemon
-	// enforces: closed pods cannot connect to others. The fake does not know who connects. It emulates
-	// that by the order of a test: the first connection is of an open pod, the next of a closed one.
-	enforces bool
+	change   func(*cluster.Pod)
+	sent     string                    // to each new pod, by another daemon
+	enforces bool                      // closed pods cannot connect to others
 	policies map[string]bool           // guarded by mu; by name
 	claims   map[string]*cluster.Claim // guarded by mu
 	minor    string                    // of the version, such as "36"
@@ -115,7 +114,7 @@ func (f *fake) backend(change ...func(*Options)) *Backend {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { b.Close() })
-	b.walls.reach = shortReach
+	b.walls.reach, b.walls.connects = shortReach, f.connects
 	return b
 }
 
@@ -469,7 +468,8 @@ func (f *fake) read(p *fakePod, input []byte) error {
 				if p.public, err = net.Listen("tcp", p.Status.IP+":"+port); err != nil {
 					return err
 				}
-				f.conns.Go(func() { f.answer(p) })
+				l := p.public
+				f.conns.Go(func() { answer(l) })
 			}
 		}
 	}
@@ -488,29 +488,22 @@ func (f *fake) stopped(p *fakePod, g *guest.Guest) {
 const shortReach = 300 * time.Millisecond
 
 // answer accepts connections until the pod ends.
-func (f *fake) answer(p *fakePod) {
-	for l, first := p.public, true; ; first = false {
+func answer(l net.Listener) {
+	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
 		conn.Close()
-		if f.enforces && first {
-			l.Close()
-			// A network that drops packets: the closed pod tries meanwhile, which nothing reports.
-			time.Sleep(3 * shortReach) //nolint:forbidigo // see above
-			var again net.ListenConfig
-			if l, err = again.Listen(context.Background(), "tcp", l.Addr().String()); err != nil {
-				f.t.Error(err)
-				return
-			}
-			f.mu.Lock()
-			if p.public = l; p.guest == nil { // the pod has ended
-				l.Close()
-			}
-			f.mu.Unlock()
-		}
 	}
+}
+
+// connects is connects in a network that may enforce policies.
+func (f *fake) connects(ctx context.Context, client *ssh.Client, to string,
+	within time.Duration) bool {
+	from := f.pod(client.RemoteAddr().String())
+	return (!f.enforces || from.Metadata.Labels[labelNetwork] != closed) &&
+		connects(ctx, client, to, within)
 }
 
 func (f *fake) forward(w http.ResponseWriter, r *http.Request, name string) {

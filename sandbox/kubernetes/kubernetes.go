@@ -91,7 +91,7 @@ func New(o Options) (*Backend, error) {
 	}
 	b := &Backend{opts: o, api: o.Cluster, state: guestconfig.State(o.Dir)}
 	b.volumes = volumes{b}
-	b.walls = &walls{b: b, reach: reachWithin, tested: make(map[string]time.Time)}
+	b.walls = &walls{b: b, reach: reachWithin, connects: connects, tested: make(map[string]time.Time)}
 	return b, nil
 }
 

@@ -26,6 +26,8 @@ import (
 type walls struct {
 	b     *Backend
 	reach time.Duration // how long a closed pod tries to connect
+	// connects is the function of that name, but in tests.
+	connects func(ctx context.Context, client *ssh.Client, to string, within time.Duration) bool
 
 	testing guestconfig.Locks // by node
 
@@ -122,16 +124,16 @@ func (w *walls) test(ctx context.Context, node string, client *ssh.Client) error
 	// has tried.
 	fails := fmt.Errorf("test of network policies: pods without one cannot connect to each other: %w",
 		sandbox.ErrRefused)
-	if !connects(ctx, control.client, address, controlWithin) {
+	if !w.connects(ctx, control.client, address, controlWithin) {
 		return fails
 	}
-	if connects(ctx, client, address, w.reach) {
+	if w.connects(ctx, client, address, w.reach) {
 		return errOpen
 	}
 	if _, _, err := client.SendRequest("keepalive@openssh.com", true, nil); err != nil {
 		return fmt.Errorf("test of network policies: the guest: %w", err)
 	}
-	if !connects(ctx, control.client, address, controlWithin) {
+	if !w.connects(ctx, control.client, address, controlWithin) {
 		return fails
 	}
 	w.mu.Lock()

@@ -32,6 +32,7 @@ const maxMessage = 1 << 20
 // expired deadlines close it.
 type stream struct {
 	ws       *websocket.Conn
+	pod      string
 	ctx      context.Context //nolint:containedctx // ends with the connection
 	cancel   context.CancelFunc
 	in, out  byte // channels
@@ -56,19 +57,19 @@ type exitStatus struct {
 // Attach attaches to the standard input of a container's first process. The caller closes the
 // connection; CloseWrite ends the input, if the container was made so.
 func (c *Client) Attach(ctx context.Context, pod, container string) (Stream, error) {
-	return c.stream(ctx, c.Path("pods", pod, "attach"),
+	return c.stream(ctx, pod, "attach",
 		url.Values{"stdin": {"true"}, "container": {container}})
 }
 
 // Exec runs a program in a container. The stream is its standard input and output. Read returns an
 // error with the last of its standard error if it fails.
 func (c *Client) Exec(ctx context.Context, pod, container string, argv ...string) (Stream, error) {
-	return c.stream(ctx, c.Path("pods", pod, "exec"), url.Values{"stdin": {"true"},
+	return c.stream(ctx, pod, "exec", url.Values{"stdin": {"true"},
 		"stdout": {"true"}, "stderr": {"true"}, "container": {container}, "command": argv})
 }
 
-func (c *Client) stream(ctx context.Context, path string, q url.Values) (Stream, error) {
-	s, err := c.dial(ctx, path, q, "v5.channel.k8s.io")
+func (c *Client) stream(ctx context.Context, pod, verb string, q url.Values) (Stream, error) {
+	s, err := c.dial(ctx, pod, verb, q, "v5.channel.k8s.io")
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (c *Client) stream(ctx context.Context, path string, q url.Values) (Stream,
 
 // Forward connects to a TCP port on the loopback address of a pod.
 func (c *Client) Forward(ctx context.Context, pod string, port int) (Stream, error) {
-	s, err := c.dial(ctx, c.Path("pods", pod, "portforward"),
+	s, err := c.dial(ctx, pod, "portforward",
 		url.Values{"ports": {strconv.Itoa(port)}}, "v4.channel.k8s.io")
 	if err != nil {
 		return nil, err
@@ -95,9 +96,9 @@ type Stream interface {
 }
 
 // dial opens a WebSocket.
-func (c *Client) dial(ctx context.Context, path string, q url.Values, protocol string) (*stream,
-	error) {
-	ws, res, err := websocket.Dial(ctx, c.url(path, q), //nolint:bodyclose // the library does it
+func (c *Client) dial(ctx context.Context, pod, verb string, q url.Values, protocol string) (
+	*stream, error) {
+	ws, res, err := websocket.Dial(ctx, c.url(c.Path("pods", pod, verb), q), //nolint:bodyclose // the library does it
 		&websocket.DialOptions{HTTPClient: c.http, Subprotocols: []string{protocol}})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -116,7 +117,7 @@ func (c *Client) dial(ctx context.Context, path string, q url.Values, protocol s
 		return nil, fmt.Errorf("the API server does not know %s: it is too old", protocol)
 	}
 	ws.SetReadLimit(maxMessage)
-	s := &stream{ws: ws}
+	s := &stream{ws: ws, pod: pod}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -242,11 +243,14 @@ func (s *stream) deadline(timer **time.Timer, t time.Time) error {
 	return nil
 }
 
-// address is the address of both ends: the API server hides the real ones.
-type address struct{}
+// address is the name of a pod: the API server hides the real addresses.
+type address string
 
-func (address) Network() string { return "kubernetes" }
-func (address) String() string  { return "kubernetes" }
+func (address) Network() string  { return "kubernetes" }
+func (a address) String() string { return string(a) }
 
-func (*stream) LocalAddr() net.Addr  { return address{} }
-func (*stream) RemoteAddr() net.Addr { return address{} }
+// LocalAddr implements net.Conn. It is empty.
+func (*stream) LocalAddr() net.Addr { return address("") }
+
+// RemoteAddr returns the name of the pod.
+func (s *stream) RemoteAddr() net.Addr { return address(s.pod) }
