@@ -195,7 +195,8 @@ func TestEndOfProgram(t *testing.T) {
 				}
 				// Data has no order beside a status, but comes before EOF.
 				data := strings.Join(said[:slices.Index(append(said, "EOF"), "EOF")], "|")
-				if strings.Count(data, "out hello") != 1 || strings.Count(data, "err warning") != 1 ||
+				if strings.Count(data, "out hello") != 1 ||
+					strings.Count(data, "err warning") != 1 ||
 					strings.Count(data, "out the rest") != len(rest)/len("the rest") {
 					t.Errorf("the client heard %q", said)
 				}
