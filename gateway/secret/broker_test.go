@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -454,6 +455,23 @@ func TestBrokerExpectContinue(t *testing.T) {
 				t.Errorf("sent %d bytes", len(large)-body.Len())
 			}
 		}
+	}
+}
+
+// A server receives no other form of Expect than the one that all know.
+func TestBrokerExpectForms(t *testing.T) {
+	forms := make(chan []string, 1)
+	w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+		forms <- append(r.Header["Expect"], fmt.Sprint(r.Close))
+	}, nil)
+	w.server.TLS.NextProtos = []string{"http/1.1"}
+	answer := w.rawTLS("POST /ok HTTP/1.1\r\nHost: " + apiHost + "\r\nExpect: y 100-continue\r\n" +
+		"Expect: z\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+	if !strings.Contains(answer, "200 OK") {
+		t.Fatalf("answer: %q", answer)
+	}
+	if got := <-forms; !slices.Equal(got, []string{"100-continue", "true"}) {
+		t.Errorf("server received %q", got)
 	}
 }
 

@@ -219,8 +219,12 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.Out.URL.RawQuery = withoutParams(r.In.URL.RawQuery, bound.Params)
 			r.Out.Trailer = nil // it could have credentials
 			// A server that does not expect a body could take it for the next request.
-			if r.In.ContentLength != 0 && slices.Contains(bodiless, r.In.Method) {
+			switch {
+			case r.In.ContentLength != 0 && slices.Contains(bodiless, r.In.Method):
 				r.Out.Header.Del("Expect")
+				r.Out.Close = true
+			case r.Out.Header.Get("Expect") != "": // in the form that all servers know
+				r.Out.Header.Set("Expect", "100-continue")
 				r.Out.Close = true
 			}
 			setCredential(r.Out.Header, name, text)
