@@ -191,7 +191,7 @@ func (c repositories) newClone(ctx context.Context, cmd *cobra.Command, o clone.
 		text.Line(record.Repository, 200), record.Base, record.Branch, extras(record),
 		info.Name)
 	if record.Former != "" {
-		fmt.Printf("note: what was fetched of an earlier %s is now below %s\n", info.Name,
+		fmt.Printf("note: what was fetched of another %s is now below %s\n", info.Name,
 			record.Former)
 	}
 	return nil

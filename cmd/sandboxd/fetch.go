@@ -168,13 +168,8 @@ func noteUnfetched(name string, err error) {
 		text.Line(err.Error(), 400), hint)
 }
 
-// noteLeftOut names what could not be saved in the sandbox, the repositories inside its clone, and
-// where the refs of another sandbox of the name are.
+// noteLeftOut names what could not be saved in the sandbox, and the repositories inside its clone.
 func noteLeftOut(f *clone.Fetched) {
-	if f.Former != "" {
-		fmt.Fprintf(os.Stderr, "note: what was fetched of another %s is now below %s\n", f.Sandbox,
-			f.Former)
-	}
 	for _, l := range f.Lost {
 		fmt.Fprintf(os.Stderr, "note: not saved in %s: %s\n", f.Sandbox, text.Line(l, 60))
 	}
@@ -236,8 +231,8 @@ func (c repositories) diff(ctx context.Context, name, branch string,
 		return nil, err
 	}
 	d, err := clone.NewDiff(ctx, dir, name, branch, wip)
-	if err == nil {
-		return d, nil
+	if err == nil || errors.Is(err, &wire.Error{Code: wire.CodeUnavailable}) {
+		return d, err
 	}
 	if r, found := c.clones().Named(name); found == nil && r != nil {
 		return clone.NewDiff(ctx, r.Repository, name, branch, wip)

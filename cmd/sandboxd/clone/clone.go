@@ -40,7 +40,7 @@ type Clone struct {
 	Base       string   `json:"base"`       // the commit that the branch begins at
 	Wip        bool     `json:"wip"`        // Base has the changes that were not committed here
 	Included   []string `json:"included"`   // untracked files that were copied
-	// where the refs of an earlier sandbox of the name are now; empty if there were none
+	// where the branches of another sandbox of the name are now; empty if there were none
 	Former string `json:"former,omitempty"`
 	// name of the coding agent that works in the clone; empty without
 	Agent string `json:"agent,omitempty"`
@@ -61,24 +61,6 @@ type CheckResult struct {
 	LastLine string    `json:"last_line"`   // of its output
 	At       time.Time `json:"at,omitzero"` // when it ended; zero in records of earlier versions
 }
-
-// Refs of a clone in the repository of this machine.
-const (
-	branchRefs = "refs/sandboxes/"      // NAME/BRANCH: branches of the sandbox
-	savedRefs  = "refs/sandboxd/saved/" // NAME/…: what is on no branch there
-	baseRefs   = "refs/sandboxd/base/"  // NAME: where the branch of the clone begins
-	ownerRefs  = "refs/sandboxd/owner/" // NAME/ID: whose the refs of the name are
-	// NAME/TIME/…: what was fetched of another sandbox of the name
-	// NAME/saved/…: what was on no branch at an earlier fetch, and is gone; the reflog has them all
-	formerRefs = "refs/sandboxd/former/"
-)
-
-// Refs of a clone in the repository of the sandbox.
-const (
-	insideHeads = "refs/heads/"
-	insideSaved = "refs/sandboxd/saved/"
-	insideBase  = "refs/sandboxd/base"
-)
 
 // oldestGit is the first version with all options that the package uses.
 var oldestGit = [2]int{2, 31}
@@ -178,11 +160,7 @@ func (r repository) call(ctx context.Context, o call, args ...string) ([]byte, e
 	return out.Bytes(), nil
 }
 
-// stream is call for output of any length, which it writes to out.
-func (r repository) stream(ctx context.Context, out io.Writer, args ...string) error {
-	return r.run(ctx, call{}, out, args...)
-}
-
+// run is call for output of any length, which it writes to out.
 func (r repository) run(ctx context.Context, o call, out io.Writer, args ...string) error {
 	words := []string{"-C", r.dir}
 	for _, s := range settings {

@@ -194,13 +194,14 @@ func TestSameName(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = w.clone(Options{})
-	if got := w.git("log", "-1", "--format=%s", c.Former+"/branches/web"); got != "work" {
+	if got := w.git("log", "-1", "--format=%s", c.Former+"/web"); got != "work" {
 		t.Errorf("branch: %q", got)
 	}
-	if got := w.git("show", c.Former+"/saved/wip:README"); got != "one\ndirty" {
+	saved := strings.Replace(c.Former, "sandboxes", "sandboxd/saved", 1) + "/wip:README"
+	if got := w.git("show", saved); got != "one\ndirty" {
 		t.Errorf("saved: %q", got)
 	}
-	if got := w.git("for-each-ref", "refs/sandboxes", "refs/sandboxd/saved"); got != "" {
+	if got := w.git("for-each-ref", "refs/sandboxes/web", "refs/sandboxd/saved/web"); got != "" {
 		t.Errorf("refs: %q", got)
 	}
 }

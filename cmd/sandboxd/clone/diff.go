@@ -42,6 +42,10 @@ type Diff struct {
 var diffOptions = []string{"-c", "core.bigFileThreshold=4m", "diff", "-l1000", "--no-ext-diff",
 	"--no-textconv", "--submodule=short", "--ignore-submodules=none", "--no-color"}
 
+// littleMemory bounds each allocation of git. An attribute of this machine may say that files are
+// text, however long they are.
+var littleMemory = []string{"GIT_ALLOC_LIMIT=512m"}
+
 // Bounds of a comparison: a small commit of a hostile sandbox can have any number of files, and
 // files that take git hours.
 const (
@@ -50,28 +54,24 @@ const (
 	diffTime = time.Minute
 )
 
-// Diff compares what was last fetched of a branch of the sandbox. If the refs of the name are those
-// of another sandbox, it is an error of code not_found.
+// Diff compares what was last fetched of a branch of the sandbox.
 func (c *Clone) Diff(ctx context.Context, branch string) (*Diff, error) {
-	r := repository{c.Repository}
-	if is, err := c.isOwner(ctx, r); err != nil {
+	own, err := c.space(ctx, repository{c.Repository})
+	if err != nil {
 		return nil, err
-	} else if !is {
-		return nil, notFetched(branchRefs+c.Sandbox+"/"+branch, c.Repository, c.Sandbox)
 	}
-	return NewDiff(ctx, c.Repository, c.Sandbox, branch, false)
+	return newDiff(ctx, c.Repository, c.Sandbox, own, branch, false)
 }
 
-func notFetched(ref, repository, sandbox string) error {
-	return &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("%s was not fetched into %s",
-		text.Line(ref, 200), text.Line(repository, 200)),
-		Hint: "fetch first: sandboxd fetch " + sandbox}
-}
-
-// NewDiff compares what was fetched of a sandbox into the repository of the directory dir. ref is a
-// branch of the sandbox; empty means the one with the sandbox's name, or the only one. With wip, it
-// is the changes that were not committed.
+// NewDiff compares what was fetched of the sandbox that owns a name into the repository of the
+// directory dir. ref is a branch of the sandbox; empty means the one with the sandbox's name, or
+// the only one. With wip, it is the changes that were not committed.
 func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, error) {
+	return newDiff(ctx, dir, sandbox, space{name: sandbox}, ref, wip)
+}
+
+func newDiff(ctx context.Context, dir, sandbox string, own space, ref string, wip bool) (*Diff,
+	error) {
 	if err := checkGit(ctx); err != nil {
 		return nil, err
 	}
@@ -88,13 +88,13 @@ func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, er
 		return commit, err == nil && isObject(commit)
 	}
 	var ok bool
-	if d.Base, ok = resolve(baseRefs + sandbox); !ok {
+	if d.Base, ok = resolve(baseRefs + own.name); !ok {
 		return nil, mistake("run it in the repository that was cloned",
 			"%s was not cloned into sandbox %s", text.Line(d.Repository, 200), sandbox)
 	}
-	d.Ref = branchRefs + sandbox + "/" + cmp.Or(ref, sandbox)
+	d.Ref = own.branch(cmp.Or(ref, sandbox))
 	if _, ok := resolve(d.Ref); ref == "" && !ok {
-		out, err := d.repo.git(ctx, "for-each-ref", "--format=%(refname)", branchRefs+sandbox+"/")
+		out, err := d.repo.git(ctx, "for-each-ref", "--format=%(refname)", own.branch(""))
 		if err != nil {
 			return nil, err
 		}
@@ -102,13 +102,15 @@ func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, er
 			d.Ref = all[0]
 		}
 	}
-	if saved := savedRefs + sandbox + "/wip"; wip {
+	if saved := savedRefs + own.name + "/wip"; wip {
 		d.Ref = saved
 	} else if _, ok := resolve(saved); ok {
 		d.Wip = saved
 	}
 	if d.Commit, ok = resolve(d.Ref); !ok {
-		return nil, notFetched(d.Ref, d.Repository, sandbox)
+		return nil, &wire.Error{Code: wire.CodeNotFound,
+			Message: fmt.Sprintf("%s was not fetched into %s", text.Line(d.Ref, 200),
+				text.Line(d.Repository, 200)), Hint: "fetch first: sandboxd fetch " + sandbox}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, diffTime, d.tooLarge(
 		fmt.Sprintf("git has not compared it for %v", diffTime)))
@@ -130,11 +132,12 @@ func (d *Diff) tooLarge(why string) error {
 func (d *Diff) checkSize(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	files, size := 0, 0
-	return d.repo.stream(ctx, writerFunc(func(p []byte) (int, error) {
-		files, size = files+bytes.Count(p, []byte{0}), size+len(p)
-		if files > maxFiles || size > maxNames {
-			cancel(d.tooLarge(fmt.Sprintf("more than %d files and directories", maxFiles)))
+	files, names := 0, 0
+	return d.repo.run(ctx, call{}, writerFunc(func(p []byte) (int, error) {
+		files, names = files+bytes.Count(p, []byte{0}), names+len(p)
+		if files > maxFiles || names > maxNames {
+			cancel(d.tooLarge(fmt.Sprintf("more than %d files and directories, or %s of their paths",
+				maxFiles, size(maxNames))))
 		}
 		return len(p), nil
 	}), "ls-tree", "-r", "-t", "-z", "--name-only", "--full-tree", d.Commit)
@@ -147,8 +150,9 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // count fills in Files.
 func (d *Diff) count(ctx context.Context) error {
-	out, err := d.repo.call(ctx, call{output: maxListing}, slices.Concat(diffOptions,
-		[]string{"--numstat", "-z", d.Base, d.Commit, "--"})...)
+	o := call{env: littleMemory, output: maxListing}
+	out, err := d.repo.call(ctx, o, append(slices.Clone(diffOptions), "--numstat", "-z", d.Base,
+		d.Commit, "--")...)
 	if err != nil {
 		return err
 	}
@@ -177,5 +181,5 @@ func (d *Diff) Write(ctx context.Context, w io.Writer, stat bool) error {
 	if stat {
 		args = append(args, "--stat")
 	}
-	return d.repo.stream(ctx, w, append(args, d.Base, d.Commit, "--")...)
+	return d.repo.run(ctx, call{env: littleMemory}, w, append(args, d.Base, d.Commit, "--")...)
 }

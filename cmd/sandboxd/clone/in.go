@@ -5,11 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -91,8 +88,7 @@ func (s *Source) Copy(ctx context.Context, name, id string, box Sandbox) (*Clone
 		}
 		c.Included = append(c.Included, file)
 	}
-	c.Former, err = c.takeRefs(ctx, s.repo)
-	return c, err
+	return c, c.takeName(ctx, s.repo)
 }
 
 // Fork returns the clone in a copy of the sandbox, and sets its base in the repository of this
@@ -102,60 +98,8 @@ func (c *Clone) Fork(ctx context.Context, name, id string) (*Clone, error) {
 		return nil, err
 	}
 	fork := *c
-	fork.Sandbox, fork.ID, fork.Group, fork.Checked = name, id, "", nil
-	var err error
-	fork.Former, err = fork.takeRefs(ctx, repository{c.Repository})
-	return &fork, err
-}
-
-// owners returns the sandboxes whose refs the repository has under the name of c, as refs: one, or
-// none before the first clone. They are several after two clones at the same moment.
-func (c *Clone) owners(ctx context.Context, r repository) ([]string, error) {
-	out, err := r.git(ctx, "for-each-ref", "--format=%(refname)", ownerRefs+c.Sandbox+"/")
-	return strings.Fields(string(out)), err
-}
-
-// isOwner reports whether the refs of the name are those of the sandbox of c.
-func (c *Clone) isOwner(ctx context.Context, r repository) (bool, error) {
-	all, err := c.owners(ctx, r)
-	return slices.Equal(all, []string{ownerRefs + c.Sandbox + "/" + c.ID}), err
-}
-
-// takeRefs makes the refs of the name those of the sandbox of c. Sandboxes of several gateways may
-// have the name, and a later sandbox may have that of one that was removed: what was fetched so far
-// moves to former, which is empty if there was nothing.
-func (c *Clone) takeRefs(ctx context.Context, r repository) (former string, err error) {
-	owners, err := c.owners(ctx, r)
-	if err != nil {
-		return "", err
-	}
-	refs, err := c.refs(ctx, r)
-	if err != nil {
-		return "", err
-	}
-	var edits strings.Builder
-	if len(refs) > 0 {
-		former = formerRefs + c.Sandbox + "/" + time.Now().UTC().Format("20060102-150405.000")
-	}
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		to, ok := strings.CutPrefix(name, branchRefs+c.Sandbox+"/")
-		if ok {
-			to = "branches/" + to
-		} else {
-			to = "saved/" + strings.TrimPrefix(name, savedRefs+c.Sandbox+"/")
-		}
-		fmt.Fprintf(&edits, "create %s/%s %s\ndelete %s %[3]s\n", former, to, refs[name], name)
-	}
-	own := ownerRefs + c.Sandbox + "/" + c.ID
-	for _, owner := range owners {
-		if owner != own {
-			fmt.Fprintf(&edits, "delete %s\n", owner)
-		}
-	}
-	fmt.Fprintf(&edits, "update %s %s\n", own, c.Base)
-	fmt.Fprintf(&edits, "update %s%s %s\n", baseRefs, c.Sandbox, c.Base)
-	_, err = r.call(ctx, call{stdin: edits.String()}, "update-ref", "--no-deref", "--stdin")
-	return former, err
+	fork.Sandbox, fork.ID, fork.Former, fork.Group, fork.Checked = name, id, "", "", nil
+	return &fork, fork.takeName(ctx, repository{c.Repository})
 }
 
 // failed returns the error for a script that ended with an exit status other than 0.

@@ -37,7 +37,8 @@ saved() { echo "ref $2 refs/sandboxd/saved/$1"; }
 wip() {
 	index=$PWD/$(g rev-parse --git-path index) own=$PWD/$(g rev-parse --git-path "sandboxd-index.$$")
 	rm -f -- "$own" "$own.lock"
-	[ ! -f "$index" ] || cp -- "$index" "$own" || return 1
+	# With its time: git reads a file again that is not older than the index.
+	[ ! -f "$index" ] || cp -p -- "$index" "$own" || return 1
 	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
 	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
 	rm -f -- "$own"
@@ -73,8 +74,12 @@ echo end
 // MaxFetch is the most that one fetch may receive, in bytes, if the caller sets no other limit.
 const MaxFetch = 2 << 30
 
-// maxRefs bounds the number of refs of a sandbox.
-const maxRefs = 5000
+// Bounds of the number of refs of a sandbox: of one fetch, and of those on this machine, where
+// branches stay that the sandbox has deleted.
+const (
+	maxRefs = 5000
+	maxKept = 20_000
+)
 
 // Ref is a ref of the repository of this machine that a fetch set.
 type Ref struct {
@@ -94,19 +99,19 @@ type Fetched struct {
 	Refs       []Ref    `json:"refs"`    // all of the sandbox, also unchanged ones
 	Lost       []string `json:"lost"`    // what could not be saved in the sandbox
 	Skipped    []string `json:"skipped"` // repositories inside the clone, which are not fetched
-	// where the refs of another sandbox of the name are now; empty if there were none
-	Former string `json:"former,omitempty"`
+
+	space space
 }
 
 // Branch returns the current branch of the sandbox, or empty.
 func (f *Fetched) Branch() string {
-	branch, _ := strings.CutPrefix(f.Head, branchRefs+f.Sandbox+"/")
+	branch, _ := strings.CutPrefix(f.Head, f.space.branch(""))
 	return branch
 }
 
 // Fetch saves what is on no branch in the sandbox, and fetches all branches and saved commits into
 // the repository of this machine. most bounds what the sandbox may send, in bytes. After an error,
-// the refs are those of the last fetch; those of another sandbox of the name may have moved.
+// no ref has changed.
 func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, error) {
 	if err := checkGit(ctx); err != nil {
 		return nil, err
@@ -123,20 +128,22 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 	}
 	f := &Fetched{Sandbox: c.Sandbox, Repository: c.Repository, Base: c.Base, Refs: []Ref{},
 		Lost: []string{}, Skipped: []string{}}
-	refs, err := c.parse(string(out), f)
+	if f.space, err = c.space(ctx, r); err != nil {
+		return nil, err
+	}
+	refs, err := f.parse(string(out))
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
 	}
-	if is, err := c.isOwner(ctx, r); err != nil {
-		return nil, err
-	} else if !is {
-		if f.Former, err = c.takeRefs(ctx, r); err != nil {
-			return nil, err
-		}
-	}
-	before, err := c.refs(ctx, r)
+	before, err := f.space.refs(ctx, r, branchRefs, savedRefs)
 	if err != nil {
 		return nil, err
+	}
+	if len(before) > maxKept {
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf(
+			"repository %s has %d refs of sandbox %s: too many", text.Line(c.Repository, 200),
+			len(before), c.Sandbox),
+			Hint: "delete those that you do not need: git update-ref -d REF"}
 	}
 	if len(f.Lost) > 0 { // what an earlier fetch saved may be the last copy
 		for name := range before {
@@ -145,7 +152,7 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 			}
 		}
 	}
-	if err := c.receive(ctx, r, box, refs, before, most); err != nil {
+	if err := c.receive(ctx, r, box, f.space, refs, before, most); err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -165,7 +172,7 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 
 // parse reads the output of saveScript. It returns the objects of the sandbox by the names of their
 // refs on this machine.
-func (c *Clone) parse(out string, f *Fetched) (map[string]string, error) {
+func (f *Fetched) parse(out string) (map[string]string, error) {
 	refs := make(map[string]string)
 	body, whole := strings.CutSuffix(out, "end\n")
 	if !whole {
@@ -180,11 +187,11 @@ func (c *Clone) parse(out string, f *Fetched) (map[string]string, error) {
 			f.Skipped = append(f.Skipped, text.Line(rest, 200))
 		case "head":
 			if name, ok := strings.CutPrefix(rest, insideHeads); ok && isRefName(rest) {
-				f.Head = branchRefs + c.Sandbox + "/" + name
+				f.Head = f.space.branch(name)
 			}
 		case "ref":
 			object, name, _ := strings.Cut(rest, " ")
-			own, err := c.ownName(name)
+			own, err := f.space.ownName(name)
 			if err != nil {
 				return nil, err
 			}
@@ -204,15 +211,15 @@ func (c *Clone) parse(out string, f *Fetched) (map[string]string, error) {
 
 // ownName returns the name on this machine of a ref of the sandbox. Any other ref than a branch or
 // a saved commit is an error.
-func (c *Clone) ownName(name string) (string, error) {
+func (s space) ownName(name string) (string, error) {
 	if !isRefName(name) {
 		return "", fmt.Errorf("ref %q: not a valid name", text.Line(name, 100))
 	}
 	if rest, ok := strings.CutPrefix(name, insideHeads); ok {
-		return branchRefs + c.Sandbox + "/" + rest, nil
+		return s.branch(rest), nil
 	}
 	if rest, ok := strings.CutPrefix(name, insideSaved); ok && isSaved(rest) {
-		return savedRefs + c.Sandbox + "/" + rest, nil
+		return savedRefs + s.name + "/" + rest, nil
 	}
 	return "", fmt.Errorf("ref %q: not a branch", text.Line(name, 100))
 }
@@ -220,8 +227,9 @@ func (c *Clone) ownName(name string) (string, error) {
 // isSaved reports whether name is one that saveScript gives: wip, detached-N or stash-N.
 func isSaved(name string) bool {
 	kind, number, _ := strings.Cut(name, "-")
-	_, err := strconv.ParseUint(number, 10, 16)
-	return name == "wip" || err == nil && (kind == "detached" || kind == "stash")
+	n, err := strconv.Atoi(number)
+	return name == "wip" || (kind == "detached" || kind == "stash") && err == nil &&
+		n >= 0 && n < maxRefs && number == strconv.Itoa(n)
 }
 
 // isRefName reports whether name is a full name of a ref, by the rules of git-check-ref-format(1).
@@ -245,24 +253,9 @@ func isRefName(name string) bool {
 	return true
 }
 
-// refs returns the objects of the refs of the sandbox on this machine.
-func (c *Clone) refs(ctx context.Context, r repository) (map[string]string, error) {
-	out, err := r.call(ctx, call{output: 16 << 20}, "for-each-ref",
-		"--format=%(objectname) %(refname)", branchRefs+c.Sandbox+"/", savedRefs+c.Sandbox+"/")
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[string]string)
-	for line := range strings.Lines(string(out)) {
-		object, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		all[name] = object
-	}
-	return all, nil
-}
-
 // receive fetches the objects of refs, and then sets the refs. The objects first arrive in a
 // directory of their own. They become part of the repository after git has checked all of them.
-func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
+func (c *Clone) receive(ctx context.Context, r repository, box Sandbox, own space,
 	refs, before map[string]string, most int64) error {
 	wanted := make(map[string]bool)
 	for name, object := range refs {
@@ -281,7 +274,7 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
 			return fmt.Errorf("repository %s: %w", r.dir, err)
 		}
 		defer os.RemoveAll(quarantine)
-		if err := c.fetch(ctx, r, box, objects, quarantine, wanted, most); err != nil {
+		if err := c.fetch(ctx, r, box, own, objects, quarantine, wanted, most); err != nil {
 			return fmt.Errorf("sandbox %s: %w", c.Sandbox, err)
 		}
 		if err := c.checkHistory(ctx, r, objects, quarantine, wanted); err != nil {
@@ -291,31 +284,53 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox,
 			return fmt.Errorf("repository %s: %w", r.dir, err)
 		}
 	}
-	var edits strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		if _, kept := refs[name]; !kept && strings.HasPrefix(name, savedRefs) {
-			// The sandbox says that it is on a branch by now, or was dropped.
-			fmt.Fprintf(&edits, "update %s%s/saved/%s %s\ndelete %s\n", formerRefs, c.Sandbox,
-				strings.TrimPrefix(name, savedRefs+c.Sandbox+"/"), before[name], name)
+	err := own.set(ctx, r, edits(refs, before))
+	if err != nil { // another fetch of the sandbox may have set them
+		now, again := own.refs(ctx, r, branchRefs, savedRefs)
+		if again != nil {
+			return again
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		if before[name] != refs[name] {
-			fmt.Fprintf(&edits, "update %s %s\n", name, refs[name])
+		for name := range now {
+			if before[name] == "" && refs[name] == "" {
+				delete(now, name) // it stays
+			}
 		}
+		err = own.set(ctx, r, edits(refs, now))
 	}
-	if edits.Len() == 0 {
-		return nil
-	}
-	// The reflog keeps what a changed history replaces.
-	_, err := r.call(ctx, call{stdin: edits.String()}, "update-ref", "--no-deref",
-		"--create-reflog", "-m", "sandboxd fetch", "--stdin")
 	if err != nil {
 		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("repository %s: %v", text.Line(r.dir, 200), err),
-			Hint:    "rename or delete the ref that it names, with git update-ref"}
+			Hint: "fetch again; if that fails, too, rename or delete the ref that it names, with " +
+				"git update-ref"}
 	}
 	return nil
+}
+
+// edits returns the commands of git update-ref that change refs from before. A branch that is gone
+// stays; what was saved moves to goneRefs, because only the sandbox says that it is on a branch by
+// now, or was dropped.
+func edits(refs, before map[string]string) string {
+	edits := new(strings.Builder)
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		saved, ok := strings.CutPrefix(name, savedRefs)
+		if !ok || before[name] == refs[name] {
+			continue
+		}
+		fmt.Fprintf(edits, "update %s%s %s\n", goneRefs, saved, before[name])
+		if refs[name] == "" {
+			fmt.Fprintf(edits, "delete %s %s\n", name, before[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		switch before[name] {
+		case refs[name]:
+		case "":
+			fmt.Fprintf(edits, "create %s %s\n", name, refs[name])
+		default:
+			fmt.Fprintf(edits, "update %s %s %s\n", name, refs[name], before[name])
+		}
+	}
+	return edits.String()
 }
 
 // checkHistory returns an error unless all that wanted needs is here or in quarantine. git accepts
@@ -341,8 +356,8 @@ func quarantined(objects, quarantine string) []string {
 }
 
 // fetch fetches objects from the sandbox into the directory quarantine.
-func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, quarantine string,
-	wanted map[string]bool, most int64) error {
+func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, own space,
+	objects, quarantine string, wanted map[string]bool, most int64) error {
 	// Objects by name: git sets no ref, and the sandbox cannot add any.
 	var args []string
 	for _, s := range fetchSettings {
@@ -353,7 +368,7 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, objects, q
 		"--no-show-forced-updates")
 	// The sandbox learns only of commits that it has had.
 	tips := []string{c.Base}
-	if known, err := c.refs(ctx, r); err == nil {
+	if known, err := own.refs(ctx, r, branchRefs, savedRefs); err == nil {
 		for _, object := range known {
 			tips = append(tips, object)
 		}

@@ -1,13 +1,16 @@
 package clone
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/agent"
 )
 
 // Neither another fetch nor what a killed one left behind makes a fetch lose anything.
@@ -67,63 +70,103 @@ func TestSavedStays(t *testing.T) {
 	}
 }
 
-// What the sandbox no longer names stays on this machine: it may say so of anything.
+// What the sandbox no longer names, or has replaced, stays on this machine: it may say so of
+// anything.
 func TestSavedBefore(t *testing.T) {
 	w := newWorld(t)
 	c := w.clone(Options{})
-	for _, line := range []string{"first", "second"} {
-		w.inside("echo " + line + " >README")
-		w.fetch(c)
+	for _, lines := range []string{"first", "second third"} {
+		for line := range strings.FieldsSeq(lines) {
+			w.inside("echo " + line + " >README")
+			w.fetch(c)
+		}
 		w.inside("git checkout -q README")
 		w.fetch(c)
 		if got := w.git("for-each-ref", "refs/sandboxd/saved"); got != "" {
 			t.Errorf("saved: %q", got)
 		}
-		if got := w.git("show", "sandboxd/former/web/saved/wip:README"); got != line {
-			t.Errorf("README: %q; want %q", got, line)
-		}
 	}
-	if got := w.git("show", "sandboxd/former/web/saved/wip@{1}:README"); got != "first" {
-		t.Errorf("README before: %q", got)
+	for i, want := range []string{"third", "second", "first"} {
+		if got := w.git("show", fmt.Sprintf("sandboxd/gone/web/wip@{%d}:README", i)); got != want {
+			t.Errorf("%d: README: %q; want %q", i, got, want)
+		}
 	}
 }
 
-// The refs of a name are those of one sandbox, also where those of two gateways have it.
+// A change in the second in which git wrote the file, and of the same length, is one.
+func TestSavedAtOnce(t *testing.T) {
+	const change = "git config core.trustctime false; touch -d @1700000000 README; " +
+		"git update-index --refresh; echo two >README; touch -d @1700000000 README .git/index"
+	w := newWorld(t)
+	cmd := exec.Command("sh", "-c", change)
+	cmd.Dir = w.top
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c := w.clone(Options{Dirty: true})
+	if got := w.inside("git show HEAD:README"); got != "two" || !c.Wip {
+		t.Errorf("README %q, %+v", got, c)
+	}
+	w.inside(strings.Replace(change, "two", "six", 1))
+	w.fetch(c)
+	if got := w.git("show", "sandboxd/saved/web/wip:README"); got != "six" {
+		t.Errorf("README: %q", got)
+	}
+}
+
+// second clones the repository into another sandbox of the same name.
+func (w *world) second() (*Clone, *world) {
+	w.t.Helper()
+	other := *w
+	other.dir += "2"
+	s, err := Open(w.t.Context(), w.top, Options{Dir: other.dir})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := s.Copy(w.t.Context(), "web", "id2", w.box)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c, &other
+}
+
+// Sandboxes of two gateways may have a name. Each has refs of its own.
 func TestSharedName(t *testing.T) {
 	w := newWorld(t)
-	w.git("config", "core.logAllRefUpdates", "false")
-	first := w.clone(Options{})
-	w.inside("git commit -q --allow-empty -m first")
+	w.write("README", "dirty\n")
+	first := w.clone(Options{Dirty: true})
+	w.inside("git commit -q --allow-empty -m first; echo saved >README")
 	w.fetch(first)
-	w.dir += "2"
-	s, err := Open(t.Context(), w.top, Options{Dir: w.dir})
-	if err != nil {
-		t.Fatal(err)
+	w.inside("echo again >README")
+	w.fetch(first)
+	second, other := w.second()
+	if second.Former != "refs/sandboxes/web.id1" {
+		t.Errorf("former: %q", second.Former)
 	}
-	second, err := s.Copy(t.Context(), "web", "id2", w.box)
-	if err != nil || second.Former == "" {
-		t.Fatalf("%+v, %v", second, err)
+	other.inside("git commit -q --allow-empty -m second")
+	for range 2 {
+		w.fetch(first)
+		other.fetch(second)
 	}
-	if got := w.git("log", "-1", "--format=%s", second.Former+"/branches/web"); got != "first" {
-		t.Errorf("moved: %q", got)
-	}
-	if d, err := first.Diff(t.Context(), "web"); !errors.Is(err,
-		&wire.Error{Code: wire.CodeNotFound}) {
-		t.Errorf("diff of the other's refs: %+v, %v", d, err)
-	}
-	w.inside("git commit -q --allow-empty -m second; git branch other")
-	if f := w.fetch(second); f.Former != "" || len(f.Refs) != 2 {
+	w.inside("git commit -q --allow-empty -m more")
+	if f := w.fetch(first); len(f.Refs) != 2 || f.Refs[1].New != 1 || f.Branch() != "web" {
 		t.Errorf("fetch: %+v", f)
 	}
-	f := w.fetch(first)
-	if f.Former == "" || len(f.Refs) != 1 || f.Refs[0].Before != "" || f.Refs[0].Commits != 1 {
-		t.Errorf("fetch: %+v", f)
+	refs := w.git("for-each-ref", "--format=%(refname) %(contents:subject)")
+	if want := `refs/heads/main one
+refs/sandboxd/base/web one
+refs/sandboxd/base/web.id1 wip: uncommitted changes
+refs/sandboxd/gone/web.id1/wip wip: uncommitted changes
+refs/sandboxd/owner/web 
+refs/sandboxd/saved/web.id1/wip wip: uncommitted changes
+refs/sandboxes/web.id1/web more
+refs/sandboxes/web/web second`; refs != want {
+		t.Errorf("refs: %s", refs)
 	}
-	if got := w.git("for-each-ref", "--format=%(refname) %(subject)", "refs/sandboxes",
-		"refs/sandboxd/owner", f.Former); got != "refs/sandboxd/former/"+
-		strings.TrimPrefix(f.Former, formerRefs)+"/branches/other second\n"+f.Former+
-		"/branches/web second\nrefs/sandboxd/owner/web/id1 one\nrefs/sandboxes/web/web first" {
-		t.Errorf("refs: %q", got)
+	for c, want := range map[*Clone]string{first: "web.id1/web", second: "web/web"} {
+		if d, err := c.Diff(t.Context(), "web"); err != nil || d.Ref != "refs/sandboxes/"+want {
+			t.Errorf("%+v, %v", d, err)
+		}
 	}
 	records := Records(t.TempDir())
 	for _, c := range []*Clone{second, first} {
@@ -137,4 +180,48 @@ func TestSharedName(t *testing.T) {
 	if got := w.git("remote", "get-url", "--push", "sandbox-web"); got != "ssh://id1" {
 		t.Errorf("remote: %q", got)
 	}
+}
+
+// A fetch that began before another sandbox took the name changes nothing of that one's.
+func TestNameTakenMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	first := w.clone(Options{})
+	w.inside("echo saved >README")
+	w.fetch(first)
+	w.inside("git checkout -q README; git commit -q --allow-empty -m first")
+	var second *Clone
+	var other *world
+	// In the middle of the first one's fetch.
+	b := during{w.box, func() {
+		second, other = w.second()
+		other.inside("git commit -q --allow-empty -m second; echo saved >README")
+		other.fetch(second)
+	}}
+	_, err := first.Fetch(t.Context(), &b, MaxFetch)
+	if err == nil || !strings.Contains(err.Error(), "refs/sandboxd/owner/web") {
+		t.Errorf("error %v", err)
+	}
+	before := w.git("rev-parse", "sandboxes/web/web", "sandboxd/saved/web/wip")
+	w.fetch(first)
+	after := w.git("rev-parse", "sandboxes/web/web", "sandboxd/saved/web/wip")
+	if after != before || w.git("log", "-1", "--format=%s", "sandboxes/web/web") != "second" {
+		t.Errorf("refs: %q, then %q", before, after)
+	}
+	if got := w.git("log", "-1", "--format=%s", "sandboxes/web.id1/web"); got != "first" {
+		t.Errorf("first: %q", got)
+	}
+}
+
+// during is a sandbox that calls then once, before git sends its objects.
+type during struct {
+	Sandbox
+	then func()
+}
+
+func (d *during) Exec(ctx context.Context, cmd agent.Cmd) (agent.Exit, error) {
+	if then := d.then; then != nil && strings.Contains(cmd.Command, "upload-pack") {
+		d.then = nil
+		then()
+	}
+	return d.Sandbox.Exec(ctx, cmd)
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -180,7 +181,7 @@ func (s *Source) addChanges(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	own := filepath.Join(dir, "index")
-	if err := copyFile(own, index); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := copyIndex(own, index); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("index of %s: %w", s.Top, err)
 	}
 	o := call{env: []string{"GIT_INDEX_FILE=" + own}}
@@ -215,7 +216,8 @@ func (s *Source) addChanges(ctx context.Context) error {
 var unnamed = []string{"GIT_AUTHOR_NAME=sandboxd", "GIT_AUTHOR_EMAIL=sandboxd@localhost",
 	"GIT_COMMITTER_NAME=sandboxd", "GIT_COMMITTER_EMAIL=sandboxd@localhost"}
 
-func copyFile(to, from string) error {
+// copyIndex copies an index with its time: git reads a file again that is not older than the index.
+func copyIndex(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -226,7 +228,11 @@ func copyFile(to, from string) error {
 		return err
 	}
 	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	about, statErr := in.Stat()
+	if err = errors.Join(err, statErr, out.Close()); err == nil {
+		err = os.Chtimes(to, time.Time{}, about.ModTime())
+	}
+	return err
 }
 
 // Bounds of a tree that is cloned: the listing of its files, and the names in an error.

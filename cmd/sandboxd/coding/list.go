@@ -107,7 +107,8 @@ func (c *Client) List(ctx context.Context, group string) ([]Info, error) {
 	return infos, nil
 }
 
-// askWithin bounds how long List waits for a program to become idle.
+// askWithin bounds how long List waits for a program to become idle. It waits ten times as long for
+// each other answer.
 const askWithin = time.Second
 
 // ask fills in what the program does. The daemon's own state of a session may be old, because
@@ -166,6 +167,8 @@ func attention(said string) string {
 
 // fetchedTotal returns what the last fetch has of the branch of a clone, nil if there is nothing.
 func fetchedTotal(ctx context.Context, r *clone.Clone) *Total {
+	ctx, cancel := context.WithTimeout(ctx, 10*askWithin)
+	defer cancel()
 	d, err := r.Diff(ctx, r.Branch)
 	if err != nil {
 		return nil
