@@ -286,6 +286,13 @@ select.select([0, fd], [], [])`), listens, wire.WantLine, "cat"},
 	{"question beside a terminal of its own", forked("sleep 1000", "import getpass; getpass.getpass()"), blocked, wire.WantPassword, "python3"},
 	{"poller beside a terminal of its own", forked("cat", "import select\nwhile 1: select.select([0], [], [], 0.1)"), listens, wire.WantLine, "python3"},
 	{"question beside a reader of a terminal of its own", forked("sleep 1000", beside+"input()"), listens, wire.WantLine, "python3"},
+	{"question beside a reader of a terminal that nobody has opened yet", python(`
+import os, pty
+fd, slave = pty.openpty()
+if os.fork() == 0:
+    os.setsid()
+    while 1: pass
+` + beside + `input()`), listens, wire.WantLine, "python3"},
 	{"reader and writer of a terminal of its own", forked("cat", beside+"input()"), blocked, wire.WantLine, "cat"},
 	{"relay that polls", forked("cat", "import select\nwhile 1: select.select([0, fd], [], [], 0.1)"), listens, wire.WantLine, "cat"},
 	{"relay of two, of which one works", forked("cat", `

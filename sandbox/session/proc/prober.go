@@ -201,7 +201,7 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 		}
 		inner, coming = append(inner, more...), coming || begun
 	}
-	outer, all := *f, true
+	outer, all := *f, len(inner) > 0 || !coming
 	for i, in := range inner {
 		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own || coming,
 			o.timers

@@ -250,9 +250,9 @@ func exists(path string) bool {
 
 // follow returns the terminals with these master descriptors of p, and their foreground groups
 // among the descendants of p. Programs such as sudo, script and python's pty.spawn forward the
-// keyboard to them. It returns an error if none of the terminals has such a group. If one of them
-// has none, coming says that a descendant may be about to open it: a running process without a
-// terminal of its own.
+// keyboard to them. If one of them has none, coming says that a descendant may be about to open it:
+// a running process without a terminal of its own. It returns an error if none has a group, and
+// none is coming.
 func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, err error) {
 	l.as(p.pid)
 	for _, fd := range masters {
@@ -287,7 +287,7 @@ func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, er
 		}
 		inner = append(inner, in)
 	}
-	if inner == nil {
+	if inner == nil && !coming {
 		return nil, false,
 			fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it",
 				p.pid)
