@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -278,7 +280,14 @@ func TestNestedInterruptLoop(t *testing.T) {
 	}
 	run("A=outer", 20000)
 	run("bash --norc", 20000)
-	run("trap '' INT TERM; while :; do sleep 0.1; done", 300)
+	begun := t.TempDir() + "/begun"
+	if err := unix.Mkfifo(begun, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("trap '' INT TERM; echo >"+begun+"; while :; do sleep 0.1; done", 300)
+	if _, err := os.ReadFile(begun); err != nil { // waits for the shell
+		t.Fatal(err)
+	}
 	got := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 	if got.Ended != wire.Interrupted || got.Shell != nil {
 		t.Errorf("interrupt: %+v %+v, error %v", got, got.Receipt, got.Error)
