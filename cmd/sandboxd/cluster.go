@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,6 +24,10 @@ func openCluster(c *config.Loaded, id string, log *slog.Logger) (*kubernetes.Bac
 			Message: "configuration: kubernetes.guest_image is required with backend kubernetes",
 			Hint:    "see docs/how-to/kubernetes.md"}
 	}
+	template, err := podTemplate(string(k.PodTemplate))
+	if err != nil {
+		return nil, err
+	}
 	where, err := clusterConfig(k)
 	if err != nil {
 		return nil, err
@@ -35,9 +40,27 @@ func openCluster(c *config.Loaded, id string, log *slog.Logger) (*kubernetes.Bac
 	return kubernetes.New(kubernetes.Options{
 		Dir:     filepath.Join(string(c.State), "pods"),
 		Cluster: client, DaemonID: id, GuestImage: k.GuestImage, ImageVolumes: k.Guest == "volume",
-		StorageClass: k.StorageClass, Relayed: k.Connection == "exec", PullSecrets: k.PullSecrets,
-		CABundle: string(c.CABundle), Log: log,
+		Template: template, StorageClass: k.StorageClass, Relayed: k.Connection == "exec",
+		PullSecrets: k.PullSecrets, CABundle: string(c.CABundle), Log: log,
 	})
+}
+
+// podTemplate reads the file of kubernetes.pod_template; an empty path is an empty template.
+func podTemplate(path string) (t kubernetes.Template, err error) {
+	if path == "" {
+		return t, nil
+	}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		t, err = kubernetes.ParseTemplate(text)
+	}
+	if err != nil {
+		return t, &wire.Error{Code: wire.CodeUsage,
+			Message: fmt.Sprintf("configuration: kubernetes.pod_template: %s: %v", path,
+				strings.TrimPrefix(err.Error(), "open "+path+": ")),
+			Hint: "see docs/how-to/kubernetes.md"}
+	}
+	return t, nil
 }
 
 // clusterConfig finds the API server, and how to log in to it.

@@ -1,18 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
 )
 
 // hubOptions returns the options of the hub that the configuration sets: images, limits, lifetimes,
 // recording. The daemon adds the owner, the store and the backends.
 func hubOptions(c *config.Loaded) gateway.Options {
-	return gateway.Options{
+	o := gateway.Options{
 		Options: lifecycle.Options{
 			Bridge:       c.Bridge,
 			Engine:       c.DockerOptions,
@@ -42,4 +44,12 @@ func hubOptions(c *config.Loaded) gateway.Options {
 		},
 		Hook: hookOptions(c),
 	}
+	if c.Backend == kubernetes.Name { // what this machine can carry does not matter
+		o.Boots = clusterBoots
+		o.Total.Running = cmp.Or(o.Total.Running, o.Total.Sandboxes)
+	}
+	return o
 }
+
+// clusterBoots is how many pods may be starting at a time. Most of them wait: for a node, an image.
+const clusterBoots = 256

@@ -72,6 +72,7 @@ type Options struct {
 	DeleteAfter  time.Duration // default; stopped for this long, they are removed; 0 is never
 	Connections  int           // of all sandboxes; 0 is half of the open files, at most 16384
 	StopGrace    time.Duration // for an orderly stop; 0 is 10 s
+	Boots        int           // sandboxes that start at a time; 0 is twice the processors here
 
 	// For tests; zero is the real value.
 	proxyAddress   string
@@ -101,7 +102,7 @@ type Registry struct {
 	options   Options
 	log       *slog.Logger
 	pool      *connect.Pool
-	boots     chan struct{} // slots for starts under way: more at once only slow each other down
+	boots     chan struct{} // slots for starts under way
 	copying   chan struct{} // semaphore: one image of a sandbox's files is made at a time
 	tasks     tasks
 	journal   journal
@@ -135,6 +136,8 @@ func New(o Options) (*Registry, error) {
 	o.diskEvery, o.diskWithin = cmp.Or(o.diskEvery, diskEvery), cmp.Or(o.diskWithin, diskWithin)
 	o.Quota, o.Total = o.Quota.WithDefaults(), o.Total.WithDefaults()
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)
+	// On one machine, more at a time only slow each other down.
+	o.Boots = cmp.Or(o.Boots, max(2, 2*runtime.GOMAXPROCS(0)))
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
@@ -144,8 +147,7 @@ func New(o Options) (*Registry, error) {
 			return nil, err
 		}
 	}
-	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{},
-		max(2, 2*runtime.GOMAXPROCS(0))),
+	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{}, o.Boots),
 		copying: make(chan struct{}, 1), ready: make(chan struct{}),
 		roster: newRoster()}
 	reg.removals = removals{reg}

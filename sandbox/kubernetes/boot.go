@@ -183,6 +183,7 @@ func (s *booting) run(ctx context.Context, p plan, k guestconfig.Keys, authoriti
 			return nil, err
 		}
 	}
+	p.Template = s.b.opts.Template
 	if err := s.create(ctx, podOf(p)); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,8 @@ type Options struct {
 	Relayed bool
 	// PullSecrets are Secrets of the namespace for the registries of all images.
 	PullSecrets []string
+	// Template is added to all pods.
+	Template Template
 	// StorageClass is that of volumes; empty means the cluster's default.
 	StorageClass string
 	Log          *slog.Logger // nil discards

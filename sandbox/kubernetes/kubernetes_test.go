@@ -367,6 +367,10 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // What a pod may do is reviewed as text.
 func TestPodOf(t *testing.T) {
+	parsed, err := ParseTemplate([]byte(template))
+	if err != nil {
+		t.Fatal(err)
+	}
 	base := plan{Daemon: "d1", ID: "s1", Host: "demo", Image: "sandboxd/base:latest",
 		GuestImage: "sandboxd/guest:1", ImageVolumes: true, Limits: sandbox.DefaultLimits}
 	for name, change := range map[string]func(*plan){
@@ -378,7 +382,8 @@ func TestPodOf(t *testing.T) {
 		"volume": func(p *plan) {
 			p.Claim, p.Volume = "uid1", sandbox.Volume{Size: 1 << 30, Path: "/root"}
 		},
-		"probe": func(p *plan) { p.Probe, p.Image = true, p.GuestImage },
+		"template": func(p *plan) { p.Template = parsed },
+		"probe":    func(p *plan) { p.Probe, p.Image = true, p.GuestImage },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := base

@@ -52,6 +52,7 @@ type plan struct {
 	Limits       sandbox.Limits // no zero fields
 	Volume       sandbox.Volume // none without Claim
 	Claim        string         // UID of the claim of the pod's name
+	Template     Template       `json:"-"` // of the present configuration
 }
 
 // podOf returns the pod of a plan.
@@ -117,6 +118,7 @@ func podOf(p plan) cluster.Pod {
 	for _, name := range p.PullSecrets {
 		pod.Spec.PullSecrets = append(pod.Spec.PullSecrets, cluster.Named{Name: name})
 	}
+	p.Template.addTo(&pod, p.Probe)
 	if p.Node != "" {
 		pod.Spec.Affinity = cluster.OnNode(p.Node)
 	}

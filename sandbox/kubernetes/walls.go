@@ -192,7 +192,8 @@ func (b *Backend) newProbe(ctx context.Context, like probe) (*probe, error) {
 	}
 	want := podOf(plan{Daemon: b.opts.DaemonID, ID: id, Probe: true, Image: b.opts.GuestImage,
 		ImageVolumes: b.opts.ImageVolumes, GuestImage: b.opts.GuestImage, PullSecrets: b.opts.PullSecrets,
-		Closed: p.closed, Node: p.node, Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
+		Closed: p.closed, Node: p.node, Template: b.opts.Template,
+		Limits: sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, Disk: 64 << 20, Shm: 1 << 20}})
 	err = s.create(ctx, want)
 	if p.ref = s.ref; err == nil {
 		var pod *cluster.Pod

@@ -193,6 +193,11 @@ type Kubernetes struct {
 	// runtimes without port-forward. exec is slower.
 	Connection string `koanf:"connection" default:"port-forward" oneof:"port-forward exec"`
 
+	// File with a pod in YAML: what all pods of sandboxes have besides what the daemon sets. It may
+	// have labels, annotations, nodeSelector, tolerations, affinity, topologySpreadConstraints,
+	// priorityClassName, schedulerName, and requests of the container sandbox.
+	PodTemplate Path `koanf:"pod_template"`
+
 	// Storage class of the volumes of sandboxes. Empty: the cluster's default.
 	StorageClass string `koanf:"storage_class"`
 }

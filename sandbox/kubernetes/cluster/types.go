@@ -47,7 +47,11 @@ type PodSpec struct {
 	Node           string            `json:"nodeName,omitempty"`
 	NodeSelector   map[string]string `json:"nodeSelector,omitempty"`
 	PullSecrets    []Named           `json:"imagePullSecrets,omitempty"`
-	Affinity       *Affinity         `json:"affinity,omitempty"`
+	Affinity       any               `json:"affinity,omitempty"`
+	Tolerations    any               `json:"tolerations,omitempty"`
+	Spread         any               `json:"topologySpreadConstraints,omitempty"`
+	Priority       string            `json:"priorityClassName,omitempty"`
+	Scheduler      string            `json:"schedulerName,omitempty"`
 }
 
 // Named refers to an object in the same namespace.
@@ -55,33 +59,13 @@ type Named struct {
 	Name string `json:"name"`
 }
 
-// Affinity says on which nodes a pod may run.
-type Affinity struct {
-	Node struct {
-		Required struct {
-			Terms []NodeTerm `json:"nodeSelectorTerms"`
-		} `json:"requiredDuringSchedulingIgnoredDuringExecution"`
-	} `json:"nodeAffinity"`
-}
-
-// NodeTerm selects nodes by their fields.
-type NodeTerm struct {
-	Fields []NodeField `json:"matchFields"`
-}
-
-// NodeField is a condition on one field of a node.
-type NodeField struct {
-	Key      string   `json:"key"`
-	Operator string   `json:"operator"`
-	Values   []string `json:"values"`
-}
-
 // OnNode returns the affinity to one node.
-func OnNode(name string) *Affinity {
-	a := new(Affinity)
-	a.Node.Required.Terms = []NodeTerm{{Fields: []NodeField{{Key: "metadata.name", Operator: "In",
-		Values: []string{name}}}}}
-	return a
+func OnNode(name string) any {
+	term := map[string]any{"matchFields": []map[string]any{
+		{"key": "metadata.name", "operator": "In", "values": []string{name}}}}
+	return map[string]any{"nodeAffinity": map[string]any{
+		"requiredDuringSchedulingIgnoredDuringExecution": map[string]any{
+			"nodeSelectorTerms": []any{term}}}}
 }
 
 // PodSecurity is the securityContext of a pod.
