@@ -42,6 +42,7 @@ func (r recovery) sweep(ctx context.Context, name string, s sandbox.Finder) {
 func (r recovery) recover(ctx context.Context) {
 	reg := r.reg
 	revised := &revisions{reg, make(map[string]bool)}
+	var stopped []*Sandbox
 	for _, sb := range reg.found {
 		switch f := sb.get(); f.State {
 		case Creating:
@@ -65,6 +66,8 @@ func (r recovery) recover(ctx context.Context) {
 				reg.tasks.start(copier{sb}.goOn)
 			}
 			sb.guest.connect()
+		case Stopped:
+			stopped = append(stopped, sb)
 		case Warm:
 			reg.manifests.remove(sb.id) // of an interrupted claim
 			why := "the configuration has no such pool"
@@ -79,6 +82,7 @@ func (r recovery) recover(ctx context.Context) {
 		}
 	}
 	reg.found = nil // those that are removed later are forgotten
+	reg.tasks.start(func(ctx context.Context) { r.undoStarts(ctx, stopped) })
 	listed := make(chan struct{}, len(reg.options.Backends))
 	for name, be := range reg.options.Backends {
 		l, ok := be.(sandbox.Finder)
@@ -116,6 +120,33 @@ wait:
 		}
 	}
 	close(reg.ready)
+}
+
+// undoStarts makes sure that stopped sandboxes are: an earlier daemon may have died while it started
+// one.
+func (r recovery) undoStarts(ctx context.Context, stopped []*Sandbox) {
+	for _, sb := range stopped {
+		err := sb.act(ctx, func(ctx context.Context, f Record) error {
+			be, err := r.reg.options.backend(f.Instance.Backend)
+			stopper, ok := be.(sandbox.Lifecycle)
+			if err != nil || !ok || f.State != Stopped {
+				return err
+			}
+			within, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			return stopper.Stop(within, f.Instance, r.reg.options.StopGrace)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, sandbox.ErrEngine):
+			r.reg.log.Warn("programs may run in stopped sandboxes", "err", err)
+			return
+		case err != nil && !errors.Is(err, sandbox.ErrStopped) && !errors.Is(err, sandbox.ErrGone) &&
+			!errors.Is(err, &wire.Error{Code: wire.CodeNotFound}):
+			r.reg.log.Warn("programs may run in a stopped sandbox", "id", sb.id, "err", err)
+		}
+	}
 }
 
 // orphans adopts the instances that carry the daemon's label and that the store does not know. A

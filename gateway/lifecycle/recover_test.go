@@ -98,6 +98,12 @@ func TestStateAfterACrash(t *testing.T) {
 				w.nothingLeft(d)
 				return
 			}
+			if tt.want == lifecycle.Stopped { // a start that did not come back is undone
+				w.Eventually("no program", func() bool {
+					s, err := w.Memory.Inspect(w.Ctx(), inst)
+					return err == nil && !s.Running
+				})
+			}
 			// The store agrees with the hub.
 			rows, err := d.Store.Sandboxes(w.Ctx())
 			if err != nil || len(rows) != 1 || rows[0].State != string(tt.want) {
