@@ -104,8 +104,11 @@ func printFetched(w *os.File, f *clone.Fetched) {
 		}
 		changed++
 		short := strings.TrimPrefix(r.Name, "refs/")
-		fmt.Fprintf(out, "%s  %.10s  %s since the base\n", text.Line(short, 200), r.Commit,
-			plural(r.Commits, "commit"))
+		commits := plural(r.Commits, "commit")
+		if r.Commits < 0 {
+			commits = "many commits"
+		}
+		fmt.Fprintf(out, "%s  %.10s  %s since the base\n", text.Line(short, 200), r.Commit, commits)
 	}
 	if changed == 0 {
 		fmt.Fprintf(out, "%s: nothing new\n", f.Sandbox)
@@ -126,7 +129,7 @@ func printArrivals(f *clone.Fetched) {
 			case r.Before == "" && r.Commit == f.Base: // the branch of a new clone
 			case saved && strings.HasSuffix(r.Name, "/wip"):
 				fmt.Fprintf(out, "fetched uncommitted changes to %s\n", name)
-			case r.New == 0: // the branch was set to an earlier commit
+			case r.New <= 0: // the branch was set to an earlier commit, or has too many
 				fmt.Fprintf(out, "fetched %s at %.10s\n", name, r.Commit)
 			default:
 				fmt.Fprintf(out, "fetched %s to %s\n", plural(r.New, "commit"), name)
@@ -406,8 +409,10 @@ func (c repositories) forking(cmd *cobra.Command) {
 			return err
 		}
 		fork, err := record.Fork(ctx, made.Name, made.ID)
-		if err != nil {
+		if fork == nil {
 			return prefixed("fork: record of the clone: ", err)
+		} else if err != nil { // without a record, rm would not fetch
+			return prefixed("fork: record of the clone: ", errors.Join(err, c.clones().Add(fork)))
 		}
 		return c.coding().Add(ctx, fork)
 	}

@@ -122,8 +122,8 @@ wait:
 	close(reg.ready)
 }
 
-// undoStarts makes sure that stopped sandboxes are: an earlier daemon may have died while it started
-// one.
+// undoStarts makes sure that stopped sandboxes are: an earlier daemon may have died while it
+// started one.
 func (r recovery) undoStarts(ctx context.Context, stopped []*Sandbox) {
 	for _, sb := range stopped {
 		err := sb.act(ctx, func(ctx context.Context, f Record) error {
@@ -142,7 +142,8 @@ func (r recovery) undoStarts(ctx context.Context, stopped []*Sandbox) {
 		case errors.Is(err, sandbox.ErrEngine):
 			r.reg.log.Warn("programs may run in stopped sandboxes", "err", err)
 			return
-		case err != nil && !errors.Is(err, sandbox.ErrStopped) && !errors.Is(err, sandbox.ErrGone) &&
+		case err != nil && !errors.Is(err, sandbox.ErrStopped) &&
+			!errors.Is(err, sandbox.ErrGone) &&
 			!errors.Is(err, &wire.Error{Code: wire.CodeNotFound}):
 			r.reg.log.Warn("programs may run in a stopped sandbox", "id", sb.id, "err", err)
 		}

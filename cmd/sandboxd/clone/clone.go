@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -249,10 +250,23 @@ func gitVersion(s string) (v [2]int, ok bool) {
 	return v, errs[0] == nil && errs[1] == nil
 }
 
-// has reports whether the repository has the object.
-func (r repository) has(ctx context.Context, object string) bool {
-	_, err := r.git(ctx, "cat-file", "-e", object)
-	return err == nil
+// maxTips bounds the commits that git may tell the sandbox of. More only save traffic.
+const maxTips = 256
+
+// commits returns those of objects that the repository has as commits, each once, at most maxTips.
+func (r repository) commits(ctx context.Context, objects []string) ([]string, error) {
+	slices.Sort(objects)
+	objects = slices.Compact(objects)
+	out, err := r.call(ctx, call{stdin: strings.Join(objects, "\n") + "\n", output: maxListing},
+		"cat-file", "--batch-check=%(objectname) %(objecttype)")
+	var some []string
+	for line := range strings.Lines(string(out)) {
+		object, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if kind == "commit" && len(some) < maxTips {
+			some = append(some, object)
+		}
+	}
+	return some, err
 }
 
 // fields splits output whose records end with a zero byte.

@@ -60,18 +60,19 @@ func (c *Clone) Diff(ctx context.Context, branch string) (*Diff, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDiff(ctx, c.Repository, c.Sandbox, own, branch, false)
+	return newDiff(ctx, c.Repository, c.Sandbox, own, c.Base, branch, false)
 }
 
 // NewDiff compares what was fetched of the sandbox that owns a name into the repository of the
 // directory dir. ref is a branch of the sandbox; empty means the one with the sandbox's name, or
 // the only one. With wip, it is the changes that were not committed.
 func NewDiff(ctx context.Context, dir, sandbox, ref string, wip bool) (*Diff, error) {
-	return newDiff(ctx, dir, sandbox, space{name: sandbox}, ref, wip)
+	return newDiff(ctx, dir, sandbox, space{name: sandbox}, "", ref, wip)
 }
 
-func newDiff(ctx context.Context, dir, sandbox string, own space, ref string, wip bool) (*Diff,
-	error) {
+// newDiff compares refs of a space. base is where the clone begins if no ref says it.
+func newDiff(ctx context.Context, dir, sandbox string, own space, base, ref string, wip bool) (
+	*Diff, error) {
 	if err := checkGit(ctx); err != nil {
 		return nil, err
 	}
@@ -88,7 +89,10 @@ func newDiff(ctx context.Context, dir, sandbox string, own space, ref string, wi
 		return commit, err == nil && isObject(commit)
 	}
 	var ok bool
-	if d.Base, ok = resolve(baseRefs + own.name); !ok {
+	if d.Base, ok = resolve(baseRefs + own.name); !ok && base != "" {
+		d.Base, ok = base, true
+	}
+	if !ok {
 		return nil, mistake("run it in the repository that was cloned",
 			"%s was not cloned into sandbox %s", text.Line(d.Repository, 200), sandbox)
 	}

@@ -317,20 +317,6 @@ func TestOddBranches(t *testing.T) {
 	}
 }
 
-// A branch whose name another branch has as a directory is an error that says how to go on.
-func TestConflictingBranches(t *testing.T) {
-	w := newWorld(t)
-	c := w.clone(Options{})
-	w.inside("git branch a")
-	w.fetch(c)
-	w.inside("git branch -q -D a; git branch a/b")
-	if got := w.failing(c, MaxFetch); !strings.Contains(got, "refs/sandboxes/web/a") {
-		t.Errorf("error: %s", got)
-	}
-	w.git("update-ref", "-d", "refs/sandboxes/web/a")
-	w.fetch(c)
-}
-
 // The path of the repository has what git treats specially in lists and URLs.
 func TestOddPath(t *testing.T) {
 	w := newWorld(t)

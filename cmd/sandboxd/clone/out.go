@@ -10,16 +10,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// saveScript makes a commit of uncommitted changes. It prints the current branch, the branches, and
-// what is on no branch as refs below refs/sandboxd/saved: that commit, commits of a HEAD without a
-// branch, and stashes. The last line is "end". Its argument is the directory. It sets no ref and
-// uses an index of its own: several of them may run at once, and a lock that a killed one leaves
-// behind stops no other. The same changes give the same commit.
+// saveScript makes a commit of the uncommitted changes of each work tree. It prints the current
+// branch, the branches, and what is on no branch as refs below refs/sandboxd/saved: those commits,
+// commits of a HEAD without a branch, and stashes. What it cannot save it prints as lost. The last
+// line is "end". Its argument is the directory. It sets no ref and uses an index of its own:
+// several of them may run at once, and a lock that a killed one leaves behind stops no other. The
+// same changes give the same commit.
 const saveScript = `set -u
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 command -v git >/dev/null || exit 71
@@ -32,40 +34,87 @@ g var GIT_COMMITTER_IDENT >/dev/null 2>&1 || {
 	GIT_COMMITTER_NAME=sandboxd GIT_COMMITTER_EMAIL=sandboxd@localhost
 	export GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL
 }
-head=$(g rev-parse -q --verify 'HEAD^{commit}') || head=
 saved() { echo "ref $2 refs/sandboxd/saved/$1"; }
+# at NAME prints the path of a file of git for the current work tree.
+at() {
+	path=$(g rev-parse --git-path "$1") || return 1
+	case $path in /*) ;; *) path=$PWD/$path;; esac
+	printf '%s\n' "$path"
+}
+stashes=0
+# wip NAME saves the changes of the current work tree.
 wip() {
-	index=$PWD/$(g rev-parse --git-path index) own=$PWD/$(g rev-parse --git-path "sandboxd-index.$$")
+	head=$(g rev-parse -q --verify 'HEAD^{commit}') || head=
+	for file in rebase-merge/autostash rebase-apply/autostash MERGE_AUTOSTASH; do
+		file=$(at "$file") && [ -f "$file" ] || continue
+		if commit=$(g rev-parse -q --verify "$(cat -- "$file")^{commit}"); then
+			saved "stash-$stashes" "$commit"
+			stashes=$((stashes + 1))
+		else
+			echo lost stashes
+		fi
+	done
+	index=$(at index) && own=$(at "sandboxd-index.$$") || return 1
 	rm -f -- "$own" "$own.lock"
 	# With its time: git reads a file again that is not older than the index.
 	[ ! -f "$index" ] || cp -p -- "$index" "$own" || return 1
+	staged=$(GIT_INDEX_FILE=$own g write-tree 2>/dev/null) || staged=
+	# The index may say that git shall not look at some files.
+	if GIT_INDEX_FILE=$own g ls-files -v | grep -q '^[[:lower:]S]'; then
+		rm -f -- "$own"
+		[ -z "$head" ] || GIT_INDEX_FILE=$own g read-tree "$head" || return 1
+	fi
 	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
 	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
 	rm -f -- "$own"
 	g ls-tree -r "$tree" | grep '^160000 ' | cut -f2- | sed 's/^/skipped /'
 	date='@0 +0000'
 	if [ -n "$head" ]; then
-		[ "$tree" != "$(g rev-parse "$head^{tree}")" ] || return 0
-		date=$(g log -1 --format='@%ct +0000' "$head" --) || return 1
+		before=$(g rev-parse "$head^{tree}") &&
+			date=$(g log -1 --format='@%ct +0000' "$head" --) || return 1
 	else
-		[ -n "$(g ls-tree "$tree")" ] || return 0
+		before=$(g hash-object -t tree /dev/null) || return 1
 	fi
-	commit=$(GIT_AUTHOR_DATE=$date GIT_COMMITTER_DATE=$date \
-		g commit-tree "$tree" ${head:+-p "$head"} -m 'wip: uncommitted changes') || return 1
-	saved wip "$commit"
+	case $staged in "$before" | "$tree") staged=;; esac
+	[ "$tree" != "$before" ] || [ -n "$staged" ] || return 0
+	commit() { GIT_AUTHOR_DATE=$date GIT_COMMITTER_DATE=$date g commit-tree "$@"; }
+	if [ -n "$staged" ]; then # no file has it any more
+		staged=$(commit "$staged" ${head:+-p "$head"} -m 'wip: staged changes') || return 1
+	fi
+	commit=$(commit "$tree" ${head:+-p "$head"} ${staged:+-p "$staged"} \
+		-m 'wip: uncommitted changes') || return 1
+	saved "$1" "$commit"
 }
-wip || echo lost wip
+top=$(pwd -P)
+wip wip || echo lost wip
+trees=$(g worktree list --porcelain) || echo lost worktrees
+# The first is the main one, by the path of its repository, which may be elsewhere.
+first=
+[ "$(g rev-parse --git-dir)" != "$(g rev-parse --git-common-dir)" ] || first=1d
 n=0
-heads=$(g worktree list --porcelain) || echo lost worktrees
-for commit in $(printf '%s\n' "$heads" | sed -n 's/^HEAD //p'); do
+while IFS= read -r dir; do
+	[ -n "$dir" ] && [ -e "$dir" ] || continue
+	if cd -- "$dir" && [ "$(pwd -P)" = "$top" ]; then continue; fi
+	wip "wip-$n" || echo lost worktree
+	n=$((n + 1))
+done <<END
+$(printf '%s\n' "$trees" | sed -n 's/^worktree //p' | sed "$first")
+END
+cd -- "$top" || exit 74
+n=0
+for commit in $(printf '%s\n' "$trees" | sed -n 's/^HEAD //p'); do
 	case $commit in *[!0]*) ;; *) continue;; esac
 	[ -z "$(g for-each-ref --count=1 --contains "$commit" refs/heads)" ] || continue
 	saved "detached-$n" "$commit"
 	n=$((n + 1))
 done
+all=$(g stash list -n 1001 --format=%H) || echo lost stashes
 n=0
-stashes=$(g stash list -n 100 --format=%H) || echo lost stashes
-for commit in $stashes; do saved "stash-$n" "$commit"; n=$((n + 1)); done
+for commit in $all; do
+	[ $n -lt 1000 ] || { echo lost stashes; break; }
+	saved "stash-$stashes" "$commit"
+	stashes=$((stashes + 1)) n=$((n + 1))
+done
 echo "head $(g symbolic-ref -q HEAD)"
 g for-each-ref --format='ref %(objectname) %(refname)' refs/heads || exit 1
 echo end
@@ -86,8 +135,8 @@ type Ref struct {
 	Name    string `json:"ref"`
 	Commit  string `json:"commit"`
 	Before  string `json:"before"`  // empty if the ref is new
-	Commits int    `json:"commits"` // on it and not on Base
-	New     int    `json:"new"`     // those of Commits that are not on Before
+	Commits int    `json:"commits"` // on it and not on Base; −1 if there was no time to count them
+	New     int    `json:"new"`     // those of Commits that are not on Before; −1 as well
 }
 
 // Fetched is the result of a fetch.
@@ -128,7 +177,7 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 	}
 	f := &Fetched{Sandbox: c.Sandbox, Repository: c.Repository, Base: c.Base, Refs: []Ref{},
 		Lost: []string{}, Skipped: []string{}}
-	if f.space, err = c.space(ctx, r); err != nil {
+	if f.space, err = c.ownSpace(ctx, r); err != nil {
 		return nil, err
 	}
 	refs, err := f.parse(string(out))
@@ -139,10 +188,14 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 	if err != nil {
 		return nil, err
 	}
-	if len(before) > maxKept {
+	gone, err := f.space.refs(ctx, r, goneRefs)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(before) + len(gone); n > maxKept {
 		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf(
-			"repository %s has %d refs of sandbox %s: too many", text.Line(c.Repository, 200),
-			len(before), c.Sandbox),
+			"repository %s has %d refs of sandbox %s: too many", text.Line(c.Repository, 200), n,
+			c.Sandbox),
 			Hint: "delete those that you do not need: git update-ref -d REF"}
 	}
 	if len(f.Lost) > 0 { // what an earlier fetch saved may be the last copy
@@ -155,20 +208,29 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 	if err := c.receive(ctx, r, box, f.space, refs, before, most); err != nil {
 		return nil, err
 	}
+	within, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	counts := make(map[string]int) // many branches may be the same
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		ref := Ref{Name: name, Commit: refs[name], Before: before[name],
-			Commits: c.count(ctx, r, refs[name])}
+		ref := Ref{Name: name, Commit: refs[name], Before: before[name]}
+		if _, known := counts[ref.Commit]; !known {
+			counts[ref.Commit] = c.count(within, r, ref.Commit)
+		}
+		ref.Commits = counts[ref.Commit]
 		switch ref.Before {
 		case ref.Commit:
 		case "":
 			ref.New = ref.Commits
 		default:
-			ref.New = c.count(ctx, r, ref.Commit, "^"+ref.Before)
+			ref.New = c.count(within, r, ref.Commit, "^"+ref.Before)
 		}
 		f.Refs = append(f.Refs, ref)
 	}
-	return f, nil
+	return f, context.Cause(ctx)
 }
+
+// countTime bounds the time to count the commits of all refs.
+const countTime = time.Minute
 
 // parse reads the output of saveScript. It returns the objects of the sandbox by the names of their
 // refs on this machine.
@@ -224,12 +286,12 @@ func (s space) ownName(name string) (string, error) {
 	return "", fmt.Errorf("ref %q: not a branch", text.Line(name, 100))
 }
 
-// isSaved reports whether name is one that saveScript gives: wip, detached-N or stash-N.
+// isSaved reports whether name is one that saveScript gives: wip, or wip-N, detached-N or stash-N.
 func isSaved(name string) bool {
 	kind, number, _ := strings.Cut(name, "-")
 	n, err := strconv.Atoi(number)
-	return name == "wip" || (kind == "detached" || kind == "stash") && err == nil &&
-		n >= 0 && n < maxRefs && number == strconv.Itoa(n)
+	return name == "wip" || slices.Contains([]string{"wip", "detached", "stash"}, kind) &&
+		err == nil && n >= 0 && n < maxRefs && number == strconv.Itoa(n)
 }
 
 // isRefName reports whether name is a full name of a ref, by the rules of git-check-ref-format(1).
@@ -284,7 +346,7 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox, own spac
 			return fmt.Errorf("repository %s: %w", r.dir, err)
 		}
 	}
-	err := own.set(ctx, r, edits(refs, before))
+	err := own.set(ctx, r, refs, before)
 	if err != nil { // another fetch of the sandbox may have set them
 		now, again := own.refs(ctx, r, branchRefs, savedRefs)
 		if again != nil {
@@ -295,7 +357,7 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox, own spac
 				delete(now, name) // it stays
 			}
 		}
-		err = own.set(ctx, r, edits(refs, now))
+		err = own.set(ctx, r, refs, now)
 	}
 	if err != nil {
 		return &wire.Error{Code: wire.CodeUnavailable,
@@ -304,33 +366,6 @@ func (c *Clone) receive(ctx context.Context, r repository, box Sandbox, own spac
 				"git update-ref"}
 	}
 	return nil
-}
-
-// edits returns the commands of git update-ref that change refs from before. A branch that is gone
-// stays; what was saved moves to goneRefs, because only the sandbox says that it is on a branch by
-// now, or was dropped.
-func edits(refs, before map[string]string) string {
-	edits := new(strings.Builder)
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		saved, ok := strings.CutPrefix(name, savedRefs)
-		if !ok || before[name] == refs[name] {
-			continue
-		}
-		fmt.Fprintf(edits, "update %s%s %s\n", goneRefs, saved, before[name])
-		if refs[name] == "" {
-			fmt.Fprintf(edits, "delete %s %s\n", name, before[name])
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		switch before[name] {
-		case refs[name]:
-		case "":
-			fmt.Fprintf(edits, "create %s %s\n", name, refs[name])
-		default:
-			fmt.Fprintf(edits, "update %s %s %s\n", name, refs[name], before[name])
-		}
-	}
-	return edits.String()
 }
 
 // checkHistory returns an error unless all that wanted needs is here or in quarantine. git accepts
@@ -368,18 +403,17 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, own space,
 		"--no-show-forced-updates")
 	// The sandbox learns only of commits that it has had.
 	tips := []string{c.Base}
-	if known, err := own.refs(ctx, r, branchRefs, savedRefs); err == nil {
-		for _, object := range known {
-			tips = append(tips, object)
-		}
+	if refs, err := own.refs(ctx, r, branchRefs, savedRefs); err == nil {
+		tips = slices.AppendSeq(tips, maps.Values(refs))
 	}
-	n := len(args)
-	for _, tip := range tips {
-		if r.has(ctx, tip+"^{commit}") {
-			args = append(args, "--negotiation-tip="+tip)
-		}
+	known, err := r.commits(ctx, tips)
+	if err != nil {
+		return err
 	}
-	if len(args) == n { // git would offer all commits of this machine
+	for _, tip := range known {
+		args = append(args, "--negotiation-tip="+tip)
+	}
+	if len(known) == 0 { // git would offer all commits of this machine
 		args = append([]string{"-c", "fetch.negotiationAlgorithm=noop"}, args...)
 	}
 	args = append(args, url)
@@ -443,10 +477,13 @@ func migrate(quarantine, objects string) error {
 }
 
 // count returns the number of commits of a ref that neither Base nor others (^COMMIT) have; 0 if it
-// is no commit.
+// is no commit, −1 if ctx has ended.
 func (c *Clone) count(ctx context.Context, r repository, object string, others ...string) int {
 	out, err := r.line(ctx, slices.Concat([]string{"rev-list", "--count", object, "^" + c.Base},
 		others, []string{"--"})...)
+	if ctx.Err() != nil {
+		return -1
+	}
 	if err != nil {
 		return 0
 	}

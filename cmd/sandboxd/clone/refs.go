@@ -4,17 +4,19 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
 )
 
 // Refs of a clone in the repository of this machine. SPACE is the name of the sandbox while the
-// sandbox owns that name, else NAME.ID: see space.
+// sandbox owns that name, else NAME.ID: see space. No reflog is needed: it would not survive when a
+// space is renamed.
 const (
 	branchRefs = "refs/sandboxes/"      // SPACE/BRANCH: branches of the sandbox
 	savedRefs  = "refs/sandboxd/saved/" // SPACE/…: what is on no branch there
-	goneRefs   = "refs/sandboxd/gone/"  // SPACE/…: what was there before; the reflog has all of it
+	goneRefs   = "refs/sandboxd/gone/"  // SPACE/OBJECT: what one of these was, and is no more
 	baseRefs   = "refs/sandboxd/base/"  // SPACE: where the branch of the clone begins
 	ownerRefs  = "refs/sandboxd/owner/" // NAME: a blob with the ID of the sandbox that owns it
 )
@@ -50,24 +52,44 @@ func (c *Clone) owner(ctx context.Context, r repository) (id, object string, err
 
 // space returns where the refs of the sandbox are.
 func (c *Clone) space(ctx context.Context, r repository) (space, error) {
-	ref := ownerRefs + c.Sandbox
 	id, object, err := c.owner(ctx, r)
+	s := space{c.Sandbox, "verify " + ownerRefs + c.Sandbox + " " + object + "\n"}
 	switch {
-	case err != nil:
-		return space{}, err
-	case object == "": // a clone of an earlier version
-		object, err = c.mark(ctx, r)
-		return space{c.Sandbox, "create " + ref + " " + object + "\n"}, err
-	case id == c.ID:
-		return space{c.Sandbox, "verify " + ref + " " + object + "\n"}, nil
+	case object == "":
+		s.guard = "" // of a clone of an earlier version
+	case id != c.ID:
+		s.name += "." + c.ID
 	}
-	return space{c.Sandbox + "." + c.ID, "verify " + ref + " " + object + "\n"}, nil
+	return s, err
+}
+
+// ownSpace is space for changes. A name without an owner becomes that of the sandbox.
+func (c *Clone) ownSpace(ctx context.Context, r repository) (space, error) {
+	s, err := c.space(ctx, r)
+	if err != nil || s.guard != "" {
+		return s, err
+	}
+	object, err := c.mark(ctx, r)
+	if err != nil {
+		return s, err
+	}
+	if err := r.update(ctx, "create "+ownerRefs+c.Sandbox+" "+object+"\n"); err != nil {
+		return s, err
+	}
+	return c.space(ctx, r)
 }
 
 // mark stores the ID of the sandbox as an object.
 func (c *Clone) mark(ctx context.Context, r repository) (object string, err error) {
 	out, err := r.call(ctx, call{stdin: c.ID}, "hash-object", "-w", "--stdin")
 	return strings.TrimSpace(string(out)), err
+}
+
+// update makes changes of refs, as one transaction.
+func (r repository) update(ctx context.Context, edits string) error {
+	_, err := r.call(ctx, call{stdin: edits}, "update-ref", "--no-deref", "--create-reflog", "-m",
+		"sandboxd fetch", "--stdin")
+	return err
 }
 
 // refs returns the objects of refs in a space, by name: of all that begin with one of kinds.
@@ -88,30 +110,75 @@ func (s space) refs(ctx context.Context, r repository, kinds ...string) (map[str
 	return all, nil
 }
 
-// set makes edits of refs in the space, as one transaction. The reflog keeps what a changed history
-// replaces.
-func (s space) set(ctx context.Context, r repository, edits string) error {
-	if edits == "" {
-		return nil
+// set sets the refs of the sandbox, which were before. A branch that is gone stays. Whatever else
+// an object is replaced by, or its ref removed, it stays as one of goneRefs: only the sandbox says
+// that it is on a branch by now, or was dropped.
+func (s space) set(ctx context.Context, r repository, refs, before map[string]string) error {
+	objects, dirs := make(map[string]bool), make(map[string]bool)
+	for name, object := range refs {
+		objects[object] = true
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			dirs[dir] = true
+		}
 	}
-	_, err := r.call(ctx, call{stdin: s.guard + edits}, "update-ref", "--no-deref",
-		"--create-reflog", "-m", "sandboxd fetch", "--stdin")
-	return err
+	// A name that another one has as a directory, in either direction.
+	conflicts := func(name string) bool {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if refs[dir] != "" {
+				return true
+			}
+		}
+		return dirs[name]
+	}
+	within, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	first, then := new(strings.Builder), new(strings.Builder)
+	kept := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		was, is := before[name], refs[name]
+		blocks := is == "" && conflicts(name)
+		if was == is || is == "" && !blocks && !strings.HasPrefix(name, savedRefs) {
+			continue
+		}
+		if !objects[was] && !kept[was] && (is == "" || !r.contains(within, is, was)) {
+			kept[was] = true
+			fmt.Fprintf(first, "update %s%s/%s %s\n", goneRefs, s.name, was, was)
+		}
+		if is == "" {
+			fmt.Fprintf(first, "delete %s %s\n", name, was)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		switch before[name] {
+		case refs[name]:
+		case "":
+			fmt.Fprintf(then, "create %s %s\n", name, refs[name])
+		default:
+			fmt.Fprintf(then, "update %s %s %s\n", name, refs[name], before[name])
+		}
+	}
+	// Two, because one cannot replace a by a/b.
+	for _, edits := range []*strings.Builder{first, then} {
+		if edits.Len() == 0 {
+			continue
+		}
+		if err := r.update(ctx, s.guard+edits.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contains reports whether a commit is known to have another one in its history.
+func (r repository) contains(ctx context.Context, commit, other string) bool {
+	_, err := r.git(ctx, "merge-base", "--is-ancestor", other, commit)
+	return err == nil
 }
 
 // takeName makes the sandbox the owner of its name, and sets its base. The refs of the owner before
-// are renamed to its own space, which Former then names.
+// are renamed to a space of its own, which Former then names.
 func (c *Clone) takeName(ctx context.Context, r repository) error {
 	id, object, err := c.owner(ctx, r)
-	if err != nil {
-		return err
-	}
-	suffix := id
-	if id == "" || id == c.ID { // of an earlier version, or a host that is cloned into again
-		suffix = time.Now().UTC().Format("20060102-150405.000")
-	}
-	from, to := space{name: c.Sandbox}, space{name: c.Sandbox + "." + suffix}
-	refs, err := from.refs(ctx, r, branchRefs, savedRefs, goneRefs, baseRefs)
 	if err != nil {
 		return err
 	}
@@ -119,29 +186,68 @@ func (c *Clone) takeName(ctx context.Context, r repository) error {
 	if err != nil {
 		return err
 	}
-	edits := new(strings.Builder)
-	if object == "" {
-		fmt.Fprintf(edits, "create %s%s %s\n", ownerRefs, c.Sandbox, own)
-	} else {
-		fmt.Fprintf(edits, "update %s%s %s %s\n", ownerRefs, c.Sandbox, own, object)
+	from, to := space{name: c.Sandbox}, space{name: c.Sandbox + "." + id}
+	there, err := to.refs(ctx, r, allRefs...)
+	if err != nil {
+		return err
 	}
-	base := baseRefs + from.name
+	if id == "" || id == c.ID || len(there) > 0 { // it has had the name before
+		to.name = strings.TrimSuffix(to.name, ".") + "." +
+			time.Now().UTC().Format("20060102-150405.000")
+	}
+	take := "create " + ownerRefs + c.Sandbox + " " + own + "\n"
+	if object != "" {
+		take = "update " + ownerRefs + c.Sandbox + " " + own + " " + object + "\n"
+	}
+	// Again, because a fetch of the owner before may have set more until it is no owner.
+	for range 2 {
+		refs, err := from.refs(ctx, r, allRefs...)
+		if err != nil {
+			return err
+		}
+		edits := take + c.moves(refs, from, to)
+		if take != "" {
+			edits += c.newBase(refs[baseRefs+from.name], to)
+		}
+		if edits == "" {
+			break
+		}
+		if err := r.update(ctx, edits); err != nil {
+			return err
+		}
+		take = ""
+	}
+	return nil
+}
+
+// allRefs are all kinds of refs of a space.
+var allRefs = []string{branchRefs, savedRefs, goneRefs, baseRefs}
+
+// moves returns the changes that rename refs of a space, but its base.
+func (c *Clone) moves(refs map[string]string, from, to space) string {
+	edits := new(strings.Builder)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		for _, kind := range []string{branchRefs, savedRefs, goneRefs, baseRefs} {
+		if name == baseRefs+from.name {
+			continue
+		}
+		for _, kind := range allRefs {
 			if rest, ok := strings.CutPrefix(name, kind+from.name); ok {
 				fmt.Fprintf(edits, "create %s%s%s %s\n", kind, to.name, rest, refs[name])
 			}
 		}
-		if name != base {
-			fmt.Fprintf(edits, "delete %s %s\n", name, refs[name])
-			c.Former = branchRefs + to.name
-		}
+		fmt.Fprintf(edits, "delete %s %s\n", name, refs[name])
+		c.Former = branchRefs + to.name
 	}
-	if before := refs[base]; before == "" {
-		fmt.Fprintf(edits, "create %s %s\n", base, c.Base)
-	} else {
-		fmt.Fprintf(edits, "update %s %s %s\n", base, c.Base, before)
+	return edits.String()
+}
+
+// newBase returns the changes that set the base of the name to that of c. The one before moves to
+// the space of the owner before.
+func (c *Clone) newBase(before string, to space) string {
+	base := baseRefs + c.Sandbox
+	if before == "" {
+		return fmt.Sprintf("create %s %s\n", base, c.Base)
 	}
-	_, err = r.call(ctx, call{stdin: edits.String()}, "update-ref", "--no-deref", "--stdin")
-	return err
+	return fmt.Sprintf("update %s %s %s\nupdate %s%s %[3]s\n", base, c.Base, before, baseRefs,
+		to.name)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -86,10 +87,92 @@ func TestSavedBefore(t *testing.T) {
 			t.Errorf("saved: %q", got)
 		}
 	}
-	for i, want := range []string{"third", "second", "first"} {
-		if got := w.git("show", fmt.Sprintf("sandboxd/gone/web/wip@{%d}:README", i)); got != want {
-			t.Errorf("%d: README: %q; want %q", i, got, want)
+	w.inside("git commit -q --allow-empty -m replaced")
+	w.fetch(c)
+	w.inside("git commit -q --allow-empty -m more")
+	w.fetch(c)
+	w.inside("git reset -q --hard HEAD~2; git commit -q --allow-empty -m other")
+	w.fetch(c)
+	if got, want := w.gone("web"), []string{"first", "more", "second", "third"}; !slices.Equal(got,
+		want) {
+		t.Errorf("gone: %q, want %q", got, want)
+	}
+	w.second() // takes the name
+	if got := w.gone("web.id1"); len(got) != 4 || len(w.gone("web")) != 0 {
+		t.Errorf("gone: %q", got)
+	}
+}
+
+// gone returns the content of README of what a sandbox has saved before, or the subject of other
+// commits, sorted.
+func (w *world) gone(space string) (all []string) {
+	w.t.Helper()
+	for ref := range strings.FieldsSeq(w.git("for-each-ref", "--format=%(refname)",
+		"refs/sandboxd/gone/"+space)) {
+		said := w.git("log", "-1", "--format=%s", ref)
+		if strings.HasPrefix(said, "wip") {
+			said = w.git("show", ref+":README")
 		}
+		all = append(all, said)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Work that is in no branch, and that git status may not show.
+func TestSavedFromEverywhere(t *testing.T) {
+	for name, tt := range map[string]struct{ script, ref, want string }{
+		"linked work tree": {"git worktree add -q ../other -b other; echo work >../other/README",
+			"wip-0:README", "work"},
+		"linked work tree in an ignored directory": {"echo /in >.git/info/exclude; " +
+			"git worktree add -q in -b other; echo work >in/new", "wip-0:new", "work"},
+		"assumed to be unchanged": {"git update-index --assume-unchanged README; echo work >README",
+			"wip:README", "work"},
+		"skipped": {"git update-index --skip-worktree README; echo work >README", "wip:README",
+			"work"},
+		"staged, and removed":  {"echo work >new; git add new; rm new", "wip^2:new", "work"},
+		"staged, and reverted": {"echo work >README; git add .; echo one >README", "wip^2:README", "work"},
+		"staged and ignored": {"echo new >.git/info/exclude; echo work >new; git add -f new; " +
+			"git update-index --assume-unchanged README", "wip^2:new", "work"},
+		"stash of a merge": {"git checkout -q -b b; echo b >a; git add a; git commit -qm b; " +
+			"git checkout -q web; echo web >a; git add a; git commit -qm a; echo work >README; " +
+			"git merge -q --autostash b || true", "stash-0:README", "work"},
+		"stash of a rebase": {"git checkout -q -b b; echo b >a; git add a; git commit -qm b; " +
+			"git checkout -q web; echo web >a; git add a; git commit -qm a; echo work >README; " +
+			"git rebase -q --autostash b || true", "stash-0:README", "work"},
+		"repository elsewhere": {"git init -q --separate-git-dir=../elsewhere; echo work >README",
+			"wip:README", "work"},
+		"conflict": {"git checkout -q -b b; echo b >a; git add a; git commit -qm b; " +
+			"git checkout -q web; echo web >a; git add a; git commit -qm a; git merge -q b || true; " +
+			"echo work >README", "wip:README", "work"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := w.clone(Options{})
+			w.inside(tt.script)
+			for range 2 { // the same work gives the same commit
+				if f := w.fetch(c); len(f.Lost) > 0 {
+					t.Errorf("%+v", f)
+				}
+			}
+			if got := w.git("show", "refs/sandboxd/saved/web/"+tt.ref); got != tt.want {
+				t.Errorf("%s: %q, want %q", tt.ref, got, tt.want)
+			}
+			if got := w.gone("web"); len(got) > 0 {
+				t.Errorf("gone: %q", got)
+			}
+		})
+	}
+}
+
+// What cannot be saved is said to be lost.
+func TestSavedNot(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside("git worktree add -q ../other -b other; echo gitdir: /nowhere >../other/.git")
+	f, err := c.Fetch(t.Context(), w.box, MaxFetch)
+	if err != nil || !slices.Equal(f.Lost, []string{"worktree"}) {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
 
@@ -152,11 +235,13 @@ func TestSharedName(t *testing.T) {
 	if f := w.fetch(first); len(f.Refs) != 2 || f.Refs[1].New != 1 || f.Branch() != "web" {
 		t.Errorf("fetch: %+v", f)
 	}
-	refs := w.git("for-each-ref", "--format=%(refname) %(contents:subject)")
+	refs := regexp.MustCompile("[0-9a-f]{40}").ReplaceAllString(w.git("for-each-ref",
+		"--format=%(refname) %(contents:subject)"), "GONE")
 	if want := `refs/heads/main one
 refs/sandboxd/base/web one
 refs/sandboxd/base/web.id1 wip: uncommitted changes
-refs/sandboxd/gone/web.id1/wip wip: uncommitted changes
+refs/sandboxd/gone/web.id1/GONE wip: uncommitted changes
+refs/sandboxd/gone/web.id1/GONE wip: uncommitted changes
 refs/sandboxd/owner/web 
 refs/sandboxd/saved/web.id1/wip wip: uncommitted changes
 refs/sandboxes/web.id1/web more
@@ -209,6 +294,52 @@ func TestNameTakenMeanwhile(t *testing.T) {
 	}
 	if got := w.git("log", "-1", "--format=%s", "sandboxes/web.id1/web"); got != "first" {
 		t.Errorf("first: %q", got)
+	}
+}
+
+// A sandbox may lose its name and take it again, as often as it likes.
+func TestNameTakenOften(t *testing.T) {
+	w := newWorld(t)
+	for i := range 6 {
+		s, err := Open(t.Context(), w.top, Options{Dir: fmt.Sprint(w.dir, i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Copy(t.Context(), "web", fmt.Sprint("id", i%2), w.box)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := *w
+		other.dir = c.Dir
+		other.inside(fmt.Sprint("git commit -q --allow-empty -m ", i))
+		other.fetch(c)
+	}
+	var got []string
+	for subject := range strings.FieldsSeq(w.git("for-each-ref", "--format=%(subject)",
+		"refs/sandboxes")) {
+		got = append(got, subject)
+	}
+	slices.Sort(got)
+	if want := []string{"0", "1", "2", "3", "4", "5"}; !slices.Equal(got, want) {
+		t.Errorf("branches: %q", got)
+	}
+}
+
+// A branch may become a directory of branches, and the other way.
+func TestBranchBecomesDirectory(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	for i, change := range []string{"git branch a", "git branch -qD a; git checkout -q -b a/b",
+		"git checkout -q web; git branch -qD a/b; git branch a"} {
+		w.inside(change + fmt.Sprint("; git commit -q --allow-empty -m ", i))
+		w.fetch(c)
+	}
+	if got := w.git("for-each-ref", "--format=%(refname)", "refs/sandboxes"); got !=
+		"refs/sandboxes/web/a\nrefs/sandboxes/web/web" {
+		t.Errorf("refs: %q", got)
+	}
+	if got := w.gone("web"); !slices.Equal(got, []string{"1", "one"}) {
+		t.Errorf("gone: %q", got)
 	}
 }
 
