@@ -227,7 +227,7 @@ type Total struct {
 	Sandboxes int `koanf:"sandboxes" default:"1000"`
 
 	// Maximum sandboxes that are not stopped. 0: as many as the memory, threads and open files of
-	// this machine allow, at most 1000.
+	// this machine allow, at most 1000; with backend kubernetes, all.
 	Running int `koanf:"running" default:"0"`
 }
 
