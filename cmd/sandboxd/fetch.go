@@ -171,14 +171,15 @@ func noteUnfetched(name string, err error) {
 		text.Line(err.Error(), 400), hint)
 }
 
-// noteLeftOut names what could not be saved in the sandbox, and the repositories inside its clone.
+// noteLeftOut names what could not be saved in the sandbox, and the repositories and work trees
+// that were not fetched.
 func noteLeftOut(f *clone.Fetched) {
 	for _, l := range f.Lost {
 		fmt.Fprintf(os.Stderr, "note: not saved in %s: %s\n", f.Sandbox, text.Line(l, 60))
 	}
 	if len(f.Skipped) > 0 {
-		fmt.Fprintf(os.Stderr, "note: not fetched from %s: repositories inside the clone: %s\n",
-			f.Sandbox, text.Line(strings.Join(f.Skipped, ", "), 400))
+		fmt.Fprintf(os.Stderr, "note: not fetched from %s: %s\n", f.Sandbox,
+			text.Line(strings.Join(f.Skipped, ", "), 400))
 	}
 }
 

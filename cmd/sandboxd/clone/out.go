@@ -26,7 +26,10 @@ const saveScript = `set -u
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
 command -v git >/dev/null || exit 71
 cd -- "$1" 2>/dev/null || exit 74
-g() { git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 "$@"; }
+g() {
+	git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 -c core.safecrlf=false \
+		-c core.sparseCheckout=false -c advice.addEmbeddedRepo=false "$@"
+}
 cdup=$(g rev-parse --show-cdup) || exit 74
 [ -z "$cdup" ] || exit 74
 g var GIT_COMMITTER_IDENT >/dev/null 2>&1 || {
@@ -41,7 +44,15 @@ at() {
 	case $path in /*) ;; *) path=$PWD/$path;; esac
 	printf '%s\n' "$path"
 }
-stashes=0
+# common prints the physical path of the repository of the current work tree.
+common() { path=$(g rev-parse --git-common-dir) && (cd -- "$path" && pwd -P); }
+# detached COMMIT saves a commit that no branch has.
+detached() {
+	[ -z "$(g for-each-ref --count=1 --contains "$1" refs/heads)" ] || return 0
+	saved "detached-$heads" "$1"
+	heads=$((heads + 1))
+}
+stashes=0 heads=0
 # wip NAME saves the changes of the current work tree.
 wip() {
 	head=$(g rev-parse -q --verify 'HEAD^{commit}') || head=
@@ -54,15 +65,23 @@ wip() {
 			echo lost stashes
 		fi
 	done
+	for file in rebase-merge/orig-head rebase-apply/orig-head; do
+		file=$(at "$file") && [ -f "$file" ] || continue
+		commit=$(g rev-parse -q --verify "$(cat -- "$file")^{commit}") && detached "$commit"
+	done
 	index=$(at index) && own=$(at "sandboxd-index.$$") || return 1
 	rm -f -- "$own" "$own.lock"
 	# With its time: git reads a file again that is not older than the index.
 	[ ! -f "$index" ] || cp -p -- "$index" "$own" || return 1
 	staged=$(GIT_INDEX_FILE=$own g write-tree 2>/dev/null) || staged=
-	# The index may say that git shall not look at some files.
-	if GIT_INDEX_FILE=$own g ls-files -v | grep -q '^[[:lower:]S]'; then
-		rm -f -- "$own"
-		[ -z "$head" ] || GIT_INDEX_FILE=$own g read-tree "$head" || return 1
+	i() { GIT_INDEX_FILE=$own g "$@"; }
+	# The index may say that git shall not look at some files. Those that are there count; those
+	# that a sparse checkout left out are no deletions.
+	if i ls-files -v | grep -q '^[[:lower:]S]'; then
+		i ls-files -z --deleted | i update-index -z --remove --stdin &&
+			i ls-files -z | i update-index -z --no-assume-unchanged --stdin &&
+			i ls-files -z | i update-index -z --no-skip-worktree --stdin &&
+			i ls-files -z --deleted | i update-index -z --skip-worktree --stdin || return 1
 	fi
 	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
 	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
@@ -89,25 +108,29 @@ top=$(pwd -P)
 wip wip || echo lost wip
 trees=$(g worktree list --porcelain) || echo lost worktrees
 # The first is the main one, by the path of its repository, which may be elsewhere.
-first=
+first= ours=$(common) || exit 74
 [ "$(g rev-parse --git-dir)" != "$(g rev-parse --git-common-dir)" ] || first=1d
 n=0
 while IFS= read -r dir; do
-	[ -n "$dir" ] && [ -e "$dir" ] || continue
-	if cd -- "$dir" && [ "$(pwd -P)" = "$top" ]; then continue; fi
+	[ -n "$dir" ] || continue
+	[ -e "$dir" ] || { echo "skipped $dir (missing work tree)"; continue; }
+	cd -- "$dir" || { echo lost worktree; continue; }
+	[ "$(pwd -P)" != "$top" ] || continue
+	# The path may be another directory by now, or another repository.
+	[ -e .git ] || { echo "skipped $dir (no work tree any more)"; continue; }
+	theirs=$(common) || { echo lost worktree; continue; }
+	[ "$theirs" = "$ours" ] || { echo "skipped $dir (another repository)"; continue; }
 	wip "wip-$n" || echo lost worktree
 	n=$((n + 1))
 done <<END
 $(printf '%s\n' "$trees" | sed -n 's/^worktree //p' | sed "$first")
 END
 cd -- "$top" || exit 74
-n=0
 for commit in $(printf '%s\n' "$trees" | sed -n 's/^HEAD //p'); do
-	case $commit in *[!0]*) ;; *) continue;; esac
-	[ -z "$(g for-each-ref --count=1 --contains "$commit" refs/heads)" ] || continue
-	saved "detached-$n" "$commit"
-	n=$((n + 1))
+	case $commit in *[!0]*) detached "$commit";; esac
 done
+large=$(at lfs/objects)
+[ -z "$(ls -A -- "$large" 2>/dev/null)" ] || echo lost files of Git LFS
 all=$(g stash list -n 1001 --format=%H) || echo lost stashes
 n=0
 for commit in $all; do
@@ -147,7 +170,7 @@ type Fetched struct {
 	Head       string   `json:"head"`    // ref of the current branch of the sandbox, or empty
 	Refs       []Ref    `json:"refs"`    // all of the sandbox, also unchanged ones
 	Lost       []string `json:"lost"`    // what could not be saved in the sandbox
-	Skipped    []string `json:"skipped"` // repositories inside the clone, which are not fetched
+	Skipped    []string `json:"skipped"` // repositories and missing work trees: not fetched
 
 	space space
 }
@@ -430,6 +453,13 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, own space,
 var fetchSettings = []string{
 	"transfer.fsckObjects=true", "fetch.fsckObjects=true", "fetch.unpackLimit=1",
 	"core.bigFileThreshold=64m", "transfer.bundleURI=false", "fetch.uriProtocols=",
+	// Old histories have such commits. They are harmless.
+	"fetch.fsck.badTimezone=ignore", "fetch.fsck.badDate=ignore",
+	"fetch.fsck.badDateOverflow=ignore", "fetch.fsck.zeroPaddedDate=ignore",
+	"fetch.fsck.missingSpaceBeforeDate=ignore", "fetch.fsck.missingSpaceBeforeEmail=ignore",
+	"fetch.fsck.missingNameBeforeEmail=ignore", "fetch.fsck.missingEmail=ignore",
+	"fetch.fsck.badName=ignore", "fetch.fsck.badEmail=ignore",
+	"fetch.fsck.zeroPaddedFilemode=ignore",
 	// Without it, git would list all refs of this machine to the sandbox.
 	"core.alternateRefsCommand=true",
 	"fetch.fsck.hasDot=error", "fetch.fsck.hasDotdot=error", "fetch.fsck.hasDotgit=error",

@@ -133,7 +133,25 @@ func TestSavedFromEverywhere(t *testing.T) {
 		"staged, and removed":  {"echo work >new; git add new; rm new", "wip^2:new", "work"},
 		"staged, and reverted": {"echo work >README; git add .; echo one >README", "wip^2:README", "work"},
 		"staged and ignored": {"echo new >.git/info/exclude; echo work >new; git add -f new; " +
-			"git update-index --assume-unchanged README", "wip^2:new", "work"},
+			"git update-index --assume-unchanged README", "wip:new", "work"},
+		"outside of a sparse checkout": {"mkdir a b; echo one >a/x; echo one >b/x; git add .; " +
+			"git commit -qm dirs; git sparse-checkout set a; mkdir b; echo work >b/x", "wip:b/x", "work"},
+		"new, outside of a sparse checkout": {"mkdir a b; echo one >a/x; echo one >b/x; git add .; " +
+			"git commit -qm dirs; git sparse-checkout set a; mkdir b; echo work >b/new",
+			"wip:b/new", "work"},
+		"left out by a sparse checkout": {"mkdir a b; echo one >a/x; echo one >b/x; git add .; " +
+			"git commit -qm dirs; git sparse-checkout set a; echo work >a/x", "wip:b/x", "one"},
+		"path of a work tree that is another repository": {"git worktree add -q ../o -b o; " +
+			"rm -rf ../o; git clone -q . ../o 2>/dev/null; echo no >../o/README; echo work >README",
+			"wip:README", "work"},
+		"path of a work tree that is a directory": {"git worktree add -q ../o -b o; rm -rf ../o; " +
+			"mkdir ../o; echo work >README", "wip:README", "work"},
+		"detached, in a rebase that stopped": {"git checkout -q --detach; echo d >a; git add a; " +
+			"git commit -qm d; git checkout -q web; echo web >a; git add a; git commit -qm a; " +
+			"git checkout -q --detach HEAD@{2}; git rebase -q web || true", "detached-0:a", "d"},
+		"warnings of line ends": {"echo '* text=auto' >.gitattributes; for i in $(seq 9999); do " +
+			"printf 'work\\r\\n' >file-with-a-rather-long-name-$i; done", "wip:.gitattributes",
+			"* text=auto"},
 		"stash of a merge": {"git checkout -q -b b; echo b >a; git add a; git commit -qm b; " +
 			"git checkout -q web; echo web >a; git add a; git commit -qm a; echo work >README; " +
 			"git merge -q --autostash b || true", "stash-0:README", "work"},
@@ -173,6 +191,24 @@ func TestSavedNot(t *testing.T) {
 	f, err := c.Fetch(t.Context(), w.box, MaxFetch)
 	if err != nil || !slices.Equal(f.Lost, []string{"worktree"}) {
 		t.Errorf("%+v, %v", f, err)
+	}
+	w.inside("rm -rf ../other; mkdir -p .git/lfs/objects/ab")
+	f, err = c.Fetch(t.Context(), w.box, MaxFetch)
+	if err != nil || !slices.Equal(f.Lost, []string{"files of Git LFS"}) ||
+		len(f.Skipped) != 1 || !strings.HasSuffix(f.Skipped[0], "/other (missing work tree)") {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
+
+// An old history has commits that git would not make any more.
+func TestOldCommits(t *testing.T) {
+	w := newWorld(t)
+	c := w.clone(Options{})
+	w.inside(`printf 'tree %s\nauthor A <a@a> 1 +51800\ncommitter A<a@a> 1 +0000\n\nold\n' \
+		$(git rev-parse 'HEAD^{tree}') >old; git update-ref refs/heads/old \
+		$(git hash-object -t commit -w --literally old); rm old`)
+	if f := w.fetch(c); len(f.Refs) != 2 {
+		t.Errorf("%+v", f)
 	}
 }
 
