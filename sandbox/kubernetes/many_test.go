@@ -20,9 +20,9 @@ import (
 )
 
 // A daemon finds thousands of pods. They are objects of the API server that no node runs;
-// SANDBOXD_TEST_PODS is how many.
-func TestClusterMany(t *testing.T) {
-	most, _ := strconv.Atoi(os.Getenv("SANDBOXD_TEST_PODS")) // 0 without
+// SANDBOXD_TEST_OBJECTS is how many.
+func TestClusterFinds(t *testing.T) {
+	most, _ := strconv.Atoi(os.Getenv("SANDBOXD_TEST_OBJECTS")) // 0 without
 	if most == 0 {
 		most = 1000
 	}
