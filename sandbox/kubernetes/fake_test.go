@@ -218,7 +218,9 @@ func (f *fake) claim(w http.ResponseWriter, r *http.Request, name string) {
 		if f.pods[name] != nil {
 			f.t.Errorf("the claim of pod %s is deleted before it", name)
 		}
-		delete(f.claims, name)
+		c.Metadata.Deleted = time.Now()
+	case !c.Metadata.Deleted.IsZero(): // a controller lets it go a little later
+		defer delete(f.claims, name)
 	}
 	_ = json.NewEncoder(w).Encode(c)
 }

@@ -105,7 +105,12 @@ func (b *Backend) withoutPod(ctx context.Context, inst sandbox.Instance) error {
 	return sandbox.ErrStopped
 }
 
-// delete deletes the claim of an instance, if this daemon made it. One that is gone is no error.
+// claimWithin bounds how long delete waits for a deleted claim to go. The cluster keeps it until it
+// has noticed that no pod uses it.
+const claimWithin = 10 * time.Second
+
+// delete deletes the claim of an instance, if this daemon made it, and waits until its name is free
+// again, but not for long. One that is gone is no error.
 func (v volumes) delete(ctx context.Context, id, ref string) error {
 	c, err := v.claim(ctx, sandbox.Instance{ID: id, Ref: ref})
 	if errors.Is(err, sandbox.ErrGone) || errors.Is(err, cluster.ErrForbidden) && !v.any() {
@@ -119,7 +124,25 @@ func (v volumes) delete(ctx context.Context, id, ref string) error {
 	if errors.Is(err, cluster.ErrNotFound) || errors.Is(err, cluster.ErrConflict) {
 		return nil // another claim has its name
 	}
-	return engine(err)
+	if err != nil {
+		return engine(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimWithin)
+	defer cancel()
+	for wait := redialFirst; v.exists(ctx, id, c.Metadata.UID); wait = min(2*wait, redialMost) {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// exists reports whether the claim of an instance is known to be there, also while it is deleted.
+func (v volumes) exists(ctx context.Context, id, uid string) bool {
+	var c cluster.Claim
+	err := v.b.api.Do(ctx, cluster.Request{Path: v.b.api.Path(claims, podName(id))}, &c)
+	return err == nil && c.Metadata.UID == uid
 }
 
 // stopped returns the instances that have a claim and none of the pods in running, by ID. It leaves
