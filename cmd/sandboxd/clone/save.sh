@@ -60,18 +60,19 @@ wip() {
 	rm -f -- "$own" "$own.lock"
 	# With its time: git reads a file again that is not older than the index.
 	[ ! -f "$index" ] || cp -p -- "$index" "$own" || return 1
-	staged=$(GIT_INDEX_FILE=$own g write-tree 2>/dev/null) || staged=
 	i() { GIT_INDEX_FILE=$own g "$@"; }
+	staged=$(i write-tree 2>/dev/null) || staged=
 	# The index may say that git shall not look at some files. Those that are there count; those
 	# that a sparse checkout left out are no deletions.
 	if i ls-files -v | grep -q '^[[:lower:]S]'; then
 		i ls-files -z --deleted | i update-index -z --remove --stdin &&
 			i ls-files -z | i update-index -z --no-assume-unchanged --stdin &&
 			i ls-files -z | i update-index -z --no-skip-worktree --stdin &&
-			i ls-files -z --deleted | i update-index -z --skip-worktree --stdin || return 1
+			i ls-files -z --deleted | i update-index -z --skip-worktree --stdin ||
+			{ rm -f -- "$own"; return 1; }
 	fi
-	GIT_INDEX_FILE=$own g add -A --ignore-errors . >/dev/null || echo lost files
-	tree=$(GIT_INDEX_FILE=$own g write-tree) || { rm -f -- "$own"; return 1; }
+	i add -A --ignore-errors . >/dev/null || echo lost files
+	tree=$(i write-tree) || { rm -f -- "$own"; return 1; }
 	rm -f -- "$own"
 	g ls-tree -r "$tree" | grep '^160000 ' | cut -f2- | sed 's/^/skipped /'
 	date='@0 +0000'
