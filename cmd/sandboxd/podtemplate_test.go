@@ -33,19 +33,17 @@ func TestPodTemplateErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pod.yaml")
 	c := new(config.Loaded)
 	c.Kubernetes.GuestImage, c.Kubernetes.PodTemplate = "guest:1", config.Path(path)
-	for content, want := range map[string]string{
-		"":                          "no such file or directory",
-		"spec: {hostNetwork: true}": "field hostNetwork is not allowed",
-	} {
-		if content != "" {
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
+	wants := func(want string) {
+		t.Helper()
 		_, err := openCluster(c, "d1", nil)
 		if !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) || !strings.Contains(err.Error(),
 			"kubernetes.pod_template: "+path+": ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v; want %s", err, want)
 		}
 	}
+	wants("no such file or directory")
+	if err := os.WriteFile(path, []byte("spec: {hostNetwork: true}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants("field hostNetwork is not allowed")
 }
