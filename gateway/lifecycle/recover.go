@@ -125,7 +125,12 @@ wait:
 // undoStarts makes sure that stopped sandboxes are: an earlier daemon may have died while it
 // started one.
 func (r recovery) undoStarts(ctx context.Context, stopped []*Sandbox) {
+	down := make(map[string]bool) // backends that do not answer
 	for _, sb := range stopped {
+		backend := sb.get().Instance.Backend
+		if down[backend] {
+			continue
+		}
 		err := sb.act(ctx, func(ctx context.Context, f Record) error {
 			be, err := r.reg.options.backend(f.Instance.Backend)
 			stopper, ok := be.(sandbox.Lifecycle)
@@ -140,8 +145,8 @@ func (r recovery) undoStarts(ctx context.Context, stopped []*Sandbox) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, sandbox.ErrEngine):
-			r.reg.log.Warn("programs may run in stopped sandboxes", "err", err)
-			return
+			down[backend] = true
+			r.reg.log.Warn("programs may run in stopped sandboxes", "backend", backend, "err", err)
 		case err != nil && !errors.Is(err, sandbox.ErrStopped) &&
 			!errors.Is(err, sandbox.ErrGone) &&
 			!errors.Is(err, &wire.Error{Code: wire.CodeNotFound}):

@@ -92,8 +92,8 @@ func (s *Source) Copy(ctx context.Context, name, id string, box Sandbox) (*Clone
 }
 
 // Fork returns the clone in a copy of the sandbox, and sets its base in the repository of this
-// machine. It returns the clone also if it cannot do that, but not with
-// a name that no sandbox can have.
+// machine. It returns the clone also if it cannot do that, but not with a name that no sandbox can
+// have.
 func (c *Clone) Fork(ctx context.Context, name, id string) (*Clone, error) {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		return nil, err

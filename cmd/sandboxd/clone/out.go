@@ -129,7 +129,7 @@ func (c *Clone) Fetch(ctx context.Context, box Sandbox, most int64) (*Fetched, e
 		}
 		f.Refs = append(f.Refs, ref)
 	}
-	return f, context.Cause(ctx)
+	return f, nil
 }
 
 // countTime bounds the time to count the commits of all refs.

@@ -133,19 +133,28 @@ func (s space) set(ctx context.Context, r repository, refs, before map[string]st
 	within, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	first, then := new(strings.Builder), new(strings.Builder)
-	kept := make(map[string]bool)
+	type keep struct {
+		first  bool // in the first transaction
+		object string
+	}
+	kept := make(map[keep]bool)
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		was, is := before[name], refs[name]
 		blocks := is == "" && conflicts(name)
 		if was == is || is == "" && !blocks && !strings.HasPrefix(name, savedRefs) {
 			continue
 		}
-		if !objects[was] && !kept[was] && (is == "" || !r.contains(within, is, was)) {
-			kept[was] = true
-			fmt.Fprintf(first, "update %s%s/%s %s\n", goneRefs, s.name, was, was)
+		edits := then
+		if blocks {
+			edits = first
+		}
+		if k := (keep{blocks, was}); !kept[k] && (blocks ||
+			!objects[was] && (is == "" || !r.contains(within, is, was))) {
+			kept[k] = true
+			fmt.Fprintf(edits, "update %s%s/%s %s\n", goneRefs, s.name, was, was)
 		}
 		if is == "" {
-			fmt.Fprintf(first, "delete %s %s\n", name, was)
+			fmt.Fprintf(edits, "delete %s %s\n", name, was)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -157,7 +166,7 @@ func (s space) set(ctx context.Context, r repository, refs, before map[string]st
 			fmt.Fprintf(then, "update %s %s %s\n", name, refs[name], before[name])
 		}
 	}
-	// Two, because one cannot replace a by a/b.
+	// Two, because one cannot replace a by a/b. The first leaves all that it deletes in goneRefs.
 	for _, edits := range []*strings.Builder{first, then} {
 		if edits.Len() == 0 {
 			continue

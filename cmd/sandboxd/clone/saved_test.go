@@ -365,13 +365,14 @@ func TestNameTakenOften(t *testing.T) {
 func TestBranchBecomesDirectory(t *testing.T) {
 	w := newWorld(t)
 	c := w.clone(Options{})
-	for i, change := range []string{"git branch a", "git branch -qD a; git checkout -q -b a/b",
-		"git checkout -q web; git branch -qD a/b; git branch a"} {
+	for i, change := range []string{"git branch a; git branch c; git checkout -q --detach",
+		"git branch -qD a c; git branch c/d; git checkout -q -b a/b",
+		"git checkout -q web; git branch -qD a/b c/d; git branch a"} {
 		w.inside(change + fmt.Sprint("; git commit -q --allow-empty -m ", i))
 		w.fetch(c)
 	}
 	if got := w.git("for-each-ref", "--format=%(refname)", "refs/sandboxes"); got !=
-		"refs/sandboxes/web/a\nrefs/sandboxes/web/web" {
+		"refs/sandboxes/web/a\nrefs/sandboxes/web/c/d\nrefs/sandboxes/web/web" {
 		t.Errorf("refs: %q", got)
 	}
 	if got := w.gone("web"); !slices.Equal(got, []string{"1", "one"}) {
