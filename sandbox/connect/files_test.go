@@ -149,7 +149,8 @@ func TestFilesWithoutEnd(t *testing.T) {
 	if !errors.Is(err, ErrEntries) || all != nil {
 		t.Errorf("%d entries, %v", len(all), err)
 	}
-	if most := MaxEntries/5000 + 2; packets > most {
+	// The client chooses at random between a reply that it already has and the end of the call.
+	if most := 2 * MaxEntries / 5000; packets > most {
 		t.Errorf("%d packets were read", packets)
 	}
 	if err := f.Remove("/x"); err != nil { // what else there is goes on
