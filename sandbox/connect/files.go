@@ -26,9 +26,10 @@ var ErrEntries = errors.New("the directory has too many entries to be listed")
 // filesPatience is how long an SFTP server may send no reply while requests wait.
 const filesPatience = time.Minute
 
-// Files is an SFTP client for an untrusted server. It reads at most MaxEntries of a directory. If
-// the server sends no reply for a minute while requests wait, Files closes the connection and the
-// requests fail. Its methods are safe for concurrent use.
+// Files is an SFTP client for an untrusted server. It stops reading a directory that has more than
+// MaxEntries; replies that arrive until then, usually none, are read and dropped. If the server
+// sends no reply for a minute while requests wait, Files closes the connection and the requests
+// fail. Its methods are safe for concurrent use.
 type Files struct {
 	*sftp.Client
 	requests flow // packets to the server
