@@ -19,6 +19,7 @@ func refusedAnswer(t *testing.T, sh *agent.Shell, words string) {
 }
 
 func TestAnswer(t *testing.T) {
+	t.Parallel()
 	sh := shell(t)
 	res, err := sh.Run(bounded(t), "read -p 'name? ' name")
 	if err != nil || res.Ended != agent.EndedWaiting {

@@ -104,6 +104,7 @@ var tiers = []struct {
 
 // A host has the same Shell as a sandbox, within the limits of its tier.
 func TestHost(t *testing.T) {
+	t.Parallel()
 	for _, tt := range tiers {
 		t.Run(tt.tier, func(t *testing.T) {
 			server := openssh.Start(t, openssh.Settings{RC: "PS1='$ '\n"})
@@ -324,6 +325,7 @@ func TestHostLinkGuest(t *testing.T) {
 // On the other tiers a session ends with its connection. A waiting call returns immediately, with
 // the output so far. The next command has a new shell.
 func TestHostLinkLocal(t *testing.T) {
+	t.Parallel()
 	for _, tt := range tiers[1:] {
 		t.Run(tt.tier, func(t *testing.T) {
 			c, _, network := hostProxied(t, tt.o, tt.tier)

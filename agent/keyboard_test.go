@@ -181,6 +181,7 @@ func TestRunHolds(t *testing.T) {
 // An agent's Take keeps the keyboard between calls, from another principal's agents too; a person
 // may take it.
 func TestTake(t *testing.T) {
+	t.Parallel()
 	sh := shell(t)
 	if err := sh.Take(bounded(t)); err != nil {
 		t.Fatal(err)

@@ -188,6 +188,7 @@ func TestReconnectTyping(t *testing.T) {
 
 // Expect and WaitKeyboard survive a broken connection.
 func TestExpectReconnects(t *testing.T) {
+	t.Parallel()
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
 	// the time of the call is not for the shell to start

@@ -376,6 +376,7 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 func TestMaxOutput(t *testing.T) {
+	t.Parallel()
 	sh := shell(t)
 	const n = 400_000 // more than fits a frame
 	var want strings.Builder
@@ -452,6 +453,7 @@ func TestResultShowsTheScreen(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
+	t.Parallel()
 	sh := ready(t)
 	res, err := sh.Do(
 		bounded(t),
@@ -490,6 +492,7 @@ func TestDeadline(t *testing.T) {
 // A ctx with a deadline returns partial output, as a Timeout does. A cancelled ctx does not affect
 // the program.
 func TestContext(t *testing.T) {
+	t.Parallel()
 	sh := ready(t)
 	ctx, cancel := context.WithTimeout(bounded(t), 3*time.Second)
 	defer cancel()

@@ -124,6 +124,7 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 // A program that hangs is ended with what it started, one that fails is counted; sessions do not
 // notice.
 func TestHookExecFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	pid := filepath.Join(t.TempDir(), "pid")
 	w.Options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",

@@ -21,6 +21,7 @@ import (
 // A daemon that dies while a command runs: the command ends, and the next daemon has its output,
 // its exit code, and one record of all of it.
 func TestDaemonDiesWhileACommandRuns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	info := w.Create(d, "demo")
@@ -150,6 +151,7 @@ func TestReaderBehindTheReplicaReadsTheRecord(t *testing.T) {
 // A record at its quota has dropped its oldest part. A reader that is too far behind learns how
 // much it missed, and the session continues.
 func TestReaderBehindAFullRecordLags(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	w.Options.RecordQuota = 64 << 10
 	d := w.Start()

@@ -98,6 +98,7 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 
 // What was typed to a program is not typed to the shell that comes after it.
 func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
+	t.Parallel()
 	for _, fault := range faults {
 		for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
 			t.Run(fault.name+"/"+string(verb), func(t *testing.T) {

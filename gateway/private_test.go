@@ -28,6 +28,7 @@ func shows(t *testing.T, a *attach.Attachment) (text string) {
 // Only the person sees what happens in private mode. The record has a gap there, even if the daemon
 // dies meanwhile.
 func TestPrivateStretch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	cut := &severed{Backend: w.Memory}
 	w.Backend = cut

@@ -19,6 +19,7 @@ import (
 // Requests that a proxy and this server would parse differently are rejected. Their bodies are
 // never parsed as requests (A110).
 func TestSmuggling(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const hidden = "GET /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n"
 	inner := fmt.Sprintf(hidden, w.alice)
@@ -158,6 +159,7 @@ func frameOf(first byte, masked bool, size uint64, payload []byte) []byte {
 // A violation of the WebSocket protocol ends the socket. Endless pings and endless fragments do not
 // affect others (A112).
 func TestSocketAbuse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.sandbox("demo")
 	s := w.login(wire.RightDrive)

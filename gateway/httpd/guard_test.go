@@ -160,6 +160,7 @@ func TestRate(t *testing.T) {
 
 // Endless and oversized headers cost one connection for a limited time (A110).
 func TestSlowAndLargeHeaders(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	slow, err := net.Dial("tcp", w.addr)
 	if err != nil {

@@ -67,6 +67,7 @@ func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan s
 // also during output. Its reaction depends on them. It gets no message that the session ended while
 // it continues.
 func TestSocketsSayWhyTheyEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.sandbox("demo")
 	agent := w.agent("demo")

@@ -43,6 +43,7 @@ func (w *world) copied() string {
 // pool's or its new owner's, and never both; it has its name; and a store that is lost, too, takes
 // nobody's sandbox away.
 func TestClaimIsCutShort(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		step    string
 		claimed bool // for the next daemon

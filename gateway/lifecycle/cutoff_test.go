@@ -33,6 +33,7 @@ func (u *unsteady) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Pee
 // A connection to the sandbox that breaks may take more than one try to come again. Who was
 // attached is the same party then, holds the keyboard still, and what it asked for is done once.
 func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	u := &unsteady{Backend: w.Memory}
 	w.Backend = u
@@ -195,6 +196,7 @@ func TestInputAcrossABrokenConnection(t *testing.T) {
 
 // Control connections that break all the time lose no byte and double none.
 func TestOutputIsExactAcrossBrokenConnections(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	w.Create(d, "demo")

@@ -13,6 +13,7 @@ import (
 
 // An end comes while the sandbox is in use, and while the daemon does not run.
 func TestEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	labels := map[string]string{"job": "7"}
@@ -55,6 +56,7 @@ func TestEnd(t *testing.T) {
 
 // An end that was put off removes nothing.
 func TestEndPutOff(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{End: lifecycle.End{At: time.Now().Add(time.Hour)}})

@@ -17,6 +17,7 @@ import (
 // Text for a program is refused when the sandbox of the program has ended: it starts neither the
 // sandbox nor a shell, which would run it.
 func TestTypeStartsNoSandbox(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
 		for _, startedAgain := range []bool{false, true} {
 			w := newWorld(t, sandboxtest.Options{})

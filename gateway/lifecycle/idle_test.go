@@ -47,6 +47,7 @@ func (w *world) stays(d *daemon, why string) {
 }
 
 func TestIdleSandboxStopsAndKeepsItsFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{TTL: short})
@@ -68,6 +69,7 @@ func TestIdleSandboxStopsAndKeepsItsFiles(t *testing.T) {
 }
 
 func TestUseKeepsASandboxRunning(t *testing.T) {
+	t.Parallel()
 	t.Run("a command", func(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.Start()
@@ -128,6 +130,7 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 }
 
 func TestStoppedSandboxIsRemovedOnlyWhenAsked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	w.Options.TTL = short
 	d := w.Start()
@@ -164,6 +167,7 @@ func TestLifeOutlivesTheDaemon(t *testing.T) {
 
 // One that is started and stopped again while its removal waits is kept for as long as any other.
 func TestRemovalByAgeLooksAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{DeleteAfter: short})
@@ -191,6 +195,7 @@ func TestRemovalByAgeLooksAgain(t *testing.T) {
 // A daemon that starts while the clock is wrong takes what was stopped a moment ago for old. What
 // is removed does not come back: it waits until the clock can have been set.
 func TestClockJumpRemovesNothing(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		life    time.Duration
 		removed bool // within the test

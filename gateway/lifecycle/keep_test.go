@@ -38,6 +38,7 @@ func TestKeepPooledEnds(t *testing.T) {
 
 // Sandboxes kept by KeepPooled are for one owner and one spec, for the given time.
 func TestKeepPooled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.Start()
 	spec := lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 100 << 20, Swap: 412 << 20},

@@ -81,6 +81,7 @@ func TestDescribePackages(t *testing.T) {
 // Whatever the programs of a sandbox say, it is bounded, in lines, and nothing that a terminal
 // obeys.
 func TestHostilePackages(t *testing.T) {
+	t.Parallel()
 	t.Run("without end", func(t *testing.T) {
 		w := tooled(t, map[string]string{"dpkg-query": "exec yes ii",
 			"python3": `exec yes 'python=["\u202e\u001b[31mevil", "1\u2066\n2"]'`,

@@ -60,6 +60,7 @@ func (b *boots) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, 
 
 // A spec with only a name and the image gets a pooled sandbox; every other spec is booted.
 func TestPoolServesWhatIsAlike(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	w.Options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage,
 		"other:latest"}}
@@ -282,6 +283,7 @@ func TestPoolAfterARestart(t *testing.T) {
 // A daemon that is killed while it boots one leaves a row and perhaps an instance: both go, and the
 // pool is filled.
 func TestFillIsCutShort(t *testing.T) {
+	t.Parallel()
 	for _, made := range []bool{false, true} {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.Start()
@@ -488,6 +490,7 @@ func TestPoolThatCannotBeFilled(t *testing.T) {
 
 // An engine that is away when the daemon starts fills the pool when it is back.
 func TestPoolWaitsForTheEngine(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	engine := &away{Backend: w.Memory}
 	engine.down.Store(true)

@@ -35,6 +35,7 @@ func (w *world) withStore(f func(s *store.Store)) {
 // What a daemon that died leaves in the store, and what the next one makes of it: for each state,
 // with and without an instance in the backend.
 func TestStateAfterACrash(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		stored   lifecycle.State
 		instance string          // running, stopped, gone
@@ -287,6 +288,7 @@ func (l *late) Destroy(ctx context.Context, inst sandbox.Instance) error {
 // R5: what a backend was asked for by a daemon that died is removed also when the backend makes it
 // after another caller looked.
 func TestR5LateCreation(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{})
 	w.Options.SetLateBoot(2 * time.Second)
 	l := &late{Backend: w.Memory}

@@ -209,6 +209,7 @@ func TestSessionPlace(t *testing.T) {
 
 // A client that answers no keepalives is disconnected.
 func TestKeepalive(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{limits: Limits{Keepalive: time.Second, KeepaliveMax: 3}})
 	w.sandbox("demo")
 	// A client that answers, silent for longer.

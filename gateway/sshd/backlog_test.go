@@ -40,6 +40,7 @@ func (c *stopped) stop() (goOn func()) {
 // A client that did not read for a while gets the current screen soon, not megabytes of older
 // output first.
 func TestBacklogOfAStoppedWatcher(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {

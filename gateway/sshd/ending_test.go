@@ -254,6 +254,7 @@ func TestEndOfProgramJustThen(t *testing.T) {
 // A client that reads late gets all output, also if a background process holds it open: until then
 // the sandbox cannot read it.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	c := w.dial("alice", "demo")

@@ -271,6 +271,7 @@ func heap() int64 {
 // A client that starts a key exchange and does not continue, while a command floods it, uses little
 // memory and is disconnected. So is one that keeps sending bytes of an endless packet.
 func TestRekeyNeverEnds(t *testing.T) {
+	t.Parallel()
 	for name, drip := range map[string]bool{"silent": false, "dripping": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, worldOptions{limits: Limits{Keepalive: time.Second, KeepaliveMax: 3}})

@@ -283,6 +283,7 @@ func (s *seat) above(text string) bool {
 
 // In a narrow window the status line shows first who has the keyboard.
 func TestPersonNarrow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	agent := w.shared()

@@ -41,6 +41,7 @@ func (s *seat) line(text string) string {
 
 // The list shows what needs attention. A session is joined by keys and left, and the list returns.
 func TestControlHostPick(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("one")
 	w.sandbox("two")

@@ -69,6 +69,7 @@ func received(t *testing.T, c *ssh.Client, kind string, extra []byte, requests [
 
 // A foreign sandbox answers exactly like a missing one, whatever the request and whether it runs.
 func TestForeignIsUnknown(t *testing.T) {
+	t.Parallel()
 	// No login creates a sandbox.
 	w := newWorld(t, worldOptions{hub: func(o *gateway.Options) {
 		o.Principals = func() int { return 2 }

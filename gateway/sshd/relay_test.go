@@ -114,6 +114,7 @@ func TestRule1StatusAfterEOF(t *testing.T) {
 
 // However long that takes, for a client that sends no more.
 func TestRule1StatusLongAfterEOF(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
@@ -135,6 +136,7 @@ func TestRule1StatusLongAfterEOF(t *testing.T) {
 
 // EOF passes in each direction on its own.
 func TestRule1HalfClose(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
@@ -412,6 +414,7 @@ func TestRule5OnlyWhatWasAsked(t *testing.T) {
 
 // A command is over when it ends, not when the last process that holds its pipe does.
 func TestRule6BackgroundChild(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	began := time.Now()
@@ -514,6 +517,7 @@ func TestOddExitStatus(t *testing.T) {
 // The sandbox's sshd dies during a command: the command fails, the connection stays, and the next
 // command works.
 func TestSandboxGoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	w.play(func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {

@@ -8,6 +8,7 @@ import (
 
 // When memory is short, only clients with much unread data are disconnected.
 func TestRelief(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(t *testing.T, c *ssh.Client){
 		"sessions that are for nothing yet": func(t *testing.T, c *ssh.Client) {
 			for range 4 {

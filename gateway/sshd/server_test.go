@@ -220,6 +220,7 @@ func TestGarbage(t *testing.T) {
 
 // A client that does not log in within the grace period is disconnected, silent or slow.
 func TestGrace(t *testing.T) {
+	t.Parallel()
 	const grace = time.Second
 	w := newWorld(t, worldOptions{limits: Limits{Grace: grace}})
 	for name, feed := range map[string]func(net.Conn){

@@ -10,6 +10,7 @@ import (
 
 // Two people with real ssh clients: one owns the sandbox, the other has a share.
 func TestShareBetweenPeople(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	agent := w.shared()

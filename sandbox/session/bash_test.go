@@ -299,6 +299,7 @@ func TestTypeAtPrompt(t *testing.T) {
 }
 
 func TestDeadlineAndInterrupt(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
 	res := do(
@@ -352,6 +353,7 @@ func TestDeadlineAndInterrupt(t *testing.T) {
 }
 
 func TestFlood(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 1000})
@@ -370,6 +372,7 @@ func TestFlood(t *testing.T) {
 }
 
 func TestManyCommands(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
 	began := time.Now()
@@ -467,6 +470,7 @@ func TestCommandFileIsReadOnly(t *testing.T) {
 // TestPromisedPrompt has a typed command print the shell's prompt with its marks. The false prompt
 // is reported only briefly, and as disputed.
 func TestPromisedPrompt(t *testing.T) {
+	t.Parallel()
 	set := newProbedSet(t, "/bin/bash", proc.Prober{})
 	c := fresh(t, set)
 	res := do(

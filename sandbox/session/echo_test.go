@@ -78,6 +78,7 @@ func TestEchoOfALineDrawnAgain(t *testing.T) {
 // Only the job's lines must remain. They have no words in common with the typed line, because the
 // result would be ambiguous.
 func TestEchoApart(t *testing.T) {
+	t.Parallel()
 	in, ok := marks.For("/bin/bash", marks.Nonce{}, marks.Options{})
 	if !ok {
 		t.Fatal("bash is not known")

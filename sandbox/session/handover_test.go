@@ -268,6 +268,7 @@ func TestUnsentLine(t *testing.T) {
 // an earlier command ran. Keys that such a command has read are no line, even if a job has printed
 // after the prompt.
 func TestLineTypedAhead(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, runs, typed, stands string
 		told                      bool

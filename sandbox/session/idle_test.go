@@ -25,6 +25,7 @@ func (c counting) Probe(ctx context.Context, tty session.TTY) (session.Facts, er
 // TestIdle counts the probes of an idle shell: none while no call waits, about one per second while
 // a call waits for another state.
 func TestIdle(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := fresh(t, set)
@@ -71,6 +72,7 @@ func TestIdle(t *testing.T) {
 // TestSleeps counts the probes of a sleeping program while a call waits. A later question without
 // output must be reported, and one with output immediately.
 func TestSleeps(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := fresh(t, set)

@@ -82,6 +82,7 @@ except KeyboardInterrupt:
 
 // TestLeftBehind interrupts a program whose background child ignores ^C, as children of scripts do.
 func TestLeftBehind(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, "sh -c 'sleep 1004 & echo begun; wait'")
 	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
@@ -157,6 +158,7 @@ func begun(t *testing.T, c *wire.Client, command string) {
 // TestStop stops a program with a key. The result is a job and a prompt, not an interrupt, and the
 // job can be continued.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, "sh -c 'echo begun; exec sleep 1003'")
 	res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^Z"}})
@@ -178,6 +180,7 @@ func TestStop(t *testing.T) {
 // TestInterruptSlowPrompt interrupts a shell at its prompt whose next prompt is slow. A second ^C
 // would end the next command.
 func TestInterruptSlowPrompt(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 1500000)); " +
 		"do :; done'"
@@ -205,6 +208,7 @@ func TestInterruptSlowPrompt(t *testing.T) {
 
 // TestRunDuringInterrupt runs a command while an interrupt waits for the prompt.
 func TestRunDuringInterrupt(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 300000)); " +
 		"do :; done'"
@@ -250,6 +254,7 @@ func awaitScreen(t *testing.T, c *wire.Client, text string, n int) {
 
 // TestInterruptAtFork interrupts commands while the shell starts them. No ^C is lost.
 func TestInterruptAtFork(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	const n = 30
 	enough := 0
@@ -298,6 +303,7 @@ func TestInterruptAtFork(t *testing.T) {
 // TestInterruptRawOnce interrupts a program that reads ^C as a byte and would die of the signal. It
 // receives one ^C, and no more while it ends.
 func TestInterruptRawOnce(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	begun(t, c, `python3 -c '
 import os, select, signal, termios, time, tty

@@ -31,6 +31,7 @@ func without(t *testing.T, set *session.Set, layers ...wire.Basis) *wire.Client 
 
 // TestWithout disables layers: the state of the others is reported, and only they are in the basis.
 func TestWithout(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	t.Run("process", func(t *testing.T) {
 		c := without(t, set, wire.BasisProcess)
@@ -198,6 +199,7 @@ func (r rivals) Probe(ctx context.Context, tty session.TTY) (session.Facts, erro
 // TestDeniedWork runs short programs after each other, after text without an end of line. That is
 // work, not a question.
 func TestDeniedWork(t *testing.T) {
+	t.Parallel()
 	c := without(t, newProbedSet(t, "/bin/bash", rivals{denied{}, new(atomic.Int64)}))
 	res := do(
 		t,

@@ -233,6 +233,7 @@ func TestNestedNotCleared(t *testing.T) {
 
 // One shell is one process: exec in a nested shell puts another in its place.
 func TestNestedExec(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run := runner(t, c)
 	run("bash --norc")
@@ -273,6 +274,7 @@ func TestNestedFileRemoved(t *testing.T) {
 
 // An interrupt of a loop of the nested shell itself ends that shell, and not the one around it.
 func TestNestedInterruptLoop(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run := func(text string, ms int64) *wire.Result {
 		t.Helper()
@@ -300,6 +302,7 @@ func TestNestedInterruptLoop(t *testing.T) {
 // A process that takes the terminal from a command, and becomes a shell, is not taken for one that
 // the command has started: it may be of another user.
 func TestNestedTakenForeground(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	thief := dir + "/thief.py"
 	if err := os.WriteFile(thief, []byte(`

@@ -342,6 +342,7 @@ func TestPrivateBelowTheWindow(t *testing.T) {
 // TestPrivateIsOver checks that a command that an agent runs directly after private mode is not
 // private.
 func TestPrivateIsOver(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
 	run(t, alice, "true")

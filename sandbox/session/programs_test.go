@@ -19,6 +19,7 @@ input()`
 
 // TestPrograms checks the results of calls to programs that read the keyboard in different ways.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for _, tt := range []struct {
 		needs, command string
@@ -100,6 +101,7 @@ func TestPrograms(t *testing.T) {
 // TestOpaqueSecret asks for a secret in a program that is known to forward the keyboard, and that
 // has a connection.
 func TestOpaqueSecret(t *testing.T) {
+	t.Parallel()
 	c := fresh(t, newSet(t, "/bin/bash"))
 	docker := t.TempDir() + "/docker"
 	run(t, c, `ln -s "$(python3 -c 'import sys; print(sys.executable)')" `+docker)

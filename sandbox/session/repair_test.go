@@ -63,6 +63,7 @@ func TestRepair(t *testing.T) {
 
 // TestRepairOthers is the same for shells that report less about what has run.
 func TestRepairOthers(t *testing.T) {
+	t.Parallel()
 	ash := filepath.Join(t.TempDir(), "ash")
 	for _, name := range []string{"dash", "zsh", "ash"} {
 		path := "/bin/" + name

@@ -75,6 +75,7 @@ func TestFullRow(t *testing.T) {
 // TestSlowPrompt uses a slow prompt. Input during that time would be echoed by the terminal and
 // again by the shell.
 func TestSlowPrompt(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	w := newWatch()
 	c := dial(

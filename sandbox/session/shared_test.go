@@ -82,6 +82,7 @@ func (w *watch) text(t *testing.T, want string) {
 
 // TestOnce sends the same op on a second stream after the first broke during the call.
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	first := agentClient(t, set)
 	run(t, first, "n=0")
@@ -135,6 +136,7 @@ func TestOnce(t *testing.T) {
 }
 
 func TestTakenOver(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
 	run(t, alice, "true")
@@ -228,6 +230,7 @@ func TestTakenOver(t *testing.T) {
 // TestRunAsThePromptComes gives the keyboard back while the command of its holder ends. The prompt
 // frees the keyboard of a call, but the call that just received it is not the one that ended.
 func TestRunAsThePromptComes(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	alice := agentClient(t, set)
 	run(t, alice, "true")
@@ -323,6 +326,7 @@ func TestEvents(t *testing.T) {
 // TestBackgroundOutput runs commands while a job of the same shell prints. None of its output
 // counts as an echo.
 func TestBackgroundOutput(t *testing.T) {
+	t.Parallel()
 	for _, shell := range []string{"/bin/bash", "/bin/dash", "/usr/bin/zsh"} {
 		t.Run(filepath.Base(shell), func(t *testing.T) { backgroundOutput(t, shell) })
 	}
@@ -418,6 +422,7 @@ func TestLineTooLong(t *testing.T) {
 
 // TestLongLineTypedEarly types a long line to a program shortly before it leaves canonical mode.
 func TestLongLineTypedEarly(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	start := filepath.Join(t.TempDir(), "start")
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, TimeoutMS: 500,

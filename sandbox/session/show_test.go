@@ -14,6 +14,7 @@ const (
 )
 
 func TestResultShowsTheScreen(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for _, tt := range []struct {
 		name, command string

@@ -12,6 +12,7 @@ import (
 // TestStatements has a listening program state that it works or asks, contrary to what its output
 // looks like.
 func TestStatements(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	say := func(status string) string { return `printf '\033]7501;state=` + status + `\007'; ` }
 	const (
@@ -53,6 +54,7 @@ func TestStatements(t *testing.T) {
 // TestTypingIsNoRest types to a program at rest that answers late and still listens. Until it
 // answers, it does not count as at rest again.
 func TestTypingIsNoRest(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
 			t.Fatal("python3 is not on this machine; scripts/setup test installs it")

@@ -138,6 +138,7 @@ func TestTakenBehindOthers(t *testing.T) {
 // TestTakenAfterInterrupt has a question of readline's consume the start of the input that makes
 // the shell accept a command. The rest of that input must not run the previous command again.
 func TestTakenAfterInterrupt(t *testing.T) {
+	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for range 5 {
 		do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 0.3; echo OLD", TimeoutMS: 100})

@@ -69,6 +69,7 @@ func TestTrace(t *testing.T) {
 
 // TestTraceIsBounded checks that a trace that has lost its start replays to the same state.
 func TestTraceIsBounded(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
 		wire.Handler{})
@@ -91,6 +92,7 @@ func TestTraceIsBounded(t *testing.T) {
 
 // TestTraceOfPrivateMode checks that a trace has nothing of private mode.
 func TestTraceOfPrivateMode(t *testing.T) {
+	t.Parallel()
 	set := newSet(t, "/bin/bash")
 	alice := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")},
 		wire.Handler{})

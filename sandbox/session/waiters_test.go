@@ -13,6 +13,7 @@ import (
 // TestMonitor monitors a session's state. Questions are reported although no call waits for them,
 // including one without output, and a running program is observed about once a second.
 func TestMonitor(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := agentClient(t, set)
