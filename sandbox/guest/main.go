@@ -56,13 +56,13 @@ func Main(args []string) int {
 }
 
 // runSFTP serves files on standard input and output with the rights of this process. Hostile
-// packets end only this process.
+// packets end only this process. Paths are relative to its directory, which it does not tell the
+// library: that would make the targets of symbolic links absolute.
 func runSFTP() int {
-	dir, err := os.Getwd()
-	if err != nil {
-		dir = "/"
+	if _, err := os.Getwd(); err != nil { // the directory was removed
+		_ = os.Chdir("/")
 	}
-	server, err := sftp.NewServer(standard{}, sftp.WithServerWorkingDirectory(dir))
+	server, err := sftp.NewServer(standard{})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1

@@ -134,6 +134,10 @@ func TestOpenSSHFiles(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(o.dir, "here")); err != nil || string(got) != data {
 		t.Errorf("scp down: %d bytes, %v", len(got), err)
 	}
+	_, errout, status := o.run("symlink down link\n", "sftp", "-q", "-b", "-", "demo")
+	if to, err := os.Readlink(filepath.Join(s.home, "link")); to != "down" {
+		t.Errorf("symlink down link: to %q, %v; status %d, %s", to, err, status, errout)
+	}
 }
 
 // Forwards of the real client, and several of its sessions on one connection.
