@@ -89,6 +89,18 @@ func do(t *testing.T, c *wire.Client, r wire.Request) *wire.Result {
 	return reply.Result
 }
 
+// leave runs a command that goes on, and returns at a deadline: a short one at first, which a busy
+// machine may not reach the command in.
+func leave(t *testing.T, c *wire.Client, command string) *wire.Result {
+	t.Helper()
+	for ms := int64(300); ; ms *= 2 {
+		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: ms})
+		if res.Ended != wire.Refused || ms > 30_000 {
+			return res
+		}
+	}
+}
+
 func run(t *testing.T, c *wire.Client, command string) *wire.Result {
 	t.Helper()
 	return do(t, c, wire.Request{Verb: wire.VerbRun, Text: command})

@@ -137,7 +137,7 @@ func TestLadderBlind(t *testing.T) {
 // begun runs a command, and returns while it runs, after it has printed word.
 func begun(t *testing.T, c *wire.Client, command string) {
 	t.Helper()
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 300})
+	res := leave(t, c, command)
 	for end := time.Now().Add(time.Minute); ; {
 		reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
 		if err != nil {
@@ -168,7 +168,7 @@ func TestStop(t *testing.T) {
 	if res := run(t, c, "jobs"); !strings.Contains(res.Output, "Stopped") {
 		t.Errorf("jobs: %q", res.Output)
 	}
-	res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "fg", TimeoutMS: 300})
+	res = leave(t, c, "fg")
 	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning {
 		t.Errorf("fg: %s, %s", res.Ended, res.Phase)
 	}

@@ -286,13 +286,23 @@ func TestNestedInterruptLoop(t *testing.T) {
 	if err := unix.Mkfifo(begun, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run("trap '' INT TERM; echo >"+begun+"; while :; do sleep 0.1; done", 300)
+	looped := make(chan *wire.Result, 1)
+	go func() {
+		res := run("trap '' INT TERM; echo >"+begun+"; while :; do sleep 0.1; done", 60000)
+		if res.Ended == wire.Refused { // nothing writes
+			_ = os.WriteFile(begun, nil, 0)
+		}
+		looped <- res
+	}()
 	if _, err := os.ReadFile(begun); err != nil { // waits for the shell
 		t.Fatal(err)
 	}
 	got := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 	if got.Ended != wire.Interrupted || got.Shell != nil {
 		t.Errorf("interrupt: %+v %+v, error %v", got, got.Receipt, got.Error)
+	}
+	if got := <-looped; got.Ended != wire.Interrupted {
+		t.Errorf("run of the loop: %+v, error %v", got, got.Error)
 	}
 	if got := run("echo $A", 20000); got.Output != "outer\n" {
 		t.Errorf("run: %+v, error %v", got, got.Error)

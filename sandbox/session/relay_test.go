@@ -97,7 +97,7 @@ func TestRelay(t *testing.T) {
 			if got.Ended != wire.Done || !strings.Contains(got.Output, "got bob") {
 				t.Errorf("answered: %+v, error %v", got, got.Error)
 			}
-			got = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 100", TimeoutMS: 500})
+			got = leave(t, c, "sleep 100")
 			if got.Ended != wire.Deadline {
 				t.Errorf("sleep: %+v, error %v", got, got.Error)
 			}

@@ -425,9 +425,8 @@ func TestLongLineTypedEarly(t *testing.T) {
 	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	start := filepath.Join(t.TempDir(), "start")
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, TimeoutMS: 500,
-		Text: "until [ -e " + start + " ]; do sleep 0.01; done; stty raw -echo; head -c 5001 | " +
-			"wc -c; stty sane"})
+	res := leave(t, c, "until [ -e "+start+" ]; do sleep 0.01; done; stty raw -echo; "+
+		"head -c 5001 | wc -c; stty sane")
 	if res.Ended != wire.Deadline {
 		t.Fatalf("before: %s", res.Ended)
 	}

@@ -141,7 +141,7 @@ func TestTakenAfterInterrupt(t *testing.T) {
 	t.Parallel()
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	for range 5 {
-		do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 0.3; echo OLD", TimeoutMS: 100})
+		leave(t, c, "sleep 0.6; echo OLD")
 		do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 		do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"Tab", "Tab"}, TimeoutMS: 1500})
 		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo one", TimeoutMS: 10_000})
