@@ -27,7 +27,7 @@ lint_tool := go tool -modfile=$(CURDIR)/scripts/tools/lint/go.mod golangci-lint
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-all build check lint fuzz bench install uninstall release
-.PHONY: clean bin/sandboxd $(guests) $(programs)
+.PHONY: python-sdk clean bin/sandboxd $(guests) $(programs)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -95,6 +95,9 @@ $(programs): dist/build/%/sandboxd:
 
 release: build $(programs) ## write packages, archives, SBOMs and checksums of both architectures to dist
 	@scripts/release $(VERSION)
+
+python-sdk: ## write the wheel of the Python client to dist
+	@scripts/python-sdk wheel
 
 clean: ## remove what was built; images and the engine stay
 	rm -rf bin dist
