@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import create_connection, create_server, socket
 
@@ -60,6 +60,20 @@ class Cable:
         self.cut()
 
 
+def when(sbx: Sandbox, process: str, act: Callable[[], object]) -> threading.Thread:
+    """Acts as soon as a process with that command line runs in the sandbox, which another
+    connection watches."""
+
+    def watch() -> None:
+        with Sandbox(sbx.name) as other:
+            other.exec(f"until pgrep -xf '{process}' >/dev/null; do sleep 0.05; done", timeout=60)
+            act()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
 @pytest.fixture
 def cable(up: dict[str, str], tmp_path: Path) -> Iterator[Cable]:
     host, _, port = up["ssh"].rpartition(":")
@@ -77,10 +91,10 @@ def through(cable: Cable, up: dict[str, str], tmp_path: Path) -> Sandbox:
 def test_lost_in_run(shared: Sandbox, cable: Cable, up: dict[str, str], tmp_path: Path) -> None:
     with through(cable, up, tmp_path) as sbx:
         sbx.run("echo before >>/tmp/count; N=1")
-        timer = threading.Timer(0.5, cable.cut)
-        timer.start()
+        cut = when(shared, "sleep 2", cable.cut)
         with pytest.raises(Lost) as e:
             sbx.run("echo run >>/tmp/count; sleep 2")
+        cut.join()
         assert e.value.reason == "gateway_unreachable"
         assert e.value.result and e.value.result.ended == "lost"
         # The next call connects again; the command went on, and was not repeated.
@@ -93,9 +107,10 @@ def test_lost_in_exec_and_files(
 ) -> None:
     with through(cable, up, tmp_path) as sbx:
         assert sbx.exec("true").ok and sbx.files.exists("/")
-        threading.Timer(0.3, cable.cut).start()
+        cut = when(shared, "sleep 31", cable.cut)
         with pytest.raises(Lost):
-            sbx.exec("sleep 3")
+            sbx.exec("exec sleep 31")
+        cut.join()
         assert sbx.exec("truncate -s 100G /tmp/endless; echo again").text == "again\n"
         assert sbx.files.exists("/")
         threading.Timer(0.3, cable.cut).start()
@@ -106,8 +121,7 @@ def test_lost_in_exec_and_files(
 
 def test_stopped_sandbox_loses_its_call(state: Path) -> None:
     with Sandbox.create("stopped", image=os.environ.get("SANDBOXD_TEST_IMAGE", "")) as sbx:
-        stop = threading.Timer(0.5, lambda: Sandbox("stopped").stop())
-        stop.start()
+        stop = when(sbx, "sleep 50", lambda: subprocess.run(["sandboxd", "stop", "stopped"]))
         with pytest.raises(Lost) as e:
             sbx.run("sleep 50")
         assert e.value.reason in ("sandbox_stopped", "guest_died")
@@ -166,21 +180,28 @@ def test_interrupt_from_the_keyboard(shared: Sandbox) -> None:
 import os, signal, threading
 from sandboxd import Sandbox
 sbx = Sandbox("shared~keyboard")
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+def interrupt(process):
+    with Sandbox("shared") as other:
+        other.exec(f"until pgrep -xf '{process}' >/dev/null; do sleep 0.05; done", timeout=60)
+        os.kill(os.getpid(), signal.SIGINT)
+def later(process):
+    threading.Thread(target=interrupt, args=[process]).start()
+later("sleep 77")
 try:
     sbx.run("sleep 77")
 except KeyboardInterrupt:
     print("interrupted", sbx.run("echo $?").output.strip())
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+later("sleep 78")
 try:
     sbx.exec("exec sleep 78")
 except KeyboardInterrupt:
-    print("again", sbx.exec("sleep 0.3; pgrep -fc 'slee[p] 78'").text.strip())
+    gone = sbx.exec("while pgrep -xf 'sleep 78' >/dev/null; do sleep 0.05; done; echo gone")
+    print("again", gone.text.strip())
 sbx.session().end()
 sbx.close()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("interrupted 130\nagain 0\n", "")
+    assert (done.stdout, done.stderr) == ("interrupted 130\nagain gone\n", "")
 
 
 def test_fork(shared: Sandbox) -> None:
@@ -247,10 +268,14 @@ def test_other_and_closed_loops(state: Path, shared: Sandbox) -> None:
 
 async def test_async_cancel_leaves_the_command(shared: Sandbox) -> None:
     async with await aio.Sandbox.connect("shared~cancel") as sbx:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(sbx.run("sleep 1; echo over"), 0.3)
+        run = asyncio.create_task(sbx.run("until [ -e /tmp/go ]; do sleep 0.1; done; echo over"))
+        await sbx.exec("until pgrep -xf 'sleep 0.1'; do :; done", timeout=60)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
         with pytest.raises(Busy):
             await sbx.run("true")
+        await sbx.files.write("/tmp/go", "")
         assert "over" in (await sbx.wait("prompt")).output
         await sbx.session().end()
 

@@ -1,0 +1,1 @@
+"""Sandboxes for evaluation harnesses. Each module needs its harness installed, and no other."""
