@@ -144,5 +144,8 @@ func Runs(dir string, pid int) bool {
 }
 
 // release releases the lock. The file stays: removing it could let two daemons lock two files with
-// the same name.
-func (l *lock) release() error { return l.file.Close() }
+// the same name. It does not leave that to Close: a program that is just being started has the
+// descriptor, too, until it is executed.
+func (l *lock) release() error {
+	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+}

@@ -48,7 +48,11 @@ func (r Records) lock(ctx context.Context, id string) (unlock func(), err error)
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return func() {
+				// A program that is just being started has the descriptor, too.
+				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+				f.Close()
+			}, nil
 		}
 		if err != unix.EWOULDBLOCK && err != unix.EINTR {
 			f.Close()
