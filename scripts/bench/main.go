@@ -71,6 +71,7 @@ var benchmarks = []benchmark{
 	{"agentrun", agentRun},
 	{"page", pageRows},
 	{"python", pythonCalls},
+	{"client", pythonClient},
 	{"run_code", runCode},
 	{"fresh", freshSSH},
 	{"bulk", bulk},
