@@ -64,3 +64,14 @@ def test_file_of_root(shared: Sandbox) -> None:
     shared.exec("install -m 600 /dev/null /tmp/of-root")
     r = shared.exec("cat /tmp/of-root", user="nobody")
     assert r.exit_code != 0 and b"denied" in r.stderr
+
+
+def test_long_commands(shared: Sandbox) -> None:
+    words = ["printf", "%s", *["x" * 65536] * 16]
+    r = shared.exec(words, input="unread")
+    assert r.ok and r.stdout == b"x" * (1 << 20)
+    r = shared.exec(f"cat; : {'y' * 200_000}; exit 5", input="read", env={"A": "1"}, cwd="/tmp")
+    assert (r.exit_code, r.text) == (5, "read")
+    assert shared.exec("ls -A /tmp | grep '^.sandboxd-'").text == ""
+    with pytest.raises(Usage, match="longer"):
+        shared.exec(words, user="nobody")

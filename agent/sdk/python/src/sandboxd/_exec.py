@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncssh
 
 MAX_OUTPUT = 64 << 20
+MAX_LINE = 96 << 10  # bytes; Linux passes no argument of 128 KiB to a program
 _CHUNK = 1 << 16
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

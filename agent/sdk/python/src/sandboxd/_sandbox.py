@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from . import errors
 from ._daemon import CONTROL_USER, Link, find, parse_uri, remote
-from ._exec import MAX_OUTPUT, check_daemon, execute, setup, shell_text
+from ._exec import MAX_LINE, MAX_OUTPUT, check_daemon, execute, setup, shell_text
 from ._files import Files
 from ._session import DEFAULT_TIMEOUT, Phase, Session, ShowScreen
 from .results import ExecResult, Result, SandboxInfo, Screen
@@ -321,6 +322,8 @@ class Sandbox:
         if timeout is not None and timeout <= 0:
             raise errors.Usage(f"timeout {timeout}: must be positive, or None for no end")
         line, link = setup(env, cwd) + shell_text(command), self._link
+        if len(line.encode()) > MAX_LINE:
+            line = await self._script(line, user)
         if user is not None:
             link = self._gateway._link
             line = _as_user(user, self._name, line)
@@ -329,6 +332,19 @@ class Sandbox:
         if user is not None:
             check_daemon(done)
         return done
+
+    async def _script(self, line: str, user: str | None) -> str:
+        """Writes a command that is too long for a request to a file, and returns one that runs it
+        and removes it first."""
+        if user is not None:
+            raise errors.Usage(
+                f"the command is longer than {MAX_LINE} bytes",
+                hint="write it to a file that the user may read, and run that",
+            )
+        path = f"/tmp/.sandboxd-{secrets.token_hex(8)}"
+        await self._files.write(path, b"", mode=0o600, parents=False)
+        await self._files.write(path, line, parents=False)
+        return f"exec 9<{path}; rm -f {path}; . /dev/fd/9"
 
     @asynccontextmanager
     async def port(self, number: int) -> AsyncIterator[str]:
