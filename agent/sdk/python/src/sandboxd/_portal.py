@@ -70,6 +70,9 @@ class Portal:
             raise errors.Usage(
                 "this connection was opened before a fork", hint="connect again in this process"
             )
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise errors.Usage("a call that waits was made in the event loop", hint="use await")
         if self._loop.is_closed():
             coroutine.close()
             raise errors.Usage("it is closed", hint="connect again")

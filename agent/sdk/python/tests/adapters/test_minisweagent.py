@@ -1,0 +1,72 @@
+"""mini-swe-agent's own agent and its deterministic model, in a sandbox."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("minisweagent")
+
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.environments import get_environment
+from minisweagent.models.test_models import DeterministicModel, make_output
+
+from sandboxd import Gateway
+from sandboxd.adapters.minisweagent import SandboxdEnvironment
+
+CLASS = "sandboxd.adapters.minisweagent.SandboxdEnvironment"
+
+
+def sandboxes() -> list[str]:
+    with Gateway() as gateway:
+        return [s.name for s in gateway.sandboxes() if "mini-swe" in s.about]
+
+
+def test_agent(state: Path) -> None:
+    env = get_environment({"environment_class": CLASS, "network": "none", "env": {"WHO": "bob"}})
+    assert isinstance(env, SandboxdEnvironment)
+    commands = [
+        "cd /tmp && printf 'def f():\\n    return 41\\n' >f.py",
+        "sed -i s/41/42/ /tmp/f.py; ls /nothing; echo $WHO; exit 3",
+        "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; cat /tmp/f.py",
+    ]
+    outputs = [make_output("next", [{"command": c}]) for c in commands]
+    model = DeterministicModel(outputs=outputs)
+    agent = DefaultAgent(model, env, system_template="on {{system}}", instance_template="{{task}}")
+    assert agent.run("return 42")["submission"] == "def f():\n    return 42\n"
+    said = "\n".join(str(m["content"]) for m in agent.messages)
+    assert "on Linux" in said and "<returncode>3</returncode>" in said
+    assert said.index("/nothing") < said.index("bob")  # stderr is in order
+    assert len(sandboxes()) == 1
+    env.cleanup()
+    env.cleanup()
+    assert sandboxes() == []
+
+
+def test_timeout(state: Path) -> None:
+    env = SandboxdEnvironment(timeout=1)
+    result = env.execute({"command": "echo begun; sleep 60"})
+    assert (result["output"], result["returncode"]) == ("begun\n", -1)
+    assert "still ran" in result["exception_info"]
+    assert env.execute({"command": "echo again"})["output"] == "again\n"
+    env.cleanup()
+    assert sandboxes() == []
+
+
+def test_end_of_the_program(state: Path) -> None:
+    program = f"""
+from minisweagent.environments import get_environment
+env = get_environment({{"environment_class": "{CLASS}"}})
+print(env.execute({{"command": "echo in it"}})["output"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.endswith("in it\n\n"), done.stderr
+    assert sandboxes() == []
+
+
+def test_unknown_option(state: Path) -> None:
+    with pytest.raises(ValueError, match="colour"):
+        SandboxdEnvironment(colour="blue")
