@@ -1,0 +1,266 @@
+"""Sandboxes for SWE-ReX (PyPI swe-rex): SandboxdDeployment in place of DockerDeployment.
+
+    deployment = SandboxdDeployment(image="sandboxd/base:latest", network="none")
+    await deployment.start()
+    await deployment.runtime.create_session(CreateBashSessionRequest())
+
+Sessions are those of sandboxd: an exit code is known and not printed for, and a command that asks
+for input fails at once, unless the action says that it is interactive.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING
+
+from swerex.deployment.abstract import AbstractDeployment
+from swerex.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentHook
+from swerex.exceptions import (
+    BashIncorrectSyntaxError,
+    CommandTimeoutError,
+    DeploymentNotStartedError,
+    DeploymentStartupError,
+    NonZeroExitCodeError,
+    SessionDoesNotExistError,
+    SessionExistsError,
+)
+from swerex.runtime.abstract import (
+    AbstractRuntime,
+    Action,
+    BashAction,
+    BashInterruptAction,
+    BashObservation,
+    CloseBashSessionResponse,
+    CloseResponse,
+    CloseSessionRequest,
+    CloseSessionResponse,
+    Command,
+    CommandResponse,
+    CreateBashSessionResponse,
+    CreateSessionRequest,
+    CreateSessionResponse,
+    IsAliveResponse,
+    Observation,
+    ReadFileRequest,
+    ReadFileResponse,
+    UploadRequest,
+    UploadResponse,
+    WriteFileRequest,
+    WriteFileResponse,
+)
+
+from .. import aio, errors
+from ..results import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_MAX_OUTPUT = 500_000  # bytes of a session's output; a longer one lacks its middle
+
+
+class SandboxdRuntime(AbstractRuntime):
+    """Runs the actions of SWE-ReX in a sandbox that somebody else closes."""
+
+    def __init__(self, sandbox: aio.Sandbox) -> None:
+        self.logger = logging.getLogger("sandboxd.swerex")
+        self.sandbox = sandbox
+        self._sessions: dict[str, aio.Session] = {}
+        self._asks: set[str] = set()  # sessions whose program waits for input
+        self._made = 0
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Asks the sandbox for a sign of life. timeout: seconds."""
+        try:
+            await self.sandbox.exec("true", timeout=timeout)
+        except errors.Error as e:
+            return IsAliveResponse(is_alive=False, message=str(e))
+        return IsAliveResponse(is_alive=True)
+
+    async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
+        """Starts a session, and sources the files of the request in it."""
+        if request.session in self._sessions:
+            raise SessionExistsError(f"session {request.session} already exists")
+        self._made += 1
+        session = self.sandbox.session(f"rex-{self._made}")  # its names are any text
+        sources = "".join(f"source {path}\n" for path in request.startup_source)
+        result = await session.run(sources or "true", timeout=max(request.startup_timeout, 30))
+        self._sessions[request.session] = session
+        return CreateBashSessionResponse(output=result.output)
+
+    def _session(self, name: str) -> aio.Session:
+        if name not in self._sessions:
+            raise SessionDoesNotExistError(f"session {name!r} does not exist")
+        return self._sessions[name]
+
+    async def run_in_session(self, action: Action) -> Observation:
+        """Runs a command in a session, types to its program if the action is interactive, or
+        interrupts it. See swerex.runtime.abstract.BashAction."""
+        session = self._session(action.session)
+        if isinstance(action, BashInterruptAction):
+            result = await session.interrupt(timeout=max(action.timeout, 30))
+            self._asks.discard(action.session)
+            return BashObservation(output=result.output, exit_code=result.exit_code)
+        interactive = action.is_interactive_command or action.is_interactive_quit
+        if not action.command.strip() and not interactive:
+            return BashObservation(exit_code=None if action.check == "ignore" else 0)
+        result = await self._result(session, action, interactive)
+        matched = next(
+            (e for e in action.expect if re.search(e, result.output + result.prompt)), ""
+        )
+        if result.ended in ("deadline", "attention", "continuation") or (
+            result.waiting and not interactive and not matched
+        ) or (result.waiting and action.expect and not matched):  # fmt: skip
+            raise CommandTimeoutError(_why(action, result))
+        code = result.exit_code if action.check != "ignore" else None
+        if interactive and result.waiting:
+            code = 0  # as SWE-ReX has it
+        observation = BashObservation(output=result.output, exit_code=code, expect_string=matched)
+        if action.check == "raise" and code != 0:
+            message = f"Command {action.command!r} failed with exit code {code}. "
+            raise NonZeroExitCodeError(
+                f"{message}Here is the output:\n{result.output!r}\n{action.error_msg}"
+            )
+        return observation
+
+    async def _result(self, session: aio.Session, action: BashAction, interactive: bool) -> Result:
+        """Types to the program that the last action has left at its prompt, or runs a command."""
+        if interactive and action.session in self._asks:
+            text = action.command.removesuffix("\n")
+            result = await session.type(text, timeout=action.timeout, max_output=_MAX_OUTPUT)
+        else:
+            try:
+                result = await session.run(
+                    action.command, timeout=action.timeout, max_output=_MAX_OUTPUT
+                )
+            except errors.Busy as e:
+                raise CommandTimeoutError(f"the session is not at its prompt: {e}") from e
+            except errors.Usage as e:
+                if e.code != "syntax":
+                    raise
+                info = {"bash_stdout": "", "bash_stderr": e.message}
+                raise BashIncorrectSyntaxError(str(e), extra_info=info) from e
+        if result.waiting:
+            self._asks.add(action.session)
+        else:
+            self._asks.discard(action.session)
+        return result
+
+    async def close_session(self, request: CloseSessionRequest) -> CloseSessionResponse:
+        """Ends a session with all that runs in it."""
+        session = self._session(request.session)
+        await session.end()
+        del self._sessions[request.session]
+        self._asks.discard(request.session)
+        return CloseBashSessionResponse()
+
+    async def execute(self, command: Command) -> CommandResponse:
+        """Runs a command outside the sessions. See swerex.runtime.abstract.Command."""
+        text: str | list[str] = command.command
+        if isinstance(text, str) and not command.shell:
+            text = [text]
+        if isinstance(text, list) and command.shell:
+            text = text[0]  # as subprocess.run has it: the rest are arguments of sh
+        if isinstance(text, str):
+            text = ["sh", "-c", text]
+        if command.merge_output_streams:
+            text = ["sh", "-c", 'exec "$@" 2>&1', "sh", *text]
+        try:
+            done = await self.sandbox.exec(
+                text, timeout=command.timeout, env=command.env, cwd=command.cwd
+            )
+        except errors.Timeout as e:
+            raise CommandTimeoutError(f"{command.command!r}: {e}") from e
+        if command.check and not done.ok:
+            raise NonZeroExitCodeError(
+                f"Command {command.command!r} failed with exit code {done.exit_code}. "
+                f"Stdout:\n{done.text!r}\nStderr:\n{done.error_text!r}\n{command.error_msg}"
+            )
+        return CommandResponse(stdout=done.text, stderr=done.error_text, exit_code=done.exit_code)
+
+    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
+        """Returns the text of a file. Raises FileNotFoundError."""
+        try:
+            data = await self.sandbox.files.read(request.path)
+        except errors.NotFound as e:
+            raise FileNotFoundError(str(e)) from e
+        return ReadFileResponse(
+            content=data.decode(request.encoding or "utf-8", request.errors or "strict")
+        )
+
+    async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
+        """Writes a file as UTF-8, and creates its directories."""
+        await self.sandbox.files.write(request.path, request.content)
+        return WriteFileResponse()
+
+    async def upload(self, request: UploadRequest) -> UploadResponse:
+        """Copies a file or directory of this machine to the sandbox."""
+        await self.sandbox.files.put(request.source_path, request.target_path)
+        return UploadResponse()
+
+    async def close(self) -> CloseResponse:
+        """Ends all sessions."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.end()
+        return CloseResponse()
+
+
+def _why(action: BashAction, result: Result) -> str:
+    command = f"command {action.command!r}"
+    if result.waiting:
+        return f"{command} waits for input: {result.prompt!r}"
+    if result.ended == "deadline":
+        return f"timeout after {action.timeout} seconds while running {command}"
+    return f"{command} still runs ({result.ended})"
+
+
+class SandboxdDeployment(AbstractDeployment):
+    """A sandbox from `start` to `stop`. options: see sandboxd.CreateOptions."""
+
+    def __init__(
+        self, *, logger: logging.Logger | None = None, **options: Unpack[aio.CreateOptions]
+    ) -> None:
+        self.logger = logger or logging.getLogger("sandboxd.swerex")
+        self._options = options
+        self._sandbox: aio.Sandbox | None = None
+        self._runtime: SandboxdRuntime | None = None
+        self._hooks = CombinedDeploymentHook()
+
+    def add_hook(self, hook: DeploymentHook) -> None:
+        """Adds what is told of each step of `start`."""
+        self._hooks.add_hook(hook)
+
+    async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
+        """Asks the sandbox for a sign of life. timeout: seconds."""
+        return await self.runtime.is_alive(timeout=timeout)
+
+    async def start(self) -> None:
+        """Creates the sandbox. Raises DeploymentStartupError with the reason."""
+        self._hooks.on_custom_step("Creating sandbox")
+        try:
+            self._sandbox = await aio.Sandbox.create(
+                **{"about": "a SWE-ReX deployment", **self._options}
+            )
+        except errors.Error as e:
+            raise DeploymentStartupError(str(e)) from e
+        self._runtime = SandboxdRuntime(self._sandbox)
+
+    async def stop(self) -> None:
+        """Removes the sandbox. It may be called again."""
+        sandbox, self._sandbox, self._runtime = self._sandbox, None, None
+        if sandbox:
+            try:
+                await sandbox.remove()
+            finally:
+                await sandbox.close()
+
+    @property
+    def runtime(self) -> SandboxdRuntime:
+        """What runs actions. Raises DeploymentNotStartedError before `start`."""
+        if self._runtime is None:
+            raise DeploymentNotStartedError
+        return self._runtime
+
+    def __del__(self) -> None:
+        """Leaves the sandbox: an event loop is needed to remove it. Call `stop`."""
