@@ -282,8 +282,11 @@ async def test_async_cancel_leaves_the_command(shared: Sandbox) -> None:
 
 async def test_many_calls_at_once(shared: Sandbox) -> None:
     async with await aio.Sandbox.connect("shared") as sbx:
-        done = await asyncio.gather(*(sbx.exec(f"echo {i}") for i in range(30)))
-        assert [d.text for d in done] == [f"{i}\n" for i in range(30)]
+        # More than one connection carries.
+        done = await asyncio.gather(*(sbx.exec(f"sleep 1; echo {i}") for i in range(70)))
+        assert [d.text for d in done] == [f"{i}\n" for i in range(70)]
+        found = await asyncio.gather(*(sbx.describe() for _ in range(40)))
+        assert {i.name for i in found} == {"shared"}
         ran = await asyncio.gather(*(sbx.session(f"s{i}").run(f"echo {i}") for i in range(8)))
         assert [r.output for r in ran] == [f"{i}\n" for i in range(8)]
         for i in range(8):

@@ -7,6 +7,8 @@ import json
 import os
 import shlex
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ CONTROL_USER = "sandboxd"
 _DEFAULT_PORT = 2222
 _CONNECT_SECONDS = 30
 _KEEPALIVE_SECONDS, _KEEPALIVES = 15, 2  # a silent connection is lost after 30 to 45 s
+_CHANNELS = 28  # of a connection; the daemon allows 32 sessions
 _NO_DAEMON = (
     "install sandboxd on this machine, or name a daemon: gateway='ssh://HOST:2222' or the "
     "variable SANDBOXD_GATEWAY"
@@ -182,24 +185,57 @@ async def login(address: Address, user: str) -> asyncssh.SSHClientConnection:
         ) from e
 
 
+class Slot:
+    """A place for a channel on a connection, of which the daemon allows only so many."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
+        self.connection, self.used = connection, 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection works as far as is known, and has room."""
+        return self.used < _CHANNELS and not self.connection.is_closed()
+
+    def release(self) -> None:
+        """Gives the place back."""
+        self.used -= 1
+
+
 class Link:
-    """A connection to the daemon as one user name, which is opened again after it broke. It is of
-    one event loop and one process."""
+    """Connections to the daemon as one user name: one, and more if there are many calls at once.
+    They are opened again after they broke. A link is of one event loop and one process."""
 
     def __init__(self, address: Address, user: str) -> None:
         self.address, self.user = address, user
-        self._connection: asyncssh.SSHClientConnection | None = None
+        self._slots: list[Slot] = []
         self._opening = asyncio.Lock()
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._closed = False
 
-    async def connection(self) -> asyncssh.SSHClientConnection:
-        """Returns a connection that works as far as is known."""
+    async def acquire(self) -> Slot:
+        """Returns a place for a channel, which the caller releases."""
         self.check()
         async with self._opening:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await login(self.address, self.user)
-            return self._connection
+            self.check()
+            self._slots = [s for s in self._slots if not s.connection.is_closed()]
+            slot = next((s for s in self._slots if s.usable), None)
+            if slot is None:
+                slot = Slot(await login(self.address, self.user))
+                if self._closed:  # meanwhile
+                    slot.connection.close()
+                    self.check()
+                self._slots.append(slot)
+            slot.used += 1
+            return slot
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[asyncssh.SSHClientConnection]:
+        """Gives a connection with a place for a channel."""
+        slot = await self.acquire()
+        try:
+            yield slot.connection
+        finally:
+            slot.release()
 
     def check(self) -> None:
         """Raises Usage if this is not the process and event loop that the connection is of."""
@@ -217,25 +253,28 @@ class Link:
             raise errors.Usage("it is closed", hint="connect again")
 
     async def close(self) -> None:
-        """Closes the connection. It may be called again."""
+        """Closes the connections. It may be called again."""
         self._closed = True
-        connection = self._connection
-        if connection is None or os.getpid() != self._pid or self._loop.is_closed():
+        slots, self._slots = self._slots, []
+        if os.getpid() != self._pid or self._loop.is_closed():
             return
-        if asyncio.get_running_loop() is not self._loop:
-            self._loop.call_soon_threadsafe(connection.close)
-            return
-        connection.close()
-        await connection.wait_closed()
+        for slot in slots:
+            if asyncio.get_running_loop() is not self._loop:
+                self._loop.call_soon_threadsafe(slot.connection.close)
+                continue
+            slot.connection.close()
+            await slot.connection.wait_closed()
 
     async def command(self, *words: str, input: bytes | None = None) -> list[dict[str, Any]]:
         """Runs a command of the daemon with --json, and returns its objects, one of each line."""
         import asyncssh
 
-        connection = await self.connection()
         line = shlex.join([words[0], "--json", *words[1:]])
         try:
-            done = await connection.run(line, encoding=None, input=input)
+            async with self.channel() as connection:
+                done = await connection.run(line, encoding=None, input=input)
+        except asyncssh.ChannelOpenError as e:
+            raise errors.Unavailable(f"{words[0]}: {e.reason}", hint="nothing ran") from e
         except (asyncssh.Error, OSError) as e:
             raise self.lost(f"{words[0]}: {e}") from e
         objects = []
@@ -255,11 +294,11 @@ class Link:
             raise errors.Error(f"{words[0]}: {said or f'code {done.exit_status}'}")
         return objects
 
-    def lost(self, why: str) -> errors.Lost:
+    def lost(self, why: str, connection: asyncssh.SSHClientConnection | None = None) -> errors.Lost:
         """Returns the error for a call that was under way when its connection or channel ended."""
-        gone = self._connection is None or self._connection.is_closed()
+        alive = connection is not None and not connection.is_closed()
         return errors.Lost(
             why,
-            reason="gateway_unreachable" if gone else "guest_died",
+            reason="guest_died" if alive else "gateway_unreachable",
             hint="it may have run; the next call connects again",
         )

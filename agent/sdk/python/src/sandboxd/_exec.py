@@ -6,7 +6,7 @@ import asyncio
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import errors
 from ._daemon import Link
@@ -64,54 +64,51 @@ async def execute(
     """Runs a line on a connection. Raises Timeout, Lost, or the error of the daemon."""
     import asyncssh
 
-    connection = await link.connection()
-    try:
-        process: asyncssh.SSHClientProcess[bytes] = await connection.create_process(
-            line, encoding=None
-        )
-    except asyncssh.ChannelOpenError as e:
-        raise errors.Unavailable(e.reason, hint="nothing ran") from e
-    except (asyncssh.Error, OSError) as e:
-        raise errors.Unavailable(f"exec: {e}", hint="nothing ran; try again") from e
-    out, err = _Sink(max_output), _Sink(max_output)
-
-    async def feed() -> None:
+    async with link.channel() as connection:
         try:
-            for at in range(0, len(input), _CHUNK):
-                process.stdin.write(input[at : at + _CHUNK])
-                await process.stdin.drain()
-            process.stdin.write_eof()
-        except (asyncssh.Error, OSError):
-            pass  # the command reads no more; its exit code says the rest
+            process: asyncssh.SSHClientProcess[bytes] = await connection.create_process(
+                line, encoding=None
+            )
+        except asyncssh.ChannelOpenError as e:
+            raise errors.Unavailable(e.reason, hint="nothing ran") from e
+        except (asyncssh.Error, OSError) as e:
+            raise errors.Unavailable(f"exec: {e}", hint="nothing ran; try again") from e
+        out, err = _Sink(max_output), _Sink(max_output)
 
-    async def follow() -> None:
-        await asyncio.gather(feed(), out.drain(process.stdout), err.drain(process.stderr))
-        await process.wait_closed()
+        async def feed() -> None:
+            try:
+                for at in range(0, len(input), _CHUNK):
+                    process.stdin.write(input[at : at + _CHUNK])
+                    await process.stdin.drain()
+                process.stdin.write_eof()
+            except (asyncssh.Error, OSError):
+                pass  # the command reads no more; its exit code says the rest
 
-    try:
-        await asyncio.wait_for(follow(), timeout)
-    except asyncio.TimeoutError:
-        late = errors.Timeout(
-            f"the command still ran after {timeout:g} s", hint="it got HUP; its output is in stdout"
-        )
-        late.stdout, late.stderr = bytes(out.data), bytes(err.data)
-        raise late from None
-    except (asyncssh.Error, OSError) as e:
-        raise link.lost(f"exec: {e}") from e
-    finally:
-        process.close()
-    return _ended(link, process, out, err)
+        async def follow() -> None:
+            await asyncio.gather(feed(), out.drain(process.stdout), err.drain(process.stderr))
+            await process.wait_closed()
 
-
-def _ended(link: Link, process: Any, out: _Sink, err: _Sink) -> ExecResult:
-    code, signal = process.exit_status, process.exit_signal
-    if code is None and not signal:
-        raise link.lost("exec: the connection ended before the command did")
+        try:
+            await asyncio.wait_for(follow(), timeout)
+        except asyncio.TimeoutError:
+            late = errors.Timeout(
+                f"the command still ran after {timeout:g} s",
+                hint="it got HUP; its output is in stdout",
+            )
+            late.stdout, late.stderr = bytes(out.data), bytes(err.data)
+            raise late from None
+        except (asyncssh.Error, OSError) as e:
+            raise link.lost(f"exec: {e}", connection) from e
+        finally:
+            process.close()
+        code, signal = process.exit_status, process.exit_signal
+        if code is None and not signal:
+            raise link.lost("exec: the connection ended before the command did", connection)
     name = signal[0] if signal else ""
     if signal:
         code = 128 + _SIGNALS.get(name, 0)
     truncated = out.truncated or err.truncated
-    return ExecResult(code, bytes(out.data), bytes(err.data), name, truncated)
+    return ExecResult(code or 0, bytes(out.data), bytes(err.data), name, truncated)
 
 
 def check_daemon(done: ExecResult) -> None:

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import errors
-from ._daemon import Link
+from ._daemon import Link, Slot
 
 if TYPE_CHECKING:
     import asyncssh
@@ -45,15 +45,23 @@ class Files:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._client: asyncssh.SFTPClient | None = None
-        self._on: Any = None  # the connection of _client
+        self._slot: Slot | None = None  # of _client
         self._opening = asyncio.Lock()
 
     async def _sftp(self) -> asyncssh.SFTPClient:
-        connection = await self._link.connection()
+        self._link.check()
         async with self._opening:
-            if self._client is None or self._on is not connection:
-                self._client = await connection.start_sftp_client(path_errors="surrogateescape")
-                self._on = connection
+            if self._client and self._slot and not self._slot.connection.is_closed():
+                return self._client
+            self._slot = await self._link.acquire()
+            try:
+                self._client = await self._slot.connection.start_sftp_client(
+                    path_errors="surrogateescape"
+                )
+            except BaseException:
+                self._slot.release()
+                self._slot = None
+                raise
             return self._client
 
     @asynccontextmanager
@@ -68,13 +76,19 @@ class Files:
         except asyncssh.SFTPPermissionDenied as e:
             raise errors.Denied(f"{path}: permission denied in the sandbox") from e
         except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection) as e:
-            raise self._link.lost(f"{what} {path}: {e.reason}") from e
+            raise self._lost(what, path, e) from e
         except asyncssh.SFTPError as e:
             raise errors.Error(f"{what} {path}: {e.reason}") from e
         except asyncssh.ChannelOpenError as e:
             raise errors.Unavailable(e.reason, hint="nothing was done") from e
         except (asyncssh.Error, ConnectionError) as e:
-            raise self._link.lost(f"{what} {path}: {e}") from e
+            raise self._lost(what, path, e) from e
+
+    def _lost(self, what: str, path: str, e: Exception) -> errors.Lost:
+        slot, self._slot, self._client = self._slot, None, None
+        if slot:
+            slot.release()
+        return self._link.lost(f"{what} {path}: {e}", slot.connection if slot else None)
 
     async def read(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
         """Returns the content of a file. Raises Limit if it is longer than max_bytes; `get` copies

@@ -104,7 +104,7 @@ class Gateway:
         """
         link = Link(await find(gateway, identity, state), CONTROL_USER)
         try:
-            await link.connection()
+            (await link.acquire()).release()
         except BaseException:
             await link.close()
             raise
@@ -230,7 +230,6 @@ class Sandbox:
         made = cls(Gateway(Link(address, CONTROL_USER)), name, session=session or MAIN,
                    close_gateway=True)  # fmt: skip
         try:
-            await made._gateway._link.connection()
             await made.describe()
         except BaseException:
             await made.close()
@@ -354,13 +353,13 @@ class Sandbox:
         """
         if not 1 <= number <= 65535:
             raise errors.Usage(f"port {number}: must be 1 to 65535")
-        connection = await self._link.connection()
-        listener = await connection.forward_local_port("127.0.0.1", 0, "127.0.0.1", number)
-        try:
-            yield f"http://127.0.0.1:{listener.get_port()}"
-        finally:
-            listener.close()
-            await listener.wait_closed()
+        async with self._link.channel() as connection:
+            listener = await connection.forward_local_port("127.0.0.1", 0, "127.0.0.1", number)
+            try:
+                yield f"http://127.0.0.1:{listener.get_port()}"
+            finally:
+                listener.close()
+                await listener.wait_closed()
 
     async def describe(self) -> SandboxInfo:
         """Returns what the daemon knows of the sandbox. Raises NotFound if it does not exist."""

@@ -7,7 +7,7 @@ import secrets
 from typing import Any, Literal
 
 from . import errors
-from ._daemon import Link
+from ._daemon import Link, Slot
 from ._stream import Broken, Stream
 from .results import Result, Screen, screen_of
 
@@ -32,6 +32,7 @@ class Session:
     def __init__(self, link: Link, sandbox: str, name: str) -> None:
         self._link, self._sandbox, self._name = link, sandbox, name
         self._stream: Stream | None = None
+        self._slot: Slot | None = None  # of _stream
         self._attaching = asyncio.Lock()
 
     @property
@@ -153,6 +154,12 @@ class Session:
         stream, self._stream = self._stream, None
         if stream:
             await stream.close()
+        self._free()
+
+    def _free(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot:
+            slot.release()
 
     async def _follow(self, verb: str, *, timeout: float | None, **fields: Any) -> Result:
         """Sends a request whose reply has a Result."""
@@ -187,7 +194,8 @@ class Session:
         raise errors.from_wire(error, self._known(stream, ended, error))
 
     def _lost(self, verb: str, why: object) -> errors.Lost:
-        lost = self._link.lost(f"{verb} in {self._sandbox}: {why}")
+        on = self._slot.connection if self._slot else None
+        lost = self._link.lost(f"{verb} in {self._sandbox}: {why}", on)
         about = {"code": "lost", "message": lost.message, "reason": lost.reason}
         lost.result = self._known(self._stream, "lost", about)
         return lost
@@ -228,9 +236,12 @@ class Session:
     async def _open(self, attach: dict[str, Any]) -> Stream:
         import asyncssh
 
-        connection = await self._link.connection()
+        self._free()
+        self._slot = slot = await self._link.acquire()
         try:
-            writer, reader, _ = await connection.open_session(subsystem=_SUBSYSTEM, encoding=None)
+            writer, reader, _ = await slot.connection.open_session(
+                subsystem=_SUBSYSTEM, encoding=None
+            )
             return await Stream.attach(reader, writer, attach)
         except asyncssh.ChannelOpenError as e:
             raise errors.NotFound(e.reason) from e

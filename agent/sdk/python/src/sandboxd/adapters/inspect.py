@@ -7,7 +7,6 @@ one of $SANDBOXD_GATEWAY. A config is a SandboxdConfig or the path of a YAML fil
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
 import secrets
 import shlex
@@ -28,6 +27,7 @@ from inspect_ai.util import (
 from pydantic import BaseModel, ConfigDict
 
 from .. import aio, errors
+from ._shared import SharedGateway
 
 _PREFIX = "inspect-"
 _ABOUT = "a sample of Inspect"
@@ -68,35 +68,13 @@ def _options(config: object) -> aio.CreateOptions:
     return aio.CreateOptions(**config.model_dump(exclude_none=True))  # type: ignore[typeddict-item]
 
 
-class _Connections:
-    """One connection to the daemon for all tasks of an event loop."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._gateway: aio.Gateway | None = None
-        self._tasks = 0
-
-    async def enter(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._gateway, self._tasks = loop, None, 0
-        self._tasks += 1
-        if self._tasks == 1:
-            self._gateway = await aio.Gateway.connect()
-
-    async def leave(self) -> None:
-        self._tasks -= 1
-        if self._tasks == 0 and self._gateway:
-            gateway, self._gateway = self._gateway, None
-            await gateway.close()
-
-    def gateway(self) -> aio.Gateway:
-        if self._gateway is None:
-            raise SandboxUnavailableError("the task has no connection to the daemon of sandboxd")
-        return self._gateway
+_connection = SharedGateway()
 
 
-_connections = _Connections()
+def _gateway() -> aio.Gateway:
+    if _connection.gateway is None:
+        raise SandboxUnavailableError("the task has no connection to the daemon of sandboxd")
+    return _connection.gateway
 
 
 @sandboxenv(name="sandboxd")
@@ -125,12 +103,12 @@ class SandboxdSandboxEnvironment(SandboxEnvironment):
     @classmethod
     async def task_init(cls, task_name: str, config: Any) -> None:
         """Connects to the daemon, which is started if it is this machine's and does not run."""
-        await _connections.enter()
+        await _connection.enter()
 
     @classmethod
     async def task_cleanup(cls, task_name: str, config: Any, cleanup: bool) -> None:
         """Disconnects after the last task. Sandboxes are removed with their samples."""
-        await _connections.leave()
+        await _connection.leave()
 
     @classmethod
     async def sample_init(
@@ -140,7 +118,7 @@ class SandboxdSandboxEnvironment(SandboxEnvironment):
         name = _PREFIX + secrets.token_hex(6)
         options = _options(config)
         options["about"] = _ABOUT
-        sandbox = await _connections.gateway().create(name, keep=True, **options)
+        sandbox = await _gateway().create(name, keep=True, **options)
         directory = options.get("workdir") or (await sandbox.exec("pwd")).text.rstrip("\n")
         return {"default": cls(sandbox, directory)}
 
