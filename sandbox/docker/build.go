@@ -120,6 +120,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 		}
 	}()
 	s.Progress("building the image of " + s.Name)
+	bd.images.building.RLock()
+	defer bd.images.building.RUnlock()
 	if err := bd.runBuild(ctx, d, files, sum, options, s); err != nil {
 		// An abandoned request may still tag it.
 		bd.engine.removeImage(context.WithoutCancel(ctx), ref)

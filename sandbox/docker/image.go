@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/distribution/reference"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
@@ -23,6 +24,8 @@ type images struct {
 
 	make  func(ctx context.Context, ref string, progress func(string)) error // Options.Build
 	makes func(ref string) bool                                              // Options.Builds
+
+	building sync.RWMutex // read-locked while the engine builds, locked while images are removed
 }
 
 // image is the part of an image that sandboxes use.

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
@@ -29,6 +31,8 @@ const (
 	// maxMade is how many such images are kept. The least recently used are removed first, unless a
 	// sandbox uses them.
 	maxMade = 32
+	// freshMade is how long one is kept after it was made or used: its sandbox may not exist yet.
+	freshMade = 2 * time.Minute
 	// How long build steps are kept for reuse.
 	keepSteps = "24h"
 )
@@ -122,8 +126,13 @@ func (im *images) madeImages(ctx context.Context) ([]engineimage.Summary, error)
 }
 
 // trimMade makes room for one more image. It also removes leftovers of earlier builds that are no
-// base of another image.
+// base of another image. It does nothing while the engine builds: a build may be about to use a
+// step that only the removed image kept.
 func (im *images) trimMade(ctx context.Context) {
+	if !im.building.TryLock() {
+		return
+	}
+	defer im.building.Unlock()
 	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
 		im.engine.log.Warn("images of earlier builds are left", "err", err)
 	}
@@ -150,11 +159,20 @@ func (im *images) trim(ctx context.Context) error {
 			since[ref] = got.Metadata.LastTagTime.UnixNano()
 		}
 	}
-	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int {
-		return int(since[a]/1e6 - since[b]/1e6)
-	})
-	for _, ref := range oldest[:max(0, len(oldest)-maxMade+1)] {
+	for _, ref := range surplus(since, time.Now()) {
 		im.engine.removeUnused(ctx, ref)
 	}
 	return nil
+}
+
+// surplus returns which images to remove before one more is made. since has the last use of each,
+// in nanoseconds of Unix time.
+func surplus(since map[string]int64, now time.Time) []string {
+	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int {
+		return cmp.Compare(since[a], since[b])
+	})
+	oldest = oldest[:max(0, len(oldest)-maxMade+1)]
+	return slices.DeleteFunc(oldest, func(ref string) bool {
+		return now.Sub(time.Unix(0, since[ref])) < freshMade
+	})
 }

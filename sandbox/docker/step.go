@@ -83,7 +83,8 @@ func (e *enforcer) bound(ctx context.Context, id string) error {
 	}
 	// It may have ended meanwhile, which engines report in several ways. The runtime knows it
 	// before Docker does.
-	if strings.Contains(err.Error(), "not running") {
+	said := err.Error()
+	if strings.Contains(said, "not running") || strings.Contains(said, "stopped container") {
 		// Its state is checked afterwards.
 		_ = e.bd.engine.waitEnded(ctx, id, e.bd.engine.limits.quick)
 	}

@@ -23,7 +23,10 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state directory of a daemon that runs."""
     home = tmp_path_factory.mktemp("state")
     os.environ.update(
-        SANDBOXD_STATE=str(home), SANDBOXD_SSH="127.0.0.1:0", SANDBOXD_HTTP="127.0.0.1:0"
+        SANDBOXD_STATE=str(home),
+        SANDBOXD_SSH="127.0.0.1:0",
+        SANDBOXD_HTTP="127.0.0.1:0",
+        SANDBOXD_MOUNT_ROOTS=str(tmp_path_factory.getbasetemp().resolve()),
     )
     os.environ.pop("SANDBOXD_GATEWAY", None)
     subprocess.run(["sandboxd", "up"], check=True)

@@ -1,6 +1,6 @@
 """Sandboxes for Harbor (PyPI harbor, Python 3.12 or later):
 
-    harbor run --environment-import-path sandboxd.adapters.harbor:SandboxdEnvironment …
+    harbor run --env sandboxd.adapters.harbor:SandboxdEnvironment …
 
 The daemon is that of this machine, or the one of $SANDBOXD_GATEWAY. Dockerfiles of tasks are built
 by the daemon, which must be of this machine for that.
