@@ -13,7 +13,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 from inspect_ai.util import (
     ExecResult,
     OutputLimitExceededError,
@@ -65,7 +65,8 @@ def _options(config: object) -> aio.CreateOptions:
         raise errors.Usage(
             f"sandbox config {type(config).__name__}", hint="pass a SandboxdConfig or a YAML file"
         )
-    return aio.CreateOptions(**config.model_dump(exclude_none=True))  # type: ignore[typeddict-item]
+    options: aio.CreateOptions = config.model_dump(exclude_none=True)  # type: ignore[assignment]
+    return options
 
 
 _connection = SharedGateway()

@@ -239,9 +239,9 @@ class SandboxdDeployment(AbstractDeployment):
         """Creates the sandbox. Raises DeploymentStartupError with the reason."""
         self._hooks.on_custom_step("Creating sandbox")
         try:
-            self._sandbox = await aio.Sandbox.create(
-                **{"about": "a SWE-ReX deployment", **self._options}
-            )
+            options = self._options.copy()
+            options.setdefault("about", "a SWE-ReX deployment")
+            self._sandbox = await aio.Sandbox.create(**options)
         except errors.Error as e:
             raise DeploymentStartupError(str(e)) from e
         self._runtime = SandboxdRuntime(self._sandbox)
