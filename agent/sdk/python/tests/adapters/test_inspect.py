@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def left() -> list[str]:
 async def test_connection_and_cleanup(sandbox_env: Any) -> None:
     connection = await sandbox_env.connection()
     assert connection.command.startswith("ssh ") and connection.container in connection.command
-    subprocess.run(["inspect", "sandbox", "cleanup", "sandboxd"], check=True, capture_output=True)
+    await SandboxdSandboxEnvironment.cli_cleanup(None)  # inspect sandbox cleanup sandboxd
     with pytest.raises(ConnectionError):
         await sandbox_env.connection()
 
