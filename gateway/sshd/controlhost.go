@@ -54,7 +54,10 @@ func (s *session) controlHost(ctx context.Context) {
 				resized)
 		}
 	}
-	go s.commandRequests(resized, interrupts) // ends with the channel
+	go func() { // ends with the channel
+		s.commandRequests(resized, interrupts)
+		cancel(errGone)
+	}()
 	status := s.client.server.options.Commands(ctx, s.client.grant.Principal, c)
 	switch {
 	case s.expelled(ctx):
@@ -94,6 +97,9 @@ func (s *session) commandRequests(resized chan wire.WindowChange, interrupts cha
 
 // errInterrupted is the cause when a person typed ^C.
 var errInterrupted = errors.New("interrupted")
+
+// errGone is the cause when the client has closed the channel of a command: nobody waits for it.
+var errGone = errors.New("the client has closed its channel")
 
 // newlines writes \n as \r\n, as a terminal's line discipline would.
 type newlines struct{ to io.Writer }

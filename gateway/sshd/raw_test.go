@@ -346,3 +346,30 @@ func TestAgentAskedStepByStep(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// A command whose channel the client closes is canceled, and not only when its connection ends.
+func TestControlHostChannelClosed(t *testing.T) {
+	t.Parallel()
+	began, ended := make(chan struct{}), make(chan error, 1)
+	w := newWorld(t, worldOptions{commands: func(ctx context.Context, _ gateway.Principal,
+		_ CommandIO) int {
+		close(began)
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return 1
+	}})
+	session, err := w.dial("alice", "sandboxd").NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.Start("new web"); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	if err := session.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, errGone) {
+		t.Errorf("cause %v, want %v", err, errGone)
+	}
+}

@@ -280,6 +280,19 @@ async def test_async_cancel_leaves_the_command(shared: Sandbox) -> None:
         await sbx.session().end()
 
 
+async def test_cancelled_create_leaves_nothing(state: Path) -> None:
+    async with await aio.Gateway.connect() as gateway:
+        for name in ("gone-1", "gone-2"):
+            create = asyncio.create_task(gateway.create(name, keep=True))
+            while name not in {s.name for s in await gateway.sandboxes()}:
+                assert not create.done()
+            create.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await create
+        while {s.name for s in await gateway.sandboxes()} & {"gone-1", "gone-2"}:
+            pass
+
+
 async def test_many_calls_at_once(shared: Sandbox) -> None:
     async with await aio.Sandbox.connect("shared") as sbx:
         # More than one connection carries.

@@ -272,13 +272,17 @@ class Link:
         line = shlex.join([words[0], "--json", *words[1:]])
         try:
             async with self.channel() as connection:
-                done = await connection.run(line, encoding=None, input=input)
+                process = await connection.create_process(line, encoding=None)
+                try:
+                    out, err = await process.communicate(input)
+                finally:
+                    process.close()  # of a caller that was cancelled: it ends the command
         except asyncssh.ChannelOpenError as e:
             raise errors.Unavailable(f"{words[0]}: {e.reason}", hint="nothing ran") from e
         except (asyncssh.Error, OSError) as e:
             raise self.lost(f"{words[0]}: {e}") from e
         objects = []
-        for text in (done.stdout or b"").splitlines():
+        for text in out.splitlines():
             try:
                 value = json.loads(text)
             except ValueError:
@@ -287,11 +291,11 @@ class Link:
                 if isinstance(value.get("error"), dict) and "ended" not in value:
                     raise errors.from_wire(value["error"])
                 objects.append(value)
-        if done.exit_status is None:
+        if process.exit_status is None:
             raise self.lost(f"{words[0]}: the connection ended")
-        if done.exit_status != 0 and not objects:
-            said = (done.stderr or b"").decode("utf-8", "replace").strip()  # type: ignore[union-attr]
-            raise errors.Error(f"{words[0]}: {said or f'code {done.exit_status}'}")
+        if process.exit_status != 0 and not objects:
+            said = err.decode("utf-8", "replace").strip()
+            raise errors.Error(f"{words[0]}: {said or f'code {process.exit_status}'}")
         return objects
 
     def lost(self, why: str, connection: asyncssh.SSHClientConnection | None = None) -> errors.Lost:

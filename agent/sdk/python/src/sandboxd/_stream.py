@@ -84,6 +84,8 @@ class Stream:
             raise
         finally:
             self._waiting.pop(number, None)
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # asyncio reports one that nobody has seen
 
     async def _post(self, number: int, fields: dict[str, Any]) -> None:
         payload = _request(number, fields)
