@@ -50,13 +50,19 @@ class Portal:
                 return
             if Portal._shared is self:
                 Portal._shared = None
-        # Names of hosts are looked up in threads of the loop.
-        asyncio.run_coroutine_threadsafe(
-            self._loop.shutdown_default_executor(), self._loop
-        ).result()
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _finish(self) -> None:
+        """Lets what was cancelled by ^C clean up, and ends the threads that look up hosts."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_AFTER_SECONDS)
+        await self._loop.shutdown_default_executor()
 
     def call(
         self,
