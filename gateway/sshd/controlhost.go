@@ -54,10 +54,7 @@ func (s *session) controlHost(ctx context.Context) {
 				resized)
 		}
 	}
-	go func() { // ends with the channel
-		s.commandRequests(resized, interrupts)
-		cancel(errGone)
-	}()
+	go s.commandRequests(resized, interrupts) // ends with the channel
 	status := s.client.server.options.Commands(ctx, s.client.grant.Principal, c)
 	switch {
 	case s.expelled(ctx):
@@ -97,9 +94,6 @@ func (s *session) commandRequests(resized chan wire.WindowChange, interrupts cha
 
 // errInterrupted is the cause when a person typed ^C.
 var errInterrupted = errors.New("interrupted")
-
-// errGone is the cause when the client has closed the channel of a command: nobody waits for it.
-var errGone = errors.New("the client has closed its channel")
 
 // newlines writes \n as \r\n, as a terminal's line discipline would.
 type newlines struct{ to io.Writer }

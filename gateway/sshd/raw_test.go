@@ -350,12 +350,12 @@ func TestAgentAskedStepByStep(t *testing.T) {
 // A command whose channel the client closes is canceled, and not only when its connection ends.
 func TestControlHostChannelClosed(t *testing.T) {
 	t.Parallel()
-	began, ended := make(chan struct{}), make(chan error, 1)
+	began, ended := make(chan struct{}), make(chan struct{})
 	w := newWorld(t, worldOptions{commands: func(ctx context.Context, _ gateway.Principal,
 		_ CommandIO) int {
 		close(began)
 		<-ctx.Done()
-		ended <- context.Cause(ctx)
+		close(ended)
 		return 1
 	}})
 	session, err := w.dial("alice", "sandboxd").NewSession()
@@ -369,7 +369,9 @@ func TestControlHostChannelClosed(t *testing.T) {
 	if err := session.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; !errors.Is(err, errGone) {
-		t.Errorf("cause %v, want %v", err, errGone)
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the command goes on")
 	}
 }

@@ -14,7 +14,7 @@ from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments import get_environment
 from minisweagent.models.test_models import DeterministicModel, make_output
 
-from sandboxd import Gateway
+from sandboxd import Gateway, Usage
 from sandboxd.adapters.minisweagent import SandboxdEnvironment
 
 CLASS = "sandboxd.adapters.minisweagent.SandboxdEnvironment"
@@ -70,3 +70,20 @@ print(env.execute({{"command": "echo in it"}})["output"])
 def test_unknown_option(state: Path) -> None:
     with pytest.raises(ValueError, match="colour"):
         SandboxdEnvironment(colour="blue")
+
+
+def test_commands_that_cannot_be(state: Path) -> None:
+    env = SandboxdEnvironment()
+    for command in ("echo a\0b", "echo \udc80"):
+        result = env.execute({"command": command})
+        assert (result["returncode"], result["output"]) == (-1, "")
+        assert result["exception_info"]
+    assert env.execute({"command": "echo on"})["output"] == "on\n"
+    env.cleanup()
+
+
+@pytest.mark.parametrize("option", [{"env": {"A.B": "1"}}, {"forward_env": ["A.B"]}])
+def test_name_of_a_variable(state: Path, option: dict[str, object]) -> None:
+    with pytest.raises(Usage, match=r"A\.B"):
+        SandboxdEnvironment(**option)
+    assert sandboxes() == []

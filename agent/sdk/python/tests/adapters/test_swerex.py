@@ -17,6 +17,7 @@ from swerex.exceptions import (
     NonZeroExitCodeError,
     SessionDoesNotExistError,
     SessionExistsError,
+    SessionNotInitializedError,
 )
 from swerex.runtime.abstract import (
     BashAction,
@@ -55,9 +56,10 @@ async def test_sessions(runtime: SandboxdRuntime) -> None:
     assert (await run(BashAction(command="false", check="ignore"))).exit_code is None
     with pytest.raises(NonZeroExitCodeError, match="code 1"):
         await run(BashAction(command="false"))
-    with pytest.raises(BashIncorrectSyntaxError) as e:
-        await run(BashAction(command="(a"))
-    assert e.value.extra_info["bash_stderr"]
+    for command in ("(a", "echo a\0b"):
+        with pytest.raises(BashIncorrectSyntaxError) as e:
+            await run(BashAction(command=command))
+        assert e.value.extra_info["bash_stderr"]
     with pytest.raises(SessionExistsError):
         await runtime.create_session(CreateBashSessionRequest())
     with pytest.raises(SessionDoesNotExistError):
@@ -75,7 +77,10 @@ async def test_interactive(runtime: SandboxdRuntime) -> None:
         return (await runtime.run_in_session(action)).output
 
     await run("python3 -q", is_interactive_command=True)
-    assert "42" in await run("print(6 * 7)", is_interactive_command=True)
+    assert await run("print(6 * 7)", is_interactive_command=True) == "42"
+    interrupted = await runtime.run_in_session(BashInterruptAction(expect=[">>> "]))
+    assert interrupted.expect_string == ">>> "  # Python lives on
+    assert await run("print(6 * 8)", is_interactive_command=True) == "48"
     await run("quit()", is_interactive_quit=True)
     observation = await runtime.run_in_session(BashAction(command="echo back"))
     assert observation.output == "back\n"
@@ -91,6 +96,26 @@ async def test_waits_and_interrupts(runtime: SandboxdRuntime) -> None:
         await runtime.run_in_session(BashAction(command="true"))
     await runtime.run_in_session(BashInterruptAction())
     assert (await runtime.run_in_session(BashAction(command="echo on"))).output == "on\n"
+
+
+async def test_startup(runtime: SandboxdRuntime) -> None:
+    await runtime.write_file(WriteFileRequest(path="/srv/ok", content="X=1; echo up\n"))
+    await runtime.write_file(WriteFileRequest(path="/srv/asks", content="read -p 'name? ' n\n"))
+    made = await runtime.create_session(
+        CreateBashSessionRequest(session="ok", startup_source=["/srv/ok"])
+    )
+    assert made.output == "up\n"
+    with pytest.raises(SessionNotInitializedError, match="waiting"):
+        await runtime.create_session(
+            CreateBashSessionRequest(session="asks", startup_source=["/srv/asks"])
+        )
+    with pytest.raises(SessionDoesNotExistError):
+        await runtime.run_in_session(BashAction(command="true", session="asks"))
+    other = SandboxdRuntime(runtime.sandbox)  # has sessions of its own
+    await other.create_session(CreateBashSessionRequest(session="ok"))
+    assert (await other.run_in_session(BashAction(command="echo [$X]", session="ok"))
+            ).output == "[]\n"  # fmt: skip
+    await other.close()
 
 
 async def test_commands_and_files(runtime: SandboxdRuntime, tmp_path: Path) -> None:
@@ -120,4 +145,16 @@ async def test_start_that_fails(state: Path) -> None:
     with pytest.raises(DeploymentStartupError, match="no-such-image"):
         await SandboxdDeployment(image="no-such-image:1").start()
     with Gateway() as gateway:
+        assert [s.name for s in gateway.sandboxes() if "SWE" in s.about] == []
+
+
+async def test_start_and_stop(state: Path) -> None:
+    deployment = SandboxdDeployment(network="none")
+    await deployment.start()
+    with pytest.raises(DeploymentStartupError, match="is started"):
+        await deployment.start()
+    with Gateway() as gateway:
+        gateway.command("rm", "--force", deployment.runtime.sandbox.name)  # somebody removes it
+        assert not await deployment.is_alive()
+        await deployment.stop()
         assert [s.name for s in gateway.sandboxes() if "SWE" in s.about] == []

@@ -19,6 +19,7 @@ from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel, ConfigDict
 
 from .. import errors
+from .._exec import setup
 from .._sync import Sandbox
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -54,6 +55,8 @@ class SandboxdEnvironmentConfig(BaseModel):
     max_output: int = 16 << 20
 
 
+# What an agent is told of, and may do better. UnicodeError: a lone surrogate in the command.
+_FAILURES = (errors.Timeout, errors.Lost, errors.Unavailable, errors.Usage, UnicodeError)
 _COMMANDS = {"cwd", "env", "forward_env", "timeout", "max_output"}
 
 
@@ -63,6 +66,7 @@ class SandboxdEnvironment:
 
     def __init__(self, *, config_class: type = SandboxdEnvironmentConfig, **kwargs: Any) -> None:
         self.config = config_class(**kwargs)
+        setup(dict.fromkeys(self.config.forward_env, "") | self.config.env, None)  # checks names
         self.sandbox: Sandbox | None = None
         options = self.config.model_dump(exclude_none=True, exclude=_COMMANDS)
         self.sandbox = Sandbox.create(about="an agent of mini-swe-agent", **options)
@@ -89,8 +93,9 @@ class SandboxdEnvironment:
         """Runs action["command"] with bash in a process of its own.
 
         Returns output (stdout and stderr in order), returncode and exception_info. returncode is -1
-        if the command did not end in time, or was lost; exception_info says so. Raises Submitted if
-        the command prints the word for the end of the task.
+        if the command did not end in time, was lost, or has characters that no command may have;
+        exception_info says so. Raises Submitted if the command prints the word for the end of the
+        task.
         """
         assert self.sandbox, "the sandbox is removed"
         config = self.config
@@ -109,7 +114,7 @@ class SandboxdEnvironment:
             if done.truncated:
                 output += f"\n[only the first {config.max_output} bytes are kept]\n"
             result = {"output": output, "returncode": done.exit_code, "exception_info": ""}
-        except (errors.Timeout, errors.Lost, errors.Unavailable) as e:
+        except _FAILURES as e:
             printed = e.stdout.decode("utf-8", "replace") if isinstance(e, errors.Timeout) else ""
             result = {
                 "output": printed,

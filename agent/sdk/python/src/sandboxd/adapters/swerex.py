@@ -10,8 +10,10 @@ for input fails at once, unless the action says that it is interactive.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 from swerex.deployment.abstract import AbstractDeployment
@@ -24,6 +26,7 @@ from swerex.exceptions import (
     NonZeroExitCodeError,
     SessionDoesNotExistError,
     SessionExistsError,
+    SessionNotInitializedError,
 )
 from swerex.runtime.abstract import (
     AbstractRuntime,
@@ -67,25 +70,37 @@ class SandboxdRuntime(AbstractRuntime):
         self.sandbox = sandbox
         self._sessions: dict[str, aio.Session] = {}
         self._asks: set[str] = set()  # sessions whose program waits for input
-        self._made = 0
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
         """Asks the sandbox for a sign of life. timeout: seconds."""
         try:
-            await self.sandbox.exec("true", timeout=timeout)
+            done = await self.sandbox.exec("true", timeout=timeout)
         except errors.Error as e:
             return IsAliveResponse(is_alive=False, message=str(e))
-        return IsAliveResponse(is_alive=True)
+        return IsAliveResponse(is_alive=done.ok, message=done.error_text.strip())
 
     async def create_session(self, request: CreateSessionRequest) -> CreateSessionResponse:
-        """Starts a session, and sources the files of the request in it."""
+        """Starts a session, and sources the files of the request in it. Raises
+        SessionNotInitializedError if they do not come to an end in startup_timeout, or 30 s if that
+        is less."""
         if request.session in self._sessions:
             raise SessionExistsError(f"session {request.session} already exists")
-        self._made += 1
-        session = self.sandbox.session(f"rex-{self._made}")  # its names are any text
-        sources = "".join(f"source {path}\n" for path in request.startup_source)
-        result = await session.run(sources or "true", timeout=max(request.startup_timeout, 30))
+        # Names of SWE-ReX are any text, and another runtime may use this sandbox.
+        session = self.sandbox.session(f"rex-{secrets.token_hex(6)}")
         self._sessions[request.session] = session
+        sources = "".join(f"source {path}\n" for path in request.startup_source)
+        try:
+            result = await session.run(sources or "true", timeout=max(request.startup_timeout, 30))
+            if result.ended != "done":
+                raise SessionNotInitializedError(
+                    f"the startup of session {request.session!r} did not end ({result.ended}): "
+                    f"{result.output!r}"
+                )
+        except BaseException:
+            del self._sessions[request.session]
+            with contextlib.suppress(errors.Error):
+                await session.end()
+            raise
         return CreateBashSessionResponse(output=result.output)
 
     def _session(self, name: str) -> aio.Session:
@@ -98,30 +113,44 @@ class SandboxdRuntime(AbstractRuntime):
         interrupts it. See swerex.runtime.abstract.BashAction."""
         session = self._session(action.session)
         if isinstance(action, BashInterruptAction):
-            result = await session.interrupt(timeout=max(action.timeout, 30))
-            self._asks.discard(action.session)
-            return BashObservation(output=result.output, exit_code=result.exit_code)
+            return await self._interrupt(session, action)
         interactive = action.is_interactive_command or action.is_interactive_quit
         if not action.command.strip() and not interactive:
             return BashObservation(exit_code=None if action.check == "ignore" else 0)
         result = await self._result(session, action, interactive)
-        matched = next(
-            (e for e in action.expect if re.search(e, result.output + result.prompt)), ""
-        )
-        if result.ended in ("deadline", "attention", "continuation") or (
-            result.waiting and not interactive and not matched
-        ) or (result.waiting and action.expect and not matched):  # fmt: skip
+        output, matched = _match(action.expect, result)
+        finished = result.ended in ("done", "interrupted", "dead")
+        asks = interactive and result.ended == "waiting" and not action.expect
+        if not (finished or asks or matched):
             raise CommandTimeoutError(_why(action, result))
+        if interactive:  # as SWE-ReX has it: without the echo of what was typed
+            output = output.lstrip().removeprefix(action.command.strip()).strip()
         code = result.exit_code if action.check != "ignore" else None
         if interactive and result.waiting:
             code = 0  # as SWE-ReX has it
-        observation = BashObservation(output=result.output, exit_code=code, expect_string=matched)
+        observation = BashObservation(output=output, exit_code=code, expect_string=matched)
         if action.check == "raise" and code != 0:
             message = f"Command {action.command!r} failed with exit code {code}. "
             raise NonZeroExitCodeError(
                 f"{message}Here is the output:\n{result.output!r}\n{action.error_msg}"
             )
         return observation
+
+    async def _interrupt(
+        self, session: aio.Session, action: BashInterruptAction
+    ) -> BashObservation:
+        """Interrupts the program, which may live on if it then prints what the action expects."""
+        seconds = max(action.timeout, 30)
+        if action.expect:
+            result = await session.keys("^C", timeout=max(action.timeout, 1))
+            output, matched = _match(action.expect, result)
+            if matched:
+                return BashObservation(output=output, exit_code=0, expect_string=matched)
+        result = await session.interrupt(timeout=seconds)
+        if result.phase != "prompt":
+            raise CommandTimeoutError(f"the session is not interrupted: it is {result.phase}")
+        self._asks.discard(action.session)
+        return BashObservation(output=result.output, exit_code=result.exit_code)
 
     async def _result(self, session: aio.Session, action: BashAction, interactive: bool) -> Result:
         """Types to the program that the last action has left at its prompt, or runs a command."""
@@ -136,7 +165,7 @@ class SandboxdRuntime(AbstractRuntime):
             except errors.Busy as e:
                 raise CommandTimeoutError(f"the session is not at its prompt: {e}") from e
             except errors.Usage as e:
-                if e.code != "syntax":
+                if e.code != "syntax" and "\0" not in action.command:
                     raise
                 info = {"bash_stdout": "", "bash_stderr": e.message}
                 raise BashIncorrectSyntaxError(str(e), extra_info=info) from e
@@ -171,6 +200,10 @@ class SandboxdRuntime(AbstractRuntime):
             )
         except errors.Timeout as e:
             raise CommandTimeoutError(f"{command.command!r}: {e}") from e
+        if done.truncated:
+            raise errors.Limit(
+                f"{command.command!r} printed more than is kept", hint="redirect it to a file"
+            )
         if command.check and not done.ok:
             raise NonZeroExitCodeError(
                 f"Command {command.command!r} failed with exit code {done.exit_code}. "
@@ -206,6 +239,17 @@ class SandboxdRuntime(AbstractRuntime):
         return CloseResponse()
 
 
+def _match(expect: list[str], result: Result) -> tuple[str, str]:
+    """Returns the output of a call and the first of the patterns that it matches. If a program
+    still runs, its output ends before the last match, which is the prompt."""
+    for pattern in expect:
+        for text in (result.output, result.output + result.prompt):
+            if found := list(re.finditer(pattern, text)):
+                ended = result.ended in ("done", "interrupted", "dead")
+                return (result.output if ended else text[: found[-1].start()]), pattern
+    return result.output, ""
+
+
 def _why(action: BashAction, result: Result) -> str:
     command = f"command {action.command!r}"
     if result.waiting:
@@ -237,6 +281,8 @@ class SandboxdDeployment(AbstractDeployment):
 
     async def start(self) -> None:
         """Creates the sandbox. Raises DeploymentStartupError with the reason."""
+        if self._sandbox:
+            raise DeploymentStartupError("the deployment is started; stop it first")
         self._hooks.on_custom_step("Creating sandbox")
         try:
             options = self._options.copy()
@@ -247,13 +293,14 @@ class SandboxdDeployment(AbstractDeployment):
         self._runtime = SandboxdRuntime(self._sandbox)
 
     async def stop(self) -> None:
-        """Removes the sandbox. It may be called again."""
-        sandbox, self._sandbox, self._runtime = self._sandbox, None, None
-        if sandbox:
-            try:
-                await sandbox.remove()
-            finally:
-                await sandbox.close()
+        """Removes the sandbox. It may be called again, also after it has failed."""
+        sandbox = self._sandbox
+        if sandbox is None:
+            return
+        with contextlib.suppress(errors.NotFound):  # somebody has removed it
+            await sandbox.remove()
+        self._sandbox = self._runtime = None
+        await sandbox.close()
 
     @property
     def runtime(self) -> SandboxdRuntime:
