@@ -145,6 +145,11 @@ def test_names(shared: Sandbox) -> None:
     for bad in ("http://a@b", "ssh://a:b@c", "ssh://host:99999", "ssh://127.0.0.1:1"):
         with pytest.raises(Usage):
             Sandbox(bad)
+    with sandboxd.Gateway() as gateway, gateway.sandbox("nosuch") as missing:
+        with pytest.raises(NotFound, match="no sandbox nosuch"):
+            missing.exec("true")
+        with pytest.raises(NotFound, match="no sandbox nosuch"):
+            missing.exec("true", user="nobody")
     again = Sandbox.create("shared", if_missing=True)
     with again:
         pass

@@ -111,14 +111,22 @@ async def execute(
     return ExecResult(code or 0, bytes(out.data), bytes(err.data), name, truncated)
 
 
-def check_daemon(done: ExecResult) -> None:
-    """Raises what the daemon says of a command that it ran for another user. It prints that as
-    `sandboxd: MESSAGE; HINT` in place of the command's output, and ends with 2 or 125."""
+def check_daemon(done: ExecResult, as_user: bool) -> None:
+    """Raises what the daemon says of a command that it did not run. It prints that as
+    `sandboxd: MESSAGE; HINT` in place of the command's output, and ends with 255, or with 2 or 125
+    for a command of another user."""
     said = done.error_text.strip().rpartition("\n")[2]
-    if done.exit_code in (2, 125) and not done.stdout and said.startswith("sandboxd: "):
-        message, _, hint = said.removeprefix("sandboxd: ").partition("; ")
-        kind = errors.Usage if done.exit_code == 2 else errors.Error
-        raise kind(message, code="usage" if done.exit_code == 2 else "failed", hint=hint)
+    codes = (2, 125, 255) if as_user else (255,)
+    if done.exit_code not in codes or done.stdout or not said.startswith("sandboxd: "):
+        return
+    message, _, hint = said.removeprefix("sandboxd: ").partition("; ")
+    if done.exit_code == 2:
+        raise errors.Usage(message, hint=hint)
+    if "no sandbox" in message:
+        raise errors.NotFound(message, hint=hint)
+    if done.exit_code == 255:
+        raise errors.Unavailable(message, hint=hint)
+    raise errors.Error(message, code="failed", hint=hint)
 
 
 _SIGNALS = {

@@ -310,13 +310,13 @@ class Sandbox:
         """Runs a command without a session.
 
         command: a list is a program and its arguments, a string is shell text.
-        input: its standard input. env: further variables. cwd: its directory; None is the home
-        directory. user: NAME or UID[:GID]; None is the user of sessions. env, cwd and user need a
+        input: its standard input. env: further variables. cwd: its directory; None is that of
+        sessions. user: NAME or UID[:GID]; None is the user of sessions. env, cwd and user need a
         shell in the image. timeout: seconds; None waits without an end. max_output: of stdout and
         of stderr, in bytes; the rest is dropped, and `truncated` set.
 
-        A command that fails is no error. Raises Timeout and Lost, and with user Error if the daemon
-        cannot or may not run it.
+        A command that fails is no error. Raises Timeout and Lost, NotFound if the sandbox does not
+        exist, and with user Error if the daemon cannot or may not run it.
         """
         if timeout is not None and timeout <= 0:
             raise errors.Usage(f"timeout {timeout}: must be positive, or None for no end")
@@ -328,8 +328,7 @@ class Sandbox:
             line = _as_user(user, self._name, line)
         data = input.encode() if isinstance(input, str) else input
         done = await execute(link, line, input=data, timeout=timeout, max_output=max_output)
-        if user is not None:
-            check_daemon(done)
+        check_daemon(done, user is not None)
         return done
 
     async def _script(self, line: str, user: str | None) -> str:

@@ -82,6 +82,10 @@ async def test_interactive(runtime: SandboxdRuntime) -> None:
     assert interrupted.expect_string == ">>> "  # Python lives on
     assert await run("print(6 * 8)", is_interactive_command=True) == "48"
     await run("quit()", is_interactive_quit=True)
+    await run("python3 -c 'input(\">>> \")'", is_interactive_command=True)
+    await runtime.run_in_session(BashInterruptAction(expect=["KeyboardInterrupt"]))
+    with pytest.raises(BashIncorrectSyntaxError):  # it has ended: this is for the shell
+        await run("(a", is_interactive_command=True)
     observation = await runtime.run_in_session(BashAction(command="echo back"))
     assert observation.output == "back\n"
 

@@ -145,6 +145,8 @@ class SandboxdRuntime(AbstractRuntime):
             result = await session.keys("^C", timeout=max(action.timeout, 1))
             output, matched = _match(action.expect, result)
             if matched:
+                if not result.waiting:
+                    self._asks.discard(action.session)
                 return BashObservation(output=output, exit_code=0, expect_string=matched)
         result = await session.interrupt(timeout=seconds)
         if result.phase != "prompt":
