@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
-import shlex
+import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from . import errors
 
 if TYPE_CHECKING:
     import asyncssh
+    from asyncssh.channel import SSHChannel
 
 CONTROL_USER = "sandboxd"
+ANSWER_SECONDS = 30  # how long an answer of the daemon may take that is due at once
 _DEFAULT_PORT = 2222
 _CONNECT_SECONDS = 30
 _KEEPALIVE_SECONDS, _KEEPALIVES = 15, 2  # a silent connection is lost after 30 to 45 s
@@ -28,6 +30,34 @@ _NO_DAEMON = (
     "install sandboxd on this machine, or name a daemon: gateway='ssh://HOST:2222' or the "
     "variable SANDBOXD_GATEWAY"
 )
+_UPDATE = "use a package and a daemon of the same version"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label
+_RESOURCE_SHORTAGE = 4  # RFC 4254, section 5.1
+_T = TypeVar("_T")
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a sandbox. Raises Usage if it cannot be one, as a flag cannot."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise errors.Usage(
+            f"{name!r} cannot be the name of a sandbox",
+            hint="use 1 to 63 of a-z, 0-9 and -, without - at the ends",
+        )
+    return name
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Returns seconds, or None for no end, which is also what infinity means."""
+    if timeout is not None and not timeout > 0:
+        raise errors.Usage(f"timeout {timeout}: must be positive, or None for no end")
+    return None if timeout is None or math.isinf(timeout) else timeout
+
+
+def refused(e: asyncssh.ChannelOpenError) -> errors.Error:
+    """Returns the error for a channel that the daemon did not open."""
+    if e.code == _RESOURCE_SHORTAGE:
+        return errors.Limit(e.reason, hint="nothing ran; close what is not used")
+    return errors.Unavailable(e.reason, hint="nothing ran; try again")
 
 
 @dataclass(frozen=True)
@@ -63,14 +93,15 @@ def default_state() -> Path:
 
 def parse_uri(uri: str) -> tuple[str, str, int | None]:
     """Returns user, host and port of ssh://[USER@]HOST[:PORT], with or without ssh://."""
-    parts = urlsplit(uri if "//" in uri else f"ssh://{uri}")
+    wrong = errors.Usage(f"{uri!r} is no ssh URI", hint="write ssh://NAME@HOST:PORT")
     try:
+        parts = urlsplit(uri if "//" in uri else f"ssh://{uri}")
         port = parts.port
-    except ValueError:
-        port = -1
-    wrong = parts.path not in ("", "/") or parts.query or parts.fragment or parts.password
-    if parts.scheme != "ssh" or not parts.hostname or port == -1 or wrong:
-        raise errors.Usage(f"{uri!r} is no ssh URI", hint="write ssh://NAME@HOST:PORT")
+    except ValueError as e:
+        raise wrong from e
+    more = parts.path not in ("", "/") or parts.query or parts.fragment or parts.password
+    if parts.scheme != "ssh" or not parts.hostname or more:
+        raise wrong
     return parts.username or "", parts.hostname, port
 
 
@@ -101,13 +132,15 @@ async def find(gateway: str, identity: str, state: str | os.PathLike[str]) -> Ad
             )
         return remote(host, port, identity, state)
     up = await _up(state)
-    host, _, port_text = up["ssh"].rpartition(":")
+    try:
+        host, _, port_text = up["ssh"].rpartition(":")
+        port, key, known = int(port_text), str(up["identity"]), str(up["known_hosts"])
+    except (KeyError, AttributeError, ValueError) as e:
+        raise errors.Error("sandboxd up does not say where the daemon is", hint=_UPDATE) from e
     host = host.strip("[]")
     if host in ("", "0.0.0.0", "::"):  # it listens on all addresses
         host = "127.0.0.1"
-    return Address(
-        host, int(port_text), identity or up["identity"], (up["known_hosts"],), local=True
-    )
+    return Address(host, port, identity or key, (known,), local=True)
 
 
 async def _up(state: str | os.PathLike[str]) -> dict[str, Any]:
@@ -126,20 +159,28 @@ async def _up(state: str | os.PathLike[str]) -> dict[str, Any]:
         out, err = await up.communicate()
     except OSError as e:
         raise errors.Unavailable(f"{program}: {e}", hint=_NO_DAEMON) from e
-    for line in out.decode("utf-8", "replace").splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if "error" in value:
-            raise errors.from_wire(value["error"])
+    for value in json_lines(out):
+        errors.check_wire(value.get("error"))
         if "ssh" in value:
-            return dict(value)
+            return value
     said = err.decode("utf-8", "replace").strip().splitlines()
     raise errors.Unavailable(
         f"sandboxd up failed with code {up.returncode}: {said[-1] if said else 'it said nothing'}",
         hint="run sandboxd doctor",
     )
+
+
+def json_lines(out: bytes) -> list[dict[str, Any]]:
+    """Returns the JSON objects of an output that has one in a line, and leaves out the rest."""
+    objects = []
+    for line in out.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            objects.append(value)
+    return objects
 
 
 async def login(address: Address, user: str) -> asyncssh.SSHClientConnection:
@@ -178,6 +219,8 @@ async def login(address: Address, user: str) -> asyncssh.SSHClientConnection:
         raise errors.Usage(f"identity {address.identity}: {e}") from e
     except FileNotFoundError as e:
         raise errors.Usage(f"{e.filename or e}: there is no such file") from e
+    except ValueError as e:  # of a file of known hosts or of ssh's configuration, or of a name
+        raise errors.Usage(f"cannot connect to {address}: {e}") from e
     except (OSError, asyncssh.Error, asyncio.TimeoutError) as e:
         raise errors.Unavailable(
             f"cannot connect to {address}: {e or 'it does not answer'}",
@@ -186,19 +229,64 @@ async def login(address: Address, user: str) -> asyncssh.SSHClientConnection:
 
 
 class Slot:
-    """A place for a channel on a connection, of which the daemon allows only so many."""
+    """A place for a channel on a connection, of which the daemon allows only so many. It is free
+    again when the channel is closed on both sides."""
 
-    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
-        self.connection, self.used = connection, 0
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        connection.used += 1
+        self._closing: asyncio.Future[None] | None = None  # asyncio itself keeps no task alive
 
     @property
-    def usable(self) -> bool:
-        """Whether the connection works as far as is known, and has room."""
-        return self.used < _CHANNELS and not self.connection.is_closed()
+    def ssh(self) -> asyncssh.SSHClientConnection:
+        """The connection."""
+        return self.connection.ssh
+
+    async def open(
+        self, opening: Awaitable[_T], channel: Callable[[_T], SSHChannel[bytes] | None]
+    ) -> _T:
+        """Returns what is opened, which has the channel. If that fails, the place is free again. If
+        the caller is cancelled, what was being opened is closed, which asyncssh would not do."""
+
+        def late(task: asyncio.Future[_T]) -> None:
+            if task.cancelled() or task.exception():
+                self.release()
+            else:
+                self.close(channel(task.result()))
+
+        task = asyncio.ensure_future(opening)
+        try:
+            return await asyncio.shield(task)
+        except (AssertionError, AttributeError) as e:  # of asyncssh, if the connection has ended
+            raise ConnectionError("the connection ended") from e
+        finally:
+            if not task.done() or task.cancelled() or task.exception():
+                task.add_done_callback(late)
+
+    def close(self, channel: SSHChannel[bytes] | None) -> None:
+        """Closes a channel at once, without what was not sent yet."""
+        if channel is None:
+            self.release()
+            return
+        channel.abort()
+        self._closing = asyncio.ensure_future(channel.wait_closed())
+        self._closing.add_done_callback(lambda _: self.release())
 
     def release(self) -> None:
         """Gives the place back."""
-        self.used -= 1
+        self.connection.used -= 1
+
+
+class Connection:
+    """A connection, and how many of its places for channels are used."""
+
+    def __init__(self, ssh: asyncssh.SSHClientConnection) -> None:
+        self.ssh, self.used = ssh, 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it works as far as is known, and has room."""
+        return self.used < _CHANNELS and not self.ssh.is_closed()
 
 
 class Link:
@@ -207,7 +295,7 @@ class Link:
 
     def __init__(self, address: Address, user: str) -> None:
         self.address, self.user = address, user
-        self._slots: list[Slot] = []
+        self._connections: list[Connection] = []
         self._opening = asyncio.Lock()
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         self._closed = False
@@ -215,27 +303,21 @@ class Link:
     async def acquire(self) -> Slot:
         """Returns a place for a channel, which the caller releases."""
         self.check()
-        async with self._opening:
+        found = self._usable()
+        if found is None:
+            async with self._opening:
+                found = self._usable()  # which another caller has opened meanwhile
+                if found is None:
+                    found = Connection(await login(self.address, self.user))
+                    self._connections.append(found)
+                    if self._closed:
+                        found.ssh.close()
             self.check()
-            self._slots = [s for s in self._slots if not s.connection.is_closed()]
-            slot = next((s for s in self._slots if s.usable), None)
-            if slot is None:
-                slot = Slot(await login(self.address, self.user))
-                if self._closed:  # meanwhile
-                    slot.connection.close()
-                    self.check()
-                self._slots.append(slot)
-            slot.used += 1
-            return slot
+        return Slot(found)
 
-    @asynccontextmanager
-    async def channel(self) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        """Gives a connection with a place for a channel."""
-        slot = await self.acquire()
-        try:
-            yield slot.connection
-        finally:
-            slot.release()
+    def _usable(self) -> Connection | None:
+        self._connections = [c for c in self._connections if not c.ssh.is_closed()]
+        return next((c for c in self._connections if c.usable), None)
 
     def check(self) -> None:
         """Raises Usage if this is not the process and event loop that the connection is of."""
@@ -255,52 +337,19 @@ class Link:
     async def close(self) -> None:
         """Closes the connections. It may be called again."""
         self._closed = True
-        slots, self._slots = self._slots, []
+        connections, self._connections = self._connections, []
         if os.getpid() != self._pid or self._loop.is_closed():
             return
-        for slot in slots:
+        for connection in connections:
             if asyncio.get_running_loop() is not self._loop:
-                self._loop.call_soon_threadsafe(slot.connection.close)
+                self._loop.call_soon_threadsafe(connection.ssh.close)
                 continue
-            slot.connection.close()
-            await slot.connection.wait_closed()
+            connection.ssh.close()
+            await connection.ssh.wait_closed()
 
-    async def command(self, *words: str, input: bytes | None = None) -> list[dict[str, Any]]:
-        """Runs a command of the daemon with --json, and returns its objects, one of each line."""
-        import asyncssh
-
-        line = shlex.join([words[0], "--json", *words[1:]])
-        try:
-            async with self.channel() as connection:
-                process = await connection.create_process(line, encoding=None)
-                try:
-                    out, err = await process.communicate(input)
-                finally:
-                    process.close()  # of a caller that was cancelled: it ends the command
-        except asyncssh.ChannelOpenError as e:
-            raise errors.Unavailable(f"{words[0]}: {e.reason}", hint="nothing ran") from e
-        except (asyncssh.Error, OSError) as e:
-            raise self.lost(f"{words[0]}: {e}") from e
-        objects = []
-        for text in out.splitlines():
-            try:
-                value = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(value, dict):
-                if isinstance(value.get("error"), dict) and "ended" not in value:
-                    raise errors.from_wire(value["error"])
-                objects.append(value)
-        if process.exit_status is None:
-            raise self.lost(f"{words[0]}: the connection ended")
-        if process.exit_status != 0 and not objects:
-            said = err.decode("utf-8", "replace").strip()
-            raise errors.Error(f"{words[0]}: {said or f'code {process.exit_status}'}")
-        return objects
-
-    def lost(self, why: str, connection: asyncssh.SSHClientConnection | None = None) -> errors.Lost:
+    def lost(self, why: str, slot: Slot | None = None) -> errors.Lost:
         """Returns the error for a call that was under way when its connection or channel ended."""
-        alive = connection is not None and not connection.is_closed()
+        alive = slot is not None and not slot.ssh.is_closed()
         return errors.Lost(
             why,
             reason="guest_died" if alive else "gateway_unreachable",

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import errors
-from ._daemon import Link
+from ._daemon import Link, json_lines, refused
 from .results import ExecResult
 
 if TYPE_CHECKING:
     import asyncssh
+    from typing_extensions import Unpack
 
 MAX_OUTPUT = 64 << 20
 MAX_LINE = 96 << 10  # bytes; Linux passes no argument of 128 KiB to a program
 _CHUNK = 1 << 16
+_USAGE, _TRANSPORT = 2, 255  # exit codes of the daemon
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -45,6 +49,14 @@ def setup(env: Mapping[str, str] | None, cwd: str | None) -> str:
     return "".join(lines)
 
 
+class Options(TypedDict):
+    """The options of execute that callers of exec choose."""
+
+    input: bytes
+    timeout: float | None
+    max_output: int
+
+
 class _Sink:
     """Keeps the first bytes of an output, and says whether there were more."""
 
@@ -59,74 +71,122 @@ class _Sink:
 
 
 async def execute(
-    link: Link, line: str, *, input: bytes, timeout: float | None, max_output: int
+    link: Link,
+    line: str,
+    *,
+    input: bytes = b"",
+    timeout: float | None = None,
+    max_output: int = MAX_OUTPUT,
+    what: str = "exec",
 ) -> ExecResult:
-    """Runs a line on a connection. Raises Timeout, Lost, or the error of the daemon."""
+    """Runs a line on a connection. Raises Timeout; Lost; and Limit or Unavailable if it did not
+    run."""
+    out, err = _Sink(max_output), _Sink(max_output)
+    try:
+        code, signal = await asyncio.wait_for(_run(link, line, input, out, err, what), timeout)
+    except asyncio.TimeoutError:
+        late = errors.Timeout(
+            f"the command still ran after {timeout:g} s",
+            hint="it got HUP; its output is in stdout",
+        )
+        late.stdout, late.stderr = bytes(out.data), bytes(err.data)
+        raise late from None
+    if signal:
+        code = 128 + _SIGNALS.get(signal, 0)
+    truncated = out.truncated or err.truncated
+    return ExecResult(code or 0, bytes(out.data), bytes(err.data), signal, truncated)
+
+
+async def _run(
+    link: Link, line: str, input: bytes, out: _Sink, err: _Sink, what: str
+) -> tuple[int | None, str]:
+    """Runs a line, and returns its exit code and the name of the signal that ended it, without
+    SIG. If the caller is cancelled, the command gets HUP."""
     import asyncssh
 
-    async with link.channel() as connection:
+    slot = await link.acquire()
+    try:
+        process: asyncssh.SSHClientProcess[bytes] = await slot.open(
+            slot.ssh.create_process(line, encoding=None), lambda late: late.channel
+        )
         try:
-            process: asyncssh.SSHClientProcess[bytes] = await connection.create_process(
-                line, encoding=None
+            await asyncio.gather(
+                _feed(process, input), out.drain(process.stdout), err.drain(process.stderr)
             )
-        except asyncssh.ChannelOpenError as e:
-            raise errors.Unavailable(e.reason, hint="nothing ran") from e
-        except (asyncssh.Error, OSError) as e:
-            raise errors.Unavailable(f"exec: {e}", hint="nothing ran; try again") from e
-        out, err = _Sink(max_output), _Sink(max_output)
-
-        async def feed() -> None:
-            try:
-                for at in range(0, len(input), _CHUNK):
-                    process.stdin.write(input[at : at + _CHUNK])
-                    await process.stdin.drain()
-                process.stdin.write_eof()
-            except (asyncssh.Error, OSError):
-                pass  # the command reads no more; its exit code says the rest
-
-        async def follow() -> None:
-            await asyncio.gather(feed(), out.drain(process.stdout), err.drain(process.stderr))
             await process.wait_closed()
-
-        try:
-            await asyncio.wait_for(follow(), timeout)
-        except asyncio.TimeoutError:
-            late = errors.Timeout(
-                f"the command still ran after {timeout:g} s",
-                hint="it got HUP; its output is in stdout",
-            )
-            late.stdout, late.stderr = bytes(out.data), bytes(err.data)
-            raise late from None
-        except (asyncssh.Error, OSError) as e:
-            raise link.lost(f"exec: {e}", connection) from e
         finally:
-            process.close()
-        code, signal = process.exit_status, process.exit_signal
-        if code is None and not signal:
-            raise link.lost("exec: the connection ended before the command did", connection)
-    name = signal[0] if signal else ""
-    if signal:
-        code = 128 + _SIGNALS.get(name, 0)
-    truncated = out.truncated or err.truncated
-    return ExecResult(code or 0, bytes(out.data), bytes(err.data), name, truncated)
+            slot.close(process.channel)
+    except asyncssh.ChannelOpenError as e:
+        if slot.ssh.is_closed():  # the request may have arrived
+            raise link.lost(f"{what}: {e.reason}", slot) from e
+        raise refused(e) from e
+    except (asyncssh.Error, OSError) as e:
+        raise link.lost(f"{what}: {e}", slot) from e
+    if process.exit_status is None and not process.exit_signal:
+        raise link.lost(f"{what}: the connection ended before the command did", slot)
+    return process.exit_status, process.exit_signal[0] if process.exit_signal else ""
 
 
-def check_daemon(done: ExecResult, as_user: bool) -> None:
-    """Raises what the daemon says of a command that it did not run. It prints that as
-    `sandboxd: MESSAGE; HINT` in place of the command's output, and ends with 255, or with 2 or 125
-    for a command of another user."""
-    said = done.error_text.strip().rpartition("\n")[2]
-    codes = (2, 125, 255) if as_user else (255,)
-    if done.exit_code not in codes or done.stdout or not said.startswith("sandboxd: "):
-        return
-    message, _, hint = said.removeprefix("sandboxd: ").partition("; ")
-    if done.exit_code == 2:
+async def _feed(process: asyncssh.SSHClientProcess[bytes], input: bytes) -> None:
+    import asyncssh
+
+    try:
+        for at in range(0, len(input), _CHUNK):
+            process.stdin.write(input[at : at + _CHUNK])
+            await process.stdin.drain()
+        process.stdin.write_eof()
+    except (asyncssh.Error, OSError):
+        pass  # the command reads no more; its exit code says the rest
+
+
+async def control(link: Link, *words: str, input: bytes | None = None) -> list[dict[str, Any]]:
+    """Runs a command of the daemon with --json, and returns its objects, one of each line. Raises
+    the error that one of them has, and Error if the command fails without one."""
+    line = shlex.join([words[0], "--json", *words[1:]])
+    done = await execute(link, line, input=input or b"", what=words[0])
+    objects = json_lines(done.stdout)
+    for value in objects:
+        if "ended" not in value:  # it is no Result, which has an error of its own
+            errors.check_wire(value.get("error"))
+    if done.truncated:
+        raise errors.Limit(f"{words[0]}: the answer is longer than {MAX_OUTPUT} bytes")
+    if not done.ok and not any("ended" in value for value in objects):
+        said = done.error_text.strip() or f"code {done.exit_code}"
+        raise errors.Error(f"{words[0]}: {said}")
+    return objects
+
+
+async def as_user(
+    link: Link, name: str, user: str, line: str, **options: Unpack[Options]
+) -> ExecResult:
+    """Runs a line as a user, by the daemon. Raises what the daemon says if it does not run it.
+
+    The daemon says that in place of the command's output, which therefore begins with a mark that
+    nobody in the sandbox can guess.
+    """
+    mark = secrets.token_hex(16)
+    words = ["exec", "--interactive", "--user", user, name, "--", f"printf {mark} >&2\n{line}"]
+    try:
+        done = await execute(link, shlex.join(words), **options)
+    except errors.Timeout as late:
+        late.stderr = late.stderr.removeprefix(mark.encode())
+        raise
+    if done.stderr.startswith(mark.encode()):
+        return dataclasses.replace(done, stderr=done.stderr[len(mark) :])
+    message, _, hint = done.error_text.strip().removeprefix("sandboxd: ").partition("; ")
+    message = message or f"exec: code {done.exit_code}"
+    if done.exit_code == _USAGE:
         raise errors.Usage(message, hint=hint)
-    if "no sandbox" in message:
-        raise errors.NotFound(message, hint=hint)
-    if done.exit_code == 255:
-        raise errors.Unavailable(message, hint=hint)
     raise errors.Error(message, code="failed", hint=hint)
+
+
+def daemon_said(done: ExecResult) -> str:
+    """Returns what may be the daemon's reason why a command did not run, or an empty string. It
+    says `sandboxd: REASON` in place of the output, which a command can do as well."""
+    last = done.error_text.strip().rpartition("\n")[2]
+    if done.exit_code != _TRANSPORT or done.stdout or not last.startswith("sandboxd: "):
+        return ""
+    return last.removeprefix("sandboxd: ")
 
 
 _SIGNALS = {

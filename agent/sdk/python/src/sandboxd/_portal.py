@@ -7,6 +7,7 @@ loop of their own, such as notebooks.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -26,7 +27,7 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._users = 0
+        self._users, self._ending = 0, False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandboxd", daemon=True)
         self._thread.start()
@@ -48,6 +49,7 @@ class Portal:
             self._users -= 1
             if self._users:
                 return
+            self._ending = True
             if Portal._shared is self:
                 Portal._shared = None
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
@@ -79,12 +81,17 @@ class Portal:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise errors.Usage("a call that waits was made in the event loop", hint="use await")
-        if self._loop.is_closed():
+        with self._lock:
+            future = None
+            if not self._ending:
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if future is None:
             coroutine.close()
             raise errors.Usage("it is closed", hint="connect again")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError as e:
+            raise errors.Lost("another thread closed it", hint="connect again") from e
         except BaseException:
             if not future.done():
                 future.cancel()

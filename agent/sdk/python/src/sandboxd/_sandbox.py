@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,8 +12,27 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from . import errors
-from ._daemon import CONTROL_USER, Link, find, parse_uri, remote
-from ._exec import MAX_LINE, MAX_OUTPUT, check_daemon, execute, setup, shell_text
+from ._daemon import (
+    ANSWER_SECONDS,
+    CONTROL_USER,
+    Link,
+    check_name,
+    check_timeout,
+    find,
+    parse_uri,
+    remote,
+)
+from ._exec import (
+    MAX_LINE,
+    MAX_OUTPUT,
+    Options,
+    as_user,
+    control,
+    daemon_said,
+    execute,
+    setup,
+    shell_text,
+)
 from ._files import Files
 from ._session import DEFAULT_TIMEOUT, Phase, Session, ShowScreen
 from .results import ExecResult, Result, SandboxInfo, Screen
@@ -20,6 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 MAIN = "main"
+_LETTERS = "bcdfghjklmnpqrstvwxz"  # of generated names: without vowels, they are no words
 _Kind: TypeAlias = type[BaseException] | None
 
 
@@ -124,11 +146,35 @@ class Gateway:
         it exists, instead of raising Exists. keep: it stays when the `async with` of the Sandbox
         ends, which otherwise removes a sandbox that this call has created.
         """
-        before = if_missing and name and any(s.name == name for s in await self.sandboxes())
-        words = ["new", *create_words(options), *(["--if-missing"] if if_missing else [])]
-        made = await self._link.command(*words, *([name] if name else []))
-        made_name = str(made[-1]["name"])
-        return Sandbox(self, made_name, owned=not keep and not before)
+        words = ["new", *create_words(options)]
+        if name:
+            check_name(name)
+            owned = await self._new(name, words, if_missing)
+            return Sandbox(self, name, owned=owned and not keep)
+        name = "box-" + "".join(secrets.choice(_LETTERS) for _ in range(8))
+        try:
+            await self._new(name, words, False)
+        except (asyncio.CancelledError, errors.Lost):  # it may be there, and nobody knows its name
+            undo = asyncio.ensure_future(self._undo(name))
+            await asyncio.shield(undo)
+            raise
+        return Sandbox(self, name, owned=not keep)
+
+    async def _new(self, name: str, words: list[str], if_missing: bool) -> bool:
+        """Creates a sandbox, and reports whether it did. With if_missing, it may be there."""
+        try:
+            await control(self._link, *words, name)
+            return True
+        except errors.Exists:
+            if not if_missing:
+                raise
+        await control(self._link, *words, "--if-missing", name)  # waits until it is ready
+        return False
+
+    async def _undo(self, name: str) -> None:
+        with contextlib.suppress(errors.Error, asyncio.TimeoutError):
+            remove = control(self._link, "rm", "--force", name)
+            await asyncio.wait_for(remove, ANSWER_SECONDS)
 
     def sandbox(self, name: str) -> Sandbox:
         """Returns the sandbox of that name, which need not exist yet."""
@@ -136,14 +182,14 @@ class Gateway:
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """Returns the sandboxes that the caller may use."""
-        return [SandboxInfo.of(s) for s in await self._link.command("ls")]
+        return [SandboxInfo.of(s) for s in await control(self._link, "ls")]
 
     async def command(self, *words: str, input: bytes | None = None) -> list[dict[str, Any]]:
         """Runs a command of the daemon's command line with --json, such as ("secret", "ls"), and
         returns the objects that it prints. Its flags and objects are in the daemon's reference."""
         if not words:
             raise errors.Usage("command: no words")
-        return await self._link.command(*words, input=input)
+        return await control(self._link, *words, input=input)
 
     async def close(self) -> None:
         """Closes the connection. Sandboxes and their sessions continue."""
@@ -172,9 +218,7 @@ class Sandbox:
         self, gateway: Gateway, name: str, *, session: str = MAIN, owned: bool = False,
         close_gateway: bool = False,
     ) -> None:  # fmt: skip
-        if not name:
-            raise errors.Usage("the sandbox has no name")
-        self._gateway, self._name = gateway, name
+        self._gateway, self._name = gateway, check_name(name)
         self._owned, self._close_gateway = owned, close_gateway
         self._link = Link(gateway._link.address, name)
         self._main = session
@@ -315,21 +359,32 @@ class Sandbox:
         shell in the image. timeout: seconds; None waits without an end. max_output: of stdout and
         of stderr, in bytes; the rest is dropped, and `truncated` set.
 
-        A command that fails is no error. Raises Timeout and Lost, NotFound if the sandbox does not
-        exist, and with user Error if the daemon cannot or may not run it.
+        A command that fails is no error. Raises Timeout and Lost; NotFound and Unavailable if the
+        sandbox does not exist or does not start; and with user Error if the daemon cannot or may
+        not run it as that.
         """
-        if timeout is not None and timeout <= 0:
-            raise errors.Usage(f"timeout {timeout}: must be positive, or None for no end")
-        line, link = setup(env, cwd) + shell_text(command), self._link
-        if len(line.encode()) > MAX_LINE:
+        line, timeout = setup(env, cwd) + shell_text(command), check_timeout(timeout)
+        if len(line.encode(errors="surrogateescape")) > MAX_LINE:
             line = await self._script(line, user)
-        if user is not None:
-            link = self._gateway._link
-            line = _as_user(user, self._name, line)
         data = input.encode() if isinstance(input, str) else input
-        done = await execute(link, line, input=data, timeout=timeout, max_output=max_output)
-        check_daemon(done, user is not None)
+        options = Options(input=data, timeout=timeout, max_output=max_output)
+        if user is not None:
+            try:
+                return await as_user(self._gateway._link, self._name, user, line, **options)
+            except errors.Error as e:
+                if e.code in ("failed", "usage"):
+                    await self._check(e.message)
+                raise
+        done = await execute(self._link, line, **options)
+        if said := daemon_said(done):  # or a command that prints the same, which proves nothing
+            await self._check(said)
         return done
+
+    async def _check(self, said: str) -> None:
+        """Raises NotFound, or Unavailable with what was said, if the sandbox does not run."""
+        state = (await self.describe()).state
+        if state != "running":
+            raise errors.Unavailable(said, hint=f"the sandbox is {state}")
 
     async def _script(self, line: str, user: str | None) -> str:
         """Writes a command that is too long for a request to a file, and returns one that runs it
@@ -352,36 +407,44 @@ class Sandbox:
         """
         if not 1 <= number <= 65535:
             raise errors.Usage(f"port {number}: must be 1 to 65535")
-        async with self._link.channel() as connection:
-            listener = await connection.forward_local_port("127.0.0.1", 0, "127.0.0.1", number)
+        slot = await self._link.acquire()
+        try:
+            listener = await slot.ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", number)
             try:
                 yield f"http://127.0.0.1:{listener.get_port()}"
             finally:
                 listener.close()
-                await listener.wait_closed()
+        finally:
+            slot.release()
 
     async def describe(self) -> SandboxInfo:
         """Returns what the daemon knows of the sandbox. Raises NotFound if it does not exist."""
-        return SandboxInfo.of((await self._gateway._link.command("describe", self._name))[0])
+        found = await control(self._gateway._link, "describe", self._name)
+        if not found:
+            raise errors.Error(f"describe: the daemon says nothing of {self._name}")
+        return SandboxInfo.of(found[0])
 
     async def allow(self, *hosts: str, remove: bool = False) -> None:
         """Allows the sandbox to connect to more hosts, now and after a restart: NAME, *.NAME,
         addresses and ranges, each with or without :PORT. remove: takes them back, and ends the
         connections that nothing else allows. The network must be "filtered" or "allowlist"."""
+        for host in hosts:
+            if host.startswith("-"):
+                raise errors.Usage(f"allow: {host!r} is no host")
         flags = ["--remove"] if remove else []
-        await self._gateway._link.command("allow", *flags, self._name, *hosts)
+        await control(self._gateway._link, "allow", *flags, self._name, *hosts)
 
     async def stop(self) -> None:
         """Stops the sandbox. Its files stay, its programs end."""
-        await self._gateway._link.command("stop", self._name)
+        await control(self._gateway._link, "stop", self._name)
 
     async def start(self) -> None:
         """Starts the sandbox if it is stopped. `run` and `exec` do so by themselves."""
-        await self._gateway._link.command("start", self._name)
+        await control(self._gateway._link, "start", self._name)
 
     async def remove(self) -> None:
         """Removes the sandbox with its files and recordings, even if it runs."""
-        await self._gateway._link.command("rm", "--force", self._name)
+        await control(self._gateway._link, "rm", "--force", self._name)
         self._owned = False
 
     async def close(self) -> None:
@@ -405,7 +468,3 @@ class Sandbox:
             pass  # somebody has removed it
         finally:
             await self.close()
-
-
-def _as_user(user: str, name: str, line: str) -> str:
-    return shell_text(["exec", "--interactive", "--user", user, name, "--", line])

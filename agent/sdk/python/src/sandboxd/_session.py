@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from . import errors
-from ._daemon import Link, Slot
+from ._daemon import ANSWER_SECONDS, Link, Slot, check_timeout, refused
 from ._stream import Broken, Stream
 from .results import Result, Screen, screen_of
 
@@ -16,6 +18,7 @@ ShowScreen = Literal["auto", "always", "never"]
 
 DEFAULT_TIMEOUT = 120.0
 _SUBSYSTEM = "session@sandboxd"
+_START_SECONDS = 180  # within which a sandbox that was stopped starts
 _ATTACH_AGAIN = (0.0, 0.2, 1.0)  # seconds until it is tried again
 
 
@@ -33,6 +36,7 @@ class Session:
         self._link, self._sandbox, self._name = link, sandbox, name
         self._stream: Stream | None = None
         self._slot: Slot | None = None  # of _stream
+        self._end: Callable[[], None] | None = None  # closes its channel
         self._attaching = asyncio.Lock()
 
     @property
@@ -141,12 +145,12 @@ class Session:
 
     async def screen(self) -> Screen:
         """Returns what the terminal shows."""
-        reply = await self._ask("screen")
-        return screen_of(reply.get("screen") or {})
+        reply = await self._ask("screen", ANSWER_SECONDS)
+        return screen_of(reply.get("screen"))
 
     async def end(self) -> None:
         """Ends the session with its shell and all that runs in it."""
-        await self._ask("close", session=self._name)
+        await self._ask("close", ANSWER_SECONDS, session=self._name)
         await self.detach()
 
     async def detach(self) -> None:
@@ -157,45 +161,55 @@ class Session:
         self._free()
 
     def _free(self) -> None:
-        slot, self._slot = self._slot, None
-        if slot:
-            slot.release()
+        end, self._end, self._slot = self._end, None, None
+        if end:
+            end()
 
     async def _follow(self, verb: str, *, timeout: float | None, **fields: Any) -> Result:
         """Sends a request whose reply has a Result."""
-        if timeout is not None and timeout <= 0:
-            raise errors.Usage(f"timeout {timeout}: must be positive, or None for no end")
+        timeout = check_timeout(timeout)
         if "text" in fields and "\0" in fields["text"]:
             raise errors.Usage(f"{verb}: the text has a NUL character")
         fields = {k.rstrip("_"): v for k, v in fields.items() if v}
         ms = -1 if timeout is None else max(round(timeout * 1000), 1)
-        reply = await self._ask(verb, timeout_ms=ms, **fields)
+        # One that waits for a person may take longer.
+        limit = None if timeout is None or fields.get("hold") else timeout + ANSWER_SECONDS
+        reply = await self._ask(verb, limit, timeout_ms=ms, **fields)
+        if not isinstance(reply.get("result"), dict):
+            raise errors.Error(f"{verb}: the daemon's answer has no result")
         result = Result.of({**reply["result"], "sandbox": self._sandbox})
         if result.ended in ("refused", "lost"):
-            error = result.raw.get("error") or {"code": result.ended, "message": f"{verb} failed"}
+            error = result.raw.get("error")
+            if not isinstance(error, dict):
+                error = {"code": result.ended, "message": f"{verb} failed"}
             raise errors.from_wire(error, result)
         return result
 
-    async def _ask(self, verb: str, **fields: Any) -> dict[str, Any]:
-        """Sends a request once, and returns its reply. A reply that is an error is raised."""
+    async def _ask(self, verb: str, limit: float | None, **fields: Any) -> dict[str, Any]:
+        """Sends a request once, and returns its reply. A reply that is an error is raised, and
+        Lost if there is none within limit seconds."""
         stream = await self._attached(create=verb == "run")
         if verb in ("run", "type", "keys"):
             fields["op"] = secrets.token_hex(16)
         try:
-            reply = await stream.request(verb=verb, **fields)
+            reply = await asyncio.wait_for(stream.request(verb=verb, **fields), limit)
         except Broken as e:
             raise self._lost(verb, e) from e
+        except asyncio.TimeoutError:
+            await stream.close()
+            raise self._lost(verb, "the daemon does not answer") from None
         error = reply.get("error")
         if not error or reply.get("result"):
             return reply
+        if not isinstance(error, dict):
+            raise errors.Error(f"{verb}: {error}")
         if error.get("code") == "lost" and not error.get("reason"):
             raise self._lost(verb, error.get("message"))
         ended = "lost" if error.get("code") == "lost" else "refused"
         raise errors.from_wire(error, self._known(stream, ended, error))
 
     def _lost(self, verb: str, why: object) -> errors.Lost:
-        on = self._slot.connection if self._slot else None
-        lost = self._link.lost(f"{verb} in {self._sandbox}: {why}", on)
+        lost = self._link.lost(f"{verb} in {self._sandbox}: {why}", self._slot)
         about = {"code": "lost", "message": lost.message, "reason": lost.reason}
         lost.result = self._known(self._stream, "lost", about)
         return lost
@@ -234,18 +248,33 @@ class Session:
             return self._stream
 
     async def _open(self, attach: dict[str, Any]) -> Stream:
+        self._free()
+        try:
+            return await asyncio.wait_for(self._attach(attach), _START_SECONDS)
+        except asyncio.TimeoutError:
+            self._free()
+            why = f"session {self._name} of {self._sandbox}: the daemon does not answer"
+            raise errors.Unavailable(why, hint="nothing ran; try again") from None
+        except BaseException:
+            self._free()
+            raise
+
+    async def _attach(self, attach: dict[str, Any]) -> Stream:
         import asyncssh
 
-        self._free()
         self._slot = slot = await self._link.acquire()
+        what = f"session {self._name} of {self._sandbox}"
         try:
-            writer, reader, _ = await slot.connection.open_session(
-                subsystem=_SUBSYSTEM, encoding=None
+            writer, reader, _ = await slot.open(
+                slot.ssh.open_session(subsystem=_SUBSYSTEM, encoding=None),
+                lambda late: late[0].channel,
             )
+            self._end = partial(slot.close, writer.channel)
             return await Stream.attach(reader, writer, attach)
         except asyncssh.ChannelOpenError as e:
-            raise errors.NotFound(e.reason) from e
+            error = refused(e)
+            if isinstance(error, errors.Limit) or slot.ssh.is_closed():
+                raise error from e
+            raise errors.NotFound(f"{what}: {e.reason}") from e
         except (asyncssh.Error, OSError, Broken) as e:
-            raise errors.Unavailable(
-                f"session {self._name} of {self._sandbox}: {e}", hint="nothing ran; try again"
-            ) from e
+            raise errors.Unavailable(f"{what}: {e}", hint="nothing ran; try again") from e

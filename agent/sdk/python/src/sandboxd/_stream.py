@@ -7,6 +7,7 @@ carries requests and their replies; output is not asked for, as Results have it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import struct
 from typing import Any, Protocol
@@ -40,7 +41,7 @@ class Stream:
 
     def __init__(self, reader: Reader, writer: Writer, attached: dict[str, Any]) -> None:
         self.attached = attached
-        self.state: dict[str, Any] = attached.get("state") or {}  # the newest that is known
+        self.state = _object(attached.get("state"))  # the newest that is known
         self.broken: Broken | None = None
         self._reader, self._writer = reader, writer
         self._last = 0
@@ -54,11 +55,11 @@ class Stream:
         _send(writer, _HELLO, json.dumps({"versions": [1], "software": "sandboxd-python"}).encode())
         _send(writer, _ATTACH, json.dumps(attach).encode())
         hello = await _read_json(reader, _HELLO)
-        if 1 not in hello.get("versions", []):
-            raise Broken(f"the session speaks versions {hello.get('versions')}, and not 1")
+        versions = hello.get("versions")
+        if not isinstance(versions, list) or 1 not in versions:
+            raise Broken(f"the session speaks versions {versions}, and not 1")
         attached = await _read_json(reader, _ATTACHED)
-        if attached.get("error"):
-            raise errors.from_wire(attached["error"])
+        errors.check_wire(attached.get("error"))
         return cls(reader, writer, attached)
 
     async def request(self, **fields: Any) -> dict[str, Any]:
@@ -74,13 +75,10 @@ class Stream:
             await self._post(number, fields)
             return await reply
         except asyncio.CancelledError:
-            if not self.broken:
-                self._last += 1
-                _send(
-                    self._writer,
-                    _REQUEST,
-                    _request(self._last, {"verb": "cancel", "cancel": number}),
-                )
+            self._last += 1
+            cancel = _request(self._last, {"verb": "cancel", "cancel": number})
+            with contextlib.suppress(Exception):  # of a connection that has ended
+                _send(self._writer, _REQUEST, cancel)
             raise
         finally:
             self._waiting.pop(number, None)
@@ -105,13 +103,13 @@ class Stream:
             while True:
                 kind, payload = await _read_frame(self._reader)
                 if kind == _EVENT:
-                    self.state = json.loads(payload).get("state") or self.state
+                    self.state = _object(_parse(payload).get("state")) or self.state
                 if kind != _REPLY:
                     continue
                 (number,) = struct.unpack(">I", payload[:4])
                 waiting = self._waiting.get(number)
                 if waiting and not waiting.done():
-                    waiting.set_result(json.loads(payload[4:]))
+                    waiting.set_result(_parse(payload[4:]))
         except asyncio.IncompleteReadError:
             pass
         except Exception as e:  # of the transport, or a frame that is wrong: the stream is over
@@ -121,6 +119,7 @@ class Stream:
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(self.broken)
+            self._writer.close()
 
     async def close(self) -> None:
         """Detaches. The session continues."""
@@ -151,10 +150,18 @@ async def _read_json(reader: Reader, want: int) -> dict[str, Any]:
         raise Broken("the connection ended") from e
     if kind != want:
         raise Broken(f"a frame of type {kind} where {want} was due")
+    return _parse(payload)
+
+
+def _parse(payload: bytes) -> dict[str, Any]:
     try:
         value = json.loads(payload)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise Broken("a frame that is no JSON") from e
     if not isinstance(value, dict):
         raise Broken("a frame that is no JSON object")
     return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _sandbox as aio
 from ._exec import MAX_OUTPUT
-from ._files import MAX_READ, FileInfo
+from ._files import MAX_GET, MAX_READ, FileInfo
 from ._files import Files as AsyncFiles
 from ._portal import Portal
 from ._session import DEFAULT_TIMEOUT, Phase, ShowScreen
@@ -216,47 +216,59 @@ class Files:
     def __init__(self, portal: Portal, files: AsyncFiles) -> None:
         self._portal, self._aio = portal, files
 
-    def read(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
+    def read(self, path: str, *, max_bytes: int = MAX_READ, timeout: float | None = None) -> bytes:
         """Returns the content of a file; see sandboxd.aio.Files.read."""
-        return self._portal.call(self._aio.read(path, max_bytes=max_bytes))
+        return self._portal.call(self._aio.read(path, max_bytes=max_bytes, timeout=timeout))
 
-    def read_text(self, path: str, *, max_bytes: int = MAX_READ) -> str:
+    def read_text(
+        self, path: str, *, max_bytes: int = MAX_READ, timeout: float | None = None
+    ) -> str:
         """Returns the content of a file that is UTF-8. Raises UnicodeDecodeError otherwise."""
-        return self._portal.call(self._aio.read_text(path, max_bytes=max_bytes))
+        return self._portal.call(self._aio.read_text(path, max_bytes=max_bytes, timeout=timeout))
 
     def write(
-        self, path: str, data: bytes | str, *, mode: int | None = None, parents: bool = True
-    ) -> None:
+        self, path: str, data: bytes | str, *, mode: int | None = None, parents: bool = True,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
         """Writes a file; see sandboxd.aio.Files.write."""
-        self._portal.call(self._aio.write(path, data, mode=mode, parents=parents))
+        self._portal.call(self._aio.write(path, data, mode=mode, parents=parents, timeout=timeout))
 
-    def put(self, local: str | os.PathLike[str], remote: str) -> None:
+    def put(
+        self, local: str | os.PathLike[str], remote: str, *, timeout: float | None = None
+    ) -> None:
         """Copies a file or directory to the sandbox; see sandboxd.aio.Files.put."""
-        self._portal.call(self._aio.put(local, remote))
+        self._portal.call(self._aio.put(local, remote, timeout=timeout))
 
-    def get(self, remote: str, local: str | os.PathLike[str]) -> None:
+    def get(
+        self,
+        remote: str,
+        local: str | os.PathLike[str],
+        *,
+        max_bytes: int = MAX_GET,
+        timeout: float | None = None,
+    ) -> None:
         """Copies a file or directory from the sandbox; see sandboxd.aio.Files.get."""
-        self._portal.call(self._aio.get(remote, local))
+        self._portal.call(self._aio.get(remote, local, max_bytes=max_bytes, timeout=timeout))
 
-    def list_dir(self, path: str = ".") -> list[FileInfo]:
-        """Returns what a directory has, by name."""
-        return self._portal.call(self._aio.list_dir(path))
+    def list_dir(self, path: str = ".", *, timeout: float | None = None) -> list[FileInfo]:
+        """Returns what a directory has, by name; see sandboxd.aio.Files.list_dir."""
+        return self._portal.call(self._aio.list_dir(path, timeout=timeout))
 
-    def stat(self, path: str) -> FileInfo:
+    def stat(self, path: str, *, timeout: float | None = None) -> FileInfo:
         """Returns what a path is, without following a symbolic link."""
-        return self._portal.call(self._aio.stat(path))
+        return self._portal.call(self._aio.stat(path, timeout=timeout))
 
-    def exists(self, path: str) -> bool:
+    def exists(self, path: str, *, timeout: float | None = None) -> bool:
         """Reports whether there is something at path."""
-        return self._portal.call(self._aio.exists(path))
+        return self._portal.call(self._aio.exists(path, timeout=timeout))
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, *, timeout: float | None = None) -> None:
         """Creates a directory and those above it."""
-        self._portal.call(self._aio.mkdir(path))
+        self._portal.call(self._aio.mkdir(path, timeout=timeout))
 
-    def remove(self, path: str, *, recursive: bool = False) -> None:
+    def remove(self, path: str, *, recursive: bool = False, timeout: float | None = None) -> None:
         """Removes a file or directory; see sandboxd.aio.Files.remove."""
-        self._portal.call(self._aio.remove(path, recursive=recursive))
+        self._portal.call(self._aio.remove(path, recursive=recursive, timeout=timeout))
 
 
 class Sandbox:

@@ -46,19 +46,6 @@ class Error(Exception):
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Workers of concurrent.futures and multiprocessing send errors by pickle.
-        return (
-            _restore,
-            (type(self), self.message, self.code, self.hint, self.reason, self.result),
-        )
-
-
-def _restore(
-    kind: type[Error], message: str, code: str, hint: str, reason: str, result: Result | None
-) -> Error:
-    return kind(message, code=code, hint=hint, reason=reason, result=result)
-
 
 class NotFound(Error):
     """There is no such sandbox, session or file for the caller."""
@@ -116,10 +103,10 @@ class Limit(Error):
 
 
 class Timeout(Error, TimeoutError):
-    """A command without a session did not end in time; it got HUP. (`Session.run` returns a Result
-    whose `ended` is "deadline" instead, as its command goes on.)
+    """A command without a session did not end in time; it got HUP. Or a call of files did not.
+    (`Session.run` returns a Result whose `ended` is "deadline" instead, as its command goes on.)
 
-    stdout, stderr: what it had printed until then.
+    stdout, stderr: what the command had printed until then.
     """
 
     code = "timeout"
@@ -153,3 +140,9 @@ def from_wire(error: Mapping[str, Any], result: Result | None = None) -> Error:
         reason=str(error.get("reason") or ""),
         result=result,
     )
+
+
+def check_wire(error: object) -> None:
+    """Raises the error of the daemon, if it is one."""
+    if error:
+        raise from_wire(error if isinstance(error, Mapping) else {"message": str(error)})

@@ -118,15 +118,15 @@ class Result:
             cls,
             value,
             from_=value.get("from", 0),
-            foreground=_fields(Process, front) if front else None,
-            screen=_fields(Screen, screen) if screen else None,
+            foreground=_fields(Process, front) if isinstance(front, Mapping) else None,
+            screen=screen_of(screen) if isinstance(screen, Mapping) else None,
             raw=dict(value),
         )
 
 
-def screen_of(value: Mapping[str, Any]) -> Screen:
-    """Returns the Screen of the daemon's JSON object."""
-    return _fields(Screen, value)
+def screen_of(value: object) -> Screen:
+    """Returns the Screen of the daemon's JSON object; an empty one if it is none."""
+    return _fields(Screen, value if isinstance(value, Mapping) else {})
 
 
 @dataclass(frozen=True)

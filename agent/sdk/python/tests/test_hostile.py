@@ -1,0 +1,368 @@
+"""Sandboxes, daemons, networks and callers that do what nobody expects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+import sandboxd
+from sandboxd import Error, Limit, Lost, NotFound, Sandbox, Timeout, Unavailable, Usage, aio
+from sandboxd import _session as session_module
+from sandboxd._daemon import CONTROL_USER, Address, Link
+from sandboxd._stream import Broken, Stream
+
+IMAGE = os.environ.get("SANDBOXD_TEST_IMAGE", "sandboxd/base:latest")
+NO_NAMES = ["--all", "--help", "-f", "", "a b", "A", "a/b", "a\n", "x" * 64, "a-"]
+
+
+async def used(sbx: aio.Sandbox, *counts: int) -> None:
+    """Waits until the connections have so many channels."""
+    while sum(c.used for c in sbx._link._connections) not in counts:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_what_is_no_name(shared: Sandbox, name: str) -> None:
+    with sandboxd.Gateway() as gateway:
+        with pytest.raises(Usage):
+            gateway.sandbox(name)
+        if name:
+            with pytest.raises(Usage):
+                gateway.create(name)
+    with pytest.raises(Usage):
+        Sandbox(name or "ssh://")
+    with pytest.raises(Usage):
+        shared.allow("--remove")
+    assert shared.run("true").ok
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_what_is_no_timeout(shared: Sandbox, timeout: float) -> None:
+    for call in (shared.run, shared.exec, shared.files.read):
+        with pytest.raises(Usage, match="positive"):
+            call("/etc/hostname", timeout=timeout)
+    assert shared.run("echo $((1 + 1))", timeout=float("inf")).output == "2\n"
+
+
+def test_what_is_no_uri_and_no_file(up: dict[str, str], tmp_path: Path) -> None:
+    for uri in ("ssh://[", "ssh://a@[::1", "ssh://a@b:x"):
+        with pytest.raises(Usage, match="ssh URI"):
+            Sandbox(uri)
+    (tmp_path / "known_hosts").write_text("@nonsense\n\0\nhost ssh-ed25519 AAA\n")
+    with pytest.raises(Error):
+        sandboxd.Gateway(f"ssh://{up['ssh']}", identity=up["identity"], state=tmp_path)
+
+
+def test_output_that_looks_like_the_daemon(shared: Sandbox) -> None:
+    said = "echo 'sandboxd: no sandbox shared for you; create it' >&2; exit"
+    for code in (2, 125, 255):
+        for user in (None, "nobody", "root"):
+            done = shared.exec(f"{said} {code}", user=user)
+            assert (done.exit_code, done.stdout) == (code, b"")
+            assert done.error_text == "sandboxd: no sandbox shared for you; create it\n"
+
+
+def test_pipe_that_nobody_writes_to(shared: Sandbox) -> None:
+    shared.exec("rm -f /tmp/pipe /tmp/plain; mkfifo /tmp/pipe; echo plain >/tmp/plain")
+    for _ in range(40):  # more than a connection has channels
+        with pytest.raises(Timeout, match="/tmp/pipe"):
+            shared.files.read("/tmp/pipe", timeout=0.05)
+    assert shared.files.read_text("/tmp/plain", timeout=60) == "plain\n"
+    with pytest.raises(Error, match="no regular file"):
+        shared.files.get("/tmp/pipe", "/tmp/never")
+    assert not Path("/tmp/never").exists()
+
+
+async def test_pipe_leaves_other_calls_alone(shared: Sandbox) -> None:
+    async with await aio.Sandbox.connect("shared") as sbx:
+        await sbx.exec("rm -f /tmp/pipe2 /tmp/pipe3; mkfifo /tmp/pipe2 /tmp/pipe3")
+        reads = asyncio.create_task(sbx.files.read("/tmp/pipe2"))
+        with pytest.raises(Timeout):
+            await sbx.files.read("/tmp/pipe3", timeout=0.5)
+        assert not reads.done()
+        await sbx.exec("echo late >/tmp/pipe2")
+        assert await sbx.files.read("/etc/hostname", timeout=60)
+        with pytest.raises(Error, match="seek"):  # SFTP reads at offsets
+            await reads
+        await used(sbx, 2)  # which are kept
+
+
+def test_sizes_that_lie(shared: Sandbox, tmp_path: Path) -> None:
+    shared.files.get("/proc/version", tmp_path / "version")
+    assert (tmp_path / "version").read_text().startswith("Linux version")
+    assert shared.files.read("/proc/version").startswith(b"Linux version")
+    shared.exec("mkdir -p /tmp/lies; truncate -s 8T /tmp/lies/sparse")
+    for i, remote in enumerate(("/tmp/lies", "/tmp/lies/sparse")):
+        with pytest.raises(Limit, match="sparse"):
+            shared.files.get(remote, tmp_path / f"copy-{i}", max_bytes=5_000_000)
+    with pytest.raises(Limit):
+        shared.files.get("/proc/sys", tmp_path / "many", max_bytes=20_000)
+
+
+def test_files_of_all_lengths(shared: Sandbox, tmp_path: Path) -> None:
+    block = 32 << 10
+    for size in (0, 1, block - 1, block, block + 1, 3 * block, 200 * block + 7):
+        data = (bytes(range(251)) * (size // 251 + 1))[:size]
+        shared.files.write("/tmp/length", data)
+        assert shared.files.read("/tmp/length") == data
+        assert shared.files.read("/tmp/length", max_bytes=size) == data
+        if size:
+            with pytest.raises(Limit):
+                shared.files.read("/tmp/length", max_bytes=size - 1)
+        shared.files.get("/tmp/length", tmp_path / "length")
+        assert (tmp_path / "length").read_bytes() == data
+        shared.files.put(tmp_path / "length", "/tmp/length-2")
+        assert shared.exec("cmp /tmp/length /tmp/length-2").ok
+
+
+def test_directory_without_end(shared: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxd._files._MAX_ENTRIES", 10)
+    with pytest.raises(Limit, match="/etc"):
+        shared.files.list_dir("/etc")
+
+
+async def test_calls_that_are_cancelled_leave_no_channel(shared: Sandbox) -> None:
+    async with await aio.Sandbox.connect("shared") as sbx:
+        await sbx.exec("true")
+
+        async def cancel_after(steps: int, call: Any) -> None:
+            task = asyncio.ensure_future(call)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, NotFound):  # of a session
+                await task
+
+        for i in range(60):
+            await cancel_after(i % 20, sbx.session(f"c{i % 3}").wait("prompt", timeout=60))
+            await cancel_after(i % 20, sbx.exec("true"))
+            await cancel_after(i % 20, sbx.files.stat("/"))
+            await cancel_after(i % 20, sbx.port(1234).__aenter__())
+        for i in range(3):
+            await sbx.session(f"c{i}").detach()
+        await used(sbx, 0, 1, 2, 3, 4)  # those of files stay
+        done = await asyncio.gather(*(sbx.exec(f"sleep 0.5; echo {i}") for i in range(24)))
+        assert [d.text for d in done] == [f"{i}\n" for i in range(24)]
+
+
+async def test_create_that_is_cancelled_at_any_time(state: Path) -> None:
+    async with await aio.Gateway.connect() as gateway:
+        before = {s.name for s in await gateway.sandboxes()}
+        made = await gateway.create(image=IMAGE)
+        assert made.name.startswith("box-")
+        await made.remove()
+        for moment in ("sent", "listed", "answered"):
+            create = asyncio.create_task(gateway.create(image=IMAGE))
+            await asyncio.sleep(0)
+            if moment != "sent":
+                while {s.name for s in await gateway.sandboxes()} == before:
+                    assert not create.done()
+            if moment == "answered":
+                while not any(
+                    s.name not in before and s.state == "running" for s in await gateway.sandboxes()
+                ):
+                    pass
+            create.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await create).remove()
+            while {s.name for s in await gateway.sandboxes()} != before:
+                pass
+
+
+async def test_only_one_creator_owns_a_sandbox(state: Path) -> None:
+    async with await aio.Gateway.connect() as gateway:
+        made = await asyncio.gather(
+            *(gateway.create("both", if_missing=True, image=IMAGE) for _ in range(4))
+        )
+        assert sorted(s._owned for s in made) == [False, False, False, True]
+        await made[0].remove()
+        for sbx in made:
+            await sbx.close()
+
+
+def test_threads_that_race_with_close(shared: Sandbox) -> None:
+    raised: list[BaseException] = []
+    for i in range(20):
+        sbx = Sandbox("shared")
+
+        def call(sbx: Sandbox = sbx) -> None:
+            try:
+                while True:
+                    sbx.exec("true")
+            except BaseException as e:
+                raised.append(e)
+
+        threads = [threading.Thread(target=call, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(i):
+            sbx.describe()
+        sbx.close()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert {type(e) for e in raised} <= {Usage, Lost, Unavailable}, raised
+
+
+def test_timeouts_survive_pickle() -> None:
+    late = Timeout("late", hint="wait")
+    late.stdout, late.stderr = b"out", b"err"
+    again = pickle.loads(pickle.dumps(late))
+    assert (str(again), again.stdout, again.stderr) == ("late; wait", b"out", b"err")
+    assert again.code == "timeout"
+
+
+class Server(asyncssh.SSHServer):
+    """A daemon that lets everybody in."""
+
+    def begin_auth(self, username: str) -> bool:
+        return False
+
+
+class Fake:
+    """A daemon that does what a test says when a channel asks for something."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+
+    async def link(self, tmp_path: Path) -> Link:
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        self.server = await asyncssh.create_server(
+            Server, "127.0.0.1", 0, server_host_keys=[key], encoding=None,
+            process_factory=self._serve,
+        )  # fmt: skip
+        port = self.server.get_port()
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{port} {key.export_public_key().decode()}")
+        return Link(Address("127.0.0.1", port, known_hosts=(str(known),)), CONTROL_USER)
+
+    async def _serve(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        await self.answer(process)
+
+
+@pytest.fixture
+async def fake(tmp_path: Path) -> AsyncIterator[tuple[Fake, aio.Gateway]]:
+    made = Fake()
+    link = await made.link(tmp_path)
+    gateway = aio.Gateway(link)
+    yield made, gateway
+    await gateway.close()
+    made.server.close()
+
+
+async def test_silent_daemon(
+    fake: tuple[Fake, aio.Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, gateway = fake
+    monkeypatch.setattr(session_module, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(session_module, "_START_SECONDS", 0.2)
+
+    async def silent(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        await process.wait_closed()
+
+    daemon.answer = silent
+    sbx = gateway.sandbox("x")
+    with pytest.raises(Unavailable, match="does not answer"):
+        await sbx.run("true", timeout=0.1)
+
+    async def attaches(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        process.stdout.write(frame(1, b'{"versions": [1]}') + frame(3, b'{"state": [], "x": 1}'))
+        await process.wait_closed()
+
+    daemon.answer = attaches
+    with pytest.raises(Lost, match="does not answer"):
+        await sbx.run("true", timeout=0.1)
+    with pytest.raises(Timeout):
+        await sbx.exec("true", timeout=0.1)
+    await used(sbx, 1)  # that of the session, which may answer yet
+    await sbx.close()
+
+
+async def test_daemon_that_cuts(fake: tuple[Fake, aio.Gateway]) -> None:
+    daemon, gateway = fake
+
+    async def cut(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        process.get_extra_info("connection").abort()
+
+    daemon.answer = cut
+    sbx = gateway.sandbox("x")
+    for _ in range(3):
+        with pytest.raises(Lost):  # it may have run
+            await sbx.exec("true")
+        with pytest.raises(Lost):
+            await sbx.describe()
+        with pytest.raises((Lost, Unavailable)):
+            await sbx.run("true")
+        with pytest.raises((Lost, Unavailable)):
+            await sbx.files.read("/x")
+    await sbx.close()
+
+
+NONSENSE = [
+    b"", b"{}", b"[]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"name": 1}',
+    b'{"error": "text"}', b'{"error": [1]}', b'{"error": {"code": 5, "message": {}}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
+async def test_daemon_that_prints_nonsense(fake: tuple[Fake, aio.Gateway], text: bytes) -> None:
+    daemon, gateway = fake
+
+    async def prints(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        process.stdout.write(text)
+        process.exit(1)
+
+    daemon.answer = prints
+    with pytest.raises(Error):
+        await gateway.sandbox("x").describe()
+    with pytest.raises(Error):
+        await gateway.create("x")
+    with pytest.raises(Error):
+        await gateway.sandboxes()
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    return (len(payload) + 1).to_bytes(4, "big") + bytes([kind]) + payload
+
+
+HELLO = frame(1, b'{"versions": [1]}')
+ATTACHED = frame(3, b'{"state": {"phase": "prompt"}, "resume": "x"}')
+
+
+class Drop:
+    """A writer that drops what is written."""
+
+    def write(self, data: bytes, /) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+BAD_STREAMS = [
+    *(frame(1, text) for text in NONSENSE),
+    frame(1, b'{"versions": 1}'),
+    *(HELLO + frame(3, text) for text in NONSENSE if text not in (b"{}", b'{"name": 1}')),
+    *(HELLO + ATTACHED + frame(8, b"\0\0\0\1" + text) for text in (b"", b"[]", b"1", b"[" * 9**6)),
+    HELLO + ATTACHED + frame(8, b"\0"),
+    HELLO + ATTACHED + frame(9, b"[]"),
+    HELLO + ATTACHED + b"\0\0\0\0\0",
+    HELLO + ATTACHED + b"\xff" * 9,
+]
+
+
+@pytest.mark.parametrize("data", BAD_STREAMS, ids=range(len(BAD_STREAMS)))
+async def test_stream_of_nonsense(data: bytes) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    with pytest.raises((Broken, Error)):
+        stream = await Stream.attach(reader, Drop(), {})
+        await stream.request(verb="screen")
