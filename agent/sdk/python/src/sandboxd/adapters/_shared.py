@@ -9,9 +9,10 @@ from .. import aio
 
 class SharedGateway:
     """A gateway that is connected by the first who enters, and closed by the last who leaves. It is
-    of one event loop at a time."""
+    of one event loop at a time. where: the arguments of aio.Gateway.connect."""
 
-    def __init__(self) -> None:
+    def __init__(self, **where: str) -> None:
+        self._where = where
         self.gateway: aio.Gateway | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
@@ -24,7 +25,7 @@ class SharedGateway:
             self._loop, self._lock, self._users, self.gateway = loop, asyncio.Lock(), 0, None
         async with self._lock:
             if self.gateway is None:
-                self.gateway = await aio.Gateway.connect()
+                self.gateway = await aio.Gateway.connect(**self._where)
             self._users += 1
             return self.gateway
 
