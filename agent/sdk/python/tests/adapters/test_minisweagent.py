@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from minisweagent.models.test_models import DeterministicModel, make_output
 from sandboxd import Gateway, Usage
 from sandboxd.adapters.minisweagent import SandboxdEnvironment
 
+IMAGE = os.environ.get("SANDBOXD_TEST_IMAGE", "sandboxd/base:latest")
 CLASS = "sandboxd.adapters.minisweagent.SandboxdEnvironment"
 
 
@@ -26,7 +28,9 @@ def sandboxes() -> list[str]:
 
 
 def test_agent(state: Path) -> None:
-    env = get_environment({"environment_class": CLASS, "network": "none", "env": {"WHO": "bob"}})
+    env = get_environment(
+        {"environment_class": CLASS, "image": IMAGE, "network": "none", "env": {"WHO": "bob"}}
+    )
     assert isinstance(env, SandboxdEnvironment)
     commands = [
         "cd /tmp && printf 'def f():\\n    return 41\\n' >f.py",
@@ -47,7 +51,7 @@ def test_agent(state: Path) -> None:
 
 
 def test_timeout(state: Path) -> None:
-    env = SandboxdEnvironment(timeout=1)
+    env = SandboxdEnvironment(image=IMAGE, timeout=1)
     result = env.execute({"command": "echo begun; sleep 60"})
     assert (result["output"], result["returncode"]) == ("begun\n", -1)
     assert "still ran" in result["exception_info"]
@@ -59,7 +63,7 @@ def test_timeout(state: Path) -> None:
 def test_end_of_the_program(state: Path) -> None:
     program = f"""
 from minisweagent.environments import get_environment
-env = get_environment({{"environment_class": "{CLASS}"}})
+env = get_environment({{"environment_class": "{CLASS}", "image": "{IMAGE}"}})
 print(env.execute({{"command": "echo in it"}})["output"])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -69,11 +73,11 @@ print(env.execute({{"command": "echo in it"}})["output"])
 
 def test_unknown_option(state: Path) -> None:
     with pytest.raises(ValueError, match="colour"):
-        SandboxdEnvironment(colour="blue")
+        SandboxdEnvironment(image=IMAGE, colour="blue")
 
 
 def test_commands_that_cannot_be(state: Path) -> None:
-    env = SandboxdEnvironment()
+    env = SandboxdEnvironment(image=IMAGE)
     for command in ("echo a\0b", "echo \udc80"):
         result = env.execute({"command": command})
         assert (result["returncode"], result["output"]) == (-1, "")
@@ -85,5 +89,22 @@ def test_commands_that_cannot_be(state: Path) -> None:
 @pytest.mark.parametrize("option", [{"env": {"A.B": "1"}}, {"forward_env": ["A.B"]}])
 def test_name_of_a_variable(state: Path, option: dict[str, object]) -> None:
     with pytest.raises(Usage, match=r"A\.B"):
-        SandboxdEnvironment(**option)
+        SandboxdEnvironment(image=IMAGE, **option)
+    assert sandboxes() == []
+
+
+def test_interpreter(state: Path) -> None:
+    env = SandboxdEnvironment(image=IMAGE, interpreter=["bash", "-c"], env={"BASH_ENV": "/tmp/rc"})
+    env.execute({"command": "echo 'V=of-the-file' >/tmp/rc"})
+    assert env.execute({"command": "echo $V; shopt -q login_shell"})["output"] == "of-the-file\n"
+    assert env.execute({"command": "shopt -q login_shell"})["returncode"] == 1
+    env.cleanup()
+
+
+def test_benchmark_without_an_image(state: Path) -> None:
+    from minisweagent.run.benchmarks.swebench import get_sb_environment
+
+    config = {"environment": {"environment_class": CLASS, "interpreter": ["bash", "-c"]}}
+    with pytest.raises(ValueError, match="name an image"):
+        get_sb_environment(config, {"instance_id": "astropy__astropy-1"})
     assert sandboxes() == []

@@ -16,7 +16,7 @@ from typing import Any
 
 from minisweagent.exceptions import Submitted
 from minisweagent.utils.serialize import recursive_merge
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from .. import errors
 from .._exec import setup
@@ -27,8 +27,9 @@ _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 class SandboxdEnvironmentConfig(BaseModel):
     """What the sandbox is made of: the fields of CreateOptions, of which those left out are the
-    daemon's default; and how commands run in it.
+    daemon's default, but one of image and dockerfile is needed; and how commands run in it.
 
+    interpreter: the shell that gets a command as its last argument.
     cwd: directory of commands; empty is the home directory. env: variables of commands.
     forward_env: names of variables of this process that commands get; env has precedence.
     timeout: seconds for a command. max_output: bytes of output that are kept of a command.
@@ -48,16 +49,25 @@ class SandboxdEnvironmentConfig(BaseModel):
     pids: int | None = None
     disk: str | None = None
     isolation: str | None = None
+    interpreter: list[str] = ["bash", "-lc"]
     cwd: str = ""
     env: dict[str, str] = {}
     forward_env: list[str] = []
     timeout: int = 30
     max_output: int = 16 << 20
 
+    @model_validator(mode="after")
+    def _has_image(self) -> SandboxdEnvironmentConfig:
+        # The runner of SWE-bench gives images to its own environments only. In the daemon's default
+        # image, an agent would work on nothing.
+        if not self.image and not self.dockerfile:
+            raise ValueError("environment: name an image, such as image: sandboxd/base:latest")
+        return self
+
 
 # What an agent is told of, and may do better. UnicodeError: a lone surrogate in the command.
 _FAILURES = (errors.Timeout, errors.Lost, errors.Unavailable, errors.Usage, UnicodeError)
-_COMMANDS = {"cwd", "env", "forward_env", "timeout", "max_output"}
+_COMMANDS = {"interpreter", "cwd", "env", "forward_env", "timeout", "max_output"}
 
 
 class SandboxdEnvironment:
@@ -90,7 +100,7 @@ class SandboxdEnvironment:
     def execute(
         self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None
     ) -> dict[str, Any]:
-        """Runs action["command"] with bash in a process of its own.
+        """Runs action["command"] with the interpreter in a process of its own.
 
         Returns output (stdout and stderr in order), returncode and exception_info. returncode is -1
         if the command did not end in time, was lost, or has characters that no command may have;
@@ -104,7 +114,7 @@ class SandboxdEnvironment:
         result: dict[str, Any]
         try:
             done = self.sandbox.exec(
-                ["bash", "-lc", "exec 2>&1\n" + action.get("command", "")],
+                [*config.interpreter, "exec 2>&1\n" + action.get("command", "")],
                 cwd=cwd or config.cwd or None,
                 env=forwarded | config.env,
                 timeout=seconds,
