@@ -120,7 +120,7 @@ def test_lost_in_exec_and_files(
 
 
 def test_stopped_sandbox_loses_its_call(state: Path) -> None:
-    with Sandbox.create("stopped", image=os.environ.get("SANDBOXD_TEST_IMAGE", "")) as sbx:
+    with Sandbox.create("stopped") as sbx:
         stop = when(sbx, "sleep 50", lambda: subprocess.run(["sandboxd", "stop", "stopped"]))
         with pytest.raises(Lost) as e:
             sbx.run("sleep 50")

@@ -46,10 +46,20 @@ def check_name(name: str) -> str:
     return name
 
 
+def check_text(what: str, value: object, hint: str = "") -> str:
+    """Returns a text. Raises Usage if it is none, or has a NUL character, which nothing takes."""
+    if not isinstance(value, str):
+        raise errors.Usage(f"{what} is {type(value).__name__}, and not str", hint=hint)
+    if "\0" in value:
+        raise errors.Usage(f"{what} has a NUL character")
+    return value
+
+
 def check_timeout(timeout: float | None) -> float | None:
     """Returns seconds, or None for no end, which is also what infinity means."""
-    if timeout is not None and not timeout > 0:
-        raise errors.Usage(f"timeout {timeout}: must be positive, or None for no end")
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (number and timeout > 0):
+        raise errors.Usage(f"timeout {timeout!r}: must be positive seconds, or None for no end")
     return None if timeout is None or math.isinf(timeout) else timeout
 
 

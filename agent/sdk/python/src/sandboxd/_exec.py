@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import errors
-from ._daemon import Link, json_lines, refused
+from ._daemon import Link, check_text, json_lines, refused
 from .results import ExecResult
 
 if TYPE_CHECKING:
@@ -27,22 +27,23 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def shell_text(command: str | Sequence[str]) -> str:
     """Returns the command as shell text: a string is that, a list is a program and arguments."""
-    text = command if isinstance(command, str) else shlex.join(command)
+    if isinstance(command, (list, tuple)):
+        command = shlex.join(check_text(f"exec: argument {w!r}", w) for w in command)
+    text = check_text("exec: the command", command, "pass shell text, or a list of arguments")
     if not text.strip():
         raise errors.Usage("exec: no command")
-    if "\0" in text:
-        raise errors.Usage("exec: the command has a NUL character")
     return text
 
 
 def setup(env: Mapping[str, str] | None, cwd: str | None) -> str:
     """Returns shell text that sets variables and changes the directory before a command."""
     lines = []
+    if env is not None and not isinstance(env, Mapping):
+        raise errors.Usage(f"env is {type(env).__name__}, and not a dict")
     for name, value in (env or {}).items():
-        if not _VARIABLE.fullmatch(name) or "\0" in value:
-            raise errors.Usage(
-                f"env {name!r}: a name is letters, digits and _, and no value has NUL"
-            )
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise errors.Usage(f"env {name!r}: a name is letters, digits and _")
+        check_text(f"env {name}: the value", value)
         lines.append(f"export {name}={shlex.quote(value)}\n")
     if cwd:
         lines.append(f"cd -- {shlex.quote(cwd)} || exit\n")

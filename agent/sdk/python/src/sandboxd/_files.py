@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from . import errors
-from ._daemon import Link, Slot, check_timeout, refused
+from ._daemon import Link, Slot, check_text, check_timeout, refused
 
 if TYPE_CHECKING:
     import asyncssh
@@ -50,22 +50,24 @@ def _channel(client: asyncssh.SFTPClient) -> SSHChannel[bytes] | None:
 
 
 class Files:
-    """Files of a sandbox. Paths are absolute, or relative to the home directory of its user.
+    """Files of a sandbox. Paths are absolute, or relative to the home directory of its user, which
+    ~/ means as well.
 
     timeout: of a call, in seconds; None waits without an end, also for a pipe that nobody writes
     to. All calls raise NotFound and Denied, Timeout, Lost if the connection breaks, and Error with
     what SFTP says, such as "Failure" for a full disk.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, explain: Callable[[str], Awaitable[None]]) -> None:
+        # explain raises NotFound or Unavailable if the sandbox does not run.
+        self._link, self._explain = link, explain
         self._idle: list[_Channel] = []
 
     async def _open(self) -> _Channel:
         self._link.check()
         while self._idle:
             channel = self._idle.pop()
-            if not channel[1].ssh.is_closed():
+            if _channel(channel[0]) and not channel[1].ssh.is_closed():
                 return channel
             channel[1].release()
         slot = await self._link.acquire()
@@ -82,7 +84,7 @@ class Files:
     async def _call(
         self,
         what: str,
-        path: str | os.PathLike[str],
+        path: str,
         act: Callable[[asyncssh.SFTPClient], Awaitable[_T]],
         timeout: float | None,
     ) -> _T:
@@ -102,6 +104,12 @@ class Files:
                 channel = await asyncio.wait_for(self._open(), timeout)
             except asyncio.TimeoutError:
                 raise late from None
+            except (asyncssh.SFTPError, asyncssh.ChannelOpenError) as e:
+                await self._explain(f"{what} {path}: the sandbox has no SFTP server")
+                if isinstance(e, asyncssh.ChannelOpenError):
+                    raise refused(e) from e
+                why = f"{what} {path}: SFTP did not start: {e.reason}"
+                raise errors.Unavailable(why, hint="nothing was done") from e
             acting = asyncio.ensure_future(act(channel[0]))
             try:
                 left = None if end is None else max(end - asyncio.get_running_loop().time(), 0)
@@ -122,9 +130,8 @@ class Files:
         except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection) as e:
             raise self._link.lost(f"{what} {path}: {e}", channel[1]) from e
         except asyncssh.SFTPError as e:
-            raise errors.Error(f"{what} {path}: {e.reason}") from e
-        except asyncssh.ChannelOpenError as e:
-            raise refused(e) from e
+            reason = e.reason.strip()
+            raise errors.Error(reason if path in reason else f"{what} {path}: {reason}") from e
         except (asyncssh.Error, ConnectionError) as e:
             raise self._link.lost(f"{what} {path}: {e}") from e
 
@@ -133,6 +140,7 @@ class Files:
     ) -> bytes:
         """Returns the content of a file. Raises Limit if it is longer than max_bytes; `get` copies
         longer ones."""
+        path = _home("read", path)
 
         async def act(sftp: asyncssh.SFTPClient) -> bytes:
             content = bytearray()
@@ -155,7 +163,10 @@ class Files:
 
         mode: its permissions, such as 0o755; None keeps them. parents: creates its directories.
         """
-        content = data.encode() if isinstance(data, str) else data
+        path = _home("write", path)
+        if not isinstance(data, (str, bytes, bytearray, memoryview)):
+            raise errors.Usage(f"write: data is {type(data).__name__}, and neither str nor bytes")
+        content = data.encode() if isinstance(data, str) else bytes(data)
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
             if parents:
@@ -181,12 +192,16 @@ class Files:
         The content of a directory is merged into remote if that exists. Permissions and symbolic
         links are kept, devices and sockets left out. Directories above remote are created.
         """
-        source = Path(local)
+        source, remote = Path(local), _home("put", remote)
         if not modes.S_ISREG(kind := source.stat().st_mode) and not modes.S_ISDIR(kind):
             raise errors.Usage(f"{source} is neither a file nor a directory")
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
             await _make_parents(sftp, remote)
+            if source.is_file() and await sftp.isdir(remote):
+                raise errors.Error(
+                    f"{remote} is a directory", hint=f"write {posixpath.join(remote, source.name)}"
+                )
             if source.is_dir():
                 await _put_dir(sftp, source, remote)
             else:
@@ -208,6 +223,7 @@ class Files:
         left out, as are devices and sockets. max_bytes: of all files together; raises Limit if
         there is more, and leaves what was copied.
         """
+        remote = _home("get", remote)
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
             target, getter = Path(local), _Getter(sftp, max_bytes)
@@ -222,6 +238,7 @@ class Files:
     async def list_dir(self, path: str = ".", *, timeout: float | None = None) -> list[FileInfo]:
         """Returns what a directory has, by name, without "." and "..". Raises Limit if it has more
         than 100,000 entries."""
+        path = _home("list_dir", path)
 
         async def act(sftp: asyncssh.SFTPClient) -> list[FileInfo]:
             infos = []
@@ -238,6 +255,7 @@ class Files:
 
     async def stat(self, path: str, *, timeout: float | None = None) -> FileInfo:
         """Returns what a path is, without following a symbolic link."""
+        path = _home("stat", path)
 
         async def act(sftp: asyncssh.SFTPClient) -> FileInfo:
             return _info(posixpath.basename(path), await sftp.lstat(path))
@@ -254,12 +272,14 @@ class Files:
 
     async def mkdir(self, path: str, *, timeout: float | None = None) -> None:
         """Creates a directory and those above it. It is no error if it exists."""
+        path = _home("mkdir", path)
         await self._call("mkdir", path, lambda sftp: sftp.makedirs(path, exist_ok=True), timeout)
 
     async def remove(
         self, path: str, *, recursive: bool = False, timeout: float | None = None
     ) -> None:
         """Removes a file, an empty directory, or with recursive a directory with all below it."""
+        path = _home("remove", path)
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
             if not modes.S_ISDIR((await sftp.lstat(path)).permissions or 0):
@@ -270,6 +290,12 @@ class Files:
                 await sftp.rmdir(path)
 
         await self._call("remove", path, act, timeout)
+
+
+def _home(what: str, path: str) -> str:
+    """Returns the path for SFTP, whose relative paths are of the home directory."""
+    path = check_text(f"{what}: the path", path)
+    return path[2:] or "." if path == "~" or path.startswith("~/") else path
 
 
 def _info(name: str, a: asyncssh.SFTPAttrs) -> FileInfo:

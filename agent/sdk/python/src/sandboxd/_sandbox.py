@@ -17,6 +17,7 @@ from ._daemon import (
     CONTROL_USER,
     Link,
     check_name,
+    check_text,
     check_timeout,
     find,
     parse_uri,
@@ -86,8 +87,10 @@ def create_words(options: CreateOptions) -> list[str]:
         flag = "--" + name.replace("_", "-").removesuffix("s" if name == "volumes" else "")
         if name not in CreateOptions.__annotations__:
             raise errors.Usage(f"create: there is no option {name!r}", hint="see CreateOptions")
-        if value is None or value is False:
+        if value is None or (name == "sudo" and value is False):
             continue
+        if value is False or value == "":
+            raise errors.Usage(f"create: {name}={value!r} says nothing; leave it out")
         if name == "flags":
             words += [str(v) for v in value]  # type: ignore[attr-defined]
         elif value is True:
@@ -143,8 +146,9 @@ class Gateway:
         """Creates a sandbox, and waits until it is ready.
 
         name: a DNS label; empty is a generated one. if_missing: returns the sandbox of the name if
-        it exists, instead of raising Exists. keep: it stays when the `async with` of the Sandbox
-        ends, which otherwise removes a sandbox that this call has created.
+        it exists, instead of raising Exists; the options do not change it.
+        keep: it stays when the `async with` of the Sandbox ends, which otherwise removes a sandbox
+        that this call has created.
         """
         words = ["new", *create_words(options)]
         if name:
@@ -223,7 +227,7 @@ class Sandbox:
         self._link = Link(gateway._link.address, name)
         self._main = session
         self._sessions: dict[str, Session] = {}
-        self._files = Files(self._link)
+        self._files = Files(self._link, self._check)
 
     @classmethod
     async def create(
@@ -261,7 +265,7 @@ class Sandbox:
         name: its name, or ssh://NAME@HOST:PORT. NAME~SESSION selects another session than "main".
         See Gateway.connect for the rest. Raises NotFound if there is no such sandbox.
         """
-        if "@" in name or "//" in name:
+        if "@" in check_text("the name of a sandbox", name) or "//" in name:
             user, host, port = parse_uri(name)
             if not user:
                 raise errors.Usage(f"{name!r} names no sandbox", hint="write ssh://NAME@HOST:PORT")
@@ -279,6 +283,9 @@ class Sandbox:
             await made.close()
             raise
         return made
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self._name} of {self._link.address}>"
 
     @property
     def name(self) -> str:
@@ -355,7 +362,8 @@ class Sandbox:
 
         command: a list is a program and its arguments, a string is shell text.
         input: its standard input. env: further variables. cwd: its directory; None is that of
-        sessions. user: NAME or UID[:GID]; None is the user of sessions. env, cwd and user need a
+        sessions; if it is missing, the exit code says so. user: NAME or UID[:GID]; None is the user
+        of sessions. env, cwd and user need a
         shell in the image. timeout: seconds; None waits without an end. max_output: of stdout and
         of stderr, in bytes; the rest is dropped, and `truncated` set.
 
@@ -366,7 +374,9 @@ class Sandbox:
         line, timeout = setup(env, cwd) + shell_text(command), check_timeout(timeout)
         if len(line.encode(errors="surrogateescape")) > MAX_LINE:
             line = await self._script(line, user)
-        data = input.encode() if isinstance(input, str) else input
+        if not isinstance(input, (str, bytes, bytearray, memoryview)):
+            raise errors.Usage(f"exec: input is {type(input).__name__}, and neither str nor bytes")
+        data = input.encode() if isinstance(input, str) else bytes(input)
         options = Options(input=data, timeout=timeout, max_output=max_output)
         if user is not None:
             try:
@@ -405,8 +415,8 @@ class Sandbox:
 
         Gives the URL, http://127.0.0.1:PORT. Other protocols than HTTP pass as well.
         """
-        if not 1 <= number <= 65535:
-            raise errors.Usage(f"port {number}: must be 1 to 65535")
+        if not isinstance(number, int) or not 1 <= number <= 65535:
+            raise errors.Usage(f"port {number!r}: must be 1 to 65535")
         slot = await self._link.acquire()
         try:
             listener = await slot.ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", number)
@@ -429,7 +439,7 @@ class Sandbox:
         addresses and ranges, each with or without :PORT. remove: takes them back, and ends the
         connections that nothing else allows. The network must be "filtered" or "allowlist"."""
         for host in hosts:
-            if host.startswith("-"):
+            if not isinstance(host, str) or host.startswith("-"):
                 raise errors.Usage(f"allow: {host!r} is no host")
         flags = ["--remove"] if remove else []
         await control(self._gateway._link, "allow", *flags, self._name, *hosts)

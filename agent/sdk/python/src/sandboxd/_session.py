@@ -6,10 +6,10 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from . import errors
-from ._daemon import ANSWER_SECONDS, Link, Slot, check_timeout, refused
+from ._daemon import ANSWER_SECONDS, Link, Slot, check_text, check_timeout, refused
 from ._stream import Broken, Stream
 from .results import Result, Screen, screen_of
 
@@ -33,7 +33,8 @@ class Session:
     """
 
     def __init__(self, link: Link, sandbox: str, name: str) -> None:
-        self._link, self._sandbox, self._name = link, sandbox, name
+        self._link, self._sandbox = link, sandbox
+        self._name = check_text("the name of a session", name)
         self._stream: Stream | None = None
         self._slot: Slot | None = None  # of _stream
         self._end: Callable[[], None] | None = None  # closes its channel
@@ -118,6 +119,8 @@ class Session:
         """Presses keys: names such as "^C", "Up", "Enter", "F1", and single characters."""
         if not keys:
             raise errors.Usage("keys: name at least one", hint='such as "Enter" or "^C"')
+        for key in keys:
+            check_text("keys: a key", key)
         return await self._follow(
             "keys", keys=list(keys), timeout=timeout, hold=hold,
             max_output=max_output, screen=screen,
@@ -132,8 +135,13 @@ class Session:
     ) -> Result:
         """Waits until the session is in one of the phases; without any, in any but "running".
 
-        It returns at once if it already is.
+        It returns at once if it already is. The phases are prompt, running, waiting, continuation,
+        opaque and dead.
         """
+        for phase in phases:
+            if phase not in get_args(Phase):
+                known = ", ".join(get_args(Phase))
+                raise errors.Usage(f"wait: {phase!r} is no phase", hint=f"use one of {known}")
         return await self._follow(
             "wait", for_=list(phases), timeout=timeout, max_output=max_output, screen=screen
         )
@@ -168,8 +176,8 @@ class Session:
     async def _follow(self, verb: str, *, timeout: float | None, **fields: Any) -> Result:
         """Sends a request whose reply has a Result."""
         timeout = check_timeout(timeout)
-        if "text" in fields and "\0" in fields["text"]:
-            raise errors.Usage(f"{verb}: the text has a NUL character")
+        if "text" in fields:
+            check_text(f"{verb}: the text", fields["text"], "exec takes a list of arguments")
         fields = {k.rstrip("_"): v for k, v in fields.items() if v}
         ms = -1 if timeout is None else max(round(timeout * 1000), 1)
         # One that waits for a person may take longer.

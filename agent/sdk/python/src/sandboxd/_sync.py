@@ -349,6 +349,9 @@ class Sandbox:
         """Connects to a sandbox that exists, as Sandbox(name) does."""
         return cls(name, gateway=gateway, identity=identity, state=state)
 
+    def __repr__(self) -> str:
+        return repr(self._aio)
+
     @property
     def name(self) -> str:
         """The name of the sandbox."""
