@@ -69,6 +69,12 @@ NO_VALUES = {
     "write": lambda s: s.files.write("/tmp/x", {"a": 1}),
     "read": lambda s: s.files.read(5),
     "allow": lambda s: s.allow(["a.org"]),
+    "exec surrogate": lambda s: s.exec("echo \udc80"),
+    "exec input surrogate": lambda s: s.exec("cat", input="\ud800"),
+    "exec cwd": lambda s: s.exec("pwd", cwd="/\ud800"),
+    "run surrogate": lambda s: s.run("echo \ud800"),
+    "write surrogate": lambda s: s.files.write("/tmp/x", "\ud800"),
+    "path surrogate": lambda s: s.files.stat("/tmp/\ud800"),
     "port": lambda s: s.port("80").__enter__(),
     "name": lambda s: Sandbox(5),  # type: ignore[arg-type]
     "network": lambda s: Sandbox.create(network=False),  # type: ignore[arg-type]

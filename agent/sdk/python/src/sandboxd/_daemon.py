@@ -46,12 +46,17 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_text(what: str, value: object, hint: str = "") -> str:
-    """Returns a text. Raises Usage if it is none, or has a NUL character, which nothing takes."""
+def check_text(what: str, value: object, hint: str = "", *, escaped: bool = False) -> str:
+    """Returns a text. Raises Usage if it is none, or has characters that nothing takes: NUL, and
+    surrogates, unless with escaped those that os.fsdecode makes of bytes that are no UTF-8."""
     if not isinstance(value, str):
         raise errors.Usage(f"{what} is {type(value).__name__}, and not str", hint=hint)
     if "\0" in value:
         raise errors.Usage(f"{what} has a NUL character")
+    try:
+        value.encode(errors="surrogateescape" if escaped else "strict")
+    except UnicodeEncodeError as e:
+        raise errors.Usage(f"{what} has the character {value[e.start]!r}, a surrogate") from e
     return value
 
 
@@ -229,6 +234,8 @@ async def login(address: Address, user: str) -> asyncssh.SSHClientConnection:
         raise errors.Usage(f"identity {address.identity}: {e}") from e
     except FileNotFoundError as e:
         raise errors.Usage(f"{e.filename or e}: there is no such file") from e
+    except IsADirectoryError as e:
+        raise errors.Usage(f"identity {address.identity} is a directory") from e
     except ValueError as e:  # of a file of known hosts or of ssh's configuration, or of a name
         raise errors.Usage(f"cannot connect to {address}: {e}") from e
     except (OSError, asyncssh.Error, asyncio.TimeoutError) as e:
@@ -267,11 +274,11 @@ class Slot:
         task = asyncio.ensure_future(opening)
         try:
             return await asyncio.shield(task)
-        except (AssertionError, AttributeError) as e:  # of asyncssh, if the connection has ended
-            raise ConnectionError("the connection ended") from e
-        finally:
-            if not task.done() or task.cancelled() or task.exception():
-                task.add_done_callback(late)
+        except BaseException as e:
+            task.add_done_callback(late)  # also if it is done: the caller was cancelled then
+            if isinstance(e, (AssertionError, AttributeError)):  # asyncssh's, if it has ended
+                raise ConnectionError("the connection ended") from e
+            raise
 
     def close(self, channel: SSHChannel[bytes] | None) -> None:
         """Closes a channel at once, without what was not sent yet."""

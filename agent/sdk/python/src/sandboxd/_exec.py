@@ -46,6 +46,7 @@ def setup(env: Mapping[str, str] | None, cwd: str | None) -> str:
         check_text(f"env {name}: the value", value)
         lines.append(f"export {name}={shlex.quote(value)}\n")
     if cwd:
+        check_text("cwd", cwd)
         lines.append(f"cd -- {shlex.quote(cwd)} || exit\n")
     return "".join(lines)
 

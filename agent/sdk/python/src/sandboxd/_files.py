@@ -166,6 +166,8 @@ class Files:
         path = _home("write", path)
         if not isinstance(data, (str, bytes, bytearray, memoryview)):
             raise errors.Usage(f"write: data is {type(data).__name__}, and neither str nor bytes")
+        if isinstance(data, str):  # which may have NUL
+            check_text("write: data", data.replace("\0", " "), hint="pass bytes")
         content = data.encode() if isinstance(data, str) else bytes(data)
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
@@ -294,7 +296,7 @@ class Files:
 
 def _home(what: str, path: str) -> str:
     """Returns the path for SFTP, whose relative paths are of the home directory."""
-    path = check_text(f"{what}: the path", path)
+    path = check_text(f"{what}: the path", path, escaped=True)
     return path[2:] or "." if path == "~" or path.startswith("~/") else path
 
 

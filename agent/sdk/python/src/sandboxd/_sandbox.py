@@ -372,10 +372,12 @@ class Sandbox:
         not run it as that.
         """
         line, timeout = setup(env, cwd) + shell_text(command), check_timeout(timeout)
-        if len(line.encode(errors="surrogateescape")) > MAX_LINE:
+        if len(line.encode()) > MAX_LINE:
             line = await self._script(line, user)
         if not isinstance(input, (str, bytes, bytearray, memoryview)):
             raise errors.Usage(f"exec: input is {type(input).__name__}, and neither str nor bytes")
+        if isinstance(input, str):
+            check_text("exec: input", input.replace("\0", " "), hint="pass bytes")
         data = input.encode() if isinstance(input, str) else bytes(input)
         options = Options(input=data, timeout=timeout, max_output=max_output)
         if user is not None:
