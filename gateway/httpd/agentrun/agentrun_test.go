@@ -1,12 +1,15 @@
 package agentrun
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
 // Imports of modules that may be missing need a check by Python; others do not.
@@ -177,5 +180,34 @@ func TestFilesOfOthersStay(t *testing.T) {
 	if got, want := strings.Join(left, " "), "b0 a5 a6 a7 a8 a9 a10 a11"; got != want ||
 		f.size > maxKept {
 		t.Errorf("%s are left, with %d bytes; want %s", got, f.size, want)
+	}
+}
+
+// The exit code is the one that the shell reports at the end of the code: the shell may be killed
+// after that, with processes that hold the output open.
+func TestExitCode(t *testing.T) {
+	killed := error(&connect.ExitError{Status: 137, Signal: "KILL"})
+	for _, tt := range []struct {
+		said string // on standard error
+		err  error  // of the command
+		code int
+		ok   bool
+	}{
+		{"files\nend 0\n", nil, 0, true},
+		{"end 0\n", killed, 0, true},
+		{"files\nend 3\n", killed, 3, true},
+		{"end 137\n", &connect.ExitError{Status: 137}, 137, true},
+		{"", killed, 137, true}, // at the memory limit, with the shell
+		{"end 1", killed, 137, true},
+		{"none\n", &connect.ExitError{Status: 1}, 1, true},
+		{"", errors.New("the channel failed"), 0, false},
+	} {
+		m := &marks{end: make(chan struct{})}
+		for i := range len(tt.said) { // it arrives in any parts
+			_, _ = m.Write([]byte{tt.said[i]})
+		}
+		if code, ok := m.exit(tt.err); code != tt.code || ok != tt.ok {
+			t.Errorf("%q, %v: got %d, %v; want %d, %v", tt.said, tt.err, code, ok, tt.code, tt.ok)
+		}
 	}
 }

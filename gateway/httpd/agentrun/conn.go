@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -75,11 +77,15 @@ func (b *conn) ask(ctx context.Context, command, input string) (string, error) {
 	return out.String(), nil
 }
 
+// endMark is the line with which the wrapping shell reports the code's exit code.
+var endMark = regexp.MustCompile(`(?m)^end ([0-9]{1,3})\n`)
+
 // marks detects the end of the code. The wrapping shell reports it on standard error, to which the
 // code has no access.
 type marks struct {
 	once sync.Once
-	end  chan struct{}
+	end  chan struct{} // closed after code is set
+	code int
 
 	mu   sync.Mutex
 	text []byte // guarded by mu
@@ -91,10 +97,34 @@ func (m *marks) Write(p []byte) (int, error) {
 	if len(m.text) < maxAnswer {
 		m.text = append(m.text, p...)
 	}
-	if bytes.Contains(m.text, []byte("end")) {
-		m.once.Do(func() { close(m.end) })
+	if found := endMark.FindSubmatch(m.text); found != nil {
+		m.once.Do(func() {
+			m.code, _ = strconv.Atoi(string(found[1]))
+			close(m.end)
+		})
 	}
 	return len(p), nil
+}
+
+// exit returns the code's exit code. ok is false if neither the shell nor its exit tells it. The
+// shell's word comes first: it may be killed with the processes that hold the output open.
+func (m *marks) exit(err error) (code int, ok bool) {
+	select {
+	case <-m.end:
+		return m.code, true
+	default:
+	}
+	if err == nil {
+		return 0, true
+	}
+	exit, ok := errors.AsType[*connect.ExitError](err)
+	switch {
+	case !ok:
+		return 0, false
+	case exit.Signal != "":
+		return exitKilled, true
+	}
+	return exit.Status, true
 }
 
 func (m *marks) files() bool {
@@ -117,7 +147,7 @@ func (b *conn) python(ctx context.Context, code string) (Result, error) {
 	command := fmt.Sprintf(
 		"mkdir -p %[1]s && cd %[1]s && %[2]s || { echo none >&2; exit 1; }\n%[3]s python3 %[4]s "+
 			"</dev/null 2>&1\n"+
-			`s=$?; for f in * .[!.]*; do case $f in %[4]s|'*'|'.[!.]*'|__pycache__) ;; *) echo files >&2; break;; esac; done; echo end >&2; exit $s`, workDir, place, env, script)
+			`s=$?; for f in * .[!.]*; do case $f in %[4]s|'*'|'.[!.]*'|__pycache__) ;; *) echo files >&2; break;; esac; done; echo end $s >&2; exit $s`, workDir, place, env, script)
 	out, said := &output{head: headBytes, tail: tailBytes}, &marks{end: make(chan struct{})}
 	running, err := connect.Start(ctx, b.client,
 		connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out, Stderr: said})
@@ -147,26 +177,23 @@ func (b *conn) python(ctx context.Context, code string) (Result, error) {
 		return Result{}, attach.CutOff(context.Cause(ctx), b.r.o.Hub.Public(context.Cause(ctx)))
 	}
 	result := Result{Status: OK, Output: out.String(), Truncated: out.cut()}
-	exit, known := errors.AsType[*connect.ExitError](err)
+	status, known := said.exit(err)
 	switch {
 	case timedOut:
 		result.Status = TimedOut
 		result.Output = line(result.Output, "Execution timed out.")
-	case err == nil:
-		result.ExitCode = new(int)
+	case errors.Is(err, connect.ErrLost):
+		return Result{}, b.r.o.Hub.Relay.Lost(ctx, b.p, b.name)
 	case known:
-		code := exit.Status
-		if exit.Signal != "" {
-			code = exitKilled
+		result.ExitCode = &status
+		if status != 0 {
+			result.Status = Failed
 		}
-		result.Status, result.ExitCode = Failed, &code
-		if code == exitKilled {
+		if status == exitKilled {
 			if err := b.whyKilled(ctx, &result); err != nil {
 				return Result{}, err
 			}
 		}
-	case errors.Is(err, connect.ErrLost):
-		return Result{}, b.r.o.Hub.Relay.Lost(ctx, b.p, b.name)
 	default:
 		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
 	}
