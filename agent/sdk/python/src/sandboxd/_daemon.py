@@ -60,6 +60,19 @@ def check_text(what: str, value: object, hint: str = "", *, escaped: bool = Fals
     return value
 
 
+def to_bytes(what: str, value: object) -> bytes:
+    """Returns bytes, or a text as UTF-8. Raises Usage if the value is neither, or no such text."""
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as e:
+            character = value[e.start]
+            raise errors.Usage(f"{what} has {character!r}, a surrogate", hint="pass bytes") from e
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise errors.Usage(f"{what} is {type(value).__name__}, and neither str nor bytes")
+
+
 def check_timeout(timeout: float | None) -> float | None:
     """Returns seconds, or None for no end, which is also what infinity means."""
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)

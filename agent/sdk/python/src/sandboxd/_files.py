@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from . import errors
-from ._daemon import Link, Slot, check_text, check_timeout, refused
+from ._daemon import Link, Slot, check_text, check_timeout, refused, to_bytes
 
 if TYPE_CHECKING:
     import asyncssh
@@ -27,7 +27,6 @@ _MAX_ENTRIES = 100_000
 _ENTRY = 1 << 10  # bytes that a file counts for besides its own
 _IDLE = 4  # channels that are kept
 _T = TypeVar("_T")
-_Channel: TypeAlias = "tuple[asyncssh.SFTPClient, Slot]"
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,13 @@ class FileInfo:
     modified: float
     is_dir: bool
     is_symlink: bool
+
+
+class _Channel(NamedTuple):
+    """A channel that one call at a time uses."""
+
+    client: asyncssh.SFTPClient
+    slot: Slot
 
 
 def _channel(client: asyncssh.SFTPClient) -> SSHChannel[bytes] | None:
@@ -67,19 +73,19 @@ class Files:
         self._link.check()
         while self._idle:
             channel = self._idle.pop()
-            if _channel(channel[0]) and not channel[1].ssh.is_closed():
+            if _channel(channel.client) and not channel.slot.ssh.is_closed():
                 return channel
-            channel[1].release()
+            channel.slot.release()
         slot = await self._link.acquire()
         start = slot.ssh.start_sftp_client(path_errors="surrogateescape")
-        return await slot.open(start, _channel), slot
+        return _Channel(await slot.open(start, _channel), slot)
 
     def _close(self, channel: _Channel, answered: bool) -> None:
         """Keeps the channel for the next call, if the server has answered this one."""
         if answered and len(self._idle) < _IDLE:
             self._idle.append(channel)
             return
-        channel[1].close(_channel(channel[0]))
+        channel.slot.close(_channel(channel.client))
 
     async def _call(
         self,
@@ -110,7 +116,7 @@ class Files:
                     raise refused(e) from e
                 why = f"{what} {path}: SFTP did not start: {e.reason}"
                 raise errors.Unavailable(why, hint="nothing was done") from e
-            acting = asyncio.ensure_future(act(channel[0]))
+            acting = asyncio.ensure_future(act(channel.client))
             try:
                 left = None if end is None else max(end - asyncio.get_running_loop().time(), 0)
                 await asyncio.wait({acting}, timeout=left)
@@ -128,7 +134,7 @@ class Files:
         except asyncssh.SFTPPermissionDenied as e:
             raise errors.Denied(f"{path}: permission denied in the sandbox") from e
         except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection) as e:
-            raise self._link.lost(f"{what} {path}: {e}", channel[1]) from e
+            raise self._link.lost(f"{what} {path}: {e}", channel.slot) from e
         except asyncssh.SFTPError as e:
             reason = e.reason.strip()
             raise errors.Error(reason if path in reason else f"{what} {path}: {reason}") from e
@@ -164,11 +170,7 @@ class Files:
         mode: its permissions, such as 0o755; None keeps them. parents: creates its directories.
         """
         path = _home("write", path)
-        if not isinstance(data, (str, bytes, bytearray, memoryview)):
-            raise errors.Usage(f"write: data is {type(data).__name__}, and neither str nor bytes")
-        if isinstance(data, str):  # which may have NUL
-            check_text("write: data", data.replace("\0", " "), hint="pass bytes")
-        content = data.encode() if isinstance(data, str) else bytes(data)
+        content = to_bytes("write: data", data)
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
             if parents:

@@ -22,6 +22,7 @@ from ._daemon import (
     find,
     parse_uri,
     remote,
+    to_bytes,
 )
 from ._exec import (
     MAX_LINE,
@@ -361,11 +362,13 @@ class Sandbox:
         """Runs a command without a session.
 
         command: a list is a program and its arguments, a string is shell text.
-        input: its standard input. env: further variables. cwd: its directory; None is that of
-        sessions; if it is missing, the exit code says so. user: NAME or UID[:GID]; None is the user
-        of sessions. env, cwd and user need a
-        shell in the image. timeout: seconds; None waits without an end. max_output: of stdout and
-        of stderr, in bytes; the rest is dropped, and `truncated` set.
+        input: its standard input. env: further variables.
+        cwd: its directory; None is that of sessions; if it is missing, the exit code says so.
+        user: NAME or UID[:GID]; None is the user of sessions.
+        timeout: seconds; None waits without an end.
+        max_output: of stdout and of stderr, in bytes; the rest is dropped, and `truncated` set.
+
+        env, cwd and user need a shell in the image.
 
         A command that fails is no error. Raises Timeout and Lost; NotFound and Unavailable if the
         sandbox does not exist or does not start; and with user Error if the daemon cannot or may
@@ -374,11 +377,7 @@ class Sandbox:
         line, timeout = setup(env, cwd) + shell_text(command), check_timeout(timeout)
         if len(line.encode()) > MAX_LINE:
             line = await self._script(line, user)
-        if not isinstance(input, (str, bytes, bytearray, memoryview)):
-            raise errors.Usage(f"exec: input is {type(input).__name__}, and neither str nor bytes")
-        if isinstance(input, str):
-            check_text("exec: input", input.replace("\0", " "), hint="pass bytes")
-        data = input.encode() if isinstance(input, str) else bytes(input)
+        data = to_bytes("exec: input", input)
         options = Options(input=data, timeout=timeout, max_output=max_output)
         if user is not None:
             try:
