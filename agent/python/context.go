@@ -33,7 +33,7 @@ type Context struct {
 	fence  *fence    // guarded by mu; the pending fence; nil if none
 	lost   bool      // guarded by mu; a kernel died, and no Result has reported it
 	broken bool      // guarded by mu; the kernel died and must be replaced
-	heard  time.Time // guarded by mu; time of the kernel's last message
+	heard  time.Time // guarded by mu; time of the last message; zero while the kernel shuts down
 	ended  bool      // guarded by mu; disconnect was called
 }
 
@@ -349,6 +349,12 @@ func (c *Context) handle(l *link, m *message) {
 	if m.Header.Type == "shutdown_reply" && m.Channel == "iopub" {
 		c.part(r, "the kernel was ended", false)
 		return
+	}
+	if m.Parent.Type == "shutdown_request" {
+		// The server may not have the kernel any more, although it has just sent a message.
+		c.mu.Lock()
+		c.heard = time.Time{}
+		c.mu.Unlock()
 	}
 	if m.Header.Type == "status" {
 		var s struct {

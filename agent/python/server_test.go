@@ -54,6 +54,8 @@ func fakeOf(
 			defer c.CloseNow()
 			c.SetReadLimit(-1)
 			kernel(life, c)
+		case strings.HasSuffix(r.URL.Path, "/gone"):
+			http.NotFound(w, r)
 		default:
 			_, _ = io.WriteString(
 				w,
@@ -464,5 +466,32 @@ func TestWatchAsksWhereConnected(t *testing.T) {
 	}
 	if state, err := c.state(passive(t.Context())); err != nil || state != "idle" {
 		t.Errorf("%q, %v", state, err)
+	}
+}
+
+// The messages of a kernel that shuts down are no reason to believe that it still runs: the next
+// call asks the server, and gets a new kernel.
+func TestMessagesOfTheEnd(t *testing.T) {
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		greet(ctx, c)
+		<-ctx.Done()
+	}, nil)
+	c, err := in.Context(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	first := c.link
+	c.kernel = "gone"
+	c.mu.Unlock()
+	if l, err := c.connected(t.Context()); err != nil || l != first {
+		t.Fatalf("a kernel that has just replied was replaced: %v", err)
+	}
+	c.handle(
+		first,
+		&message{Header: header{Type: "status"}, Parent: header{Type: "shutdown_request"}},
+	)
+	if l, err := c.connected(t.Context()); err != nil || l == first {
+		t.Errorf("a kernel that has shut down was used: %v", err)
 	}
 }
