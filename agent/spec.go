@@ -22,8 +22,9 @@ type Spec struct {
 	Build *Build
 
 	// Network is the network policy: none, filtered, allowlist or bridge. Allow adds destinations:
-	// NAME, *.NAME, an address or a range, each with an optional :PORT. Via is how the daemon must
-	// carry filtered and allowlist; empty means the best available way.
+	// NAME, *.NAME, an address, a range, or * for all that filtered reaches, each with an optional
+	// :PORT. Via is how the daemon must carry filtered and allowlist; empty means the best
+	// available way.
 	Network sandbox.Network
 	Via     sandbox.Via
 	Allow   []string

@@ -76,7 +76,8 @@ func allowCommand(env *Env) *cobra.Command {
 		Short: "allow a sandbox to connect to more hosts",
 		Long: "Allow a sandbox with the network filtered or allowlist to connect to more\n" +
 			"hosts, now and after a restart. HOST is a name, *.NAME for its subdomains, an\n" +
-			"address, or a range such as 10.1.2.0/24, each with or without :PORT.\n\n" +
+			"address, a range such as 10.1.2.0/24, or '*' for all that network filtered\n" +
+			"reaches, each with or without :PORT.\n\n" +
 			"A name never opens a private address. Only the admin can open a range inside a\n" +
 			"closed one.\n\n" +
 			"--remove removes hosts that describe lists for this sandbox, and ends the\n" +

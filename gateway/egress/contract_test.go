@@ -253,6 +253,30 @@ func TestContractHoldsAfterwards(t *testing.T) {
 		})
 }
 
+// The entry * opens a sandbox to what a filtered one reaches, and no more. Without it, what only it
+// allowed ends.
+func TestContractEvery(t *testing.T) {
+	contract(t, ModeAllowlist, []string{"*"}, func(t *testing.T, w *world, n network) {
+		w.internet.listen(t, 80, echoes)
+		for _, host := range []string{"private.test", "host.test"} {
+			if err := answers(n, host, 80); err == nil {
+				t.Errorf("%s is open", host)
+			}
+		}
+		c, err := n.connect(public, 80)
+		must(t, err)
+		said := "GET / HTTP/1.1\r\nHost: whatever.test\r\n\r\n"
+		fmt.Fprint(c, said)
+		_, err = io.ReadFull(c, make([]byte, len(said)))
+		must(t, err)
+		n.SetPolicy(policy(t, ModeAllowlist))
+		w.await("closed", is(KindClosed, public))
+		if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
+			t.Error("still open")
+		}
+	})
+}
+
 // Each direction ends on its own, and all bytes arrive.
 func TestContractEnds(t *testing.T) {
 	contract(t, ModeFiltered, nil, func(t *testing.T, w *world, n network) {

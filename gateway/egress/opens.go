@@ -22,7 +22,7 @@ func (p *Policy) Opens(text string, own []netip.Prefix) (bool, error) {
 		return false, nil //nolint:nilerr // NewPolicy reports the error
 	case e.name != "" && isNameForGood(e.name):
 		return false, ErrForGood
-	case e.name != "":
+	case e.name != "" || e.every:
 		return false, nil
 	}
 	within := func(c netip.Prefix) bool {

@@ -19,8 +19,8 @@ const (
 )
 
 // Rules define a policy. Each entry of the lists is a name (example.com), all names below one
-// (*.example.com), an address, or a range of addresses (10.1.2.0/24). Each may have a port
-// (example.com:443, 10.1.2.3:5432, [2001:db8::1]:80).
+// (*.example.com), an address, a range of addresses (10.1.2.0/24), or *, which stands for what
+// ModeFiltered opens. Each may have a port (example.com:443, 10.1.2.3:5432, [2001:db8::1]:80).
 //
 // No entry opens loopback, link-local, metadata, multicast and reserved addresses. No name opens
 // another closed address, whatever it resolves to.
@@ -46,12 +46,13 @@ type Policy struct {
 	bound   map[string]bool // names
 }
 
-// entry is one entry of a list: a name, or a range of addresses.
+// entry is one entry of a list: a name, a range of addresses, or everything that is not closed.
 type entry struct {
 	text   string       // canonical form
 	name   string       // without the star; empty for addresses
 	below  bool         // *.name: all names below, not the name itself
-	prefix netip.Prefix // of addresses
+	prefix netip.Prefix // of addresses; invalid for others
+	every  bool         // *: each name, and each address that is not closed
 	port   uint16       // 0: all ports
 
 	trusted bool // can open closed addresses
@@ -181,7 +182,7 @@ func (p *Policy) Entries() []string {
 
 // errEntry says what an entry can be.
 var errEntry = errors.New(
-	"want a name, *.name, an address or a range such as 10.0.0.0/8, each with :port or without")
+	"want a name, *.name, an address, a range such as 10.0.0.0/8 or *, each with :port or without")
 
 func parseEntry(text string) (entry, error) {
 	e, err := parseTarget(text)
@@ -197,6 +198,11 @@ func parseTarget(text string) (entry, error) {
 		return entry{}, err
 	}
 	e := entry{port: port}
+	if host == "*" {
+		e.every = true
+		e.text = e.format()
+		return e, nil
+	}
 	if prefix, ok, err := parseRange(host); err != nil {
 		return entry{}, err
 	} else if ok {
@@ -222,6 +228,8 @@ func parseTarget(text string) (entry, error) {
 func (e entry) format() string {
 	host := e.name
 	switch {
+	case e.every:
+		host = "*"
 	case e.below:
 		host = "*." + e.name
 	case e.name == "" && e.prefix.IsSingleIP():

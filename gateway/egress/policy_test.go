@@ -16,6 +16,8 @@ func TestPolicyEntries(t *testing.T) {
 		"*.example.com":         "*.example.com",
 		"*.example.com:8443":    "*.example.com:8443",
 		"my_host":               "my_host",
+		"*":                     "*",
+		"*:443":                 "*:443",
 		"10.1.2.3":              "10.1.2.3",
 		"10.1.2.3/32":           "10.1.2.3",
 		"10.1.2.3:5432":         "10.1.2.3:5432",
@@ -39,7 +41,9 @@ func TestPolicyEntries(t *testing.T) {
 	}
 	for entry, want := range map[string]string{
 		"":                        "want a name",
-		"*":                       "want a name",
+		"**":                      "want a name",
+		"*/0":                     "want a name",
+		"*:0":                     "from 1 to 65535",
 		"*.":                      "want a name",
 		"a.*.com":                 "want a name",
 		"https://example.com":     "want a name",
@@ -94,8 +98,10 @@ func TestPolicyNames(t *testing.T) {
 			t.Errorf("%s:%d: got %v", c.name, c.port, got)
 		}
 	}
-	if why := policy(t, ModeFiltered).refusesName("any.test", 80); why != (refusal{}) {
-		t.Error(why)
+	for _, open := range []*Policy{policy(t, ModeFiltered), policy(t, ModeAllowlist, "*")} {
+		if why := open.refusesName("any.test", 80); why != (refusal{}) {
+			t.Error(why)
+		}
 	}
 }
 
@@ -176,6 +182,16 @@ func TestPolicyAddresses(t *testing.T) {
 		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "a.test:443", name: "a.test", why: unlisted},
 		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "93.184.0.0/16"},
 		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "0.0.0.0/0"},
+		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "*"},
+		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "*", name: "a.test"},
+		{mode: ModeAllowlist, dst: "2606:2800::1", allow: "*:80"},
+		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "*:443", why: unlisted},
+		{mode: ModeAllowlist, dst: "93.184.216.34", allow: "*:443", name: "a.test", why: unlisted},
+		{mode: ModeAllowlist, dst: "10.0.0.1", allow: "*", why: closed},
+		{mode: ModeAllowlist, dst: "10.0.0.1", allow: "*", name: "db.test", why: closed},
+		{mode: ModeAllowlist, dst: "169.254.169.254", allow: "*", why: closed},
+		{mode: ModeAllowlist, dst: "93.184.216.40", allow: "*", why: mine},
+		{mode: ModeAllowlist, dst: "151.101.4.1", allow: "*", why: lan},
 		{mode: ModeAllowlist, dst: "10.0.0.1", allow: "*.test", name: "a.test", why: closed},
 		{mode: ModeAllowlist, dst: "127.0.0.1", allow: "a.test", name: "a.test", why: closed},
 	} {

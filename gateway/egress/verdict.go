@@ -53,7 +53,11 @@ func (p *Policy) listsName(name string, port uint16) bool {
 	}
 	return slices.ContainsFunc(p.entries, func(e entry) bool {
 		switch {
-		case e.name == "" || (port != 0 && e.port != 0 && e.port != port):
+		case port != 0 && e.port != 0 && e.port != port:
+			return false
+		case e.every:
+			return true
+		case e.name == "":
 			return false
 		case e.below:
 			return strings.HasSuffix(name, "."+e.name)
@@ -118,17 +122,17 @@ func (p *Policy) lists(addr netip.Addr, port uint16) bool {
 	return slices.ContainsFunc(p.entries, func(e entry) bool { return e.contains(addr, port) })
 }
 
-// opensClosed reports whether a trusted range of at least bits contains addr. So 0.0.0.0/0 lists
-// every public address and opens no closed one.
+// opensClosed reports whether a trusted range of at least bits contains addr. So 0.0.0.0/0 and *
+// list every public address and open no closed one.
 func (p *Policy) opensClosed(addr netip.Addr, port uint16, bits int) bool {
 	return !isForGood(addr) && slices.ContainsFunc(p.entries, func(e entry) bool {
 		return e.trusted && e.prefix.Bits() >= bits && e.contains(addr, port)
 	})
 }
 
-// contains reports whether e is a range that contains addr.
+// contains reports whether e is a range that contains addr, or every address.
 func (e entry) contains(addr netip.Addr, port uint16) bool {
-	return e.name == "" && (e.port == 0 || e.port == port) && e.prefix.Contains(addr)
+	return (e.port == 0 || e.port == port) && (e.every || e.prefix.Contains(addr))
 }
 
 // isForGood reports whether no entry can open addr.

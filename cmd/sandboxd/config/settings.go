@@ -46,7 +46,7 @@ type Config struct {
 	Network Network `koanf:"network" default:"filtered"`
 
 	// What all sandboxes with network filtered or allowlist may connect to: names, *.names,
-	// addresses or ranges, each with :port or without.
+	// addresses, ranges, or * for all that filtered reaches, each with :port or without.
 	Allow Words `koanf:"allow"`
 
 	// Ranges that these sandboxes reach only if they are allowed. Empty: private, shared, benchmark

@@ -437,8 +437,9 @@ class Sandbox:
 
     async def allow(self, *hosts: str, remove: bool = False) -> None:
         """Allows the sandbox to connect to more hosts, now and after a restart: NAME, *.NAME,
-        addresses and ranges, each with or without :PORT. remove: takes them back, and ends the
-        connections that nothing else allows. The network must be "filtered" or "allowlist"."""
+        addresses, ranges, and "*" for all that "filtered" reaches, each with or without :PORT.
+        remove: takes them back, and ends the connections that nothing else allows. The network
+        must be "filtered" or "allowlist"."""
         for host in hosts:
             if not isinstance(host, str) or host.startswith("-"):
                 raise errors.Usage(f"allow: {host!r} is no host")
