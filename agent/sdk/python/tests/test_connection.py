@@ -16,7 +16,19 @@ import asyncssh
 import pytest
 
 import sandboxd
-from sandboxd import Busy, Denied, Error, Exists, Lost, NotFound, Sandbox, Unavailable, Usage, aio
+from sandboxd import (
+    Busy,
+    Denied,
+    Error,
+    Exists,
+    Lost,
+    NotFound,
+    Sandbox,
+    Unavailable,
+    Usage,
+    _portal,
+    aio,
+)
 from sandboxd._portal import Portal
 
 
@@ -330,3 +342,27 @@ def test_port(shared: Sandbox) -> None:
 def test_portal_is_shared(shared: Sandbox) -> None:
     with Sandbox("shared") as a, Sandbox("shared") as b:
         assert a._portal is b._portal is Portal._shared
+
+
+def test_close_while_a_lookup_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answer = threading.Event(), threading.Event()
+
+    def lookup(*_: object, **__: object) -> list[object]:
+        begun.set()
+        answer.wait()
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    monkeypatch.setattr(_portal, "_AFTER_SECONDS", 0.1)
+    portal = Portal()
+    portal._users = 1
+    asyncio.run_coroutine_threadsafe(portal._loop.getaddrinfo("host", 1), portal._loop)
+    assert begun.wait(30)
+    leaving = threading.Thread(target=portal.leave, daemon=True)
+    leaving.start()
+    leaving.join(30)
+    hangs = leaving.is_alive()
+    answer.set()
+    assert not hangs
+    leaving.join(30)
+    portal._lookups.shutdown()

@@ -29,6 +29,8 @@ class Portal:
         self.pid = os.getpid()
         self._users, self._ending = 0, False
         self._loop = asyncio.new_event_loop()
+        self._lookups = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="sandboxd-lookup")
+        self._loop.set_default_executor(self._lookups)
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandboxd", daemon=True)
         self._thread.start()
 
@@ -42,7 +44,8 @@ class Portal:
             return cls._shared
 
     def leave(self) -> None:
-        """Ends the thread if no other user is left."""
+        """Ends the thread if no other user is left. The lookup of a host cannot be stopped: its
+        thread ends some time later, if it takes longer than this waits."""
         if self.pid != os.getpid():
             return
         with self._lock:
@@ -55,16 +58,18 @@ class Portal:
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        lookups = threading.Thread(target=self._lookups.shutdown, daemon=True)
+        lookups.start()
+        lookups.join(_AFTER_SECONDS)
         self._loop.close()
 
     async def _finish(self) -> None:
-        """Lets what was cancelled by ^C clean up, and ends the threads that look up hosts."""
+        """Lets what was cancelled by ^C clean up."""
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=_AFTER_SECONDS)
-        await self._loop.shutdown_default_executor()
 
     def call(
         self,
