@@ -79,8 +79,8 @@ class SandboxdEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """What tasks may ask for. Networks can be restricted, and the restriction be changed
-        between phases, but not be lifted. Sandboxes have IPv4 only."""
+        """What tasks may ask for. The network may differ from phase to phase. Sandboxes have IPv4
+        only."""
         return EnvironmentCapabilities(
             disable_internet=True,
             network_allowlist=True,
@@ -103,8 +103,8 @@ class SandboxdEnvironment(BaseEnvironment):
         return Path(self.environment_dir) / "Dockerfile"
 
     def _validate_definition(self) -> None:
-        """Raises ValueError for tasks of several services, and for networks that are public in one
-        phase only."""
+        """Raises ValueError for tasks of several services, and for mounts of other than
+        directories."""
         files = [f for f in _COMPOSE if (self.environment_dir / f).exists()]
         if files or self.extra_docker_compose_paths:
             raise ValueError(
@@ -117,13 +117,6 @@ class SandboxdEnvironment(BaseEnvironment):
         for mount in self._host_mounts:
             if mount["type"] != "bind" or not mount.get("source"):
                 raise ValueError(f"mount {mount['target']}: only directories (bind) can be mounted")
-        policies = [self.network_policy, *self._phase_network_policies]
-        public = [p.network_mode == NetworkMode.PUBLIC for p in policies]
-        if any(public) and not all(public):
-            raise ValueError(
-                f"task {self.environment_name} has a public network in some phases only; a sandbox "
-                "with a public network cannot be restricted later"
-            )
 
     async def start(self, force_build: bool) -> None:
         """Creates the sandbox, and builds its image if the task has a Dockerfile, and no
@@ -171,11 +164,8 @@ class SandboxdEnvironment(BaseEnvironment):
         if self.options.pids:
             options["pids"] = self.options.pids
         options["sudo"] = self.options.sudo
-        if self.network_policy.network_mode == NetworkMode.PUBLIC:
-            options["network"] = "filtered"
-        else:
-            options["network"] = "allowlist"
-            options["allow"] = self.network_policy.allowed_hosts
+        options["network"] = "allowlist"
+        options["allow"] = _allowed(self.network_policy)
         if cpus := self._effective_cpus:
             options["cpus"] = float(cpus)
         if memory := self._effective_memory_mb:
@@ -215,10 +205,7 @@ class SandboxdEnvironment(BaseEnvironment):
             await _connection.leave()
 
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
-        before = set(self._network_policy.allowed_hosts)
-        after = set(network_policy.allowed_hosts)
-        if network_policy.network_mode == NetworkMode.PUBLIC:
-            raise ValueError("a restricted network of a sandbox cannot become public")
+        before, after = set(_allowed(self._network_policy)), set(_allowed(network_policy))
         if after - before:
             await self._box.allow(*sorted(after - before))
         if before - after:
@@ -315,6 +302,10 @@ class SandboxdEnvironment(BaseEnvironment):
         """Joins the sandbox with ssh, and returns when that ends."""
         words = shlex.split((await self._box.describe()).ssh_command)
         await (await asyncio.create_subprocess_exec(*words)).wait()
+
+
+def _allowed(policy: NetworkPolicy) -> list[str]:
+    return ["*"] if policy.network_mode == NetworkMode.PUBLIC else policy.allowed_hosts
 
 
 def _pack(source: Path) -> bytes:
