@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
 import pytest
 
-from sandboxd import Error, Sandbox, Timeout, Usage
+from sandboxd import Error, Lost, Sandbox, Timeout, Usage, aio
+from sandboxd._exec import setup
 
 
 def test_exact_bytes(shared: Sandbox) -> None:
@@ -75,3 +81,61 @@ def test_long_commands(shared: Sandbox) -> None:
     assert shared.exec("ls -A /tmp | grep '^.sandboxd-'").text == ""
     with pytest.raises(Usage, match="longer"):
         shared.exec(words, user="nobody")
+
+
+def test_shell_that_warns_before_the_command(shared: Sandbox) -> None:
+    wrong = {"LC_ALL": "xx_XX.UTF-8"}
+    with Sandbox.create(image=shared.describe().image, env=wrong) as sbx:
+        r = sbx.exec("echo hi; echo err >&2", user="root")
+    assert (r.text, r.exit_code) == ("hi\n", 0)
+    assert r.error_text.endswith("err\n") and "xx_XX" in r.error_text, r.error_text
+
+
+def test_shell_that_says_too_much_before_the_command(shared: Sandbox) -> None:
+    noise = {"BASH_ENV": "/tmp/.noise"}
+    with Sandbox.create(image=shared.describe().image, env=noise) as sbx:
+        sbx.files.write("/tmp/.noise", "head -c 200000 /dev/zero >&2\n")
+        with pytest.raises(Lost, match="may have run"):
+            sbx.exec("echo hi", user="root", max_output=10)
+
+
+@pytest.mark.parametrize("most", [0, 5, 10, 40])
+def test_limit_of_output_of_a_user(shared: Sandbox, most: int) -> None:
+    said = b"1234567890"
+    r = shared.exec(f"printf %s {said.decode()} | tee /dev/stderr", user="root", max_output=most)
+    assert (r.stdout, r.stderr, r.truncated) == (said[:most], said[:most], most < len(said))
+
+
+@pytest.mark.parametrize("user", [None, "root"])
+def test_code_of_each_signal(shared: Sandbox, user: str | None) -> None:
+    for number in (5, 7, 16, 31):
+        assert shared.exec(f"kill -{number} $$", user=user).exit_code == 128 + number
+
+
+@pytest.mark.parametrize("most", [-1, 1.5, None, "9"])
+def test_no_limit_of_output(shared: Sandbox, most: Any) -> None:
+    with pytest.raises(Usage, match="number of bytes"):
+        shared.exec("true", max_output=most)
+
+
+def test_directories_with_odd_names(shared: Sandbox) -> None:
+    shared.exec("mkdir -p /tmp/cd/here/- /tmp/cd/there/sub /tmp/cd/here/sub")
+    for name in ("-", "sub"):
+        script = quote(setup({}, name) + "pwd")
+        r = shared.exec(f"cd /tmp/cd/here && CDPATH=/tmp/cd/there OLDPWD=/ sh -c {script}")
+        assert r.text == f"/tmp/cd/here/{name}\n"
+
+
+def test_variable_that_the_shell_keeps(shared: Sandbox) -> None:
+    r = shared.exec("echo ran", env={"UID": "5"})
+    assert r.exit_code != 0 and r.stdout == b"" and b"UID" in r.stderr
+
+
+async def test_sandbox_that_takes_no_file(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(aio.Files, "_open", never)
+    async with await aio.Sandbox.connect("shared") as sbx:
+        with pytest.raises(Timeout, match="did not take the command"):
+            await sbx.exec(": " + "y" * 200_000, timeout=0.5)

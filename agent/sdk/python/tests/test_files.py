@@ -3,10 +3,11 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sandboxd import Denied, Error, Limit, NotFound, Sandbox
+from sandboxd import Denied, Error, Limit, NotFound, Sandbox, Usage
 
 
 def test_read_and_write(shared: Sandbox) -> None:
@@ -109,3 +110,10 @@ def test_names_that_are_no_utf8(shared: Sandbox, tmp_path: Path) -> None:
     assert shared.files.read(f"/tmp/odd/{info.name}") == b"1\n"
     shared.files.get("/tmp/odd", tmp_path / "odd")
     assert os.listdir(os.fsencode(tmp_path / "odd")) == [b"a\xffb"]
+
+
+@pytest.mark.parametrize("mode", ["755", 7.5, b"755"])
+def test_what_is_no_mode(shared: Sandbox, mode: Any) -> None:
+    with pytest.raises(Usage, match="0o644"):
+        shared.files.write("/tmp/no-mode", "x", mode=mode)
+    assert not shared.files.exists("/tmp/no-mode")

@@ -16,8 +16,11 @@ import pytest
 
 import sandboxd
 from sandboxd import Error, Limit, Lost, NotFound, Sandbox, Timeout, Unavailable, Usage, aio
+from sandboxd import _finish as finish_module
+from sandboxd import _sandbox as sandbox_module
 from sandboxd import _session as session_module
 from sandboxd._daemon import CONTROL_USER, Address, Link
+from sandboxd._portal import Portal
 from sandboxd._stream import Broken, Stream
 
 IMAGE = os.environ.get("SANDBOXD_TEST_IMAGE", "sandboxd/base:latest")
@@ -293,11 +296,11 @@ class Fake:
     def __init__(self) -> None:
         self.answer: Any = None
 
-    async def link(self, tmp_path: Path) -> Link:
+    async def link(self, tmp_path: Path, **options: Any) -> Link:
         key = asyncssh.generate_private_key("ssh-ed25519")
         self.server = await asyncssh.create_server(
             Server, "127.0.0.1", 0, server_host_keys=[key], encoding=None,
-            process_factory=self._serve,
+            process_factory=self._serve, **options,
         )  # fmt: skip
         port = self.server.get_port()
         known = tmp_path / "known_hosts"
@@ -344,6 +347,128 @@ async def test_silent_daemon(
         await sbx.exec("true", timeout=0.1)
     await used(sbx, 1)  # that of the session, which may answer yet
     await sbx.close()
+
+
+async def test_daemon_that_takes_commands_and_is_silent(
+    fake: tuple[Fake, aio.Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, gateway = fake
+    monkeypatch.setattr(sandbox_module, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox_module, "_CHANGE_SECONDS", 0.1)
+
+    async def silent(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        await process.wait_closed()
+
+    daemon.answer = silent
+    sbx = gateway.sandbox("x")
+    calls = [gateway.sandboxes, sbx.describe, sbx.start, sbx.stop, sbx.remove]
+    for call in [*calls, lambda: sbx.allow("example.com")]:
+        with pytest.raises(Timeout, match="has not answered for"):
+            await call()
+    with pytest.raises(Timeout, match="has not answered for"):
+        async with aio.Sandbox(gateway, "x", owned=True):
+            pass
+
+    async def says(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        if process.command == "echo":
+            process.stderr.write(b"sandboxd: no\n")
+            process.exit(255)
+        else:
+            await process.wait_closed()
+
+    daemon.answer = says
+    with pytest.raises(Timeout):
+        await sbx.exec("echo", timeout=30)
+    await sbx.close()
+
+
+class OddNames(asyncssh.SFTPServer):
+    """A server of a hostile root."""
+
+    async def scandir(self, path: bytes) -> AsyncIterator[asyncssh.SFTPName]:
+        if path == b"/names":
+            attrs = asyncssh.SFTPAttrs(permissions=0o100644)
+            yield asyncssh.SFTPName(b"../../etc/passwd", attrs=attrs)
+        elif path == b"/no-attributes":
+            yield asyncssh.SFTPName(b"dir", attrs=asyncssh.SFTPAttrs())
+
+    def stat(self, path: bytes) -> asyncssh.SFTPAttrs:
+        return asyncssh.SFTPAttrs(permissions=0o40755)
+
+    lstat = stat
+
+
+async def test_names_that_lead_elsewhere(tmp_path: Path) -> None:
+    daemon = Fake()
+    gateway = aio.Gateway(await daemon.link(tmp_path, sftp_factory=OddNames))
+    sbx = gateway.sandbox("x")
+    for call in (sbx.files.list_dir("/names"), sbx.files.get("/names", tmp_path / "names")):
+        with pytest.raises(Error, match="names a file"):
+            await call
+    assert [i.is_dir for i in await sbx.files.list_dir("/no-attributes")] == [True]
+    await sbx.files.get("/no-attributes", tmp_path / "attributes")
+    assert (tmp_path / "attributes" / "dir").is_dir()
+    await sbx.close()
+    await gateway.close()
+    daemon.server.close()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 10])
+async def test_end_that_is_cancelled_removes_the_sandbox(shared: Sandbox, steps: int) -> None:
+    sbx = await aio.Sandbox.create(image=IMAGE)
+    entered, end = asyncio.Event(), asyncio.Event()
+
+    async def use() -> None:
+        async with sbx:
+            entered.set()
+            await end.wait()
+
+    task = asyncio.ensure_future(use())
+    await entered.wait()
+    end.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    while not task.done():  # as anyio does it
+        task.cancel()
+        await asyncio.sleep(0)
+    assert task.cancelled()
+    async with await aio.Gateway.connect() as gateway:
+        assert sbx.name not in [i.name for i in await gateway.sandboxes()]
+
+
+async def test_work_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish_module, "_SECONDS", 0.1)
+    go_on, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        await go_on.wait()
+        ended.set()
+
+    task = asyncio.ensure_future(finish_module.finish(work()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await ended.wait()
+
+
+def test_finalizer_that_runs_anywhere(shared: Sandbox) -> None:
+    def finalizer() -> None:
+        with Portal._lock:  # as the garbage collector may come when this thread has it
+            assert shared.describe().name == "shared"
+
+    thread = threading.Thread(target=finalizer, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_secrets_are_not_logged(shared: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with Sandbox.create(image=IMAGE, env={"TOKEN": "hunter1"}) as sbx:
+        sbx.exec("true", env={"TOKEN": "hunter2"})
+    assert "hunter" not in caplog.text
 
 
 async def test_daemon_that_cuts(fake: tuple[Fake, aio.Gateway]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import os
 import re
@@ -216,6 +217,10 @@ async def login(address: Address, user: str) -> asyncssh.SSHClientConnection:
     # It takes 0.3 s to import, which a program that only imports this package need not wait for.
     import asyncssh
 
+    # At level INFO, asyncssh logs each command with its variables, which may be secrets.
+    logger = logging.getLogger("asyncssh")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)
     options: dict[str, Any] = {}
     if address.local:
         options.update(config=None, agent_path=None)

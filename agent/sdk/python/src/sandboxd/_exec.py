@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_OUTPUT = 64 << 20
 MAX_LINE = 96 << 10  # bytes; Linux passes no argument of 128 KiB to a program
 _CHUNK = 1 << 16
+_NOISE = 1 << 16  # bytes that a shell may say on stderr before it runs a command
 _USAGE, _TRANSPORT = 2, 255  # exit codes of the daemon
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -44,10 +45,12 @@ def setup(env: Mapping[str, str] | None, cwd: str | None) -> str:
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise errors.Usage(f"env {name!r}: a name is letters, digits and _")
         check_text(f"env {name}: the value", value)
-        lines.append(f"export {name}={shlex.quote(value)}\n")
+        lines.append(f"export {name}={shlex.quote(value)} || exit\n")
     if cwd:
         check_text("cwd", cwd)
-        lines.append(f"cd -- {shlex.quote(cwd)} || exit\n")
+        if not cwd.startswith("/"):
+            cwd = "./" + cwd  # - and what CDPATH has would be others
+        lines.append(f"cd {shlex.quote(cwd)} || exit\n")
     return "".join(lines)
 
 
@@ -79,11 +82,12 @@ async def execute(
     input: bytes = b"",
     timeout: float | None = None,
     max_output: int = MAX_OUTPUT,
+    more_stderr: int = 0,
     what: str = "exec",
 ) -> ExecResult:
-    """Runs a line on a connection. Raises Timeout; Lost; and Limit or Unavailable if it did not
-    run."""
-    out, err = _Sink(max_output), _Sink(max_output)
+    """Runs a line on a connection. more_stderr: bytes of it that are kept beyond max_output. Raises
+    Timeout; Lost; and Limit or Unavailable if it did not run."""
+    out, err = _Sink(max_output), _Sink(max_output + more_stderr)
     try:
         code, signal = await asyncio.wait_for(_run(link, line, input, out, err, what), timeout)
     except asyncio.TimeoutError:
@@ -94,7 +98,7 @@ async def execute(
         late.stdout, late.stderr = bytes(out.data), bytes(err.data)
         raise late from None
     if signal:
-        code = 128 + _SIGNALS.get(signal, 0)
+        code = 128 + _number(signal)
     truncated = out.truncated or err.truncated
     return ExecResult(code or 0, bytes(out.data), bytes(err.data), signal, truncated)
 
@@ -141,11 +145,20 @@ async def _feed(process: asyncssh.SSHClientProcess[bytes], input: bytes) -> None
         pass  # the command reads no more; its exit code says the rest
 
 
-async def control(link: Link, *words: str, input: bytes | None = None) -> list[dict[str, Any]]:
+async def control(
+    link: Link, *words: str, input: bytes | None = None, timeout: float | None = None
+) -> list[dict[str, Any]]:
     """Runs a command of the daemon with --json, and returns its objects, one of each line. Raises
-    the error that one of them has, and Error if the command fails without one."""
+    the error that one of them has, and Error if the command fails without one. timeout: seconds,
+    after which it raises Timeout."""
     line = shlex.join([words[0], "--json", *words[1:]])
-    done = await execute(link, line, input=input or b"", what=words[0])
+    try:
+        done = await execute(link, line, input=input or b"", timeout=timeout, what=words[0])
+    except errors.Timeout as e:
+        raise errors.Timeout(
+            f"{words[0]}: the daemon has not answered for {timeout:g} s",
+            hint="see sandboxd daemon status",
+        ) from e
     objects = json_lines(done.stdout)
     for value in objects:
         if "ended" not in value:  # it is no Result, which has an error of its own
@@ -163,18 +176,26 @@ async def as_user(
 ) -> ExecResult:
     """Runs a line as a user, by the daemon. Raises what the daemon says if it does not run it.
 
-    The daemon says that in place of the command's output, which therefore begins with a mark that
-    nobody in the sandbox can guess.
+    The daemon says that in place of the command's output. So the command first prints a mark that
+    nobody in the sandbox can guess; before that, its shell may print warnings.
     """
-    mark = secrets.token_hex(16)
+    mark, most = secrets.token_hex(16), options["max_output"]
     words = ["exec", "--interactive", "--user", user, name, "--", f"printf {mark} >&2\n{line}"]
     try:
-        done = await execute(link, shlex.join(words), **options)
+        done = await execute(link, shlex.join(words), **options, more_stderr=len(mark) + _NOISE)
     except errors.Timeout as late:
-        late.stderr = late.stderr.removeprefix(mark.encode())
+        late.stderr = late.stderr.replace(mark.encode(), b"", 1)[:most]
         raise
-    if done.stderr.startswith(mark.encode()):
-        return dataclasses.replace(done, stderr=done.stderr[len(mark) :])
+    before, marked, after = done.stderr.partition(mark.encode())
+    if marked:
+        said = before + after
+        cut = done.truncated or len(said) > most
+        return dataclasses.replace(done, stderr=said[:most], truncated=cut)
+    if len(done.stderr) > most:
+        raise errors.Lost(
+            f"the shell of user {user} printed more than {_NOISE} bytes before the command",
+            hint="the command may have run: see what its shell reads when it starts",
+        )
     message, _, hint = done.error_text.strip().removeprefix("sandboxd: ").partition("; ")
     message = message or f"exec: code {done.exit_code}"
     if done.exit_code == _USAGE:
@@ -191,7 +212,16 @@ def daemon_said(done: ExecResult) -> str:
     return last.removeprefix("sandboxd: ")
 
 
+def _number(signal: str) -> int:
+    """Returns the number that Linux gives a signal, or 0."""
+    if signal.isdecimal() and len(signal) < 3:
+        return int(signal)
+    return _SIGNALS.get(signal, 0)
+
+
 _SIGNALS = {
-    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL": 9, "USR1": 10,
-    "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15,
+    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9,
+    "USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "STKFLT": 16,
+    "CHLD": 17, "CONT": 18, "STOP": 19, "TSTP": 20, "TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24,
+    "XFSZ": 25, "VTALRM": 26, "PROF": 27, "WINCH": 28, "IO": 29, "POLL": 29, "PWR": 30, "SYS": 31,
 }  # fmt: skip

@@ -171,6 +171,8 @@ class Files:
         """
         path = _home("write", path)
         content = to_bytes("write: data", data)
+        if mode is not None and not isinstance(mode, int):
+            raise errors.Usage(f"write: mode {mode!r}: pass a number such as 0o644")
 
         async def act(sftp: asyncssh.SFTPClient) -> None:
             if parents:
@@ -248,9 +250,8 @@ class Files:
             infos = []
             async with _scan(sftp, path) as entries:
                 async for entry in entries:
-                    name = os.fsdecode(entry.filename)
-                    if name not in (".", ".."):
-                        infos.append(_info(name, entry.attrs))
+                    if name := _name(path, entry):
+                        infos.append(_info(name, await _attrs(sftp, path, name, entry)))
                     if len(infos) > _MAX_ENTRIES:
                         raise errors.Limit(f"{path} has more than {_MAX_ENTRIES} entries")
             return sorted(infos, key=lambda i: i.name)
@@ -308,6 +309,23 @@ def _info(name: str, a: asyncssh.SFTPAttrs) -> FileInfo:
         name, a.size or 0, modes.S_IMODE(kind), float(a.mtime or 0),
         modes.S_ISDIR(kind), modes.S_ISLNK(kind),
     )  # fmt: skip
+
+
+def _name(path: str, entry: asyncssh.SFTPName) -> str:
+    """Returns the name of an entry of a directory, or "" for the directory and the one above."""
+    name = os.fsdecode(entry.filename)
+    if not name or "/" in name or os.sep in name or "\0" in name:
+        raise errors.Error(f"{path}: the sandbox names a file {name!r}")
+    return "" if name in (".", "..") else name
+
+
+async def _attrs(
+    sftp: asyncssh.SFTPClient, path: str, name: str, entry: asyncssh.SFTPName
+) -> asyncssh.SFTPAttrs:
+    """Returns the attributes of an entry, which a server may leave out."""
+    if entry.attrs.permissions is not None:
+        return entry.attrs
+    return await sftp.lstat(posixpath.join(path, name))
 
 
 def _scan(
@@ -401,17 +419,15 @@ class _Getter:
         self, entries: AsyncIterator[asyncssh.SFTPName], remote: str, local: Path, depth: int
     ) -> None:
         async for entry in entries:
-            name = os.fsdecode(entry.filename)
-            if name in (".", ".."):
+            if not (name := _name(remote, entry)):
                 continue
-            if not name or "/" in name or os.sep in name or "\0" in name:
-                raise errors.Error(f"{remote}: the sandbox names a file {name!r}")
             self._left -= _ENTRY
             if self._left < 0:
                 raise errors.Limit(
                     f"{remote}: more files than max_bytes", hint="max_bytes= allows more"
                 )
-            mode, to = entry.attrs.permissions or 0, local / name
+            attrs = await _attrs(self._sftp, remote, name, entry)
+            mode, to = attrs.permissions or 0, local / name
             if modes.S_ISDIR(mode):
                 if to.is_symlink():
                     raise errors.Error(f"{to} is a symbolic link", hint="remove it first")

@@ -23,7 +23,7 @@ class Portal:
     """An event loop in a thread, which ends when the last of its users has left."""
 
     _shared: Portal | None = None
-    _lock = threading.Lock()
+    _lock = threading.RLock()  # a finalizer may run while this thread holds it
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -71,6 +71,10 @@ class Portal:
         if left:
             await asyncio.wait(left, timeout=_AFTER_SECONDS)
 
+    def inside(self) -> bool:
+        """Reports whether the caller is in the thread of the loop, in which call raises Usage."""
+        return threading.current_thread() is self._thread
+
     def call(
         self,
         coroutine: Coroutine[Any, Any, _T],
@@ -83,7 +87,7 @@ class Portal:
             raise errors.Usage(
                 "this connection was opened before a fork", hint="connect again in this process"
             )
-        if threading.current_thread() is self._thread:
+        if self.inside():
             coroutine.close()
             raise errors.Usage("a call that waits was made in the event loop", hint="use await")
         with self._lock:
@@ -117,7 +121,7 @@ class Portal:
 
 # A lock that another thread holds at a fork would stay locked in the child.
 def _after_fork() -> None:
-    Portal._lock = threading.Lock()
+    Portal._lock = threading.RLock()
     Portal._shared = None
 
 

@@ -36,6 +36,7 @@ from ._exec import (
     shell_text,
 )
 from ._files import Files
+from ._finish import finish
 from ._session import DEFAULT_TIMEOUT, Phase, Session, ShowScreen
 from .results import ExecResult, Result, SandboxInfo, Screen
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 MAIN = "main"
+_CHANGE_SECONDS = 300  # how long the daemon may take to start, stop or remove a sandbox
 _LETTERS = "bcdfghjklmnpqrstvwxz"  # of generated names: without vowels, they are no words
 _Kind: TypeAlias = type[BaseException] | None
 
@@ -160,8 +162,7 @@ class Gateway:
         try:
             await self._new(name, words, False)
         except (asyncio.CancelledError, errors.Lost):  # it may be there, and nobody knows its name
-            undo = asyncio.ensure_future(self._undo(name))
-            await asyncio.shield(undo)
+            await finish(self._undo(name))
             raise
         return Sandbox(self, name, owned=not keep)
 
@@ -177,9 +178,8 @@ class Gateway:
         return False
 
     async def _undo(self, name: str) -> None:
-        with contextlib.suppress(errors.Error, asyncio.TimeoutError):
-            remove = control(self._link, "rm", "--force", name)
-            await asyncio.wait_for(remove, ANSWER_SECONDS)
+        with contextlib.suppress(errors.Error):
+            await control(self._link, "rm", "--force", name, timeout=ANSWER_SECONDS)
 
     def sandbox(self, name: str) -> Sandbox:
         """Returns the sandbox of that name, which need not exist yet."""
@@ -187,7 +187,8 @@ class Gateway:
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """Returns the sandboxes that the caller may use."""
-        return [SandboxInfo.of(s) for s in await control(self._link, "ls")]
+        found = await control(self._link, "ls", timeout=ANSWER_SECONDS)
+        return [SandboxInfo.of(s) for s in found]
 
     async def command(self, *words: str, input: bytes | None = None) -> list[dict[str, Any]]:
         """Runs a command of the daemon's command line with --json, such as ("secret", "ls"), and
@@ -375,9 +376,14 @@ class Sandbox:
         not run it as that.
         """
         line, timeout = setup(env, cwd) + shell_text(command), check_timeout(timeout)
-        if len(line.encode()) > MAX_LINE:
-            line = await self._script(line, user)
         data = to_bytes("exec: input", input)
+        if not isinstance(max_output, int) or max_output < 0:
+            raise errors.Usage(f"exec: max_output {max_output!r}: pass a number of bytes")
+        if len(line.encode()) > MAX_LINE:
+            began = asyncio.get_running_loop().time()
+            line = await self._script(line, user, timeout)
+            if timeout is not None:
+                timeout = max(timeout - asyncio.get_running_loop().time() + began, 0.001)
         options = Options(input=data, timeout=timeout, max_output=max_output)
         if user is not None:
             try:
@@ -397,7 +403,7 @@ class Sandbox:
         if state != "running":
             raise errors.Unavailable(said, hint=f"the sandbox is {state}")
 
-    async def _script(self, line: str, user: str | None) -> str:
+    async def _script(self, line: str, user: str | None, timeout: float | None) -> str:
         """Writes a command that is too long for a request to a file, and returns one that runs it
         and removes it first."""
         if user is not None:
@@ -406,8 +412,13 @@ class Sandbox:
                 hint="write it to a file that the user may read, and run that",
             )
         path = f"/tmp/.sandboxd-{secrets.token_hex(8)}"
-        await self._files.write(path, b"", mode=0o600, parents=False)
-        await self._files.write(path, line, parents=False)
+        try:
+            await self._files.write(path, b"", mode=0o600, parents=False, timeout=timeout)
+            await self._files.write(path, line, parents=False, timeout=timeout)
+        except errors.Timeout as e:
+            raise errors.Timeout(
+                f"the sandbox did not take the command within {timeout:g} s", hint="it did not run"
+            ) from e
         return f"exec 9<{path}; rm -f {path}; . /dev/fd/9"
 
     @asynccontextmanager
@@ -430,7 +441,7 @@ class Sandbox:
 
     async def describe(self) -> SandboxInfo:
         """Returns what the daemon knows of the sandbox. Raises NotFound if it does not exist."""
-        found = await control(self._gateway._link, "describe", self._name)
+        found = await control(self._gateway._link, "describe", self._name, timeout=ANSWER_SECONDS)
         if not found:
             raise errors.Error(f"describe: the daemon says nothing of {self._name}")
         return SandboxInfo.of(found[0])
@@ -444,20 +455,23 @@ class Sandbox:
             if not isinstance(host, str) or host.startswith("-"):
                 raise errors.Usage(f"allow: {host!r} is no host")
         flags = ["--remove"] if remove else []
-        await control(self._gateway._link, "allow", *flags, self._name, *hosts)
+        await self._change("allow", *flags, self._name, *hosts)
 
     async def stop(self) -> None:
         """Stops the sandbox. Its files stay, its programs end."""
-        await control(self._gateway._link, "stop", self._name)
+        await self._change("stop", self._name)
 
     async def start(self) -> None:
         """Starts the sandbox if it is stopped. `run` and `exec` do so by themselves."""
-        await control(self._gateway._link, "start", self._name)
+        await self._change("start", self._name)
 
     async def remove(self) -> None:
         """Removes the sandbox with its files and recordings, even if it runs."""
-        await control(self._gateway._link, "rm", "--force", self._name)
+        await self._change("rm", "--force", self._name)
         self._owned = False
+
+    async def _change(self, *words: str) -> None:
+        await control(self._gateway._link, *words, timeout=_CHANGE_SECONDS)
 
     async def close(self) -> None:
         """Disconnects. The sandbox and its sessions continue."""
@@ -473,6 +487,9 @@ class Sandbox:
     async def __aexit__(
         self, kind: _Kind, e: BaseException | None, tb: TracebackType | None
     ) -> None:
+        await finish(self._leave())
+
+    async def _leave(self) -> None:
         try:
             if self._owned:
                 await self.remove()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,8 +21,8 @@ pytest.importorskip("harbor")
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
 from harbor.models.trial.paths import TrialPaths
 
-from sandboxd import Gateway
-from sandboxd.adapters.harbor import SandboxdEnvironment
+from sandboxd import Gateway, Lost
+from sandboxd.adapters.harbor import SandboxdEnvironment, _unpack
 from sandboxd.aio import Gateway as AsyncGateway
 
 IMAGE = os.environ.get("SANDBOXD_TEST_IMAGE", "sandboxd/base:latest")
@@ -218,6 +220,29 @@ async def test_network_of_each_phase(make: Make) -> None:
             await environment.set_network_policy(policy)
             info = await environment._box.describe()
             assert (info.network, info.raw.get("allow")) == ("allowlist", allowed)
+
+
+async def test_stop_that_fails(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks() -> None:
+        raise Lost("the connection broke")
+
+    environment = make()
+    async with started(environment):
+        with monkeypatch.context() as patch:
+            patch.setattr(environment._box, "remove", breaks)
+            with pytest.raises(Lost):
+                await environment.stop(delete=True)
+
+
+def test_archive_that_is_compressed(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as tar:
+        zeros = tarfile.TarInfo("zeros")
+        zeros.size = 1 << 20
+        tar.addfile(zeros, io.BytesIO(bytes(zeros.size)))
+    with pytest.raises(tarfile.ReadError):
+        _unpack(packed.getvalue(), tmp_path / "to")
+    assert list((tmp_path / "to").iterdir()) == []
 
 
 async def test_output_and_timeouts(make: Make) -> None:

@@ -31,6 +31,7 @@ from inspect_ai.util._sandbox import self_check
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from sandboxd import Gateway, NotFound, Usage
+from sandboxd.adapters import inspect as inspect_module
 from sandboxd.adapters.inspect import SandboxdConfig, SandboxdSandboxEnvironment, _options
 from sandboxd.aio import CreateOptions
 
@@ -171,6 +172,15 @@ async def test_errors(sandbox_env: Any) -> None:
         await sandbox_env.read_file("bytes")
     with pytest.raises(SandboxUnavailableError):
         await sandbox_env.write_file("bytes", "")
+
+
+async def test_pipes(sandbox_env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_module, "FILE_SECONDS", 1)
+    await sandbox_env.exec(["mkfifo", "answer.txt"])
+    with pytest.raises(TimeoutError):
+        await sandbox_env.read_file("answer.txt")
+    with pytest.raises(TimeoutError):
+        await sandbox_env.write_file("answer.txt", "x")
 
 
 async def test_connection_and_cleanup(sandbox_env: Any) -> None:

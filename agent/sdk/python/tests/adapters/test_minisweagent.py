@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,9 +14,10 @@ pytest.importorskip("minisweagent")
 
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments import get_environment
+from minisweagent.exceptions import Submitted
 from minisweagent.models.test_models import DeterministicModel, make_output
 
-from sandboxd import Gateway, Usage
+from sandboxd import Gateway, Lost, Usage
 from sandboxd.adapters.minisweagent import SandboxdEnvironment
 
 IMAGE = os.environ.get("SANDBOXD_TEST_IMAGE", "sandboxd/base:latest")
@@ -108,3 +110,45 @@ def test_benchmark_without_an_image(state: Path) -> None:
     with pytest.raises(ValueError, match="name an image"):
         get_sb_environment(config, {"instance_id": "astropy__astropy-1"})
     assert sandboxes() == []
+
+
+def test_submission_that_is_cut(state: Path) -> None:
+    env = SandboxdEnvironment(image=IMAGE, max_output=3000)
+    done = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; "
+    result = env.execute({"command": done + "yes | head -c 9000"})
+    assert result["output"].endswith("[only the first 3000 bytes are kept]\n")
+    with pytest.raises(Submitted):
+        env.execute({"command": done + "yes | head -c 900"})
+    env.cleanup()
+    assert sandboxes() == []
+
+
+def test_cleanup_that_fails(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = SandboxdEnvironment(image=IMAGE)
+    assert env.sandbox
+    with monkeypatch.context() as patch:
+        patch.setattr(env.sandbox, "remove", breaks)
+        with pytest.raises(Lost):
+            env.cleanup()
+    env.cleanup()
+    assert sandboxes() == []
+
+
+def breaks() -> None:
+    raise Lost("the connection broke")
+
+
+def test_collected_in_the_thread_of_the_loop(state: Path) -> None:
+    env = SandboxdEnvironment(image=IMAGE)
+    assert env.sandbox
+    loop = env.sandbox._portal._loop
+    env.itself = env  # type: ignore[attr-defined]
+    gc.collect()
+    gc.disable()
+    try:
+        del env
+        loop.call_soon_threadsafe(gc.collect)
+        while sandboxes():  # without an end if it stays
+            pass
+    finally:
+        gc.enable()

@@ -16,7 +16,7 @@ from nemo_gym.sandbox import AsyncSandbox, Sandbox, SandboxSpec, SandboxStatus, 
 from nemo_gym.sandbox.providers.base import SandboxCreateError
 from nemo_gym.sandbox.providers.registry import get_provider_class, register_provider
 
-from sandboxd import Gateway, NotFound, Usage
+from sandboxd import Error, Gateway, Lost, NotFound, Usage
 from sandboxd.adapters.nemo_gym import SandboxdProvider
 
 IMAGE = os.environ.get("SANDBOXD_TEST_IMAGE", "sandboxd/base:latest")
@@ -138,3 +138,31 @@ def test_it_is_found_by_its_name() -> None:
     found = [e for e in entry_points(group="nemo_gym.sandbox_providers") if e.name == "sandboxd"]
     assert {e.load() for e in found} == {SandboxdProvider}
     assert get_provider_class("sandboxd") is SandboxdProvider
+
+
+async def test_results_that_are_no_whole_ones(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = create_provider(CONFIG)
+    handle = await provider.create(spec())
+    much = await provider.exec(handle, "head -c 70000000 /dev/zero | tr '\\0' a; echo the end")
+    assert (len(much.stdout or ""), much.error_type) == (64 << 20, "output")
+    said = await provider.exec(handle, "printf x >>/tmp/n; wc -c </tmp/n", env={"LC_ALL": "xx_XX"})
+    assert (said.stdout, said.error_type) == ("1\n", None)
+
+    async def breaks(*_: object, **__: object) -> None:
+        raise Lost("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handle.raw, "exec", breaks)
+        patch.setattr(handle.raw, "remove", breaks)
+        lost = await provider.exec(handle, "true")
+        assert (lost.return_code, lost.error_type) == (125, "lost")
+        with pytest.raises(Lost):
+            await provider.close(handle)
+    await provider.exec(handle, "mkfifo /tmp/pipe")
+    with pytest.raises(Error, match="no regular file"):
+        await provider.download_file(handle, "/tmp/pipe", tmp_path / "pipe")
+    await asyncio.gather(provider.close(handle), provider.close(handle))
+    await provider.close(handle)
+    assert await asyncio.to_thread(left) == set()

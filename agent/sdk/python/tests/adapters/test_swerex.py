@@ -56,6 +56,8 @@ async def test_sessions(runtime: SandboxdRuntime) -> None:
     assert (await run(BashAction(command="false", check="ignore"))).exit_code is None
     with pytest.raises(NonZeroExitCodeError, match="code 1"):
         await run(BashAction(command="false"))
+    long = await run(BashAction(command="seq 200000"))
+    assert long.failure_reason == "the output lacks its middle" and long.exit_code == 0
     for command in ("(a", "echo a\0b"):
         with pytest.raises(BashIncorrectSyntaxError) as e:
             await run(BashAction(command=command))

@@ -6,6 +6,8 @@ import asyncio
 
 from .. import aio
 
+FILE_SECONDS = 600  # how long a copy may take; a pipe that an agent makes would block for ever
+
 
 class SharedGateway:
     """A gateway that is connected by the first who enters, and closed by the last who leaves. It is

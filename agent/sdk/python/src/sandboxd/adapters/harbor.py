@@ -40,7 +40,8 @@ from harbor.environments.tar_transfer import tar_pack_succeeded
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from .. import aio, errors, results
-from ._shared import SharedGateway
+from .._finish import finish
+from ._shared import FILE_SECONDS, SharedGateway
 
 _connection = SharedGateway()
 _MAX_OUTPUT = 256 << 20  # bytes of stdout, and of stderr
@@ -69,6 +70,7 @@ class SandboxdEnvironment(BaseEnvironment):
         self._gateway: aio.Gateway | None = None
         self._creation: asyncio.Task[aio.Sandbox] | None = None
         self._sandbox: aio.Sandbox | None = None
+        self._ready = False
         self._name = ""
         super().__init__(*args, **kwargs)
 
@@ -136,6 +138,7 @@ class SandboxdEnvironment(BaseEnvironment):
         made = await self.ensure_dirs(self._mount_targets(writable_only=True))
         if made is not None and made.return_code != 0:
             raise RuntimeError(f"cannot create {self._mount_targets()}: {made.stderr}")
+        self._ready = True
 
     def _options(self, force_build: bool) -> aio.CreateOptions:
         prebuilt = should_use_prebuilt_docker_image(
@@ -182,26 +185,29 @@ class SandboxdEnvironment(BaseEnvironment):
 
     async def stop(self, delete: bool) -> None:
         """Removes the sandbox; without delete, stops it and keeps its files. One that is not ready
-        is removed in any case. It may be called again."""
-        gateway, self._gateway = self._gateway, None
-        creation, self._creation = self._creation, None
-        sandbox, self._sandbox = self._sandbox, None
-        if gateway is None:
-            return
+        is removed in any case. It may be called again, also after it has failed."""
+        if self._gateway:
+            await finish(self._stop(self._gateway, delete or not self._ready))
+
+    async def _stop(self, gateway: aio.Gateway, delete: bool) -> None:
+        creation, sandbox = self._creation, self._sandbox
+        if creation and sandbox is None:  # start failed, or was cancelled
+            if not creation.done():
+                with contextlib.suppress(errors.NotFound):  # the daemon has not read of it yet
+                    await gateway.sandbox(self._name).remove()  # ends the creation
+            with contextlib.suppress(errors.Error):
+                sandbox = await creation
+        if sandbox:
+            with contextlib.suppress(errors.NotFound):
+                await (sandbox.remove() if delete else sandbox.stop())
+        if self._gateway is None:
+            return  # another call has done the rest
+        self._gateway = self._creation = self._sandbox = None
+        self._ready = False
         try:
-            if creation and sandbox is None:  # start failed, or was cancelled
-                delete = True
-                if not creation.done():
-                    with contextlib.suppress(errors.NotFound):  # the daemon has not read of it yet
-                        await gateway.sandbox(self._name).remove()  # ends the creation
-                with contextlib.suppress(errors.Error):
-                    sandbox = await creation
-            if sandbox:
-                with contextlib.suppress(errors.NotFound):
-                    await (sandbox.remove() if delete else sandbox.stop())
-        finally:
             if sandbox:
                 await sandbox.close()
+        finally:
             await _connection.leave()
 
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
@@ -251,7 +257,12 @@ class SandboxdEnvironment(BaseEnvironment):
         self, command: str, data: bytes = b"", *, is_tar: bool = False
     ) -> results.ExecResult:
         done = await self._box.exec(
-            command, input=data, cwd="/", user="root", max_output=_MAX_TRANSFER
+            command,
+            input=data,
+            cwd="/",
+            user="root",
+            max_output=_MAX_TRANSFER,
+            timeout=FILE_SECONDS,
         )
         if done.truncated:
             raise RuntimeError(f"{command}: more than {_MAX_TRANSFER} bytes")
@@ -332,6 +343,7 @@ def _unpack(packed: bytes, target: Path) -> list[str]:
             return None
 
     target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+    # mode: without one, it would unpack a compressed archive, whose content has no limit.
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as tar:
         tar.extractall(target, filter=safe)
     return left_out

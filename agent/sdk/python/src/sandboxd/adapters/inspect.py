@@ -32,7 +32,7 @@ from inspect_ai.util import (
 from pydantic import BaseModel, ConfigDict
 
 from .. import aio, errors
-from ._shared import SharedGateway
+from ._shared import FILE_SECONDS, SharedGateway
 
 _PREFIX = "inspect-"
 _ABOUT = "a sample of Inspect"
@@ -289,7 +289,7 @@ class SandboxdSandboxEnvironment(SandboxEnvironment):
         """Writes a file and creates its directories. See SandboxEnvironment.write_file."""
         path = self._path(file)
         try:
-            await self.sandbox.files.write(path, contents)
+            await self.sandbox.files.write(path, contents, timeout=FILE_SECONDS)
         except errors.Error as e:
             await self._explain(path, e)
 
@@ -302,7 +302,7 @@ class SandboxdSandboxEnvironment(SandboxEnvironment):
         path = self._path(file)
         try:
             data = await self.sandbox.files.read(
-                path, max_bytes=SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+                path, max_bytes=SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, timeout=FILE_SECONDS
             )
         except errors.Limit as e:
             limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR

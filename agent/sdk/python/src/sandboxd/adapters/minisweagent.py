@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import weakref
 from typing import Any
 
@@ -105,13 +106,14 @@ class SandboxdEnvironment:
         Returns output (stdout and stderr in order), returncode and exception_info. returncode is -1
         if the command did not end in time, was lost, or has characters that no command may have;
         exception_info says so. Raises Submitted if the command prints the word for the end of the
-        task.
+        task and then the submission, of max_output at most.
         """
         assert self.sandbox, "the sandbox is removed"
         config = self.config
         forwarded = {k: v for k in config.forward_env if (v := os.environ.get(k)) is not None}
         seconds = timeout or config.timeout
         result: dict[str, Any]
+        cut = False
         try:
             done = self.sandbox.exec(
                 [*config.interpreter, "exec 2>&1\n" + action.get("command", "")],
@@ -121,7 +123,7 @@ class SandboxdEnvironment:
                 max_output=config.max_output,
             )
             output = done.text + done.error_text
-            if done.truncated:
+            if cut := done.truncated:
                 output += f"\n[only the first {config.max_output} bytes are kept]\n"
             result = {"output": output, "returncode": done.exit_code, "exception_info": ""}
         except _FAILURES as e:
@@ -133,19 +135,24 @@ class SandboxdEnvironment:
                 "extra": {"exception_type": type(e).__name__, "exception": str(e)},
             }
         lines = result["output"].lstrip().splitlines(keepends=True)
-        if result["returncode"] == 0 and lines and lines[0].strip() == _DONE:
+        if result["returncode"] == 0 and not cut and lines and lines[0].strip() == _DONE:
             text = "".join(lines[1:])
             extra = {"exit_status": "Submitted", "submission": text}
             raise Submitted({"role": "exit", "content": text, "extra": extra})
         return result
 
     def cleanup(self) -> None:
-        """Removes the sandbox. It may be called again."""
-        self.sandbox = None
-        self._cleanup()
+        """Removes the sandbox. It may be called again, also after it has failed."""
+        if self.sandbox:
+            _remove(self.sandbox)
+            self._cleanup.detach()
+            self.sandbox = None
 
 
 def _remove(sandbox: Sandbox) -> None:
+    if sandbox._portal.inside():  # where the garbage collector happens to run
+        threading.Thread(target=_remove, args=(sandbox,)).start()
+        return
     with contextlib.suppress(errors.NotFound):
         sandbox.remove()
     sandbox.close()

@@ -24,7 +24,8 @@ from nemo_gym.sandbox.providers.base import (
 )
 
 from .. import aio, errors
-from ._shared import SharedGateway
+from .._finish import finish
+from ._shared import FILE_SECONDS, SharedGateway
 
 _NO_PROCESS = 125  # what providers return instead of an exit code
 _MAX_ABOUT = 1000  # characters; the daemon takes 4 KiB
@@ -99,8 +100,10 @@ class SandboxdProvider:
         """Runs shell text. user: a name or a number; None is the user of the sandbox.
 
         A command that did not run has return_code 125 and error_type "sandbox"; one that did not
-        end in time gets HUP, and has error_type "timeout" and what it had printed. Raises Usage for
-        a command that is empty, and for names of variables that are no names in a shell.
+        end in time gets HUP, and has error_type "timeout" and what it had printed; one that may
+        have run, as the connection broke, has "lost"; one that printed more than 64 MiB has
+        "output", and the first of it. Raises Usage for a command that is empty, and for names of
+        variables that are no names in a shell.
         """
         try:
             done = await _sandbox(handle).exec(
@@ -116,19 +119,22 @@ class SandboxdProvider:
             return SandboxExecResult(out, said, _NO_PROCESS, error_type="timeout")
         except errors.Usage:
             raise
+        except errors.Lost as e:
+            return SandboxExecResult(None, str(e), _NO_PROCESS, error_type="lost")
         except errors.Error as e:
             return SandboxExecResult(None, str(e), _NO_PROCESS, error_type="sandbox")
-        return SandboxExecResult(done.text, done.error_text, done.exit_code)
+        kind = "output" if done.truncated else None
+        return SandboxExecResult(done.text, done.error_text, done.exit_code, error_type=kind)
 
     async def upload_file(self, handle: SandboxHandle, source_path: Path, target_path: str) -> None:
         """Copies a file of this machine to the sandbox, and creates the directories above it."""
-        await _sandbox(handle).files.put(source_path, target_path)
+        await _sandbox(handle).files.put(source_path, target_path, timeout=FILE_SECONDS)
 
     async def download_file(
         self, handle: SandboxHandle, source_path: str, target_path: Path
     ) -> None:
         """Copies a file of the sandbox to this machine, and creates the directories above it."""
-        await _sandbox(handle).files.get(source_path, target_path)
+        await _sandbox(handle).files.get(source_path, target_path, timeout=FILE_SECONDS)
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         """Returns the state of the sandbox; STOPPED if it was removed, UNKNOWN if the daemon does
@@ -143,16 +149,18 @@ class SandboxdProvider:
 
     async def close(self, handle: SandboxHandle) -> None:
         """Removes the sandbox. It may be called again. Raises Error if the daemon cannot."""
-        made, handle.raw = handle.raw, None
-        if made is not None:
-            await asyncio.shield(asyncio.ensure_future(self._remove(made)))
+        if handle.raw is not None:
+            await finish(self._remove(handle, handle.raw))
 
-    async def _remove(self, made: aio.Sandbox) -> None:
+    async def _remove(self, handle: SandboxHandle, made: aio.Sandbox) -> None:
+        with contextlib.suppress(errors.NotFound):
+            await made.remove()
+        if handle.raw is None:
+            return  # another call has done the rest
+        handle.raw = None
         try:
-            with contextlib.suppress(errors.NotFound):
-                await made.remove()
-        finally:
             await made.close()
+        finally:
             await self._connection.leave()
 
     async def aclose(self) -> None:

@@ -54,7 +54,9 @@ from swerex.runtime.abstract import (
 )
 
 from .. import aio, errors
+from .._finish import finish
 from ..results import Result
+from ._shared import FILE_SECONDS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -128,7 +130,12 @@ class SandboxdRuntime(AbstractRuntime):
         code = result.exit_code if action.check != "ignore" else None
         if interactive and result.waiting:
             code = 0  # as SWE-ReX has it
-        observation = BashObservation(output=output, exit_code=code, expect_string=matched)
+        observation = BashObservation(
+            output=output,
+            exit_code=code,
+            expect_string=matched,
+            failure_reason="the output lacks its middle" if result.truncated else "",
+        )
         if action.check == "raise" and code != 0:
             message = f"Command {action.command!r} failed with exit code {code}. "
             raise NonZeroExitCodeError(
@@ -216,7 +223,7 @@ class SandboxdRuntime(AbstractRuntime):
     async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
         """Returns the text of a file. Raises FileNotFoundError."""
         try:
-            data = await self.sandbox.files.read(request.path)
+            data = await self.sandbox.files.read(request.path, timeout=FILE_SECONDS)
         except errors.NotFound as e:
             raise FileNotFoundError(str(e)) from e
         return ReadFileResponse(
@@ -225,12 +232,12 @@ class SandboxdRuntime(AbstractRuntime):
 
     async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
         """Writes a file as UTF-8, and creates its directories."""
-        await self.sandbox.files.write(request.path, request.content)
+        await self.sandbox.files.write(request.path, request.content, timeout=FILE_SECONDS)
         return WriteFileResponse()
 
     async def upload(self, request: UploadRequest) -> UploadResponse:
         """Copies a file or directory of this machine to the sandbox."""
-        await self.sandbox.files.put(request.source_path, request.target_path)
+        await self.sandbox.files.put(request.source_path, request.target_path, timeout=FILE_SECONDS)
         return UploadResponse()
 
     async def close(self) -> CloseResponse:
@@ -296,9 +303,10 @@ class SandboxdDeployment(AbstractDeployment):
 
     async def stop(self) -> None:
         """Removes the sandbox. It may be called again, also after it has failed."""
-        sandbox = self._sandbox
-        if sandbox is None:
-            return
+        if self._sandbox:
+            await finish(self._remove(self._sandbox))
+
+    async def _remove(self, sandbox: aio.Sandbox) -> None:
         with contextlib.suppress(errors.NotFound):  # somebody has removed it
             await sandbox.remove()
         self._sandbox = self._runtime = None
