@@ -198,11 +198,7 @@ func (g *Guest) carryOutStop(grace time.Duration) {
 // stopSignal reads an image's StopSignal: a name with or without SIG, or a number. TERM is the
 // default.
 func stopSignal(s string) syscall.Signal {
-	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
-	if n := wire.SignalNumber(name); n != 0 {
-		return syscall.Signal(n)
-	}
-	if n, err := strconv.Atoi(name); err == nil && n > 0 && n < 65 {
+	if n := wire.SignalNumber(strings.TrimPrefix(strings.ToUpper(s), "SIG")); n != 0 {
 		return syscall.Signal(n)
 	}
 	return unix.SIGTERM

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // Ended is the reason why a call returned.
@@ -450,8 +451,16 @@ var signalNumbers = map[string]int{
 	"SYS":    31,
 }
 
-// SignalNumber returns Linux's number for a signal name without SIG, 0 if unknown.
-func SignalNumber(name string) int { return signalNumbers[name] }
+// SignalNumber returns Linux's number for a signal name without SIG, or for digits as SignalName
+// returns them; 0 if unknown.
+func SignalNumber(name string) int {
+	if n, err := strconv.ParseUint(name, 10, 8); err == nil && n <= maxSignal {
+		return int(n)
+	}
+	return signalNumbers[name]
+}
+
+const maxSignal = 64 // SIGRTMAX of signal(7)
 
 // SignalName returns the name without SIG, or the number in digits if it is unknown.
 func SignalName(number int) string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -73,6 +74,19 @@ func TestClampSize(t *testing.T) {
 	} {
 		if cols, rows := ClampSize(c.cols, c.rows); cols != c.wantCols || rows != c.wantRows {
 			t.Errorf("ClampSize(%d, %d) = %d, %d", c.cols, c.rows, cols, rows)
+		}
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for n := 1; n <= 64; n++ {
+		if got := SignalNumber(SignalName(n)); got != n {
+			t.Errorf("signal %d, %s: got %d", n, SignalName(n), got)
+		}
+	}
+	for _, name := range strings.Split(",0,-9,+9,65,255,256,term,SIGTERM,9 ,x", ",") {
+		if got := SignalNumber(name); got != 0 {
+			t.Errorf("%q: got %d", name, got)
 		}
 	}
 }
