@@ -360,9 +360,12 @@ func (r *Renderer) follow(s *screen.Screen) {
 
 // within moves the window of length n over a line of length total, starting at from, so that pos is
 // in it. If it must move it leaves margin beyond pos, so that the next character does not move it
-// again.
+// again. If it must move back it shows the beginning if it can, with all that was printed since the
+// screen was cleared.
 func within(from, pos, n, total, margin int) int {
 	switch {
+	case pos < min(from, n):
+		from = 0
 	case pos < from:
 		from = pos - margin
 	case pos >= from+n:

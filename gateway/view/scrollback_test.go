@@ -139,6 +139,23 @@ func TestScrollbackOfChangedLines(t *testing.T) {
 	}
 }
 
+// A clipped window that follows the cursor back shows what was printed since the screen was cleared,
+// and not only the line of the cursor.
+func TestClippedWindowShowsTheBeginning(t *testing.T) {
+	s := screen.New(screen.Options{Cols: 40, Rows: 10})
+	to := &model{t: t}
+	to.start(20, 5)
+	v := NewRenderer(20, 5)
+	to.feed(v.Enter())
+	for _, in := range []string{"\x1b[10;35Hx", "\x1b[H\x1b[2Jone\r\ntwo\r\nprompt> "} {
+		s.Write([]byte(in))
+		to.feed(v.Draw(Frame{Screen: s, Status: "status"}))
+	}
+	if got := to.look().rows[:3]; !slices.Equal(got, []string{"one", "two", "prompt>"}) {
+		t.Errorf("a person reads %q", got)
+	}
+}
+
 // A person who lags gets the present screen, below the last lines before it and a notice of how
 // many are missing.
 func TestScrollbackOfLaggard(t *testing.T) {
