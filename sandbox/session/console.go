@@ -405,7 +405,9 @@ func (c *console) askLaterLocked() {
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
 		c.holding = false
-		c.stack.flushParsersLocked(0)
+		if c.local == nil || !c.unread() { // otherwise the rest is on its way
+			c.stack.flushParsersLocked(0)
+		}
 		c.askLaterLocked()
 	})
 }

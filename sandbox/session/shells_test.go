@@ -190,12 +190,14 @@ func TestShellsEnd(t *testing.T) {
 					signal = *res.Signal
 				}
 				if res.Ended != wire.Dead || code(res) != end.code || signal != end.signal {
-					t.Errorf("%s: %s, %d, %q", end.command, res.Ended, code(res), signal)
+					t.Errorf("%s: %s, %d, %q, %+v", end.command, res.Ended, code(res), signal,
+						res.Error)
 				}
 				res = run(t, c, "echo again")
 				if res.Ended != wire.Done || res.Output != "again\n" || len(res.Notes) != 1 ||
 					res.Notes[0] != "shell_restarted" {
-					t.Errorf("after %s: %s, %q, %v", end.command, res.Ended, res.Output, res.Notes)
+					t.Errorf("after %s: %s, %q, %v, %+v", end.command, res.Ended, res.Output,
+						res.Notes, res.Error)
 				}
 			}
 		})

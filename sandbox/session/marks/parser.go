@@ -39,6 +39,7 @@ const (
 type Parser struct {
 	nonce   string // with a semicolon on both sides
 	held    []byte // an unfinished sequence, from its ESC on
+	flushed int    // bytes of held that Flush has returned
 	flushes int    // calls of Flush since held was last extended
 	phase   phase
 	counter uint64 // of the last PromptStart
@@ -54,6 +55,9 @@ func NewParser(n Nonce) *Parser { return &Parser{nonce: ";" + n.String() + ";"} 
 // in order. It holds back a possible beginning of a mark. All other bytes are returned exactly and
 // in order. The result does not depend on how the output is split into calls. It does not alias in.
 //
+// A mark whose beginning Flush has returned is a mark nevertheless. Its other bytes are returned
+// before it, so that terminals find the end of the sequence.
+//
 // Each CommandStart without Run is followed by exactly one CommandEnd before the next PromptStart,
 // also for shells that do not print one. An empty line or ^C at the prompt returns neither. Several
 // lines pasted into bash at once count as one command. A prompt that is redrawn (^L, a resize)
@@ -62,12 +66,19 @@ func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 	if len(p.held) == 0 && bytes.IndexByte(in, 0x1b) < 0 {
 		return bytes.Clone(in), nil
 	}
-	buf := in
+	buf, before := in, p.flushed
 	if len(p.held) > 0 {
 		buf = append(p.held, in...)
-		p.held, p.flushes = nil, 0
+		p.held, p.flushed, p.flushes = nil, 0, 0
 	}
+	// out begins with the bytes that Flush has returned; rest leaves them out.
 	out = make([]byte, 0, len(buf))
+	rest := func() ([]byte, []Mark) {
+		for i := range marks {
+			marks[i].At -= before
+		}
+		return out[min(before, len(out)):], marks
+	}
 	for len(buf) > 0 {
 		i := bytes.IndexByte(buf, 0x1b)
 		if i < 0 {
@@ -75,24 +86,29 @@ func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 		}
 		out, buf = append(out, buf[:i]...), buf[i:]
 		seq, n, verdict := p.scan(buf)
+		shown := 0 // bytes of a mark that are returned
+		if len(out) < before {
+			shown = n
+		}
 		switch {
 		case verdict == partial:
-			p.held = bytes.Clone(buf)
-			return out, marks
-		case verdict == whole && p.accept(seq, len(out), &marks):
-			buf = buf[n:]
+			p.held, p.flushed = bytes.Clone(buf), max(before-len(out), 0)
+			return rest()
+		case verdict == whole && p.accept(seq, len(out)+shown, &marks):
+			out, buf = append(out, buf[:shown]...), buf[n:]
 		default:
 			// Only the ESC is known to be ordinary: a mark may begin right after it.
 			out, buf = append(out, buf[0]), buf[1:]
 		}
 	}
-	return append(out, buf...), marks
+	out = append(out, buf...)
+	return rest()
 }
 
 // Pending reports whether bytes are held back because they may be the beginning of a mark. If no
 // output follows for a few milliseconds, the caller calls Flush, again and again while Pending is
 // true.
-func (p *Parser) Pending() bool { return len(p.held) > 0 }
+func (p *Parser) Pending() bool { return len(p.held) > p.flushed }
 
 // Forged reports whether one mark contradicted another: it ended an ended command or began the
 // current prompt with another status, or it belonged to an earlier prompt. A shell never prints
@@ -106,8 +122,8 @@ func (p *Parser) Flush() []byte {
 		p.flushes++
 		return nil
 	}
-	b := p.held
-	p.held, p.flushes = nil, 0
+	b := bytes.Clone(p.held[p.flushed:])
+	p.flushed, p.flushes = len(p.held), 0
 	return b
 }
 

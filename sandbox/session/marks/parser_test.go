@@ -209,6 +209,54 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// A mark is found although output has paused within it for so long that its beginning was returned,
+// once or again and again, as on a machine that is busy. It is then returned whole.
+func TestFlushWithinMarks(t *testing.T) {
+	texts := []string{write("A", 1, ";0;0;/tmp"), write("B", 1, ""), write("C", 1, ""),
+		write("D", 1, ";0")}
+	in := "before\x1b[m" + texts[0] + "$ " + texts[1] + "\r\n" + texts[2] + "out\x1b" + texts[3] +
+		"after"
+	without := func(s string) string {
+		for _, text := range texts {
+			s = strings.Replace(s, text, "", 1)
+		}
+		return s
+	}
+	for _, step := range []int{1, 2, 3, 5, 7, 20, 41, 60, len(in)} {
+		for first := range in {
+			p := NewParser(testNonce)
+			var out, kinds string
+			at := 0
+			for from, to := 0, first; from < len(in); from, to = to, min(to+step, len(in)) {
+				part, marks := p.Parse([]byte(in[from:to]))
+				for _, m := range marks {
+					if at > len(out)+m.At || m.At > len(part) {
+						t.Fatalf("first %d, step %d: mark at %d", first, step, m.At)
+					}
+					at, kinds = len(out)+m.At, kinds+fmt.Sprint(m.Kind)+" "
+				}
+				out += string(part)
+				for p.Pending() {
+					out += string(p.Flush())
+				}
+			}
+			if _, all := parse([]byte(in)); kinds != kindsOf(all) {
+				t.Fatalf("first %d, step %d: got %s, want %s", first, step, kinds, kindsOf(all))
+			}
+			if without(out) != without(in) {
+				t.Fatalf("first %d, step %d: got %q", first, step, out)
+			}
+		}
+	}
+}
+
+func kindsOf(marks []Mark) (all string) {
+	for _, m := range marks {
+		all += fmt.Sprint(m.Kind) + " "
+	}
+	return all
+}
+
 // TestAliasing checks that results do not share the caller's buffer.
 func TestAliasing(t *testing.T) {
 	for _, in := range []string{"plain", "x\x1b[my"} {
