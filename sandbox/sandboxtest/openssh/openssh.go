@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -132,8 +133,8 @@ func (s *Server) Serve(t testing.TB) {
 	s.PID = Run(t, exec.CommandContext(context.Background(), program, "-D", "-f", filepath.Join(s.Dir, "sshd_config"), "-E", s.Log), s.Port, s.Log) //nolint:gosec // from the test
 }
 
-// Run runs a server until the test ends, waits until it accepts connections, and returns its
-// process.
+// Run runs an SSH server until the test ends, waits until it speaks, and returns its process. That
+// something listens on the port is no proof: another test may be trying whether the port is free.
 func Run(t testing.TB, cmd *exec.Cmd, port, log string) (pid int) {
 	t.Helper()
 	check(t, cmd.Start())
@@ -150,13 +151,17 @@ func Run(t testing.TB, cmd *exec.Cmd, port, log string) (pid int) {
 	for late := time.After(patience); ; {
 		conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", "127.0.0.1:"+port)
 		if err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(patience)) // never fails on a live connection
+			_, err = io.ReadFull(conn, make([]byte, len("SSH-")))
 			conn.Close()
+		}
+		if err == nil {
 			return cmd.Process.Pid
 		}
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatal("never: the server takes connections")
+			t.Fatal("never: the server speaks")
 		}
 	}
 }
