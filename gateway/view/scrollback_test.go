@@ -139,8 +139,8 @@ func TestScrollbackOfChangedLines(t *testing.T) {
 	}
 }
 
-// A clipped window that follows the cursor back shows what was printed since the screen was cleared,
-// and not only the line of the cursor.
+// A clipped window that follows the cursor back shows what was printed since the screen was
+// cleared, and not only the line of the cursor.
 func TestClippedWindowShowsTheBeginning(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 40, Rows: 10})
 	to := &model{t: t}

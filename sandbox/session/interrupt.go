@@ -308,10 +308,10 @@ func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, b
 
 // answeredLocked reports whether the program has printed a prompt since ^C. Without process
 // evidence, silence is not enough: a program that ignores ^C is silent, too, except for the
-// terminal's echo.
+// terminal's echo. Output that was not looked at may be the shell's report that the program ended.
 func (i *interrupt) answeredLocked() bool {
 	s := i.s
-	return s.track.Last().Prompt != "" && i.printedLocked()
+	return s.track.Last().Prompt != "" && s.track.Seen() > i.struck && i.printedLocked()
 }
 
 // printedLocked reports whether there is output since ^C that does not end with its echo.

@@ -10,6 +10,7 @@ type activity struct {
 	typed    time.Time // end of the last input
 	answered uint64    // reads at the last input; later output may be an answer
 	before   Reader    // reader before the last input
+	at       Moment    // of the current observation, other than output
 }
 
 // observed is the activity of a terminal, and its part of the trace.
@@ -72,6 +73,10 @@ func (a *activity) Epoch() uint64 { return a.reads + a.writes }
 func (a *activity) Quiet(now time.Time) time.Duration {
 	return min(now.Sub(a.printed), now.Sub(a.typed))
 }
+
+// Seen returns the end of the output that the state takes into account. What was printed since has
+// not been looked at.
+func (a *activity) Seen() uint64 { return a.at.End }
 
 // Silent returns the time since the last output.
 func (a *activity) Silent(now time.Time) time.Duration { return now.Sub(a.printed) }

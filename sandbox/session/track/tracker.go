@@ -89,8 +89,7 @@ type Counts struct {
 // each later one.
 type Tracker struct {
 	opt   Options
-	at    Moment // of the current observation
-	news  News   // of the current observation
+	news  News // of the current observation
 	state wire.State
 	exit  *int   // exit code of the last command
 	cwd   string // working directory of the shell at its last prompt
@@ -142,7 +141,7 @@ func newTracker(now time.Time) *Tracker {
 // was started in t's on the same terminal.
 func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 	n := &Tracker{
-		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
+		opt: opt, phase: wire.PhaseRunning, cwd: t.cwd,
 		counts:   Counts{Verdicts: t.counts.Verdicts},
 		observed: observed{ring: t.ring, activity: activity{printed: t.printed, typed: t.typed}},
 		called:   t.called, speaker: t.speaker, listener: t.listener, worker: t.worker,
@@ -151,6 +150,7 @@ func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
 	if opt.Process != nil {
 		n.counts, n.activity, n.cwd = t.counts, t.activity, ""
 	}
+	n.at = at
 	n.ring.joins(n, t.number, at)
 	n.become(wire.State{Phase: wire.PhaseRunning, Reason: "starting"})
 	return n, n.tell()
