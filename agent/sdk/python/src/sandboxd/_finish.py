@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -11,12 +11,12 @@ _SECONDS = 30  # how long a cancelled caller waits
 _running = set[asyncio.Task[Any]]()  # asyncio itself keeps no task alive
 
 
-async def finish(work: Coroutine[Any, Any, _T]) -> _T:
+async def finish(work: Coroutine[Any, Any, _T] | asyncio.Task[_T]) -> _T:
     """Returns the result of work. A caller that is cancelled, once or again and again, waits for
     its end nevertheless, for 30 s, and then gets CancelledError. What takes longer goes on alone.
     """
     loop = asyncio.get_running_loop()
-    task = loop.create_task(work)
+    task = asyncio.ensure_future(work)
     _running.add(task)
     task.add_done_callback(_running.discard)
     end: float | None = None
@@ -31,3 +31,16 @@ async def finish(work: Coroutine[Any, Any, _T]) -> _T:
         return task.result()
     task.add_done_callback(lambda t: t.cancelled() or t.exception())  # which nobody asks for
     raise asyncio.CancelledError
+
+
+class Together:
+    """Work that callers share who ask for it while it is done. Each finishes it."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    async def finish(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Returns when work is done, or raises its error; the next caller then begins anew."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(work())
+        await finish(self._task)

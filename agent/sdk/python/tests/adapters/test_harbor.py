@@ -232,6 +232,7 @@ async def test_stop_that_fails(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
             patch.setattr(environment._box, "remove", breaks)
             with pytest.raises(Lost):
                 await environment.stop(delete=True)
+        await asyncio.gather(*(environment.stop(delete=True) for _ in range(8)))
 
 
 def test_archive_that_is_compressed(tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ async def test_results_that_are_no_whole_ones(
         raise Lost("the connection broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(handle.raw, "exec", breaks)
-        patch.setattr(handle.raw, "remove", breaks)
+        patch.setattr(handle.raw.sandbox, "exec", breaks)
+        patch.setattr(handle.raw.sandbox, "remove", breaks)
         lost = await provider.exec(handle, "true")
         assert (lost.return_code, lost.error_type) == (125, "lost")
         with pytest.raises(Lost):
@@ -163,6 +163,6 @@ async def test_results_that_are_no_whole_ones(
     await provider.exec(handle, "mkfifo /tmp/pipe")
     with pytest.raises(Error, match="no regular file"):
         await provider.download_file(handle, "/tmp/pipe", tmp_path / "pipe")
-    await asyncio.gather(provider.close(handle), provider.close(handle))
+    await asyncio.gather(*(provider.close(handle) for _ in range(8)))
     await provider.close(handle)
     assert await asyncio.to_thread(left) == set()

@@ -40,7 +40,7 @@ from harbor.environments.tar_transfer import tar_pack_succeeded
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from .. import aio, errors, results
-from .._finish import finish
+from .._finish import Together
 from ._shared import FILE_SECONDS, SharedGateway
 
 _connection = SharedGateway()
@@ -70,7 +70,7 @@ class SandboxdEnvironment(BaseEnvironment):
         self._gateway: aio.Gateway | None = None
         self._creation: asyncio.Task[aio.Sandbox] | None = None
         self._sandbox: aio.Sandbox | None = None
-        self._ready = False
+        self._ready, self._end = False, Together()
         self._name = ""
         super().__init__(*args, **kwargs)
 
@@ -187,10 +187,12 @@ class SandboxdEnvironment(BaseEnvironment):
         """Removes the sandbox; without delete, stops it and keeps its files. One that is not ready
         is removed in any case. It may be called again, also after it has failed."""
         if self._gateway:
-            await finish(self._stop(self._gateway, delete or not self._ready))
+            await self._end.finish(lambda: self._stop(delete or not self._ready))
 
-    async def _stop(self, gateway: aio.Gateway, delete: bool) -> None:
-        creation, sandbox = self._creation, self._sandbox
+    async def _stop(self, delete: bool) -> None:
+        gateway, creation, sandbox = self._gateway, self._creation, self._sandbox
+        if gateway is None:
+            return
         if creation and sandbox is None:  # start failed, or was cancelled
             if not creation.done():
                 with contextlib.suppress(errors.NotFound):  # the daemon has not read of it yet
@@ -200,8 +202,6 @@ class SandboxdEnvironment(BaseEnvironment):
         if sandbox:
             with contextlib.suppress(errors.NotFound):
                 await (sandbox.remove() if delete else sandbox.stop())
-        if self._gateway is None:
-            return  # another call has done the rest
         self._gateway = self._creation = self._sandbox = None
         self._ready = False
         try:

@@ -24,7 +24,7 @@ from nemo_gym.sandbox.providers.base import (
 )
 
 from .. import aio, errors
-from .._finish import finish
+from .._finish import Together
 from ._shared import FILE_SECONDS, SharedGateway
 
 _NO_PROCESS = 125  # what providers return instead of an exit code
@@ -85,7 +85,7 @@ class SandboxdProvider:
             if isinstance(e, errors.Error):
                 raise SandboxCreateError(str(e)) from e
             raise
-        return SandboxHandle(made.name, self.name, made)
+        return SandboxHandle(made.name, self.name, _Made(made))
 
     async def exec(
         self,
@@ -150,13 +150,12 @@ class SandboxdProvider:
     async def close(self, handle: SandboxHandle) -> None:
         """Removes the sandbox. It may be called again. Raises Error if the daemon cannot."""
         if handle.raw is not None:
-            await finish(self._remove(handle, handle.raw))
+            await handle.raw.end.finish(lambda: self._remove(handle))
 
-    async def _remove(self, handle: SandboxHandle, made: aio.Sandbox) -> None:
+    async def _remove(self, handle: SandboxHandle) -> None:
+        made = _sandbox(handle)
         with contextlib.suppress(errors.NotFound):
             await made.remove()
-        if handle.raw is None:
-            return  # another call has done the rest
         handle.raw = None
         try:
             await made.close()
@@ -168,10 +167,17 @@ class SandboxdProvider:
         each call this."""
 
 
+class _Made:
+    """What a handle has until it is closed."""
+
+    def __init__(self, sandbox: aio.Sandbox) -> None:
+        self.sandbox, self.end = sandbox, Together()
+
+
 def _sandbox(handle: SandboxHandle) -> aio.Sandbox:
     if handle.raw is None:
         raise errors.Usage(f"sandbox {handle.sandbox_id} is closed")
-    return cast(aio.Sandbox, handle.raw)
+    return cast(_Made, handle.raw).sandbox
 
 
 def _options(spec: SandboxSpec, defaults: Mapping[str, Any]) -> aio.CreateOptions:

@@ -54,7 +54,7 @@ from swerex.runtime.abstract import (
 )
 
 from .. import aio, errors
-from .._finish import finish
+from .._finish import Together
 from ..results import Result
 from ._shared import FILE_SECONDS
 
@@ -279,6 +279,7 @@ class SandboxdDeployment(AbstractDeployment):
         self._sandbox: aio.Sandbox | None = None
         self._runtime: SandboxdRuntime | None = None
         self._hooks = CombinedDeploymentHook()
+        self._end = Together()
 
     def add_hook(self, hook: DeploymentHook) -> None:
         """Adds what is told of each step of `start`."""
@@ -303,10 +304,12 @@ class SandboxdDeployment(AbstractDeployment):
 
     async def stop(self) -> None:
         """Removes the sandbox. It may be called again, also after it has failed."""
-        if self._sandbox:
-            await finish(self._remove(self._sandbox))
+        await self._end.finish(self._remove)
 
-    async def _remove(self, sandbox: aio.Sandbox) -> None:
+    async def _remove(self) -> None:
+        sandbox = self._sandbox
+        if sandbox is None:
+            return
         with contextlib.suppress(errors.NotFound):  # somebody has removed it
             await sandbox.remove()
         self._sandbox = self._runtime = None
