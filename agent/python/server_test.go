@@ -121,6 +121,12 @@ func greet(ctx context.Context, c *websocket.Conn) {
 	tell(ctx, c, asked(ctx, c), "kernel_info_reply", "shell", `{"status": "ok"}`)
 }
 
+// quiet is a kernel that starts, and then says nothing and reads nothing.
+func quiet(ctx context.Context, c *websocket.Conn) {
+	greet(ctx, c)
+	<-ctx.Done()
+}
+
 // soon fails a test whose call does not return by itself.
 func soon(t *testing.T, what string, f func()) {
 	t.Helper()
@@ -179,10 +185,7 @@ func TestSilence(t *testing.T) {
 
 // A server that does not read cannot block a call beyond its timeout.
 func TestUnread(t *testing.T) {
-	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
-		greet(ctx, c)
-		<-ctx.Done()
-	}, nil)
+	in := fake(t, quiet, nil)
 	c, err := in.Context(t.Context(), "main")
 	if err != nil {
 		t.Fatal(err)
@@ -472,10 +475,7 @@ func TestWatchAsksWhereConnected(t *testing.T) {
 // The messages of a kernel that shuts down are no reason to believe that it still runs: the next
 // call asks the server, and gets a new kernel.
 func TestMessagesOfTheEnd(t *testing.T) {
-	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
-		greet(ctx, c)
-		<-ctx.Done()
-	}, nil)
+	in := fake(t, quiet, nil)
 	c, err := in.Context(t.Context(), "main")
 	if err != nil {
 		t.Fatal(err)

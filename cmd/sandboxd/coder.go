@@ -132,7 +132,7 @@ func (c repositories) agentCommand() *cobra.Command {
 	f.StringVar(&k.network, "network", "",
 		"network: filtered or allowlist (default: key network)")
 	f.StringArrayVar(&k.allow, "allow", nil,
-		"host that the sandbox may connect to: NAME, *.NAME, address or range; repeatable")
+		"host that the sandbox may connect to: NAME, *.NAME, address, range or *; repeatable")
 	f.BoolVar(&k.ask, "ask", false, "let the program ask for permissions")
 	f.BoolVar(&yolo, "yolo", true, "give the program all permissions in the sandbox")
 	f.BoolVarP(&k.detach, "detach", "d", false, "do not attach to the session")

@@ -91,7 +91,7 @@ func (c *cli) taskCommand() *cobra.Command {
 		"network of a new sandbox: filtered, allowlist, none or bridge; an existing one must "+
 			"have it")
 	p.StringArrayVar(&f.allow, "allow", nil,
-		"host that the sandbox may connect to: NAME, *.NAME, address or range; repeatable")
+		"host that the sandbox may connect to: NAME, *.NAME, address, range or *; repeatable")
 	for _, l := range sandbox.AllLimits {
 		f.limits[l.Name] = p.String(l.Name, "", l.Help+"; an existing sandbox must have it")
 	}

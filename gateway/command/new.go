@@ -162,8 +162,8 @@ func newCommand(env *Env) *cobra.Command {
 		"network: filtered, allowlist, none or bridge; filtered=tun and allowlist=tun fail "+
 			"without a TUN device instead of using a proxy (default: key network)")
 	f.StringArrayVar(&spec.Allow, "allow", nil,
-		"host that the sandbox may connect to: NAME, *.NAME, address or range, with or without "+
-			":PORT; repeatable")
+		"host that the sandbox may connect to: NAME, *.NAME, address, range, or * for all that "+
+			"filtered reaches, with or without :PORT; repeatable")
 	limitFlags(cmd, &spec.Limits, sandbox.AllLimits...)
 	f.StringVar(&spec.User, "user", "",
 		"user in the sandbox: name, uid or uid:gid (default: the image's user)")

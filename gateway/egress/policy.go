@@ -182,7 +182,7 @@ func (p *Policy) Entries() []string {
 
 // errEntry says what an entry can be.
 var errEntry = errors.New(
-	"want a name, *.name, an address, a range such as 10.0.0.0/8 or *, each with :port or without")
+	"want a name, *.name, an address, a range such as 10.0.0.0/8, or *, each with :port or without")
 
 func parseEntry(text string) (entry, error) {
 	e, err := parseTarget(text)

@@ -99,6 +99,12 @@ def test_shell_that_says_too_much_before_the_command(shared: Sandbox) -> None:
             sbx.exec("echo hi", user="root", max_output=10)
 
 
+def test_user_who_is_unknown_with_a_small_limit(shared: Sandbox) -> None:
+    with pytest.raises(Error, match="not in the sandbox") as e:
+        shared.exec("echo hi", user="no-such-user", max_output=5)
+    assert not isinstance(e.value, Lost)
+
+
 @pytest.mark.parametrize("most", [0, 5, 10, 40])
 def test_limit_of_output_of_a_user(shared: Sandbox, most: int) -> None:
     said = b"1234567890"

@@ -321,15 +321,16 @@ async def fake(tmp_path: Path) -> AsyncIterator[tuple[Fake, aio.Gateway]]:
     made.server.close()
 
 
+async def silent(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    await process.wait_closed()
+
+
 async def test_silent_daemon(
     fake: tuple[Fake, aio.Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon, gateway = fake
     monkeypatch.setattr(session_module, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(session_module, "_START_SECONDS", 0.2)
-
-    async def silent(process: asyncssh.SSHServerProcess[bytes]) -> None:
-        await process.wait_closed()
 
     daemon.answer = silent
     sbx = gateway.sandbox("x")
@@ -355,9 +356,6 @@ async def test_daemon_that_takes_commands_and_is_silent(
     daemon, gateway = fake
     monkeypatch.setattr(sandbox_module, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(sandbox_module, "_CHANGE_SECONDS", 0.1)
-
-    async def silent(process: asyncssh.SSHServerProcess[bytes]) -> None:
-        await process.wait_closed()
 
     daemon.answer = silent
     sbx = gateway.sandbox("x")

@@ -412,10 +412,14 @@ class Sandbox:
                 hint="write it to a file that the user may read, and run that",
             )
         path = f"/tmp/.sandboxd-{secrets.token_hex(8)}"
+
+        async def write() -> None:
+            await self._files.write(path, b"", mode=0o600, parents=False)
+            await self._files.write(path, line, parents=False)
+
         try:
-            await self._files.write(path, b"", mode=0o600, parents=False, timeout=timeout)
-            await self._files.write(path, line, parents=False, timeout=timeout)
-        except errors.Timeout as e:
+            await asyncio.wait_for(write(), timeout)
+        except asyncio.TimeoutError as e:
             raise errors.Timeout(
                 f"the sandbox did not take the command within {timeout:g} s", hint="it did not run"
             ) from e
