@@ -36,8 +36,9 @@ const maxCode = 8 << 20
 // unanswered is how long code waits for input before it is interrupted.
 const unanswered = 15 * time.Minute
 
-// grace is how long code may run after an interrupt.
-const grace = 5 * time.Second
+// grace is how long code may run after an interrupt. On a busy machine, the first traceback of a
+// kernel takes seconds; a kernel that ends before it loses its variables.
+const grace = 15 * time.Second
 
 // Execute runs code and waits until it ends, asks for input, or reaches the timeout. At the timeout
 // it interrupts the code; if the code does not end, it restarts the kernel. The Result has the

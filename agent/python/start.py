@@ -99,8 +99,8 @@ options = {
     "--ZMQChannelsWebsocketConnection.limit_rate": "False",  # name since 2.0
     # Seconds until a dead kernel is detected.
     "--KernelRestarter.time_to_dead": "0.25",
-    # Seconds that a kernel may take to start.
-    "--MappingKernelManager.kernel_info_timeout": "20",
+    # Seconds that a kernel may take to start, on a busy machine, too.
+    "--MappingKernelManager.kernel_info_timeout": "45",
     # Seconds that a kernel may take to end before it is killed.
     "--KernelManager.shutdown_wait_time": "1",
 }
