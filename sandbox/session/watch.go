@@ -147,11 +147,16 @@ func (o *observer) look() (again bool) {
 		return false
 	}
 	facts, err := o.probe(c, end)
+	var modes *track.Modes
+	if c.local != nil {
+		m := inputModes(c.local.TTY().Master)
+		modes = &m
+		if (err != nil || facts.Blocked) && c.unread() {
+			return true // output before it blocked, or before these modes, is not in the log yet
+		}
+	}
 	if _, now := s.log.bounds(); now != end {
 		return true // output arrived meanwhile: the result is outdated
-	}
-	if err == nil && facts.Blocked && c.unread() {
-		return true // its output before it blocked is not in the log yet
 	}
 	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) ||
 		err != nil && silent >= track.SecretTime {
@@ -164,6 +169,7 @@ func (o *observer) look() (again bool) {
 	l := track.Look{
 		Facts:  facts,
 		Err:    err,
+		Modes:  modes,
 		Alt:    alt,
 		Blank:  blank,
 		Before: s.display.prompt(),
@@ -193,8 +199,7 @@ func (o *observer) look() (again bool) {
 func (o *observer) seeLocked(c *console, l *track.Look, end uint64) {
 	s := o.s
 	if c.local != nil {
-		m := inputModes(c.local.TTY().Master)
-		l.Modes, l.Shell = &m, c.local.TTY().SessionPID
+		l.Shell = c.local.TTY().SessionPID
 		if c.process != nil {
 			l.Shell = c.process.Pid
 		}
