@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	scrollback    = 1000             // lines that a person who falls behind still gets as lines
+	scrollback    = 1000             // lines that a person who joins or falls behind gets as lines
+	feedHistory   = 256 << 10        // bytes before the end from which a new screen has all lines
 	feedAtMost    = 64 << 20         // bytes that a screen catches up with; beyond, it begins anew
 	feedAnew      = 4 << 20          // so far before the end, unless the record has a key frame
 	forgetDisplay = 10 * time.Minute // of a screen that nobody looks at
@@ -122,7 +123,8 @@ func (d *display) feed(s *Session) error {
 }
 
 // begin makes a new screen: from a key frame of the record not long ago, else from the beginning of
-// the log or, of a long one, near its end. d.mu is held.
+// the log or, of a long one, near its end. A key frame has no lines that left the screen before it,
+// so one far enough back is preferred to the last. d.mu is held.
 func (d *display) begin(s *Session, end uint64) {
 	s.mu.Lock()
 	cols, rows, rec := s.cols, s.rows, s.rec
@@ -142,7 +144,11 @@ func (d *display) begin(s *Session, end uint64) {
 			cols, rows = d.sizes[0].Cols, d.sizes[0].Rows
 		}
 		d.smu.Unlock()
-		if p, off, ok := rec.Keyframe(end); ok && end-off <= feedAtMost {
+		for _, before := range []uint64{end - min(end, feedHistory), end} {
+			p, off, ok := rec.Keyframe(before)
+			if !ok || end-off > feedAtMost {
+				continue
+			}
 			if restored, err := screen.Restore(p, scrollback); err == nil {
 				d.screen, d.fed = restored, off
 				return

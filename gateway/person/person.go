@@ -105,10 +105,15 @@ const (
 	fillTime = time.Second
 )
 
+// history is how many lines from before they joined a person finds in their scrollback.
+const history = 1000
+
 // New makes a person who has not joined a session yet.
 func New(o Options) *Person {
+	r := view.NewRenderer(o.Cols, o.Rows)
+	r.History = history
 	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
-		renderer: view.NewRenderer(o.Cols, o.Rows)}
+		renderer: r}
 }
 
 // JoinOptions returns the options to join with: the size of their window, and a call on changes.

@@ -3,6 +3,7 @@ package sshd
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -161,6 +162,28 @@ func TestPersonFirstLogin(t *testing.T) {
 	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(
 		all, "\x1b[?1049h") {
 		t.Error("the alternate screen is still on")
+	}
+}
+
+// Who joins late has the lines that were printed before in their scrollback, in order.
+func TestPersonHasHistory(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	_, err := w.shared().Request(t.Context(), wire.Request{Verb: wire.VerbRun,
+		Text: "for i in $(seq 400); do echo before-$i.; done; echo now", TimeoutMS: 20000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.sees("now")
+	all := s.bytes()
+	for i := 1; i <= 400; i++ {
+		line := fmt.Sprintf("before-%d.", i)
+		at := strings.Index(all, line)
+		if at < 0 {
+			t.Fatalf("%s is missing or not in order", line)
+		}
+		all = all[at+len(line):]
 	}
 }
 

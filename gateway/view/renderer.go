@@ -40,6 +40,11 @@ type Frame struct {
 // and leaves again. A window of one row has no status line, one of fewer than three rows no
 // scrollback.
 type Renderer struct {
+	// History is how many lines that left the first screen before it was drawn go to the
+	// terminal's scrollback, the newest ones, if the screen keeps them. More than 1,000 count as
+	// 1,000.
+	History int
+
 	cols, rows int
 	entered    bool
 	redraw     bool // the size has changed: the content of the window is unknown

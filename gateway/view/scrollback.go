@@ -33,8 +33,12 @@ func (r *Renderer) send(s *screen.Screen, hold bool) {
 		lost = l.of != nil
 		anew := l.anew
 		*l = sent{of: s, up: scrolled}
-		if anew {
+		switch {
+		case anew:
 			l.took(s, scrolled, to)
+		case !lost: // the first screen
+			most := min(to, uint64(min(max(r.History, 0), maxLines)))
+			l.up = min(scrolled, max(s.Kept(), to-most))
 		}
 	}
 	_, rows := r.Area()

@@ -394,3 +394,58 @@ func TestMemory(t *testing.T) {
 	}
 	runtime.KeepAlive(all)
 }
+
+// A person who joins has the last lines before that, once and in order, up to History, and no
+// sequence of a program in them.
+func TestHistory(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		s := screen.New(screen.Options{Cols: 30, Rows: 4 + r.IntN(20), Scrollback: 50})
+		printed := 0
+		program := func(n int) {
+			for range n {
+				fmt.Fprintf(s, "line %d\x1b]0;title\a\x1b[6n\r\n", printed)
+				printed++
+			}
+		}
+		program(r.IntN(120))
+		if r.IntN(3) == 0 {
+			s.Write([]byte("\x1b[?1049hvim"))
+		}
+		to := &model{t: t}
+		to.start(30, 9)
+		v := NewRenderer(30, 9)
+		v.History = []int{0, 7, 1000}[r.IntN(3)]
+		to.feed(v.Enter())
+		first := -1
+		draw := func() {
+			onMain := !s.Modes().AltScreen
+			if onMain && first < 0 {
+				_, rows := s.Size()
+				above := max(0, printed+1-min(rows, 8)) // the last row is empty
+				scrolled := max(0, printed+1-rows)
+				first = min(scrolled, max(0, scrolled-50, above-v.History))
+			}
+			out := v.Draw(Frame{Screen: s, Status: "status"})
+			if strings.Contains(string(out), "title") || strings.Contains(string(out), "[6n") {
+				t.Fatalf("stream %d: %q has the program's sequences", seed, out)
+			}
+			to.feed(out)
+		}
+		if draw(); s.Modes().AltScreen {
+			s.Write([]byte("\x1b[?1049l"))
+		}
+		for range 4 {
+			draw()
+			var want []string
+			for n := first; n < printed; n++ {
+				want = append(want, fmt.Sprintf("line %d", n))
+			}
+			if got := everything(to.look()); !slices.Equal(got, want) {
+				t.Fatalf("stream %d, history %d: a person reads\n%q\nwant\n%q", seed, v.History,
+					got, want)
+			}
+			program(r.IntN(20))
+		}
+	}
+}
