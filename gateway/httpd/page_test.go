@@ -1,7 +1,9 @@
 package httpd
 
 import (
+	"bytes"
 	"context"
+	"image/png"
 	"net/url"
 	"testing"
 	"time"
@@ -447,4 +449,45 @@ func TestPageShowsText(t *testing.T) {
 	}
 	b.open("http://" + w.addr + "/#" + url.QueryEscape(evil))
 	b.fine()
+}
+
+// Underscores are drawn whole, at one device pixel a CSS pixel and in every size of the page's
+// terminals.
+func TestPageUnderscores(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	w.run(w.agent("demo"), `clear; printf '\n________\n\n'; read x`)
+	for _, width := range []int64{390, 1200} {
+		b := newTab(browser, t, width, 700)
+		b.likes("light")
+		b.open(w.link(wire.RightDrive))
+		b.click(".row")
+		b.sees("________")
+		row := valueOf[map[string]float64](b, `(() => {
+			const row = [...document.querySelectorAll(".xterm-rows > div")].find((d) => d.textContent.includes("________"));
+			const { x, y, height } = row.getBoundingClientRect();
+			return { x, y, height };
+		})()`)
+		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		shot, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := png.Decode(bytes.NewReader(shot))
+		if err != nil {
+			t.Fatal(err)
+		}
+		darkest := uint32(0xffff)
+		for y := int(row["y"]); y < int(row["y"]+row["height"]); y++ {
+			_, green, _, _ := img.At(int(row["x"])+20, y).RGBA()
+			darkest = min(darkest, green)
+		}
+		if darkest > 0xb000 { // half of a pixel, where white is 0xffff
+			t.Errorf("at a width of %d the darkest pixel of an underscore is %#x, in a row of %v",
+				width, darkest, row)
+		}
+		b.fine()
+	}
 }

@@ -74,6 +74,12 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Root+"logout", h.logout)
 	mux.HandleFunc("GET "+Root+"records/{sandbox}", h.records)
 	mux.HandleFunc("GET "+Root+"live", h.live)
+	mux.HandleFunc("POST "+Root+"answer/{sandbox}/{session}", h.answer)
+	mux.HandleFunc("POST "+Root+"sandboxes", h.create)
+	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/fork", h.fork)
+	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/start", h.start)
+	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/stop", h.stop)
+	mux.HandleFunc("DELETE "+Root+"sandboxes/{sandbox}", h.remove)
 	mux.HandleFunc("GET "+Root+"terminal/{sandbox}/{session}", h.terminal)
 	mux.HandleFunc("GET "+Root+"replay/{sandbox}/{session}", h.replay)
 }

@@ -39,8 +39,7 @@ func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
 		cols, rows := window(r)
 		caller := rest.Principal(r.Context())
 		if caller.Kind != wire.Person {
-			return &wire.Error{Code: wire.CodeDenied,
-				Message: "token belongs to a program, not to a person"}
+			return errProgram
 		}
 		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: h.Prefix,
 			Public: h.Hub.Public,

@@ -44,13 +44,14 @@ export class Problem extends Error {
   }
 }
 
-// call sends a request to the daemon. It throws a Problem; status 0 means that there was no answer.
-export async function call(method, path, body) {
+// call sends a request to the daemon and waits for ms. It throws a Problem; status 0 means that there
+// was no answer.
+export async function call(method, path, body, ms = answerTime) {
   const headers = { "X-Sandboxd-Key": login.get()?.key ?? "" };
   if (body) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch("/page/" + path, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(answerTime) });
+    answer = await fetch("/page/" + path, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(ms) });
   } catch {
     throw new Problem(0);
   }

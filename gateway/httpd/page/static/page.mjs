@@ -1,9 +1,11 @@
 // The dashboard: a live list of sessions, and one session beside it, to watch, type in or replay. Data
 // from sandboxes enters the document as text only.
 
+import { answering } from "./answer.mjs";
+import { boxes, offer } from "./boxes.mjs";
 import { call, closed, login, open } from "./daemon.mjs";
-
-const $ = (id) => document.getElementById(id);
+import { $, make, marked } from "./dom.mjs";
+import { notice } from "./notify.mjs";
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -21,21 +23,6 @@ const terminals = () =>
     failures++;
     throw e;
   }));
-
-// marked returns text with bidirectional control characters written out, because they would change how
-// it reads.
-function marked(text) {
-  return String(text).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
-    (c) => `<U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
-}
-
-// make creates an element with text.
-function make(name, kind, text) {
-  const e = document.createElement(name);
-  if (kind) e.className = kind;
-  if (text !== undefined) e.textContent = marked(text);
-  return e;
-}
 
 // ---- Logging in
 
@@ -186,7 +173,7 @@ const order = { asks: 1, denied: 2, attention: 3, dead: 4 };
 function rows() {
   const all = [];
   for (const box of now.sandboxes) {
-    for (const s of box.sessions) all.push({ box, session: s.session, needs: s.needs, label: s.label, since: s.since, last: s.last_line, keyboard: s.keyboard, phase: s.phase });
+    for (const s of box.sessions) all.push({ box, session: s.session, needs: s.needs, label: s.label, since: s.since, want: s.want, last: s.last_line, keyboard: s.keyboard, phase: s.phase });
     if (!box.sessions.length) all.push({ box, session: "main", needs: "", last: "", keyboard: "" });
   }
   return all.sort((a, b) => (order[a.needs] ?? 9) - (order[b.needs] ?? 9) || (a.needs ? a.since.localeCompare(b.since) : nameOf(a).localeCompare(nameOf(b))));
@@ -207,17 +194,20 @@ function draw() {
   if ($("summary").textContent !== summary) $("summary").textContent = summary; // a screen reader announces each change
   $("summary").className = needed ? "needed" : "";
   document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
-  const focused = document.activeElement?.dataset?.row;
+  notice(all.filter((r) => r.needs).map((r) => ({ id: r.box.name + "~" + r.session, since: r.needs + r.since, title: `${nameOf(r)}: ${r.label}`, text: r.last })), go);
+  offer(boxOf(at?.sandbox), mine(boxOf(at?.sandbox)));
+  const focused = $("list").contains(document.activeElement) ? document.activeElement : null;
   const shown = new Map([...$("list").children].map((li) => [li.firstChild.dataset.row, li]));
   const items = all.map((row) => {
     const id = row.box.name + "~" + row.session;
     const li = shown.get(id) ?? item(id);
     fill(li.firstChild, row, id);
+    forms.get(li)(row, now.rights !== "watch" && row.box.rights !== "watch");
     return li;
   });
   if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
     $("list").replaceChildren(...items);
-    if (focused) items.find((li) => li.firstChild.dataset.row === focused)?.firstChild.focus();
+    focused?.focus(); // it loses the focus when it is moved
   }
 }
 
@@ -228,9 +218,16 @@ function item(id) {
   b.dataset.row = id;
   b.append(make("span", "title"), make("span", "badge"), make("span", "last"), make("span", "typing"));
   b.addEventListener("click", () => go(id));
-  li.append(b);
+  const { form, show } = answering(() => askToken("Your login has ended"));
+  forms.set(li, show);
+  li.append(b, form);
   return li;
 }
+
+const forms = new WeakMap(); // of the items of the list
+
+const boxOf = (name) => now?.sandboxes.find((box) => box.name === name);
+const mine = (box) => box?.owner === now.principal && now.rights !== "watch";
 
 function fill(b, row, id) {
   const set = (kind, text) => {
@@ -249,8 +246,9 @@ function fill(b, row, id) {
 setInterval(() => now && !$("app").hidden && draw(), 1000); // updates times
 
 $("list").addEventListener("keydown", (e) => {
-  const all = [...$("list").querySelectorAll("button")];
+  const all = [...$("list").querySelectorAll(".row")];
   const i = all.indexOf(document.activeElement);
+  if (i < 0) return; // keys of an answer
   const to = { ArrowDown: i + 1, ArrowUp: i - 1, Home: 0, End: all.length - 1, j: i + 1, k: i - 1 }[e.key];
   if (to === undefined || e.ctrlKey || e.metaKey || e.altKey) return;
   e.preventDefault();
@@ -283,7 +281,9 @@ function route() {
   $("tab-live").setAttribute("aria-selected", String(!what));
   $("tab-records").setAttribute("aria-selected", String(Boolean(what)));
   draw();
-  if (what === "records") records();
+  $("stopped").hidden = boxOf(sandbox)?.state !== "stopped";
+  $("wake").hidden = !mine(boxOf(sandbox));
+  if (what === "records" || (!what && !$("stopped").hidden)) records(); // looking starts nothing
   else if (what === "replay") replay(Number(run) || 0);
   else watch();
 }
@@ -295,7 +295,7 @@ function leave() {
   const id = at?.id;
   at = null;
   $("app").classList.remove("working");
-  for (const part of ["work", "problem", "touch", "keyboard", "player", "records"]) $(part).hidden = true;
+  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "stopped", "surely", "said"]) $(part).hidden = true;
   $("stage").hidden = false;
   if (now && id && !$("app").hidden) draw();
   return id;
@@ -507,6 +507,16 @@ function replay(run) {
     },
   });
 }
+
+boxes({
+  at: () => at?.sandbox, go,
+  started: (name) => {
+    const box = boxOf(name);
+    if (box) box.state = "running"; // the next list says so, too
+    route();
+  },
+  left: detach, ended: () => askToken("Your login has ended"),
+});
 
 const press = (key) => () => at?.socket?.say({ do: "key", key });
 $("play").addEventListener("click", press(" "));

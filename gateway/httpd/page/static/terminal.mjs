@@ -25,7 +25,7 @@ const arrows = { up: "A", down: "B", right: "C", left: "D" };
 // show creates a terminal in element. on has typed(Uint8Array) and resized(cols, rows).
 export function show(element, on) {
   const term = new Terminal({
-    allowProposedApi: false, scrollback: 2000, cursorBlink: false, minimumContrastRatio: 4.5,
+    allowProposedApi: false, scrollback: 2000, cursorBlink: false, lineHeight: 1.2, minimumContrastRatio: 4.5,
     fontFamily: getComputedStyle(document.documentElement).getPropertyValue("--mono"), fontSize: narrow.matches ? 12 : 14,
     theme: wantsLight.matches ? light : dark,
     linkHandler: null,

@@ -1,0 +1,165 @@
+package httpd
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A person answers two questions, makes, stops, starts and removes sandboxes from the list. Looking
+// at a stopped one does not start it.
+func TestPageFleet(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	for name, command := range map[string]string{
+		"apt":   "read -p 'Do you want to continue? [Y/n] ' a; echo \"apt got <$a>\"",
+		"login": "read -sp 'Password: ' a; echo \"login got <$a>\"",
+	} {
+		w.sandbox(name)
+		w.run(w.agent(name), command)
+	}
+	b := newTab(browser, t, 1200, 760)
+	b.open(w.link(wire.RightDrive))
+	row := func(name string) string {
+		return fmt.Sprintf(`document.querySelector('[data-row="%s~main"]')`, name)
+	}
+	b.until("both ask", `document.querySelectorAll(".answer:not([hidden])").length === 2`)
+	b.shoot("answer")
+	b.until("a question for a password hides what is typed",
+		row("login")+`.parentElement.querySelector("input").type === "password"`)
+	valueOf[bool](b, row("login")+`.parentElement.querySelector("input").focus(), true`)
+	b.types("hunter2\r")
+	b.until("it was typed", row("login")+`.textContent.includes("login got <hunter2>") || `+
+		row("login")+`.parentElement.querySelector(".answer").hidden`)
+	b.until("the row has the focus", `document.activeElement === `+row("login"))
+	valueOf[bool](b, `[...`+row("apt")+
+		`.parentElement.querySelectorAll(".answer button")].find((b) => b.textContent === "y").click(), true`)
+	b.until("nobody asks", `document.querySelectorAll(".answer:not([hidden])").length === 0`)
+	for name, want := range map[string]string{"apt": "apt got <y>",
+		"login": "login got <hunter2>"} {
+		got, err := w.agent(name).Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+		if err != nil || got.Screen == nil || !strings.Contains(got.Screen.Text, want) {
+			t.Errorf("%s: %+v, %v", name, got.Screen, err)
+		}
+	}
+
+	b.click("#make")
+	b.types("fresh")
+	b.shoot("new")
+	b.types("\r")
+	b.until("it is open", `document.querySelector("#name").textContent === "fresh"`)
+	b.until("its terminal", `document.querySelector("#keyboard").checkVisibility()`)
+	b.click("#make")
+	b.types("fresh\r")
+	b.until("the name is taken", `document.querySelector("#new-said").textContent.includes("fresh")`)
+	b.click("#make")
+
+	b.click("#stop")
+	b.until("it is stopped", row("fresh")+`.textContent.includes("stopped")`)
+	b.click("#tab-records")
+	b.click("#tab-live")
+	b.until("it says so", `document.querySelector("#stopped").checkVisibility()`)
+	b.until("its records", `document.querySelectorAll("#records .row").length === 1`)
+	b.shoot("stopped")
+	if info, err := w.hub.Get(t.Context(), aliceAgent, "fresh"); err != nil ||
+		info.State != "stopped" {
+		t.Errorf("after a look: %v, %v", info.State, err)
+	}
+	b.click("#wake")
+	b.until("its terminal again", `document.querySelector("#keyboard").checkVisibility()`)
+	b.click("#remove")
+	b.click("#spare")
+	b.click("#remove")
+	b.shoot("remove")
+	b.click("#really")
+	b.until("it is gone", `!`+row("fresh")+` && document.querySelector("#work").hidden`)
+	b.fine()
+}
+
+// An answer that is no line, comes too late, or from a party that may not type, types nothing.
+func TestAnswers(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("demo")
+	agent := w.agent("demo")
+	ask := func() attention.Need {
+		t.Helper()
+		w.run(agent, "read -p 'name? ' name; echo \"<$name>\"")
+		all, err := w.hub.Sessions.Attention(t.Context(), aliceAgent, "demo")
+		if err != nil || len(all) != 1 || all[0].Needs != attention.Answer {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all[0]
+	}
+	send := func(s session, text string, since time.Time) answer {
+		body, err := json.Marshal(map[string]any{"text": text, "since": since})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.call("POST", "/page/answer/demo/main", "", string(body), func(r *http.Request) {
+			r.AddCookie(s.cookie)
+			r.Header.Set("X-Sandboxd-Key", s.key)
+			r.Header.Set("Origin", "http://"+w.addr)
+		})
+	}
+	alice, watcher := w.login(wire.RightDrive), w.login(wire.RightWatch)
+	first := ask()
+	for name, c := range map[string]struct {
+		by    session
+		text  string
+		since time.Time
+		want  string
+	}{
+		"two lines":        {alice, "a\nrm -rf ~", first.Since, "one line"},
+		"a control key":    {alice, "\x03", first.Since, "one line"},
+		"long":             {alice, strings.Repeat("x", 1025), first.Since, "1024 bytes"},
+		"another question": {alice, "x", first.Since.Add(-time.Second), "nothing was typed"},
+		"a watcher":        {watcher, "x", first.Since, "may only watch"},
+	} {
+		if got := send(c.by, c.text, c.since); got.status < 400 ||
+			!strings.Contains(got.body, c.want) {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+	}
+	if got := send(alice, "Ada", first.Since); got.status != http.StatusNoContent {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if got := send(alice, "again", first.Since); got.status < 400 {
+		t.Errorf("the question was answered before: %d", got.status)
+	}
+	if l := agent.Live(); l.Keyboard() == "person:alice" {
+		t.Error("the keyboard was not given back")
+	}
+
+	// A person who has the keyboard keeps it.
+	person, err := w.hub.Sessions.Join(t.Context(), gateway.Principal{Name: "alice",
+		Kind: wire.Person, Rights: wire.RightDrive},
+		wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer person.Close()
+	second := ask()
+	if err := person.Take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := send(alice, "no", second.Since); !strings.Contains(got.body, "has the keyboard") {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if !person.Holds() {
+		t.Error("the person lost the keyboard")
+	}
+	look, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+	if text := look.Screen.Text; err != nil || !strings.Contains(text, "<Ada>") ||
+		strings.Contains(text, "again") || strings.Contains(text, "rm -rf") ||
+		!strings.HasSuffix(strings.TrimSpace(text), "name?") {
+		t.Errorf("%+v, %v", look.Screen, err)
+	}
+}

@@ -1,0 +1,87 @@
+package page
+
+import (
+	"net/http"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// made is what the page asks for when it makes a sandbox. Empty fields mean the daemon's defaults.
+type made struct {
+	Name    string          `json:"name"`
+	Image   string          `json:"image"`
+	Network sandbox.Network `json:"network"`
+}
+
+// create makes a sandbox and answers with its name.
+func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
+	var a made
+	if err := rest.Decode(w, r, &a); err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	h.act(w, r, func(p gateway.Principal) (string, error) {
+		info, err := h.Hub.Create(r.Context(), p, lifecycle.NewSpec{Name: a.Name, Image: a.Image,
+			Network: a.Network}, nil)
+		return info.Name, err
+	})
+}
+
+// fork makes a copy of a sandbox and answers with its name.
+func (h *Handler) fork(w http.ResponseWriter, r *http.Request) {
+	var a struct {
+		Name string `json:"name"`
+	}
+	if err := rest.Decode(w, r, &a); err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	h.act(w, r, func(p gateway.Principal) (string, error) {
+		info, err := h.Hub.Fork(r.Context(), p, r.PathValue("sandbox"), a.Name, nil)
+		return info.Name, err
+	})
+}
+
+func (h *Handler) start(w http.ResponseWriter, r *http.Request) {
+	h.act(w, r, func(p gateway.Principal) (string, error) {
+		name := r.PathValue("sandbox")
+		_, err := h.Hub.Start(r.Context(), p, name, nil)
+		return name, err
+	})
+}
+
+func (h *Handler) stop(w http.ResponseWriter, r *http.Request) {
+	h.act(w, r, func(p gateway.Principal) (string, error) {
+		name := r.PathValue("sandbox")
+		return name, h.Hub.Stop(r.Context(), p, name)
+	})
+}
+
+func (h *Handler) remove(w http.ResponseWriter, r *http.Request) {
+	h.act(w, r, func(p gateway.Principal) (string, error) {
+		name := r.PathValue("sandbox")
+		_, err := h.Hub.Remove(r.Context(), p, name)
+		return name, err
+	})
+}
+
+// act answers with the name of the sandbox that do has changed. The page's buttons are for people:
+// programs have the commands.
+func (h *Handler) act(w http.ResponseWriter, r *http.Request,
+	do func(p gateway.Principal) (name string, err error)) {
+	p := rest.Principal(r.Context())
+	if p.Kind != wire.Person {
+		rest.Fail(w, r, h.Hub, errProgram)
+		return
+	}
+	name, err := do(p)
+	if err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	rest.WriteJSON(w, http.StatusOK, map[string]string{"name": name})
+}

@@ -1,0 +1,59 @@
+// The form of a row of the list with which one answers a question without opening the session.
+
+import { call } from "./daemon.mjs";
+import { button, make, marked } from "./dom.mjs";
+
+const yesOrNo = /\by(es)?\s*\/\s*no?\b/i;
+
+// answering returns a form and show(row), which fits it to a row of the list. ended is called if the
+// login has ended.
+export function answering(ended) {
+  const form = make("form", "answer");
+  const text = make("input");
+  const said = make("p");
+  let row = null;
+  let read = null; // when the question began that the person is answering: they may have read no later one
+  let sending = false;
+
+  const send = async (words) => {
+    if (sending) return;
+    sending = true;
+    said.textContent = "";
+    try {
+      await call("POST", `answer/${encodeURIComponent(row.box.name)}/${encodeURIComponent(row.session)}`, { text: words, since: read ?? row.since });
+      text.value = "";
+    } catch (problem) {
+      if (problem.status === 401) return ended();
+      said.textContent = marked(problem.message);
+    } finally {
+      sending = false;
+      read = null;
+    }
+  };
+  const choices = ["y", "n"].map((word) => button(word, () => send(word)));
+  const submit = make("button", "", "Answer");
+  Object.assign(text, { type: "text", autocomplete: "off", spellcheck: false, maxLength: 1000, enterKeyHint: "send" });
+  text.addEventListener("input", () => (read ??= row.since));
+  said.setAttribute("role", "alert");
+  form.hidden = true;
+  form.addEventListener("submit", (e) => {
+    e.preventDefault();
+    send(text.value);
+  });
+  form.append(text, submit, ...choices, said);
+
+  const show = (now, mayDrive) => {
+    const asked = mayDrive && now.needs === "asks" && now.want !== "raw";
+    if (!asked && form.contains(document.activeElement)) form.parentElement.firstChild.focus();
+    if (!asked || row?.since !== now.since) {
+      if (now.want === "password" || text.type === "password") text.value = ""; // a secret is for one question
+      said.textContent = "";
+    }
+    row = now;
+    form.hidden = !asked;
+    text.type = now.want === "password" ? "password" : "text";
+    text.setAttribute("aria-label", `Answer ${now.box.name}`);
+    for (const c of choices) c.hidden = text.type === "password" || !yesOrNo.test(now.last);
+  };
+  return { form, show };
+}
