@@ -87,6 +87,8 @@ type Person struct {
 	mu         sync.Mutex
 	cols, rows int    // guarded by mu; of their window
 	resized    bool   // guarded by mu; since the last repaint, possibly to the same size
+	pan        [2]int // guarded by mu; by which the next repaint moves the window, as Renderer.Pan
+	panned     bool   // guarded by mu; the window does not follow the cursor
 	notice     string // guarded by mu; shown in the status line
 	cut        bool   // guarded by mu; the notice says how much of their input was dropped
 	// Guarded by mu; nil unless the notice is about the holder of the keyboard.
@@ -257,6 +259,8 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 	p.mu.Lock()
 	cols, rows, notice, resized := p.cols, p.rows, p.notice, p.resized
 	p.resized = false
+	pan, panned := p.pan, p.panned
+	p.pan = [2]int{}
 	if !time.Now().Before(p.until) {
 		notice, p.notice = "", ""
 	}
@@ -265,6 +269,11 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 	if resized {
 		r.Resize(cols, rows)
 	}
+	if panned {
+		r.Pan(pan[0], pan[1])
+	} else {
+		r.Follow()
+	}
 	var out []byte
 	var line string
 	err := p.at.Screen(func(sc *screen.Screen, _ uint64) {
@@ -272,6 +281,10 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 		if r.Clipped(sc) {
 			cols, rows := sc.Size()
 			clipped = fmt.Sprintf("%d×%d, clipped", cols, rows)
+			if x, y := r.Offset(); panned {
+				clipped = Words(fmt.Sprintf("%d×%d from %d,%d", cols, rows, x+1, y+1),
+					p.key("c", "to the cursor"))[1:]
+			}
 		}
 		status, brief := p.status(now, notice, clipped)
 		line = status

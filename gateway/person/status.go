@@ -28,7 +28,7 @@ func (p *Person) help() string {
 		return ""
 	}
 	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"),
-		p.key("p", "private"), p.key("d", "detach"),
+		p.key("p", "private"), p.key("arrows", "pan"), p.key("d", "detach"),
 		prefix+prefix+" sends "+prefix), " ")
 }
 

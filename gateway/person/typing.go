@@ -65,6 +65,8 @@ func (p *Person) press(e view.KeyEvent) {
 		p.Say(p.help())
 	case view.Unknown:
 		p.Say("no such key: " + p.help())
+	case view.Pan, view.Follow:
+		p.look(e)
 	case view.Input:
 		if p.at.Party().Rights == wire.RightWatch {
 			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
@@ -72,6 +74,7 @@ func (p *Person) press(e view.KeyEvent) {
 		}
 		if e.Paste == 0 && len(e.Bytes) < manyBytes { // whose echo they look for
 			p.keyed.Store(true)
+			p.look(view.KeyEvent{Kind: view.Follow})
 		}
 		if !p.jobs.add(job{input: e.Bytes, paste: e.Paste}) {
 			p.Say("the program takes no input; what you type is dropped")
@@ -85,6 +88,23 @@ func (p *Person) press(e view.KeyEvent) {
 			p.Say(Words("the program takes no input; wait, or", p.key("d", "detach"))[1:])
 		}
 	}
+}
+
+// look moves a window that is smaller than the screen, or makes it follow the cursor.
+func (p *Person) look(e view.KeyEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case e.Kind == view.Pan:
+		p.pan[0] += e.X
+		p.pan[1] += e.Y
+		p.panned = true
+	case !p.panned:
+		return
+	default:
+		p.pan, p.panned = [2]int{}, false
+	}
+	p.changed()
 }
 
 // job is a request to the session. Jobs are done in the order of the person's actions.

@@ -335,6 +335,29 @@ func TestPersonNarrow(t *testing.T) {
 	s.until("says that they type", func() bool { return s.status() == " you: typing" })
 }
 
+// Who watches a session that is wider than their window sees its other parts with the prefix key and
+// arrows.
+func TestPersonPans(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	if _, err := w.shared().Request(t.Context(), wire.Request{Verb: wire.VerbRun,
+		Text: `printf '\e[H\e[2Jleft\e[3;170Hright\e[10;1H'; read x`}); err != nil {
+		t.Fatal(err)
+	}
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.sees("left")
+	s.types("\x1d\x1b[C\x1d\x1bOC")
+	s.sees("right")
+	s.until("says where", func() bool {
+		return strings.Contains(s.status(), "200×50 from 101,1   ^]c to the cursor")
+	})
+	s.types("\x1dc")
+	s.sees("left")
+	if strings.Contains(s.text(), "right") {
+		t.Errorf("it follows the cursor, but shows\n%s", s.text())
+	}
+}
+
 func agentLost(a *attach.Attachment) bool { return a.Live().Keyboard() == "person:alice" }
 
 // A watch key shows the session and does nothing else.

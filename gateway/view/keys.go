@@ -14,11 +14,13 @@ const (
 	Private                // prefix p: private mode, on and off
 	Detach                 // prefix d: leave
 	Help                   // prefix ?
+	Pan                    // prefix and an arrow key: move a window that is smaller than the screen
+	Follow                 // prefix c: show the part around the cursor again
 	Unknown                // prefix and a key without a meaning: show a hint
 )
 
 // KeyEvent is one command or piece of input. Bytes is set for Input only and is never empty. The
-// receiver may keep it.
+// receiver may keep it. X and Y are set for Pan only: -1 is left and up, 1 is right and down.
 //
 // Paste is the number of the paste that the bytes belong to; 0 means typed. All pieces of a paste
 // have the same number, and contain nothing else. A receiver that drops one piece drops those that
@@ -27,6 +29,7 @@ type KeyEvent struct {
 	Kind  KeyKind
 	Bytes []byte
 	Paste uint64
+	X, Y  int
 }
 
 // maxHeld is the longest incomplete sequence in bytes that Keys holds until its end arrives.
@@ -124,9 +127,12 @@ func (k *Keys) next(p []byte) int {
 		return 1
 	case k.prefix && len(p) > 1 && b == 0x1b && p[1] == '[':
 		return k.sequence(p, 2)
-	case k.prefix && len(p) == 1 && b == 0x1b:
-		k.held = append([]byte(nil), b)
-		return 1
+	case k.prefix && b == 0x1b && (len(p) == 1 || len(p) == 2 && p[1] == 'O'):
+		k.held = append([]byte(nil), p...)
+		return len(p)
+	case k.prefix && b == 0x1b && p[1] == 'O':
+		k.arrow(p[2])
+		return 3
 	case k.prefix:
 		k.command(b)
 		return keyLen(p)
@@ -171,6 +177,8 @@ func (k *Keys) command(b byte) {
 		kind = Keep
 	case 'p':
 		kind = Private
+	case 'c':
+		kind = Follow
 	case 'd':
 		kind = Detach
 	case '?':
@@ -180,13 +188,31 @@ func (k *Keys) command(b byte) {
 	k.events = append(k.events, KeyEvent{Kind: kind})
 }
 
-// keyLen returns the length in bytes of the key that p begins with.
+// arrow handles a key after the prefix key that is sent as a sequence with this final byte.
+func (k *Keys) arrow(final byte) {
+	e := KeyEvent{Kind: Pan}
+	switch final {
+	case 'A':
+		e.Y = -1
+	case 'B':
+		e.Y = 1
+	case 'C':
+		e.X = 1
+	case 'D':
+		e.X = -1
+	default:
+		k.command(0x1b)
+		return
+	}
+	k.prefix = false
+	k.flushInput()
+	k.events = append(k.events, e)
+}
+
+// keyLen returns the length in bytes of the key that p begins with, which is no sequence.
 func keyLen(p []byte) int {
-	switch {
-	case p[0] != 0x1b || len(p) == 1:
+	if p[0] != 0x1b || len(p) == 1 {
 		return 1
-	case p[1] == 'O':
-		return min(3, len(p))
 	}
 	return 2
 }
@@ -213,7 +239,7 @@ func (k *Keys) sequence(p []byte, start int) int {
 	case k.prefix && encoded:
 		k.command(k.prefixByte())
 	case k.prefix:
-		k.command(0x1b)
+		k.arrow(final)
 	case final == '~' && string(params) == "200" && !k.paste:
 		k.flushInput()
 		k.paste, k.bracket = true, k.Brackets

@@ -8,6 +8,7 @@ import (
 
 var kindNames = map[KeyKind]string{
 	Take: "take", Give: "give", Detach: "detach", Help: "help", Unknown: "unknown",
+	Pan: "pan", Follow: "follow",
 }
 
 // story is events in one line: input quoted, neighbouring input joined.
@@ -34,6 +35,9 @@ func story(events []KeyEvent) string {
 		}
 		flush()
 		parts = append(parts, kindNames[e.Kind])
+		if e.Kind == Pan {
+			parts = append(parts, fmt.Sprintf("%d,%d", e.X, e.Y))
+		}
 	}
 	flush()
 	return strings.Join(parts, " ")
@@ -53,7 +57,12 @@ func TestKeys(t *testing.T) {
 		{name: "help", in: "\x1d?", want: `help`},
 		{name: "twice sends it on", in: "\x1d\x1d", want: `"\x1d"`},
 		{name: "unknown key", in: "\x1dxy", want: `unknown "y"`},
-		{name: "arrow after the prefix", in: "\x1d\x1b[Ay", want: `unknown "y"`},
+		{name: "arrow after the prefix", in: "\x1d\x1b[Ay", want: `pan 0,-1 "y"`},
+		{name: "arrows of other modes after the prefix",
+			in: "\x1d\x1bOD\x1d\x1b[1;1C\x1d\x1bOB", want: `pan -1,0 pan 1,0 pan 0,1`},
+		{name: "another key after the prefix", in: "\x1d\x1b[Hy\x1d\x1bOPz",
+			want: `unknown "y" unknown "z"`},
+		{name: "follow", in: "\x1dc", want: `follow`},
 		{name: "arrow keys", in: "\x1b[A\x1bOB\x1b[1;5C", want: `"\x1b[A\x1bOB\x1b[1;5C"`},
 		{name: "escape key", in: "\x1b", want: `"\x1b"`},
 		{name: "alt keys", in: "\x1bf\x1b]\x1b\x1b[A", want: `"\x1bf\x1b]\x1b\x1b[A"`},

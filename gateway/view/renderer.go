@@ -57,6 +57,8 @@ type Renderer struct {
 	source *screen.Screen // the screen whose line generations are in shown
 	x0, y0 int            // the cell of the source in the window's top left corner
 	away   [2]int         // x0, y0 of the screen that is not shown
+	panned bool           // the window does not follow the cursor
+	pan    [2]int         // cells by which the next Draw moves it
 	status []string       // in all its forms
 	lines  sent
 	held   bool   // lines wait for the scrollback
@@ -178,6 +180,18 @@ func (r *Renderer) Clipped(s *screen.Screen) bool {
 // Offset returns the cell of the program's screen that the last Draw put in the top left corner of
 // the window: 0, 0 unless it is clipped.
 func (r *Renderer) Offset() (x, y int) { return r.x0, r.y0 }
+
+// Pan makes the next Draw show a part of a clipped screen that is half a window further: -1 is left
+// and up, 1 is right and down. From then on the window stays there until Follow.
+func (r *Renderer) Pan(x, y int) {
+	cols, rows := r.Area()
+	r.panned = true
+	r.pan[0] += x * max(cols/2, 1)
+	r.pan[1] += y * max(rows/2, 1)
+}
+
+// Follow makes the window follow the cursor, as it does before Pan.
+func (r *Renderer) Follow() { r.panned, r.pan = false, [2]int{} }
 
 // Held reports whether lines wait for the scrollback since the last Draw. The next Draw without
 // Frame.Hold writes them: the newest, and a notice in place of those that the screen no longer
@@ -345,15 +359,22 @@ func (r *Renderer) leaveAlternate() {
 	r.x, r.y = -1, nowhere
 }
 
-// follow chooses the part of s that the window shows: the same as before if it has the cursor.
+// follow chooses the part of s that the window shows: the same as before if it has the cursor, or
+// after Pan.
 func (r *Renderer) follow(s *screen.Screen) {
 	x0, y0 := 0, 0
 	if s != nil {
 		cols, rows := r.Area()
 		sc, sr := s.Size()
 		cur := s.Cursor()
-		x0 = within(r.x0, cur.X, cols, sc, cols/2)
-		y0 = within(r.y0, cur.Y, rows, sr, 0)
+		if r.panned {
+			x0 = min(max(r.x0+r.pan[0], 0), max(sc-cols, 0))
+			y0 = min(max(r.y0+r.pan[1], 0), max(sr-rows, 0))
+			r.pan = [2]int{}
+		} else {
+			x0 = within(r.x0, cur.X, cols, sc, cols/2)
+			y0 = within(r.y0, cur.Y, rows, sr, 0)
+		}
 	}
 	if s != r.source || x0 != r.x0 {
 		for y := range r.shown {
@@ -384,9 +405,11 @@ func (r *Renderer) drawCursor(s *screen.Screen) {
 	visible := false
 	if s != nil {
 		cur := s.Cursor()
-		visible = cur.Visible
+		cols, rows := r.Area()
+		x, y := cur.X-r.x0, cur.Y-r.y0
+		visible = cur.Visible && x >= 0 && x < cols && y >= 0 && y < rows
 		if visible {
-			r.moveTo(cur.Y-r.y0, cur.X-r.x0)
+			r.moveTo(y, x)
 		}
 		if cur.Style != r.shape {
 			r.setShape(cur.Style)

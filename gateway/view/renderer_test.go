@@ -399,3 +399,44 @@ func BenchmarkDrawFlood(b *testing.B) {
 		}
 	}
 }
+
+// A window that is panned shows that part of the screen, without the cursor, until it follows the
+// cursor again. It stays on the screen, whatever its size.
+func TestPan(t *testing.T) {
+	s := screen.New(screen.Options{Cols: 40, Rows: 20})
+	for y := range 20 {
+		for x := range 4 {
+			fmt.Fprintf(s, "\x1b[%d;%dHr%02dc%d", y+1, 10*x+1, y, x)
+		}
+	}
+	s.Write([]byte("\x1b[20;40H"))
+	r, term := NewRenderer(20, 11), newTerminal(t, 20, 11)
+	term.feed(r.Enter())
+	for _, tt := range []struct {
+		x, y int // 0, 0 follows
+		want string
+	}{
+		{0, 0, "r10c2 r10c3"}, {-1, 0, "r10c1 r10c2"}, {-1, 0, "r10c0 r10c1"}, {-1, 0, "r10c0 r10c1"},
+		{0, -1, "r05c0 r05c1"}, {0, -1, "r00c0 r00c1"}, {0, -1, "r00c0 r00c1"},
+		{1, 1, "r05c1 r05c2"}, {0, 0, "r10c2 r10c3"},
+	} {
+		if tt.x == 0 && tt.y == 0 {
+			r.Follow()
+		} else {
+			r.Pan(tt.x, tt.y)
+		}
+		term.feed(r.Draw(Frame{Screen: s, Status: "status"}))
+		if got := strings.Join(strings.Fields(term.LineText(0)), " "); got != tt.want {
+			t.Errorf("after %d,%d the first row is %q, want %q", tt.x, tt.y, got, tt.want)
+		}
+		if seen := term.Cursor().Visible; seen != (tt.x == 0 && tt.y == 0) {
+			t.Errorf("after %d,%d the cursor is seen: %v", tt.x, tt.y, seen)
+		}
+	}
+	r.Pan(1, 1)
+	s.Resize(10, 5)
+	term.feed(r.Draw(Frame{Screen: s, Status: "status"}))
+	if x, y := r.Offset(); x != 0 || y != 0 {
+		t.Errorf("a small screen is shown from %d,%d", x, y)
+	}
+}

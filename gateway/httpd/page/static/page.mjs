@@ -127,6 +127,7 @@ function follow() {
       draw();
       if (first) {
         route();
+        if (!at && document.activeElement === document.body) $("list").querySelector(".row")?.focus();
         setTimeout(() => terminals().catch(() => {}), 0); // a failure is shown when a terminal is opened
       }
     },
