@@ -217,8 +217,17 @@ func TestPageOnAPhone(t *testing.T) {
 	b.click("[data-key=enter]")
 	b.sees("^[^[[A^[[D^A")
 	b.shoot("phone-driver")
+	b.click("#tab-files")
+	b.until("the files", `document.querySelector("#path").textContent`)
+	fits("the files")
+	b.shoot("phone-files")
+	b.click("#remove")
+	fits("the question before removing")
 	b.click("#back")
 	b.until("the list is back", `document.querySelector("#side").checkVisibility()`)
+	b.click("#make")
+	fits("the form for a new sandbox")
+	b.shoot("phone-new")
 	b.fine()
 }
 

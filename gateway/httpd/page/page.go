@@ -36,7 +36,7 @@ var files embed.FS
 
 // policy allows only what this server serves: no inline scripts or styles, no frames around the
 // page.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for " +
 	"'script'; trusted-types 'none'"
 
@@ -75,6 +75,9 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+Root+"records/{sandbox}", h.records)
 	mux.HandleFunc("GET "+Root+"live", h.live)
 	mux.HandleFunc("POST "+Root+"answer/{sandbox}/{session}", h.answer)
+	mux.HandleFunc("GET "+Root+"files/{sandbox}", h.listFiles)
+	mux.HandleFunc("GET "+Root+"file/{sandbox}", h.getFile)
+	mux.HandleFunc("PUT "+Root+"file/{sandbox}", h.putFile)
 	mux.HandleFunc("POST "+Root+"sandboxes", h.create)
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/fork", h.fork)
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/start", h.start)

@@ -44,18 +44,25 @@ export class Problem extends Error {
   }
 }
 
-// call sends a request to the daemon and waits for ms. It throws a Problem; status 0 means that there
-// was no answer.
-export async function call(method, path, body, ms = answerTime) {
+// ask sends a request to the daemon, with an object as JSON or a Blob as it is, and waits for ms. It
+// throws a Problem; status 0 means that there was no answer.
+export async function ask(method, path, body, ms = answerTime) {
   const headers = { "X-Sandboxd-Key": login.get()?.key ?? "" };
-  if (body) headers["Content-Type"] = "application/json";
+  const blob = body instanceof Blob;
+  if (body) headers["Content-Type"] = blob ? "application/octet-stream" : "application/json";
   let answer;
   try {
-    answer = await fetch("/page/" + path, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(ms) });
+    answer = await fetch("/page/" + path, { method, headers, body: blob ? body : body && JSON.stringify(body), signal: AbortSignal.timeout(ms) });
   } catch {
     throw new Problem(0);
   }
   if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => null));
+  return answer;
+}
+
+// call is ask for an answer in JSON.
+export async function call(method, path, body, ms) {
+  const answer = await ask(method, path, body, ms);
   if (answer.status === 204) return null;
   return answer.json().catch(() => {
     throw new Problem(0); // the answer is incomplete

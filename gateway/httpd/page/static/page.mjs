@@ -5,6 +5,7 @@ import { answering } from "./answer.mjs";
 import { boxes, offer } from "./boxes.mjs";
 import { call, closed, login, open } from "./daemon.mjs";
 import { $, make, marked } from "./dom.mjs";
+import { files } from "./files.mjs";
 import { notice } from "./notify.mjs";
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -263,7 +264,7 @@ let at = null; // the open session: id, sandbox, session, and socket and term wh
 const go = (id, what = "") => (location.hash = id + what);
 addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? start() : now && route()));
 
-// route opens what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN.
+// route opens what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN, …/files/PATH.
 function route() {
   let address = "";
   try {
@@ -271,7 +272,7 @@ function route() {
   } catch {
     // not an address of the page
   }
-  const [id, what, run] = address.split("/");
+  const [id, what, ...more] = address.split("/");
   if (!id) return leave();
   const [sandbox, session = "main"] = id.split("~");
   leave();
@@ -280,12 +281,14 @@ function route() {
   $("work").hidden = false;
   $("name").textContent = sandbox + (session === "main" ? "" : "~" + session) + (what === "replay" ? " · replay" : "");
   $("tab-live").setAttribute("aria-selected", String(!what));
-  $("tab-records").setAttribute("aria-selected", String(Boolean(what)));
+  $("tab-records").setAttribute("aria-selected", String(what === "records" || what === "replay"));
+  $("tab-files").setAttribute("aria-selected", String(what === "files"));
   draw();
   $("stopped").hidden = boxOf(sandbox)?.state !== "stopped";
   $("wake").hidden = !mine(boxOf(sandbox));
   if (what === "records" || (!what && !$("stopped").hidden)) records(); // looking starts nothing
-  else if (what === "replay") replay(Number(run) || 0);
+  else if (what === "replay") replay(Number(more[0]) || 0);
+  else if (what === "files") browse(more.join("/"));
   else watch();
 }
 
@@ -296,7 +299,7 @@ function leave() {
   const id = at?.id;
   at = null;
   $("app").classList.remove("working");
-  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "stopped", "surely", "said"]) $(part).hidden = true;
+  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "files", "stopped", "surely", "said"]) $(part).hidden = true;
   $("stage").hidden = false;
   if (now && id && !$("app").hidden) draw();
   return id;
@@ -410,6 +413,7 @@ $("leave").addEventListener("click", detach);
 $("back").addEventListener("click", detach);
 $("tab-live").addEventListener("click", () => at && go(at.id));
 $("tab-records").addEventListener("click", () => at && go(at.id, "/records"));
+$("tab-files").addEventListener("click", () => at && go(at.id, "/files"));
 
 for (const b of $("touch").querySelectorAll("button")) {
   b.addEventListener("pointerdown", (e) => e.preventDefault()); // keeps the on-screen keyboard open
@@ -420,6 +424,17 @@ for (const b of $("touch").querySelectorAll("button")) {
     b.setAttribute("aria-pressed", String(on));
     at.term.ctrl(on, () => b.setAttribute("aria-pressed", "false"));
     at.term.focus();
+  });
+}
+
+// browse shows a directory: path without its first slash, or the home directory.
+function browse(path) {
+  const here = at;
+  $("stage").hidden = true;
+  files(here.sandbox, path && "/" + path, {
+    here: () => at === here,
+    go: (to) => go(here.id, "/files" + encodeURIComponent(to)),
+    problem: (e) => (e.status === 401 ? askToken("Your login has ended") : problem(e.message)),
   });
 }
 

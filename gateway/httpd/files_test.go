@@ -1,0 +1,189 @@
+package httpd
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// pageCall sends a request as the page does.
+func (w *world) pageCall(s session, method, path, body string) answer {
+	return w.call(method, path, "", body, func(r *http.Request) {
+		r.AddCookie(s.cookie)
+		r.Header.Set("X-Sandboxd-Key", s.key)
+		r.Header.Set("Origin", "http://"+w.addr)
+	})
+}
+
+// The files of a sandbox are listed, read and replaced whole. What is no regular file, no absolute
+// path, or of a stopped sandbox, is an error, and changes nothing.
+func TestFiles(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("demo")
+	s, dir := w.login(wire.RightDrive), t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a.txt", "hello")
+	put("<img src=x onerror=alert(1)>", "")
+	put("bad\xff", "")
+	if err := os.Mkdir(filepath.Join(dir, "zoo"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of := func(what, path string) string {
+		return "/page/" + what + "/demo?path=" + url.QueryEscape(path)
+	}
+	got := w.pageCall(s, "GET", of("files", dir), "")
+	for _, want := range []string{`"kind":"dir"`, `"name":"a.txt","kind":"file","size":5`,
+		`"unreadable":true`, `"kind":"other"`} {
+		if got.status != http.StatusOK || !strings.Contains(got.body, want) {
+			t.Errorf("%d %s, want %s", got.status, got.body, want)
+		}
+	}
+	if strings.Index(got.body, "zoo") > strings.Index(got.body, "a.txt") {
+		t.Errorf("directories come first: %s", got.body)
+	}
+	if got := w.pageCall(s, "GET", of("file", filepath.Join(dir, "a.txt"))+"&most=4", ""); got.body !=
+		"hell" || got.header.Get("Content-Type") != "application/octet-stream" {
+		t.Errorf("%d %s %v", got.status, got.body, got.header)
+	}
+	if got := w.pageCall(s, "PUT", of("file", filepath.Join(dir, "a.txt")),
+		"new"); got.status != http.StatusNoContent {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	info, err := os.Stat(filepath.Join(dir, "a.txt"))
+	if err != nil || info.Size() != 3 || info.Mode().Perm() != 0o750 {
+		t.Errorf("%v, %v", info, err)
+	}
+	for _, c := range []struct {
+		method, what, path string
+		want               int
+	}{
+		{"GET", "files", "etc", http.StatusBadRequest},
+		{"GET", "files", "/a\x00b", http.StatusBadRequest},
+		{"GET", "files", dir + "/none", http.StatusNotFound},
+		{"GET", "file", dir + "/none", http.StatusNotFound},
+		{"GET", "file", dir + "/zoo", http.StatusBadRequest},
+		{"GET", "file", dir + "/fifo", http.StatusBadRequest},
+		{"GET", "file", "/dev/zero", http.StatusBadRequest},
+		{"PUT", "file", dir + "/zoo", http.StatusBadRequest},
+		{"PUT", "file", dir + "/fifo", http.StatusBadRequest},
+		{"PUT", "file", dir + "/none/x", http.StatusNotFound},
+	} {
+		if got := w.pageCall(s, c.method, of(c.what, c.path), ""); got.status != c.want {
+			t.Errorf("%s %s %s: %d %s, want %d", c.method, c.what, c.path, got.status, got.body,
+				c.want)
+		}
+	}
+	if got := w.pageCall(w.login(wire.RightWatch), "GET", of("files", dir),
+		""); got.status != http.StatusForbidden {
+		t.Errorf("a watcher: %d %s", got.status, got.body)
+	}
+
+	// An upload that breaks leaves the old file, and no other.
+	c, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "PUT %s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nCookie: %s=%s\r\n"+
+		"X-Sandboxd-Key: %s\r\nContent-Length: 1000000\r\n\r\n%s", of("file", dir+"/a.txt"), w.addr,
+		w.addr, s.cookie.Name, s.cookie.Value, s.key, strings.Repeat("x", 100_000))
+	c.(*net.TCPConn).CloseWrite()
+	var reply bytes.Buffer
+	_, _ = reply.ReadFrom(c)
+	c.Close()
+	if text := reply.String(); strings.HasPrefix(text, "HTTP/1.1 2") {
+		t.Errorf("a broken upload: %s", text)
+	}
+	entries, _ := os.ReadDir(dir)
+	if text, err := os.ReadFile(dir + "/a.txt"); string(text) != "new" || len(entries) != 5 {
+		t.Errorf("after a broken upload: %q, %v, %v", text, err, entries)
+	}
+
+	if err := w.hub.Stop(t.Context(), aliceAgent, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.pageCall(s, "GET", of("files", dir), ""); got.status < 400 ||
+		!strings.Contains(got.body, "start it first") {
+		t.Errorf("stopped: %d %s", got.status, got.body)
+	}
+}
+
+// A person looks at files with hostile names and content, which are text, and uploads one.
+func TestPageFiles(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	dir := t.TempDir()
+	hostile := `<img src=x onerror="window.wrong.push('run')">`
+	for name, text := range map[string]string{
+		hostile:    hostile + "<script>window.wrong.push('run')</script>",
+		"a.png":    "no picture",
+		"nul":      "a\x00b",
+		"100% %41": "percent",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, strings.ReplaceAll(name, "/", "_")), []byte(text),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "sub%2F dir"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b := newTab(browser, t, 1100, 700)
+	b.open(w.link(wire.RightDrive))
+	b.click(".row")
+	b.click("#tab-files")
+	b.until("the home directory", `document.querySelector("#path").textContent.startsWith("/")`)
+	valueOf[bool](b, fmt.Sprintf(`location.hash = "demo~main/files" + encodeURIComponent(%q), true`,
+		dir))
+	b.until("the directory", fmt.Sprintf(`document.querySelector("#path").textContent === %q`, dir))
+	pick := func(name string) {
+		t.Helper()
+		find := fmt.Sprintf(`[...document.querySelectorAll("#entries .row")].find((b) => b.querySelector(".title").textContent === %q)`, name)
+		b.until(name+" is listed", find)
+		valueOf[bool](b, find+`.click(), true`)
+	}
+	pick(hostile)
+	b.until("its text", `document.querySelector("#preview pre")?.textContent.includes("<script>")`)
+	b.shoot("files")
+	pick("nul")
+	b.until("no text", `document.querySelector("#preview").textContent.includes("No text")`)
+	pick("100% %41")
+	b.until("percent", `document.querySelector("#preview pre")?.textContent === "percent"`)
+	pick("a.png")
+	b.until("a picture", `document.querySelector("#preview img")?.complete`)
+	pick("sub%2F dir/")
+	b.until("the other directory", fmt.Sprintf(`document.querySelector("#path").textContent === %q`,
+		dir+"/sub%2F dir"))
+	valueOf[bool](b, `(() => {
+		const d = new DataTransfer();
+		d.items.add(new File(["uploaded"], "up.txt"));
+		document.querySelector("#upload").files = d.files;
+		document.querySelector("#upload").dispatchEvent(new Event("change"));
+		return true;
+	})()`)
+	pick("up.txt")
+	b.until("its text", `document.querySelector("#preview pre")?.textContent === "uploaded"`)
+	if text, err := os.ReadFile(dir + "/sub%2F dir/up.txt"); string(text) != "uploaded" {
+		t.Errorf("%q, %v", text, err)
+	}
+	pick("../")
+	b.until("back", fmt.Sprintf(`document.querySelector("#path").textContent === %q`, dir))
+	b.fine()
+}
