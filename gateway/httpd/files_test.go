@@ -58,8 +58,8 @@ func TestFiles(t *testing.T) {
 	if strings.Index(got.body, "zoo") > strings.Index(got.body, "a.txt") {
 		t.Errorf("directories come first: %s", got.body)
 	}
-	if got := w.pageCall(s, "GET", of("file", filepath.Join(dir, "a.txt"))+"&most=4", ""); got.body !=
-		"hell" || got.header.Get("Content-Type") != "application/octet-stream" {
+	got = w.pageCall(s, "GET", of("file", filepath.Join(dir, "a.txt"))+"&most=4", "")
+	if got.body != "hell" || got.header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("%d %s %v", got.status, got.body, got.header)
 	}
 	if got := w.pageCall(s, "PUT", of("file", filepath.Join(dir, "a.txt")),

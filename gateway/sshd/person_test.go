@@ -335,8 +335,8 @@ func TestPersonNarrow(t *testing.T) {
 	s.until("says that they type", func() bool { return s.status() == " you: typing" })
 }
 
-// Who watches a session that is wider than their window sees its other parts with the prefix key and
-// arrows.
+// Who watches a session that is wider than their window sees its other parts with the prefix key
+// and arrows.
 func TestPersonPans(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

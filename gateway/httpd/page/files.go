@@ -84,7 +84,7 @@ func (h *Handler) withFiles(w http.ResponseWriter, r *http.Request,
 		return
 	}
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // a client that waits for the end of its upload must see no answer
+		panic(http.ErrAbortHandler) // a client that still listens must see that it failed
 	}
 	rest.Fail(w, r, h.Hub, fileError(err))
 }
