@@ -12,7 +12,8 @@ import (
 func hookOptions(c *config.Loaded) attention.HookOptions {
 	// The program uses this daemon, even if the state directory is not the default one.
 	env := []string{"SANDBOXD_STATE=" + string(c.State)}
-	return attention.HookOptions{Exec: c.Hook.Exec, Env: env, URL: c.Hook.URL}
+	return attention.HookOptions{Exec: c.Hook.Exec, Env: env, URL: c.Hook.URL,
+		Format: c.Hook.Format, Secret: c.Hook.Secret}
 }
 
 // checkHook checks that the program of hook.exec exists, if it is set.

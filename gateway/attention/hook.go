@@ -27,7 +27,10 @@ type HookOptions struct {
 	// shell.
 	Exec []string
 	Env  []string // added to the daemon's environment
-	URL  string   // receives each Notice by POST
+	// URL receives a POST for each change, in Format; empty is FormatJSON.
+	URL    string
+	Format string
+	Secret string // signs each POST; see CheckSecret, which must have accepted it
 
 	Timeout time.Duration // of one call; 0 is 10 s
 	Retry   time.Duration // pause before a POST is repeated, doubled each time; 0 is 1 s
@@ -62,6 +65,7 @@ type Hook struct {
 	log     *slog.Logger
 	options HookOptions
 	client  *http.Client
+	key     []byte                 // of the signatures; nil: none
 	lanes   [hookLanes]chan Notice // nil if nothing is called
 
 	delivered, failed, dropped atomic.Uint64
@@ -76,6 +80,7 @@ func NewHook(o HookOptions, board *Board, log *slog.Logger) *Hook {
 		o.Retry = hookRetry
 	}
 	h := &Hook{board: board, log: log, options: o}
+	h.key, _ = CheckSecret(o.Secret) // the caller has checked it
 	if !h.wanted() {
 		return h
 	}
@@ -164,8 +169,9 @@ func (h *Hook) call(ctx context.Context, n Notice) {
 	if len(h.options.Exec) > 0 {
 		h.count(ctx, "program", n, h.exec(ctx, n, append(body, '\n')))
 	}
-	if h.options.URL != "" {
-		h.count(ctx, "url", n, h.post(ctx, body))
+	each := h.options.Format == "" || h.options.Format == FormatJSON
+	if h.options.URL != "" && (each || !silent(n)) {
+		h.count(ctx, "url", n, h.post(ctx, n, body))
 	}
 }
 
@@ -214,44 +220,5 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 	return nil
 }
 
-// post sends the notice, and repeats it after a failure that may pass.
-func (h *Hook) post(ctx context.Context, body []byte) error {
-	for try, pause := 1, h.options.Retry; ; try, pause = try+1, 2*pause {
-		again, err := h.postOnce(ctx, body)
-		if err == nil || !again || try == hookTries {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (h *Hook) postOnce(ctx context.Context, body []byte) (again bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, h.options.Timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.options.URL,
-		bytes.NewReader(body))
-	if err != nil {
-		return false, fmt.Errorf("post: %w", err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "sandboxd")
-	resp, err := h.client.Do(req)
-	if err != nil {
-		return true, err // it includes the method and the URL
-	}
-	defer resp.Body.Close()
-	// So that the connection can be reused.
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
-	switch {
-	case resp.StatusCode/100 == 2:
-		return false, nil
-	case resp.StatusCode/100 == 5, resp.StatusCode == http.StatusTooManyRequests,
-		resp.StatusCode == http.StatusRequestTimeout:
-		again = true
-	}
-	return again, errors.New("post: status " + resp.Status)
-}
+// drain reads the rest of an answer, up to a limit.
+func drain(r io.Reader) { _, _ = io.Copy(io.Discard, io.LimitReader(r, 64<<10)) }

@@ -39,7 +39,8 @@ type Need struct {
 	Since   time.Time `json:"since"`          // time of the last change of Needs
 	// Of the screen; of a question, its line up to the cursor; empty in private mode.
 	LastLine string     `json:"last_line"`
-	Keyboard string     `json:"keyboard"` // the holder, or empty
+	Keyboard string     `json:"keyboard"`          // the holder, or empty
+	Watched  bool       `json:"watched,omitempty"` // a person is attached
 	Phase    wire.Phase `json:"phase"`
 	ExitCode *int       `json:"exit_code,omitempty"` // of a shell that ended
 	Signal   string     `json:"signal,omitempty"`    // of a shell that ended

@@ -2,6 +2,7 @@ package live
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,8 @@ func (s *Session) Need() attention.Need {
 	private := s.private != ""
 	denied := s.denials.shown
 	s.mu.Unlock()
+	n.Watched = slices.ContainsFunc(s.Members(),
+		func(m Member) bool { return m.Party().Kind == wire.Person })
 	if n.Phase == wire.PhaseDead {
 		n.ExitCode, n.Signal = st.ExitCode, plainLine(st.Signal, 20)
 	}

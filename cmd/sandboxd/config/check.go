@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	ref "github.com/distribution/reference"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/view"
@@ -59,7 +61,10 @@ func (c *Config) check() map[string]error {
 		"log.max_files": between(c.Log.MaxFiles, 0, maxCount),
 
 		"hook.exec": program(c.Hook.Exec),
-		"hook.url":  httpURL(c.Hook.URL),
+		"hook.url": cmp.Or(httpURL(c.Hook.URL),
+			attention.CheckURL(c.Hook.Format, c.Hook.URL)),
+		"hook.format": oneOf("hook.format", c.Hook.Format),
+		"hook.secret": hookSecret(c.Hook.Secret),
 
 		"python.memory":   positive(c.Python.Memory),
 		"python.options":  docker.CheckOptions(c.Python.Options),
@@ -264,6 +269,11 @@ func program(argv []string) error {
 		return errors.New("no program; write its path first")
 	}
 	return nil
+}
+
+func hookSecret(s string) error {
+	_, err := attention.CheckSecret(s)
+	return err
 }
 
 func httpURL(s string) error {

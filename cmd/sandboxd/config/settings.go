@@ -282,6 +282,13 @@ type Hook struct {
 
 	// URL that receives the event as a POST.
 	URL string `koanf:"url"`
+
+	// What the URL receives: json, the event; or a message to people as the service of this name
+	// has it, when a need begins and no person is attached to the session.
+	Format string `koanf:"format" default:"json" oneof:"json ntfy slack discord telegram"`
+
+	// Secret that signs each POST as in Standard Webhooks: whsec_ and base64 of 24 to 64 bytes.
+	Secret string `koanf:"secret" secret:"true"`
 }
 
 // Python says how Python runs.
