@@ -196,6 +196,9 @@ func (g *guard) from(r *http.Request) error {
 			&wire.Error{Code: wire.CodeDenied, Message: "unknown host",
 				Hint: "use localhost or the listen address, or add the host to the key http_hosts"})
 	}
+	if page.Stream(r) {
+		return nil // it needs a token that no browser adds
+	}
 	denied := &wire.Error{Code: wire.CodeDenied, Message: "cross-origin request rejected"}
 	if origins, ok := r.Header["Origin"]; ok {
 		if len(origins) != 1 {
@@ -246,6 +249,9 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	}
 	if secret == "" && strings.HasPrefix(r.URL.Path, page.Root) {
 		secret = page.Secret(r)
+	}
+	if secret == "" && page.Stream(r) {
+		secret = page.StreamSecret(r)
 	}
 	t, live, err := g.tokens.Verify(strings.TrimSpace(secret))
 	why, unbacked := errors.AsType[*wire.Error](err)

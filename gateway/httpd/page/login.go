@@ -36,8 +36,7 @@ func Secret(r *http.Request) string {
 	}
 	key := r.Header.Get(keyHeader)
 	if socket {
-		for _, p := range strings.FieldsFunc(r.Header.Get("Sec-WebSocket-Protocol"),
-			func(c rune) bool { return c == ',' || c == ' ' }) {
+		for _, p := range protocols(r) {
 			if k, ok := strings.CutPrefix(p, keyProtocol); ok {
 				key = k
 			}

@@ -84,6 +84,7 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/stop", h.stop)
 	mux.HandleFunc("DELETE "+Root+"sandboxes/{sandbox}", h.remove)
 	mux.HandleFunc("GET "+Root+"terminal/{sandbox}/{session}", h.terminal)
+	mux.HandleFunc("GET "+StreamRoot+"{sandbox}/{session}", h.stream)
 	mux.HandleFunc("GET "+Root+"replay/{sandbox}/{session}", h.replay)
 }
 

@@ -62,14 +62,20 @@ type socket struct {
 // error, or else the cause of the socket's context. f must return when that context ends.
 // Goroutines that f started in tasks may run until the socket is closed.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) error) {
+	h.serveAs(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol},
+		CompressionMode: websocket.CompressionDisabled}, f)
+}
+
+// serveAs is serve with the terms of a socket.
+func (h *Handler) serveAs(w http.ResponseWriter, r *http.Request, o *websocket.AcceptOptions,
+	f func(s *socket) error) {
 	leave, err := h.enter(rest.Caller(r.Context()).Principal)
 	if err != nil {
 		rest.Fail(w, r, nil, err)
 		return
 	}
 	defer leave()
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol},
-		CompressionMode: websocket.CompressionDisabled})
+	conn, err := websocket.Accept(w, r, o)
 	if err != nil {
 		return // Accept has answered
 	}

@@ -33,9 +33,15 @@ type sessionState struct {
 	Line     string `json:"line"`
 }
 
-// terminal joins a person to a session. It sends terminal output and the session's state.
+// terminal joins a person to a session, and starts it.
 func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
-	h.serve(w, r, func(s *socket) error {
+	h.serve(w, r, h.person(r, true))
+}
+
+// person returns what joins a person to the session of r. It sends terminal output and the
+// session's state. With start, a session that does not run is started if the caller may start one.
+func (h *Handler) person(r *http.Request, start bool) func(s *socket) error {
+	return func(s *socket) error {
 		cols, rows := window(r)
 		caller := rest.Principal(r.Context())
 		if caller.Kind != wire.Person {
@@ -56,7 +62,7 @@ func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
 					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}})
 			}})
 		o := p.JoinOptions()
-		o.Create = caller.Rights != wire.RightWatch
+		o.Create = start && caller.Rights != wire.RightWatch
 		at, err := h.Hub.Sessions.Join(r.Context(), caller, target(r), o)
 		if err != nil {
 			return err
@@ -67,7 +73,7 @@ func (h *Handler) terminal(w http.ResponseWriter, r *http.Request) {
 		// The client may be gone.
 		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}})
 		return nil
-	})
+	}
 }
 
 // follow passes input and commands of the page to p until the socket ends.
