@@ -130,11 +130,10 @@ type Start struct {
 	Without []Basis `json:"without,omitempty"`
 }
 
-// DefaultCols and DefaultRows are the default size of a session: most programs fit, and so does a
-// person's window.
+// DefaultCols and DefaultRows are the default size of a session.
 const (
-	DefaultCols = 120
-	DefaultRows = 40
+	DefaultCols = 200
+	DefaultRows = 50
 )
 
 // Attached answers Attach.
