@@ -18,12 +18,13 @@ const (
 	answerLook = time.Second      // of it, to wait for what follows
 )
 
-// Answer types one line of text, and Enter, to the program of t that has asked since then, as
-// Attention reports it. It takes the keyboard from a program for that, never from a person, and
-// gives it back. If the program no longer asks, or asks something else, nothing is typed and the
-// error has code not_waiting.
-func (s *Sessions) Answer(ctx context.Context, p Principal, t wire.Target, text string,
-	since time.Time) error {
+// Answer types one line of text, and Enter, to the program that asks read, a need as Attention
+// reported it: its Sandbox, Session, Since and LastLine count. It takes the keyboard from a program
+// for that, never from a person, and gives it back. If the program no longer asks, or asks
+// something else, nothing is typed and the error has code not_waiting.
+func (s *Sessions) Answer(ctx context.Context, p Principal, read attention.Need,
+	text string) error {
+	t := read.Target()
 	switch {
 	case len(text) > maxAnswer:
 		return wire.Errorf(wire.CodeUsage, "an answer has at most %d bytes", maxAnswer)
@@ -33,7 +34,7 @@ func (s *Sessions) Answer(ctx context.Context, p Principal, t wire.Target, text 
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if err := s.asks(ctx, p, t, since); err != nil {
+	if err := s.asks(ctx, p, read); err != nil {
 		return err
 	}
 	at, err := s.Join(ctx, p, t, attach.JoinOptions{})
@@ -50,7 +51,7 @@ func (s *Sessions) Answer(ctx context.Context, p Principal, t wire.Target, text 
 	}
 	// Also when the caller has left; if it fails, the end of the attachment does the same.
 	defer func() { _ = at.Give(context.WithoutCancel(ctx)) }()
-	if err := s.asks(ctx, p, t, since); err != nil {
+	if err := s.asks(ctx, p, read); err != nil {
 		return err
 	}
 	got, err := at.Request(ctx, wire.Request{Verb: wire.VerbType, Text: text, Answer: true,
@@ -64,14 +65,16 @@ func (s *Sessions) Answer(ctx context.Context, p Principal, t wire.Target, text 
 	return nil
 }
 
-// asks returns an error if t does not ask what it has asked since then.
-func (s *Sessions) asks(ctx context.Context, p Principal, t wire.Target, since time.Time) error {
-	all, err := s.Attention(ctx, p, t.Sandbox)
+// asks returns an error if the session of read does not ask that. Since alone does not tell: one
+// question may follow another at once.
+func (s *Sessions) asks(ctx context.Context, p Principal, read attention.Need) error {
+	all, err := s.Attention(ctx, p, read.Sandbox)
 	if err != nil {
 		return err
 	}
 	for _, n := range all {
-		if n.Session == t.Session && n.Needs == attention.Answer && n.Since.Equal(since) {
+		if n.Session == read.Session && n.Needs == attention.Answer && n.Since.Equal(read.Since) &&
+			n.LastLine == read.LastLine {
 			return nil
 		}
 	}

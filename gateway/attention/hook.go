@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -30,7 +29,7 @@ type HookOptions struct {
 	// URL receives a POST for each change, in Format; empty is FormatJSON.
 	URL    string
 	Format string
-	Secret string // signs each POST; see CheckSecret, which must have accepted it
+	Secret string // signs each POST; nothing is posted with one that CheckSecret rejects
 
 	Timeout time.Duration // of one call; 0 is 10 s
 	Retry   time.Duration // pause before a POST is repeated, doubled each time; 0 is 1 s
@@ -80,7 +79,7 @@ func NewHook(o HookOptions, board *Board, log *slog.Logger) *Hook {
 		o.Retry = hookRetry
 	}
 	h := &Hook{board: board, log: log, options: o}
-	h.key, _ = CheckSecret(o.Secret) // the caller has checked it
+	h.key, _ = CheckSecret(o.Secret) // post fails without it
 	if !h.wanted() {
 		return h
 	}
@@ -219,6 +218,3 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 	}
 	return nil
 }
-
-// drain reads the rest of an answer, up to a limit.
-func drain(r io.Reader) { _, _ = io.Copy(io.Discard, io.LimitReader(r, 64<<10)) }

@@ -10,12 +10,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -86,8 +88,8 @@ func (n Need) words() string {
 	return string(n.Needs)
 }
 
-// request returns the body and the header of a POST about n. The texts of programs are data: they
-// mention nobody, link nowhere and have no markup.
+// request returns the body and the header of a POST about n. The text of a program has no markup
+// and mentions nobody.
 func (h *Hook) request(n Notice, notice []byte) (address string, body []byte, header http.Header,
 	err error) {
 	header = http.Header{"Content-Type": {"application/json"}, "User-Agent": {"sandboxd"}}
@@ -113,9 +115,14 @@ func (h *Hook) request(n Notice, notice []byte) (address string, body []byte, he
 		if err != nil {
 			return "", nil, nil, errors.New("the URL is wrong")
 		}
-		v = map[string]any{"chat_id": u.Query().Get("chat_id"),
-			"text":                 strings.TrimSpace(title + "\n" + n.LastLine),
-			"link_preview_options": map[string]any{"is_disabled": true}}
+		text := title
+		var code []map[string]any // text in which Telegram finds no names and no addresses
+		if n.LastLine != "" {
+			text += "\n" + n.LastLine
+			code = []map[string]any{{"type": "pre", "offset": units(title + "\n"),
+				"length": units(n.LastLine)}}
+		}
+		v = map[string]any{"chat_id": u.Query().Get("chat_id"), "text": text, "entities": code}
 		u.RawQuery = ""
 		address = u.String()
 	default:
@@ -126,6 +133,9 @@ func (h *Hook) request(n Notice, notice []byte) (address string, body []byte, he
 	}
 	return address, body, header, nil
 }
+
+// units returns the length of s in UTF-16, in which Telegram counts.
+func units(s string) int { return len(utf16.Encode([]rune(s))) }
 
 // fenced returns a line as code of its own, which is not marked up.
 func fenced(line string) string {
@@ -151,6 +161,9 @@ func (h *Hook) sign(header http.Header, id string, body []byte) {
 
 // post sends a message about n, and repeats it after a failure that may pass.
 func (h *Hook) post(ctx context.Context, n Notice, notice []byte) error {
+	if h.options.Secret != "" && h.key == nil {
+		return errors.New("the secret is wrong, so nothing is sent unsigned")
+	}
 	address, body, header, err := h.request(n, notice)
 	if err != nil {
 		return err
@@ -188,7 +201,8 @@ func (h *Hook) postOnce(ctx context.Context, address string, body []byte,
 		return true, fmt.Errorf("post to %s: %w", req.URL.Host, err)
 	}
 	defer resp.Body.Close()
-	drain(resp.Body) // so that the connection can be reused
+	// So that the connection can be reused.
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	switch {
 	case resp.StatusCode/100 == 2:
 		return false, nil

@@ -67,8 +67,12 @@ func TestMessages(t *testing.T) {
 			if format == FormatNtfy && title != "demo asks" {
 				t.Errorf("title %q", title)
 			}
-			if format == FormatTelegram && all["chat_id"] != "-17" {
-				t.Errorf("%v", all)
+			if format == FormatTelegram {
+				code, err := json.Marshal(all["entities"])
+				if err != nil || all["chat_id"] != "-17" || string(code) !=
+					`[{"length":52,"offset":10,"type":"pre"}]` {
+					t.Errorf("%v, %s, %v", all, code, err)
+				}
 			}
 			if h.Counts() != (HookCounts{Delivered: 1}) {
 				t.Errorf("%+v", h.Counts())
@@ -107,6 +111,12 @@ func TestSignature(t *testing.T) {
 	h.call(t.Context(), Notice{Need: Need{Sandbox: "demo", Session: "main", Needs: Answer}})
 	if h.Counts().Failed != 2 || strings.Contains(log.String(), "s3cret") {
 		t.Errorf("%+v\n%s", h.Counts(), log.String())
+	}
+	wrong := NewHook(HookOptions{URL: server.URL, Secret: "whsec_"},
+		NewBoard(func(string) []Session { return nil }), slog.New(slog.NewTextHandler(&log, nil)))
+	wrong.call(t.Context(), Notice{Need: Need{Sandbox: "demo", Session: "main", Needs: Answer}})
+	if !strings.Contains(log.String(), "nothing is sent unsigned") {
+		t.Errorf("with a wrong secret: %s", log.String())
 	}
 	for _, secret := range []string{"secret", "whsec_", "whsec_###", "whsec_c2hvcnQ=",
 		base64.StdEncoding.EncodeToString(key)} {

@@ -145,6 +145,9 @@ func TestPageFiles(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "sub%2F dir"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("sub%2F dir", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
 	b := newTab(browser, t, 1100, 700)
 	b.open(w.link(wire.RightDrive))
 	b.click(".row")
@@ -168,6 +171,10 @@ func TestPageFiles(t *testing.T) {
 	b.until("percent", `document.querySelector("#preview pre")?.textContent === "percent"`)
 	pick("a.png")
 	b.until("a picture", `document.querySelector("#preview img")?.complete`)
+	pick("link")
+	b.until("the directory of the link", fmt.Sprintf(`document.querySelector("#path").textContent === %q`,
+		dir+"/link"))
+	pick("../")
 	pick("sub%2F dir/")
 	b.until("the other directory", fmt.Sprintf(`document.querySelector("#path").textContent === %q`,
 		dir+"/sub%2F dir"))

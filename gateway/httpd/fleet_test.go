@@ -98,16 +98,16 @@ func TestAnswers(t *testing.T) {
 		}
 		return all[0]
 	}
-	send := func(s session, text string, since time.Time) answer {
-		body, err := json.Marshal(map[string]any{"text": text, "since": since})
+	sendTo := func(s session, text, question string, since time.Time) answer {
+		body, err := json.Marshal(map[string]any{"text": text, "since": since,
+			"last_line": question})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return w.call("POST", "/page/answer/demo/main", "", string(body), func(r *http.Request) {
-			r.AddCookie(s.cookie)
-			r.Header.Set("X-Sandboxd-Key", s.key)
-			r.Header.Set("Origin", "http://"+w.addr)
-		})
+		return w.pageCall(s, "POST", "/page/answer/demo/main", string(body))
+	}
+	send := func(s session, text string, since time.Time) answer {
+		return sendTo(s, text, "name?", since)
 	}
 	alice, watcher := w.login(wire.RightDrive), w.login(wire.RightWatch)
 	first := ask()
@@ -127,6 +127,10 @@ func TestAnswers(t *testing.T) {
 			!strings.Contains(got.body, c.want) {
 			t.Errorf("%s: %d %s", name, got.status, got.body)
 		}
+	}
+	if got := sendTo(alice, "x", "age?", first.Since); !strings.Contains(got.body,
+		"nothing was typed") {
+		t.Errorf("another question of the same time: %d %s", got.status, got.body)
 	}
 	if got := send(alice, "Ada", first.Since); got.status != http.StatusNoContent {
 		t.Errorf("%d %s", got.status, got.body)

@@ -4,14 +4,17 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // reply is an answer of the page to a question that the list shows.
 type reply struct {
-	Text  string    `json:"text"`
-	Since time.Time `json:"since"` // of the question, as in the list
+	Text string `json:"text"`
+	// The question, as the list has it.
+	Since    time.Time `json:"since"`
+	LastLine string    `json:"last_line"`
 }
 
 var errProgram = &wire.Error{Code: wire.CodeDenied,
@@ -27,7 +30,9 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 	case p.Kind != wire.Person:
 		err = errProgram
 	default:
-		err = h.Hub.Sessions.Answer(r.Context(), p, target(r), a.Text, a.Since)
+		t := target(r)
+		err = h.Hub.Sessions.Answer(r.Context(), p, attention.Need{Sandbox: t.Sandbox,
+			Session: t.Session, Since: a.Since, LastLine: a.LastLine}, a.Text)
 	}
 	if err != nil {
 		rest.Fail(w, r, h.Hub, err)

@@ -126,8 +126,7 @@ func (h *Handler) listFiles(w http.ResponseWriter, r *http.Request) {
 			all = append(all, f)
 		}
 		slices.SortFunc(all, func(a, b file) int {
-			return cmp.Or(-boolCompare(a.Kind == "dir", b.Kind == "dir"),
-				strings.Compare(a.Name, b.Name))
+			return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a.Name, b.Name))
 		})
 		more := max(len(all)-maxListed, 0)
 		rest.WriteJSON(w, http.StatusOK, map[string]any{"path": p, "files": all[:len(all)-more],
@@ -136,14 +135,12 @@ func (h *Handler) listFiles(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func boolCompare(a, b bool) int {
-	switch {
-	case a == b:
+// rank puts directories first.
+func rank(f file) int {
+	if f.Kind == "dir" {
 		return 0
-	case a:
-		return 1
 	}
-	return -1
+	return 1
 }
 
 func kindOf(info fs.FileInfo) string {

@@ -12,7 +12,7 @@ export function answering(ended) {
   const text = make("input");
   const said = make("p");
   let row = null;
-  let read = null; // when the question began that the person is answering: they may have read no later one
+  let read = null; // the row as it was when they began to type: they may have read no later question
   let sending = false;
 
   const send = async (words) => {
@@ -20,7 +20,8 @@ export function answering(ended) {
     sending = true;
     said.textContent = "";
     try {
-      await call("POST", `answer/${encodeURIComponent(row.box.name)}/${encodeURIComponent(row.session)}`, { text: words, since: read ?? row.since });
+      const { box, session, since, last } = read ?? row;
+      await call("POST", `answer/${encodeURIComponent(box.name)}/${encodeURIComponent(session)}`, { text: words, since, last_line: last });
       text.value = "";
     } catch (problem) {
       if (problem.status === 401) return ended();
@@ -33,7 +34,7 @@ export function answering(ended) {
   const choices = ["y", "n"].map((word) => button(word, () => send(word)));
   const submit = make("button", "", "Answer");
   Object.assign(text, { type: "text", autocomplete: "off", spellcheck: false, maxLength: 1000, enterKeyHint: "send" });
-  text.addEventListener("input", () => (read ??= row.since));
+  text.addEventListener("input", () => (read ??= row));
   said.setAttribute("role", "alert");
   form.hidden = true;
   form.addEventListener("submit", (e) => {
@@ -43,10 +44,13 @@ export function answering(ended) {
   form.append(text, submit, ...choices, said);
 
   const show = (now, mayDrive) => {
-    const asked = mayDrive && now.needs === "asks" && now.want !== "raw";
+    const asked = mayDrive && now.needs === "asks" && ["line", "password"].includes(now.want);
     if (!asked && form.contains(document.activeElement)) form.parentElement.firstChild.focus();
-    if (!asked || row?.since !== now.since) {
-      if (now.want === "password" || text.type === "password") text.value = ""; // a secret is for one question
+    if (!asked || row?.since !== now.since || row.last !== now.last) {
+      if (now.want === "password" || text.type === "password") {
+        text.value = ""; // a secret is for one question
+        read = null;
+      }
       said.textContent = "";
     }
     row = now;

@@ -48,6 +48,7 @@ export async function files(sandbox, path, page) {
     try {
       bytes = await (await ask("GET", where("file", sandbox, inside(dir, f.name)) + `&most=${most}`, undefined, 60000)).arrayBuffer();
     } catch (e) {
+      if (f.kind === "link" && e.status === 400 && page.here()) return page.go(inside(dir, f.name)); // to a directory
       return page.here() && page.problem(e instanceof Problem ? e : new Problem(0));
     }
     if (!page.here()) return;

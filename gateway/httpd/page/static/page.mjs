@@ -204,7 +204,7 @@ function draw() {
     const id = row.box.name + "~" + row.session;
     const li = shown.get(id) ?? item(id);
     fill(li.firstChild, row, id);
-    forms.get(li)(row, now.rights !== "watch" && row.box.rights !== "watch");
+    forms.get(li)(row, now.rights !== "watch");
     return li;
   });
   if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
