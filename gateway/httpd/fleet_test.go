@@ -19,12 +19,13 @@ import (
 func TestPageFleet(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
-	for name, command := range map[string]string{
-		"apt":   "read -p 'Do you want to continue? [Y/n] ' a; echo \"apt got <$a>\"",
-		"login": "read -sp 'Password: ' a; echo \"login got <$a>\"",
+	// The first to ask is the first of the list, until it is answered.
+	for _, box := range [][2]string{
+		{"login", "read -sp 'Password: ' a; echo \"login got <$a>\""},
+		{"apt", "read -p 'Do you want to continue? [Y/n] ' a; echo \"apt got <$a>\""},
 	} {
-		w.sandbox(name)
-		w.run(w.agent(name), command)
+		w.sandbox(box[0])
+		w.run(w.agent(box[0]), box[1])
 	}
 	b := newTab(browser, t, 1200, 760)
 	b.open(w.link(wire.RightDrive))

@@ -198,7 +198,6 @@ function draw() {
   document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
   notice(all.filter((r) => r.needs).map((r) => ({ id: r.box.name + "~" + r.session, since: r.needs + r.since, title: `${nameOf(r)}: ${r.label}`, text: r.last })), go);
   offer(boxOf(at?.sandbox), mine(boxOf(at?.sandbox)));
-  const focused = $("list").contains(document.activeElement) ? document.activeElement : null;
   const shown = new Map([...$("list").children].map((li) => [li.firstChild.dataset.row, li]));
   const items = all.map((row) => {
     const id = row.box.name + "~" + row.session;
@@ -207,6 +206,7 @@ function draw() {
     forms.get(li)(row, now.rights !== "watch");
     return li;
   });
+  const focused = $("list").contains(document.activeElement) ? document.activeElement : null; // after a form gave it to its row
   if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
     $("list").replaceChildren(...items);
     focused?.focus(); // it loses the focus when it is moved
