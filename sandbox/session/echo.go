@@ -96,7 +96,8 @@ func (e *echo) output() []byte {
 	}
 	e.dropLine()
 	typed := e.typed
-	for len(typed) > 0 && typed[0] < 0x20 { // the keys that clear the line have no echo
+	// The keys that clear the line have no echo.
+	for len(typed) > 0 && (typed[0] < 0x20 || typed[0] == 0x7f) {
 		typed = typed[escape(typed):]
 	}
 	typed = bytes.TrimRight(typed, "\r\n")

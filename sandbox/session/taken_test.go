@@ -155,6 +155,27 @@ func TestTakenAfterInterrupt(t *testing.T) {
 	}
 }
 
+// TestCommandAtTheListOfCompletions runs a command while readline asks whether to list all
+// completions, and while it shows a page of them.
+func TestCommandAtTheListOfCompletions(t *testing.T) {
+	t.Parallel()
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	for _, test := range []struct{ answer, shown string }{
+		{"", "possibilities? (y or n)"},
+		{"y", "--More--"},
+		{"y ", "--More--"},
+	} {
+		run(t, c, "clear")
+		do(t, c, wire.Request{Verb: wire.VerbType, Raw: true, Text: "\t\t" + test.answer,
+			TimeoutMS: 60_000})
+		awaitScreen(t, c, test.shown, 1)
+		if res := run(t, c, "echo one"); res.Ended != wire.Done || res.Output != "one\n" {
+			t.Errorf("after %q: ended %s with output %q, %+v",
+				test.answer, res.Ended, res.Output, res.Error)
+		}
+	}
+}
+
 // TestHardenedShell uses settings of hardened machines, and some rare ones. Commands run and return
 // their own exit codes.
 func TestHardenedShell(t *testing.T) {

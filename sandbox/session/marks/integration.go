@@ -308,8 +308,8 @@ func (in Integration) Command(text string, number uint64) (typed, payload []byte
 
 // command returns them for a shell that reads a file. Another program on the terminal may read the
 // beginning of typed, and the shell runs the rest. So each end of it must be harmless: it has no
-// path, which could name a program in the shell's directory. Readline's question whether to list
-// completions reads up to a y, n or q, which are in no quotes.
+// path, which could name a program in the shell's directory. Readline may ask whether to list
+// completions, or page through them: the DEL at the beginning answers no, and leaves the pager.
 func (in Integration) command(text string, number uint64) (typed, payload []byte) {
 	head := fmt.Sprintf("#sbx %d", number)
 	switch in.kind {
@@ -319,7 +319,7 @@ func (in Integration) command(text string, number uint64) (typed, payload []byte
 		// __sbx_r removes it. The line does not begin with a reserved word, because bash's parser
 		// misses one after text that ends inside quotes. $_ is the last argument of the last
 		// command. So each of our commands passes on the value that it found.
-		return []byte(clearKey + "\x15" +
+		return []byte("\x7f" + clearKey + "\x15" +
 				` __sbx_r "$_">"$__sbx_void" 2>&1&&: "$_";eval "$__sbx_c";` +
 				`{ __sbx_f "$__sbx_u"&&: "$_";}>"$__sbx_void" 2>&1` + "\n"),
 			fmt.Appendf(nil, "%s %d\n%s", head, len(text)-len(strings.TrimRight(text, "\n")), text)
