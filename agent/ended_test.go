@@ -148,8 +148,8 @@ termios.tcsetattr(0,termios.TCSANOW,old)`
 	}
 	res, err = sh.Keys(bounded(t), "q")
 	done(t, res, err, 0)
-	if screen, err = sh.Screen(bounded(t)); err != nil || screen.AltScreen || screen.Cols != 200 ||
-		screen.Rows != 50 {
+	if screen, err = sh.Screen(bounded(t)); err != nil || screen.AltScreen || screen.Cols != 120 ||
+		screen.Rows != 40 {
 		t.Errorf("screen %+v, %v", screen, err)
 	}
 }

@@ -24,7 +24,7 @@ type Offset struct{ at wire.Offset }
 func At(n uint64) Offset { return Offset{wire.At(n)} }
 
 // Start says how to start a session. The zero value is the sandbox's login shell in a terminal of
-// 200 columns and 50 rows.
+// 120 columns and 40 rows.
 type Start struct {
 	// a program to run instead of the shell; the session ends with it and has no prompt
 	Argv []string

@@ -60,7 +60,7 @@ func TestScreenIsPrinted(t *testing.T) {
 	const draw = `printf '\033[?1049h\033[2J\033[3;5Hdrawn\033[4;2H'; read -rsn1; printf '\033[?1049l'`
 	code, stdout, stderr := w.command("run", "-n", "demo", "--", draw)
 	if code != wire.ExitWaiting || !strings.HasSuffix(stdout, "\n\n    drawn\n") ||
-		!strings.Contains(stderr, "screen: 200 columns, 50 rows, cursor in column 2 of row 4\n") {
+		!strings.Contains(stderr, "screen: 120 columns, 40 rows, cursor in column 2 of row 4\n") {
 		t.Errorf("run: %d, %q, %q", code, stdout, stderr)
 	}
 	if code, stdout, _ = w.command("wait", "--json", "demo"); code != wire.ExitWaiting ||

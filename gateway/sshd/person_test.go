@@ -319,7 +319,7 @@ func TestPersonNarrow(t *testing.T) {
 		cols uint16
 		want string
 	}{
-		{80, " demo~main   agent:alice typing   you: watching   ^]t take   200×50, clipped"},
+		{80, " demo~main   agent:alice typing   you: watching   ^]t take   120×40, clipped"},
 		{70, " demo~main   agent:alice typing   you: watching   ^]t take"},
 		{50, " demo~main   agent:alice typing   ^]t take"},
 		{40, " agent:alice typing   ^]t take"},
@@ -341,7 +341,7 @@ func TestPersonPans(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
 	if _, err := w.shared().Request(t.Context(), wire.Request{Verb: wire.VerbRun,
-		Text: `printf '\e[H\e[2Jleft\e[3;170Hright\e[10;1H'; read x`}); err != nil {
+		Text: `printf '\e[H\e[2Jleft\e[3;115Hright\e[10;1H'; read x`}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.sit("alice", "demo@127.0.0.1")
@@ -349,7 +349,7 @@ func TestPersonPans(t *testing.T) {
 	s.types("\x1d\x1b[C\x1d\x1bOC")
 	s.sees("right")
 	s.until("says where", func() bool {
-		return strings.Contains(s.status(), "200×50 from 101,1   ^]c to the cursor")
+		return strings.Contains(s.status(), "120×40 from 21,1   ^]c to the cursor")
 	})
 	s.types("\x1dc")
 	s.sees("left")
@@ -397,7 +397,7 @@ func TestPersonSize(t *testing.T) {
 		t.Errorf("joining made it %d×%d", cols, rows)
 	}
 	s.until("notice that it is clipped",
-		func() bool { return strings.Contains(s.status(), "200×50") })
+		func() bool { return strings.Contains(s.status(), "120×40") })
 	s.types("\x1dt")
 	s.until("the terminal has the driver's size",
 		func() bool { cols, rows := agent.Live().Size(); return cols == 100 && rows == 19 })
@@ -411,7 +411,7 @@ func TestPersonSize(t *testing.T) {
 	s.types("\x1dg")
 	s.until("gives the size back", func() bool {
 		cols, rows := agent.Live().Size()
-		return cols == 200 && rows == 50
+		return cols == wire.DefaultCols && rows == wire.DefaultRows
 	})
 }
 

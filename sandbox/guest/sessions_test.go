@@ -66,7 +66,7 @@ func TestSessionRun(t *testing.T) {
 		{"echo $PATH", "/usr/bin:/bin:/image", 0}, // no login shell replaced it
 		{"cd /tmp; pwd", "/tmp", 0},
 		{"pwd; (exit 7)", "/tmp", 7},
-		{"stty size", "50 200", 0},
+		{"stty size", "40 120", 0},
 		{"env | grep -c -e NONCE -e GOMAXPROCS", "0", 1},
 	} {
 		r := ask(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command,

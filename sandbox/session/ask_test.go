@@ -158,7 +158,7 @@ func TestSizeComesBack(t *testing.T) {
 			t.Errorf("%s: %v, want %d×%d", when, got, cols, rows)
 		}
 	}
-	want("nobody said", 200, 50)
+	want("nobody said", wire.DefaultCols, wire.DefaultRows)
 	if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 132,
 		Rows: 43}); err != nil {
 		t.Fatal(err)

@@ -454,7 +454,7 @@ func TestSizeBelongsToTheDriver(t *testing.T) {
 		if err := bob.do(wire.VerbGive); err != nil {
 			t.Fatal(err)
 		}
-		want := [][2]int{{80, 24}, {100, 30}, {200, 50}}
+		want := [][2]int{{80, 24}, {100, 30}, {wire.DefaultCols, wire.DefaultRows}}
 		if err := alice.do(wire.VerbTake); err != nil {
 			t.Fatal(err)
 		}

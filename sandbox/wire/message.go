@@ -130,10 +130,11 @@ type Start struct {
 	Without []Basis `json:"without,omitempty"`
 }
 
-// DefaultCols and DefaultRows are the default size of a session.
+// DefaultCols and DefaultRows are the default size of a session: most programs fit, and so does a
+// person's window.
 const (
-	DefaultCols = 200
-	DefaultRows = 50
+	DefaultCols = 120
+	DefaultRows = 40
 )
 
 // Attached answers Attach.
