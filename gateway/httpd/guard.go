@@ -43,10 +43,12 @@ const (
 // tokens. It leaves connections for other principals.
 const maxUnderWay = maxConnections / 4
 
-// open reports whether a path needs no token. What is served there is public.
-func open(path string) bool {
-	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"},
-		path) || page.Open(path) || jupyter.Open(path)
+// open reports whether a request needs no token. What is served at its path is public.
+func open(r *http.Request) bool {
+	path := r.URL.Path
+	return !page.Covers(r) && (slices.Contains(
+		[]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) ||
+		page.Open(path) || jupyter.Open(path))
 }
 
 // gate authenticates requests for one API. The first gate that covers a request decides.
@@ -120,7 +122,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		}
 		var caller token.Token
 		var live context.Context
-		if err == nil && !open(r.URL.Path) {
+		if err == nil && !open(r) {
 			caller, live, err = verify(r)
 		}
 		if err == nil && live != nil && !g.rate(live, caller.ID).Allow() {
@@ -191,6 +193,9 @@ func (g *guard) recovered(w http.ResponseWriter, r *http.Request) {
 // from rejects requests that a foreign web page made a browser send. Such a request has an unknown
 // host (DNS rebinding), or its headers name another origin.
 func (g *guard) from(r *http.Request) error {
+	if page.Covers(r) {
+		return nil // browsers send its cookie only from its own pages, and when a link is followed
+	}
 	if !g.ours(r.Host) {
 		return rest.WithStatus(http.StatusMisdirectedRequest,
 			&wire.Error{Code: wire.CodeDenied, Message: "unknown host",
@@ -215,7 +220,7 @@ func (g *guard) from(r *http.Request) error {
 	}
 	// The user followed a link to a public page.
 	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
-		r.Header.Get("Sec-Fetch-Dest") == "document" && open(r.URL.Path) {
+		r.Header.Get("Sec-Fetch-Dest") == "document" && open(r) {
 		return nil
 	}
 	return denied

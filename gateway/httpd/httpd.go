@@ -107,6 +107,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.jupyter = jupyter.New(jupyter.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels})
 	s.guard.gates = []gate{
+		{page.Covers, s.page.Ports.Admit, s.page.Ports.Refuse},
 		{jupyter.Covers, s.jupyter.Admit, s.jupyter.Refuse},
 		{e2b.Misplaced, e2b.NoPlace, s.e2b.Refuse},
 		{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse},
@@ -127,7 +128,7 @@ func New(o Options) (*Server, error) {
 	s.server = &http.Server{
 		ConnContext:       s.conns.connContext,
 		ConnState:         s.conns.connState,
-		Handler:           s.guard.wrap(routes),
+		Handler:           s.guard.wrap(s.split(routes)),
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    headerBytes,
@@ -156,6 +157,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer tasks.Wait()
 	defer stop()
+	defer s.page.Ports.Close()
 	done := make(chan error, 1)
 	go func() { done <- s.server.Serve(listener{l}) }()
 	select {
@@ -196,6 +198,17 @@ func (s *Server) endUnbacked(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// split passes requests for ports of sandboxes to their proxy, and others to next.
+func (s *Server) split(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if page.Covers(r) {
+			s.page.Ports.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // routes returns a handler for all routes. Paths that open reports need no token.

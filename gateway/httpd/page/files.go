@@ -19,6 +19,7 @@ import (
 
 	"github.com/pkg/sftp"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -46,20 +47,8 @@ type file struct {
 // with the error. Looking at the files of a stopped sandbox does not start it.
 func (h *Handler) withFiles(w http.ResponseWriter, r *http.Request,
 	do func(ctx context.Context, files *connect.Files, p string) error) {
-	p, name := rest.Principal(r.Context()), r.PathValue("sandbox")
 	err := func() error {
-		if p.Kind != wire.Person {
-			return errProgram
-		}
-		info, err := h.Hub.Get(r.Context(), p, name)
-		if err != nil {
-			return err
-		}
-		if info.State != lifecycle.Running && info.State != lifecycle.Paused {
-			return &wire.Error{Code: wire.CodeUnavailable,
-				Message: fmt.Sprintf("sandbox %s is %s", name, info.State), Hint: "start it first"}
-		}
-		conn, err := h.Hub.Relay.Open(r.Context(), p, name, nil)
+		_, conn, err := h.connect(r)
 		if err != nil {
 			return err
 		}
@@ -87,6 +76,31 @@ func (h *Handler) withFiles(w http.ResponseWriter, r *http.Request,
 		panic(http.ErrAbortHandler) // a client that still listens must see that it failed
 	}
 	rest.Fail(w, r, h.Hub, fileError(err))
+}
+
+// connect opens a connection to the sandbox that r names. It starts none.
+func (h *Handler) connect(r *http.Request) (lifecycle.Info, *connect.Conn, error) {
+	p, name := rest.Principal(r.Context()), r.PathValue("sandbox")
+	if p.Kind != wire.Person {
+		return lifecycle.Info{}, nil, errProgram
+	}
+	info, err := running(r.Context(), h.Hub, p, name)
+	if err != nil {
+		return info, nil, err
+	}
+	conn, err := h.Hub.Relay.Open(r.Context(), p, name, nil)
+	return info, conn, err
+}
+
+// running describes a sandbox that runs; it is an error if it does not.
+func running(ctx context.Context, hub *gateway.Hub, p gateway.Principal,
+	name string) (lifecycle.Info, error) {
+	info, err := hub.Get(ctx, p, name)
+	if err == nil && info.State != lifecycle.Running && info.State != lifecycle.Paused {
+		err = &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("sandbox %s is %s", name, info.State), Hint: "start it first"}
+	}
+	return info, err
 }
 
 // fileError gives errors of a sandbox's file system a code.

@@ -51,6 +51,7 @@ type Options struct {
 // Handler serves the dashboard.
 type Handler struct {
 	Options
+	Ports *Ports
 
 	mu      sync.Mutex
 	sockets map[string]int // guarded by mu; number of open sockets, by principal
@@ -58,7 +59,9 @@ type Handler struct {
 }
 
 // New returns a Handler.
-func New(o Options) *Handler { return &Handler{Options: o, sockets: make(map[string]int)} }
+func New(o Options) *Handler {
+	return &Handler{Options: o, Ports: newPorts(o), sockets: make(map[string]int)}
+}
 
 // Open reports whether path needs no token: the page, its static files and its login.
 func Open(path string) bool {
@@ -78,6 +81,8 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+Root+"files/{sandbox}", h.listFiles)
 	mux.HandleFunc("GET "+Root+"file/{sandbox}", h.getFile)
 	mux.HandleFunc("PUT "+Root+"file/{sandbox}", h.putFile)
+	mux.HandleFunc("GET "+Root+"ports/{sandbox}", h.listPorts)
+	mux.HandleFunc("POST "+Root+"ports/{sandbox}/{port}", h.Ports.open)
 	mux.HandleFunc("POST "+Root+"sandboxes", h.create)
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/fork", h.fork)
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/start", h.start)

@@ -6,6 +6,7 @@ import { boxes, offer } from "./boxes.mjs";
 import { call, closed, login, open } from "./daemon.mjs";
 import { $, make, marked } from "./dom.mjs";
 import { files } from "./files.mjs";
+import { ports } from "./ports.mjs";
 import { notice } from "./notify.mjs";
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -264,7 +265,7 @@ let at = null; // the open session: id, sandbox, session, and socket and term wh
 const go = (id, what = "") => (location.hash = id + what);
 addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? start() : now && route()));
 
-// route opens what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN, …/files/PATH.
+// route opens what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN, …/files/PATH, …/ports.
 function route() {
   let address = "";
   try {
@@ -282,13 +283,14 @@ function route() {
   $("name").textContent = sandbox + (session === "main" ? "" : "~" + session) + (what === "replay" ? " · replay" : "");
   $("tab-live").setAttribute("aria-selected", String(!what));
   $("tab-records").setAttribute("aria-selected", String(what === "records" || what === "replay"));
-  $("tab-files").setAttribute("aria-selected", String(what === "files"));
+  for (const tab of ["files", "ports"]) $("tab-" + tab).setAttribute("aria-selected", String(what === tab));
   draw();
   $("stopped").hidden = boxOf(sandbox)?.state !== "stopped";
   $("wake").hidden = !mine(boxOf(sandbox));
   if (what === "records" || (!what && !$("stopped").hidden)) records(); // looking starts nothing
   else if (what === "replay") replay(Number(more[0]) || 0);
   else if (what === "files") browse(more.join("/"));
+  else if (what === "ports") listen();
   else watch();
 }
 
@@ -299,7 +301,7 @@ function leave() {
   const id = at?.id;
   at = null;
   $("app").classList.remove("working");
-  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "files", "stopped", "surely", "said"]) $(part).hidden = true;
+  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "files", "ports", "none", "stopped", "surely", "said"]) $(part).hidden = true;
   $("stage").hidden = false;
   if (now && id && !$("app").hidden) draw();
   return id;
@@ -413,7 +415,7 @@ $("leave").addEventListener("click", detach);
 $("back").addEventListener("click", detach);
 $("tab-live").addEventListener("click", () => at && go(at.id));
 $("tab-records").addEventListener("click", () => at && go(at.id, "/records"));
-$("tab-files").addEventListener("click", () => at && go(at.id, "/files"));
+for (const tab of ["files", "ports"]) $("tab-" + tab).addEventListener("click", () => at && go(at.id, "/" + tab));
 
 for (const b of $("touch").querySelectorAll("button")) {
   b.addEventListener("pointerdown", (e) => e.preventDefault()); // keeps the on-screen keyboard open
@@ -431,12 +433,20 @@ for (const b of $("touch").querySelectorAll("button")) {
 function browse(path) {
   const here = at;
   $("stage").hidden = true;
-  files(here.sandbox, path && "/" + path, {
-    here: () => at === here,
-    go: (to) => go(here.id, "/files" + encodeURIComponent(to)),
-    problem: (e) => (e.status === 401 ? askToken("Your login has ended") : problem(e.message)),
-  });
+  files(here.sandbox, path && "/" + path, { ...shownFor(here), go: (to) => go(here.id, "/files" + encodeURIComponent(to)) });
 }
+
+// listen shows the ports of the sandbox.
+function listen() {
+  $("stage").hidden = true;
+  ports(at.sandbox, shownFor(at));
+}
+
+// shownFor returns what a view needs of the page while session here is open.
+const shownFor = (here) => ({
+  here: () => at === here,
+  problem: (e) => (e.status === 401 ? askToken("Your login has ended") : problem(e.message)),
+});
 
 // ---- Records
 
