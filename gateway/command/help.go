@@ -87,7 +87,7 @@ var examples = map[string]string{
 	"secret ls": "sandboxd secret ls",
 	"secret rm": "sandboxd secret rm openai",
 	"sessions":  "sandboxd sessions\nsandboxd sessions web",
-	"share":     "sandboxd share web bob --drive",
+	"share":     "sandboxd share web bob --drive\nsandboxd share web --link --expires 7d",
 	"snapshot":  "sandboxd snapshot web before-upgrade",
 	"ssh":       "sandboxd ssh web\nsandboxd ssh -L 8080:localhost:80 web~build",
 	"ssh-config": "sandboxd ssh-config --write\n" +

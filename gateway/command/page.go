@@ -33,21 +33,9 @@ func pageCommand(env *Env) *cobra.Command {
 			"revoke it with sandboxd token.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if env.HTTP == "" {
-				return &wire.Error{
-					Code:    wire.CodeUnavailable,
-					Message: "HTTP API: not enabled",
-					Hint:    "start the daemon with --http 127.0.0.1:8022",
-				}
-			}
-			if base == "" {
-				base = reachable(env.HTTP)
-			}
-			u, err := url.Parse(base)
-			if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
-				u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
-				return usage("--url %q: write a URL without a path, such as https://box.example",
-					base)
+			base, err := env.dashboard(base)
+			if err != nil {
+				return err
 			}
 			age, err := ParseAge(expires)
 			if err != nil || age <= 0 {
@@ -63,7 +51,7 @@ func pageCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			link := u.Scheme + "://" + u.Host + "/#code=" + code
+			link := base + "/#code=" + code
 			if asJSON {
 				return env.printJSON(pageJSON{URL: link,
 					Good: now.Add(token.CodeTime).Truncate(time.Millisecond), Expires: *t.Expires})
@@ -74,11 +62,37 @@ func pageCommand(env *Env) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "make the login read-only")
 	cmd.Flags().StringVar(&expires, "expires", "12h", "lifetime of the login, such as 12h or 7d")
-	cmd.Flags().StringVar(&base, "url", "",
-		"URL at which browsers reach the daemon, such as https://box.example (default: where it "+
-			"listens)")
+	urlFlag(cmd, &base)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
+}
+
+// urlFlag adds the flag for the argument of dashboard.
+func urlFlag(cmd *cobra.Command, base *string) {
+	cmd.Flags().StringVar(base, "url", "",
+		"URL at which browsers reach the daemon, such as https://box.example (default: where it "+
+			"listens)")
+}
+
+// dashboard returns the start of a link to the dashboard: base, as a user wrote it, or where the
+// daemon listens.
+func (env *Env) dashboard(base string) (string, error) {
+	if env.HTTP == "" {
+		return "", &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: "HTTP API: not enabled",
+			Hint:    "start the daemon with --http 127.0.0.1:8022",
+		}
+	}
+	if base == "" {
+		base = reachable(env.HTTP)
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+		u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		return "", usage("--url %q: write a URL without a path, such as https://box.example", base)
+	}
+	return u.Scheme + "://" + u.Host, nil
 }
 
 // reachable returns the URL with which a browser on the same machine reaches a listen address.

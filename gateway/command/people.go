@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -260,18 +262,35 @@ func privateCommand(env *Env) *cobra.Command {
 }
 
 func shareCommand(env *Env) *cobra.Command {
-	var drive, asJSON bool
+	var drive, link, asJSON bool
+	var expires, base string
 	cmd := &cobra.Command{
-		Use:   "share NAME PRINCIPAL",
+		Use:   "share NAME [PRINCIPAL]",
 		Short: "let another user watch a sandbox, or work in it",
 		Long: "Let another principal watch the sessions of a sandbox and read its recordings.\n" +
 			"With --drive they can also work in it: terminals, commands, files and port\n" +
 			"forwarding. rm, stop, start, rescue, kick and share stay yours.\n\n" +
 			"A key with role=\"watch\" can only watch, even with --drive. A principal that\n" +
 			"cannot log in is rejected. A principal that only a certificate can log in is\n" +
-			"accepted with a warning.",
-		Args: cobra.ExactArgs(2),
+			"accepted with a warning.\n\n" +
+			"With --link and without PRINCIPAL, print a link to the dashboard instead. Its\n" +
+			"user can watch the sandbox in a browser until it expires: they need no key, and it\n" +
+			"works more than once. sandboxd describe shows the principal that it stands for, and\n" +
+			"sandboxd unshare NAME PRINCIPAL ends it.",
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case link && len(args) == 2:
+				return usage("--link makes its own principal: share NAME --link")
+			case link && drive:
+				return usage("--link is read-only: --drive needs a PRINCIPAL with a key")
+			case link:
+				return env.shareLink(cmd.Context(), args[0], expires, base, asJSON)
+			case cmd.Flags().Changed("expires") || cmd.Flags().Changed("url"):
+				return usage("--expires and --url are for --link")
+			case len(args) == 1:
+				return usage("share NAME PRINCIPAL, or share NAME --link")
+			}
 			rights := wire.RightWatch
 			if drive {
 				rights = wire.RightDrive
@@ -294,8 +313,47 @@ func shareCommand(env *Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&drive, "drive", false, "allow them to work in it, too")
+	cmd.Flags().BoolVar(&link, "link", false, "print a read-only link for a browser")
+	cmd.Flags().StringVar(&expires, "expires", "24h", "lifetime of the link, up to 30d")
+	urlFlag(cmd, &base)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
+}
+
+// linkJSON is the answer of share --link --json.
+type linkJSON struct {
+	Name      string      `json:"name"`
+	Principal string      `json:"principal"` // for unshare
+	Rights    wire.Rights `json:"rights"`    // watch
+	URL       string      `json:"url"`
+	Expires   time.Time   `json:"expires"`
+}
+
+// shareLink prints a read-only link to a sandbox.
+func (env *Env) shareLink(ctx context.Context, name, expires, base string, asJSON bool) error {
+	base, err := env.dashboard(base)
+	if err != nil {
+		return err
+	}
+	age, err := ParseAge(expires)
+	if err != nil || age <= 0 || age > token.MaxLink {
+		return usage("--expires %q: write a duration up to 30d, such as 12h", expires)
+	}
+	maker, err := env.newToken(wire.Person, true, age)
+	if err != nil {
+		return err
+	}
+	secret, t, err := env.Tokens.Link(ctx, env.Hub, env.Principal, name, maker)
+	if err != nil {
+		return err
+	}
+	link := linkJSON{Name: name, Principal: t.Principal, Rights: t.Rights, Expires: *t.Expires,
+		URL: base + "/#link=" + secret}
+	if asJSON {
+		return env.printJSON(link)
+	}
+	fmt.Fprintln(env.Stdout, link.URL)
+	return nil
 }
 
 func unshareCommand(env *Env) *cobra.Command {
@@ -308,6 +366,13 @@ func unshareCommand(env *Env) *cobra.Command {
 			was, err := env.Hub.Unshare(cmd.Context(), env.Principal, args[0], args[1])
 			if err != nil {
 				return err
+			}
+			if _, link := gateway.LinkOf(args[1]); was && link {
+				for _, t := range env.Tokens.List(args[1]) {
+					if err := env.Tokens.Revoke(cmd.Context(), args[1], t.ID); err != nil {
+						return err
+					}
+				}
 			}
 			if asJSON {
 				return env.printJSON(map[string]any{"name": args[0], "principal": args[1],

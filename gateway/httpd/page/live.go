@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -30,6 +31,7 @@ type listed struct {
 	State    lifecycle.State `json:"state"`
 	Reason   string          `json:"reason,omitempty"`
 	Image    string          `json:"image"`
+	Drive    bool            `json:"drive"` // this person may type
 	Sessions []session       `json:"sessions"`
 }
 
@@ -114,7 +116,10 @@ func (h *Handler) list(r *http.Request) (list, error) {
 		return now, err
 	}
 	for _, info := range infos {
-		b := listed{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason,
+		drive := p.Rights != wire.RightWatch && (info.Owner == p.Name ||
+			slices.Contains(info.SharedWith,
+				lifecycle.Share{Principal: p.Name, Rights: wire.RightDrive}))
+		b := listed{Drive: drive, Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason,
 			Image: info.ShortImage(), Sessions: []session{}}
 		for _, n := range needs {
 			if n.Sandbox == info.Name {

@@ -87,6 +87,7 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/fork", h.fork)
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/start", h.start)
 	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/stop", h.stop)
+	mux.HandleFunc("POST "+Root+"sandboxes/{sandbox}/link", h.link)
 	mux.HandleFunc("DELETE "+Root+"sandboxes/{sandbox}", h.remove)
 	mux.HandleFunc("GET "+Root+"terminal/{sandbox}/{session}", h.terminal)
 	mux.HandleFunc("GET "+StreamRoot+"{sandbox}/{session}", h.stream)

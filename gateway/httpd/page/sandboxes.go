@@ -2,6 +2,7 @@ package page
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
@@ -67,6 +68,30 @@ func (h *Handler) remove(w http.ResponseWriter, r *http.Request) {
 		_, err := h.Hub.Remove(r.Context(), p, name)
 		return name, err
 	})
+}
+
+// linkTime is the lifetime of a link that the page makes.
+const linkTime = 24 * time.Hour
+
+// link answers with a read-only link to a sandbox. It expires no later than the caller's login.
+func (h *Handler) link(w http.ResponseWriter, r *http.Request) {
+	maker, p := rest.Caller(r.Context()), rest.Principal(r.Context())
+	if p.Kind != wire.Person {
+		rest.Fail(w, r, h.Hub, errProgram)
+		return
+	}
+	end := time.Now().Add(linkTime).Truncate(time.Millisecond)
+	if maker.Expires == nil || end.Before(*maker.Expires) {
+		maker.Expires = &end
+	}
+	secret, t, err := h.Tokens.Link(r.Context(), h.Hub, p, r.PathValue("sandbox"), maker)
+	if err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	// The guard has compared Origin, which a page sends with each change, with the host.
+	rest.WriteJSON(w, http.StatusOK, map[string]any{"expires": *t.Expires,
+		"url": r.Header.Get("Origin") + "/#link=" + secret})
 }
 
 // act answers with the name of the sandbox that do has changed. The page's buttons are for people:

@@ -56,6 +56,19 @@ export function boxes(page) {
     const done = await does("Copying…", $("said"), "POST", path(page.at(), "/fork"), { name: "" });
     if (done) page.go(done.name);
   });
+  $("share").addEventListener("click", async () => {
+    const name = page.at();
+    const made = await does("Making a link…", $("said"), "POST", path(name, "/link"));
+    if (!made || page.at() !== name) return;
+    $("until").textContent = new Date(made.expires).toLocaleString();
+    $("address").value = made.url;
+    $("link").hidden = false;
+    $("address").select();
+  });
+  $("copy").addEventListener("click", async () => {
+    $("address").select();
+    await navigator.clipboard.writeText($("address").value).catch(() => document.execCommand("copy"));
+  });
   // Removing takes a second click, on a button that says what is lost.
   $("remove").addEventListener("click", () => {
     $("surely").hidden = false;

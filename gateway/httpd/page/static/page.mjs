@@ -29,10 +29,12 @@ const terminals = () =>
 // ---- Logging in
 
 async function start() {
-  const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (code) {
-    history.replaceState(null, "", "/"); // it works only once, and others should not see it
-    if (document.documentElement.dataset.from === "elsewhere") askCode(code);
+  const given = new URLSearchParams(location.hash.slice(1));
+  const [code, link] = [given.get("code"), given.get("link")];
+  if (code || link) {
+    history.replaceState(null, "", "/"); // others should not see it
+    if (link) askFirst({ token: link }, "login-shared");
+    else if (document.documentElement.dataset.from === "elsewhere") askFirst({ code }, "login-link");
     else await enter({ code });
     return;
   }
@@ -65,14 +67,18 @@ async function enter(how) {
   follow();
 }
 
-// askCode asks before it uses a code from another site, which may log the visitor in as an attacker who
-// then sees what they do.
-function askCode(code) {
+let asked = null; // how to log in if they agree
+
+// askFirst shows why before it logs in: by a code from another site, which may log the visitor in as an
+// attacker who then sees what they do, or by a link that others share, which replaces a login.
+function askFirst(how, why) {
+  asked = how;
+  leave();
+  $("app").hidden = true;
   $("login").hidden = false;
   $("login-how").hidden = true;
   $("token").required = false;
-  $("login-link").hidden = false;
-  $("login-link").dataset.code = code;
+  $(why).hidden = false;
 }
 
 function askToken(problem = "") {
@@ -89,13 +95,13 @@ function askToken(problem = "") {
 $("login").addEventListener("submit", (e) => {
   e.preventDefault();
   const token = $("token").value;
-  const { code } = $("login-link").dataset;
+  const how = asked ?? { token };
+  asked = null;
   $("token").value = "";
   $("login-how").hidden = false;
   $("token").required = true;
-  $("login-link").hidden = true;
-  delete $("login-link").dataset.code;
-  enter(code ? { code } : { token });
+  $("login-link").hidden = $("login-shared").hidden = true;
+  enter(how);
 });
 
 $("logout").addEventListener("click", async () => {
@@ -199,12 +205,14 @@ function draw() {
   document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
   notice(all.filter((r) => r.needs).map((r) => ({ id: r.box.name + "~" + r.session, since: r.needs + r.since, title: `${nameOf(r)}: ${r.label}`, text: r.last })), go);
   offer(boxOf(at?.sandbox), mine(boxOf(at?.sandbox)));
+  $("make").hidden = now.rights === "watch";
+  for (const tab of ["files", "ports"]) $("tab-" + tab).hidden = boxOf(at?.sandbox)?.drive === false;
   const shown = new Map([...$("list").children].map((li) => [li.firstChild.dataset.row, li]));
   const items = all.map((row) => {
     const id = row.box.name + "~" + row.session;
     const li = shown.get(id) ?? item(id);
     fill(li.firstChild, row, id);
-    forms.get(li)(row, now.rights !== "watch");
+    forms.get(li)(row, row.box.drive);
     return li;
   });
   const focused = $("list").contains(document.activeElement) ? document.activeElement : null; // after a form gave it to its row
@@ -263,7 +271,7 @@ $("list").addEventListener("keydown", (e) => {
 let at = null; // the open session: id, sandbox, session, and socket and term while connected
 
 const go = (id, what = "") => (location.hash = id + what);
-addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? start() : now && route()));
+addEventListener("hashchange", () => (/^#(code|link)=/.test(location.hash) ? start() : now && route()));
 
 // route opens what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN, …/files/PATH, …/ports.
 function route() {
@@ -301,7 +309,7 @@ function leave() {
   const id = at?.id;
   at = null;
   $("app").classList.remove("working");
-  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "files", "ports", "none", "stopped", "surely", "said"]) $(part).hidden = true;
+  for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "files", "ports", "none", "stopped", "surely", "said", "link"]) $(part).hidden = true;
   $("stage").hidden = false;
   if (now && id && !$("app").hidden) draw();
   return id;
