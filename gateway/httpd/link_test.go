@@ -114,7 +114,7 @@ func TestLink(t *testing.T) {
 }
 
 // A person shares a link on the page. Another browser asks before it logs in with it, shows the
-// sandbox without buttons, and is told when the link ends.
+// sandbox without buttons, and says when the link has ended.
 func TestPageLink(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)

@@ -143,7 +143,8 @@ func TestEventComesAfterTheBytesBeforeIt(t *testing.T) {
 		}
 		got = append(got, e)
 	}
-	want := []wire.Event{{Kind: Begin, Cols: 200, Rows: 50}, {Kind: Output, Offset: 3},
+	want := []wire.Event{{Kind: Begin, Cols: wire.DefaultCols, Rows: wire.DefaultRows},
+		{Kind: Output, Offset: 3},
 		{Seq: 7, Kind: wire.EventState, Offset: 3, State: &state}, {Kind: Output, Offset: 6}}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(wire.Event{}, "TimeUnix")); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
