@@ -13,6 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -49,6 +50,18 @@ func (s *Sessions) Live(ctx context.Context, p Principal, t wire.Target) (*live.
 		return nil, err
 	}
 	return sb.Guest().Live(ctx, cmp.Or(t.Session, wire.DefaultSession))
+}
+
+// Look calls f with the screen of a live session as the daemon knows it, without what private mode
+// hides. It asks no guest, attaches no party and starts nothing. offset is that of the session's
+// output. The screen is valid during the call, and f must be quick: others wait for it.
+func (s *Sessions) Look(ctx context.Context, p Principal, t wire.Target,
+	f func(sc *screen.Screen, offset uint64)) error {
+	l, err := s.Live(ctx, p, t)
+	if err != nil {
+		return err
+	}
+	return l.Screen(f)
 }
 
 // Screen returns what a session's terminal shows. It starts nothing. For a stopped sandbox it

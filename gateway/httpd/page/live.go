@@ -119,8 +119,8 @@ func (h *Handler) list(r *http.Request) (list, error) {
 		drive := p.Rights != wire.RightWatch && (info.Owner == p.Name ||
 			slices.Contains(info.SharedWith,
 				lifecycle.Share{Principal: p.Name, Rights: wire.RightDrive}))
-		b := listed{Drive: drive, Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason,
-			Image: info.ShortImage(), Sessions: []session{}}
+		b := listed{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason,
+			Image: info.ShortImage(), Drive: drive, Sessions: []session{}}
 		for _, n := range needs {
 			if n.Sandbox == info.Name {
 				b.Sessions = append(b.Sessions, session{n, n.Label()})

@@ -77,6 +77,7 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Root+"logout", h.logout)
 	mux.HandleFunc("GET "+Root+"records/{sandbox}", h.records)
 	mux.HandleFunc("GET "+Root+"live", h.live)
+	mux.HandleFunc("GET "+Root+"screens", h.screens)
 	mux.HandleFunc("POST "+Root+"answer/{sandbox}/{session}", h.answer)
 	mux.HandleFunc("GET "+Root+"files/{sandbox}", h.listFiles)
 	mux.HandleFunc("GET "+Root+"file/{sandbox}", h.getFile)

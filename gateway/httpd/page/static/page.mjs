@@ -7,6 +7,7 @@ import { call, closed, login, open } from "./daemon.mjs";
 import { $, make, marked } from "./dom.mjs";
 import { files } from "./files.mjs";
 import { ports } from "./ports.mjs";
+import { pictures } from "./grid.mjs";
 import { notice } from "./notify.mjs";
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -203,24 +204,29 @@ function draw() {
   if ($("summary").textContent !== summary) $("summary").textContent = summary; // a screen reader announces each change
   $("summary").className = needed ? "needed" : "";
   document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
-  notice(all.filter((r) => r.needs).map((r) => ({ id: r.box.name + "~" + r.session, since: r.needs + r.since, title: `${nameOf(r)}: ${r.label}`, text: r.last })), go);
+  notice(all.filter((r) => r.needs).map((r) => ({ id: idOf(r), since: r.needs + r.since, title: `${nameOf(r)}: ${r.label}`, text: r.last })), go);
   offer(boxOf(at?.sandbox), mine(boxOf(at?.sandbox)));
   $("make").hidden = now.rights === "watch";
   for (const tab of ["files", "ports"]) $("tab-" + tab).hidden = boxOf(at?.sandbox)?.drive === false;
   const shown = new Map([...$("list").children].map((li) => [li.firstChild.dataset.row, li]));
   const items = all.map((row) => {
-    const id = row.box.name + "~" + row.session;
+    const id = idOf(row);
     const li = shown.get(id) ?? item(id);
     fill(li.firstChild, row, id);
     forms.get(li)(row, row.box.drive);
     return li;
   });
+  grid.show(all, at || !wide.matches);
   const focused = $("list").contains(document.activeElement) ? document.activeElement : null; // after a form gave it to its row
   if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
     $("list").replaceChildren(...items);
     focused?.focus(); // it loses the focus when it is moved
   }
 }
+
+const wide = matchMedia("(min-width: 701px)");
+const grid = pictures((id) => go(id), (b, row) => fill(b, row, idOf(row)));
+const idOf = (row) => row.box.name + "~" + row.session;
 
 function item(id) {
   const li = make("li");
