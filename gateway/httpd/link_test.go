@@ -56,6 +56,9 @@ func TestLink(t *testing.T) {
 		{"POST", "/page/ports/demo/80", ""},
 		{"GET", "/page/files/demo", ""},
 		{"POST", "/page/answer/demo/main", `{"text":"y"}`},
+		{"GET", "/page/find/other/main?text=seen", ""},
+		{"GET", "/page/find/demo/main?text=+", ""},
+		{"GET", "/page/find/demo/main?text=" + strings.Repeat("x", 201), ""},
 	} {
 		if got := w.call(c.method, c.path, secret, c.body); got.status < 400 {
 			t.Errorf("%s %s: %d %s", c.method, c.path, got.status, got.body)
@@ -64,6 +67,10 @@ func TestLink(t *testing.T) {
 	got := w.call("GET", "/page/records/demo", secret, "")
 	if got.status != http.StatusOK {
 		t.Errorf("records: %d %s", got.status, got.body)
+	}
+	got = w.call("GET", "/page/find/demo/main?text=SEEN", secret, "")
+	if got.status != http.StatusOK || !strings.Contains(got.body, `"line":"seen"`) {
+		t.Errorf("a search: %d %s", got.status, got.body)
 	}
 	alice := gateway.Principal{Name: "alice", Kind: wire.Person}
 	info, err := w.hub.Get(t.Context(), alice, "demo")

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp/kb"
+
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -113,7 +115,23 @@ func TestPageReplays(t *testing.T) {
 			t.Errorf("a jump to %d took %v", to, took)
 		}
 	}
-	b.shoot("replay")
+	find := func(text, found string) {
+		t.Helper()
+		b.click("#sought")
+		valueOf[bool](b, `document.querySelector("#sought").select(), true`)
+		b.types(text + "\r")
+		b.until(found, fmt.Sprintf(`document.querySelector("#found").textContent === %q`, found))
+	}
+	find("PIECE 2000 of", "1 of 1")
+	b.sees("piece 2000 ")
+	find("2500", "1 of 14") // from there on: 2500, 12500, 22500, 25000 to 25009, 32500
+	b.sees("piece 2500 ")
+	b.shoot("find")
+	b.types("\r")
+	b.until("the next", `document.querySelector("#found").textContent === "2 of 14"`)
+	find("no such text", "not found")
+	b.types(kb.Escape) // the keys are the player's again
+	jump(60_000)
 	b.until("the clock", `document.querySelector("#clock").textContent.startsWith("1:00 /")`)
 	b.click("#after")
 	b.until("at the next command",

@@ -326,11 +326,17 @@ func BenchmarkSeek(b *testing.B) {
 	})
 }
 
-// A jump into a pause stays at its target; keys count from what is shown, and playing continues
-// with the next output.
-func TestSeekIntoPause(t *testing.T) {
+// printed is output of a record, and when it came.
+type printed struct {
+	after time.Duration
+	text  string
+}
+
+// made returns the directory of a record of output.
+func made(t *testing.T, all ...printed) (dir string) {
+	t.Helper()
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	dir := filepath.Join(t.TempDir(), "main")
+	dir = filepath.Join(t.TempDir(), "main")
 	w, err := record.Create(dir, record.Options{Begun: began, Quota: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -338,14 +344,14 @@ func TestSeekIntoPause(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	event := func(offset int, after time.Duration) string {
-		return fmt.Sprintf(`{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", offset,
-			began.Add(after).UnixMilli())
+	var log, events strings.Builder
+	for _, p := range all {
+		log.WriteString(p.text)
+		fmt.Fprintf(&events, `{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n",
+			log.Len(), began.Add(p.after).UnixMilli())
 	}
-	for name, text := range map[string]string{
-		record.LogFile:    "onetwo",
-		record.EventsFile: event(3, time.Second) + event(6, time.Minute),
-	} {
+	for name, text := range map[string]string{record.LogFile: log.String(),
+		record.EventsFile: events.String()} {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -355,7 +361,13 @@ func TestSeekIntoPause(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p, _ := openPlayer(t, dir)
+	return dir
+}
+
+// A jump into a pause stays at its target; keys count from what is shown, and playing continues
+// with the next output.
+func TestSeekIntoPause(t *testing.T) {
+	p, _ := openPlayer(t, made(t, printed{time.Second, "one"}, printed{time.Minute, "two"}))
 	for _, c := range []struct {
 		name  string
 		order Order

@@ -92,6 +92,7 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("DELETE "+Root+"sandboxes/{sandbox}", h.remove)
 	mux.HandleFunc("GET "+Root+"terminal/{sandbox}/{session}", h.terminal)
 	mux.HandleFunc("GET "+StreamRoot+"{sandbox}/{session}", h.stream)
+	mux.HandleFunc("GET "+Root+"find/{sandbox}/{session}", h.find)
 	mux.HandleFunc("GET "+Root+"replay/{sandbox}/{session}", h.replay)
 }
 

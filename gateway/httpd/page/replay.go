@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,6 +70,55 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request) {
 		}
 		return s.say(map[string]any{"over": true})
 	})
+}
+
+// match is a place of a record with the text that a person looks for.
+type match struct {
+	AtMS int64  `json:"at_ms"`
+	Line string `json:"line"`
+}
+
+const (
+	maxMatches = 500
+	maxSought  = 200 // bytes
+	findTime   = 15 * time.Second
+)
+
+// find answers with the places of a record where a text appears.
+func (h *Handler) find(w http.ResponseWriter, r *http.Request) {
+	matches, more, err := h.matches(r)
+	if err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	rest.WriteJSON(w, http.StatusOK, map[string]any{"matches": matches, "more": more})
+}
+
+func (h *Handler) matches(r *http.Request) (all []match, more bool, err error) {
+	sought := strings.TrimSpace(r.FormValue("text"))
+	if sought == "" || len(sought) > maxSought {
+		return nil, false, wire.Errorf(wire.CodeUsage, "look for 1 to %d characters", maxSought)
+	}
+	run, _ := strconv.Atoi(r.FormValue("run"))
+	record, err := h.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r),
+		run)
+	if err != nil {
+		return nil, false, err
+	}
+	defer record.Close()
+	ctx, cancel := context.WithTimeoutCause(r.Context(), findTime, &wire.Error{
+		Code: wire.CodeUnavailable, Message: "the record is too long to look through it here",
+		Hint: "use sandboxd log NAME | grep TEXT"})
+	defer cancel()
+	found, more, err := player.Find(ctx, record, sought, maxMatches)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	all = make([]match, len(found))
+	for i, m := range found {
+		all[i] = match{m.At.Milliseconds(), m.Line}
+	}
+	return all, more, err
 }
 
 // order passes commands of the page to a replay, until the socket ends.

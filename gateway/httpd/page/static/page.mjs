@@ -5,6 +5,7 @@ import { answering } from "./answer.mjs";
 import { boxes, offer } from "./boxes.mjs";
 import { call, closed, login, open } from "./daemon.mjs";
 import { $, make, marked } from "./dom.mjs";
+import { finding } from "./find.mjs";
 import { files } from "./files.mjs";
 import { ports } from "./ports.mjs";
 import { pictures } from "./grid.mjs";
@@ -524,6 +525,8 @@ function goOn(place) {
 function replay(run) {
   const here = at;
   let over = false;
+  here.find = `find/${inPath(at.sandbox, at.session)}?run=${run}`;
+  $("found").textContent = "";
   connect(`replay/${inPath(at.sandbox, at.session)}?run=${run}`, {
     said: (message) => {
       if (message.place) {
@@ -566,6 +569,15 @@ $("speed").addEventListener("change", () => at?.socket?.say({ do: "speed", speed
 $("seek").addEventListener("input", () => {
   sought = Date.now();
   at?.socket?.say({ do: "seek", at_ms: Number($("seek").value) });
+});
+
+finding({
+  of: () => at?.find, at: () => at?.place?.at_ms ?? 0, done: () => at?.term?.focus(),
+  seek: (ms) => {
+    if (at?.place && !at.place.paused) at.socket?.say({ do: "key", key: " " });
+    at?.socket?.say({ do: "seek", at_ms: ms });
+  },
+  ended: () => askToken("Your login has ended"),
 });
 
 start();

@@ -1,0 +1,104 @@
+package player
+
+import (
+	"context"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// Match is a moment of a record.
+type Match struct {
+	At   time.Duration // since the record's beginning
+	Line string        // as the screen shows it then, as printable text, shortened
+}
+
+const (
+	maxLine   = 200     // characters of a Match
+	findPiece = 4 << 10 // bytes between looks at the screen
+	findLines = 5000    // more lines than a piece can have
+)
+
+// Find returns the moments at which a line with the text appears on the screen of a record, whether
+// in upper or lower case. A line that is typed or drawn on in its place counts once. It returns at
+// most limit; more says that there are others.
+func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all []Match, more bool,
+	err error) {
+	begin := r.Begin()
+	f := finder{sought: strings.ToLower(sought), has: make(map[uint64]bool),
+		known: make(map[uint64]uint64), limit: limit,
+		screen: screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows, Scrollback: findLines})}
+	for at := uint64(0); at < r.End(); {
+		size, next := r.SizeAt(at)
+		f.screen.Resize(size.Cols, size.Rows)
+		to, when, _ := r.Next(at)
+		to = min(to, at+findPiece, next, r.End())
+		if err := record.Copy(ctx, f.screen, r, at, to, nil); err != nil {
+			return f.all, false, err
+		}
+		if f.look(when.Sub(time.UnixMilli(begin.TimeUnix))); len(f.all) > limit {
+			return f.all[:limit], true, nil
+		}
+		at = to
+	}
+	return f.all, false, nil
+}
+
+// finder looks for a text on a screen that changes. Lines have the number that they have, or will
+// have, among those that scrolled off.
+type finder struct {
+	sought   string
+	limit    int
+	screen   *screen.Screen
+	scrolled uint64            // at the last look
+	known    map[uint64]uint64 // generation of each line at the last look
+	has      map[uint64]bool   // lines that had the text at the last look
+	all      []Match
+}
+
+func (f *finder) look(at time.Duration) {
+	top := f.screen.Scrolled()
+	var line strings.Builder
+	for n := max(f.scrolled, f.screen.Kept()); n < top; n++ {
+		line.Reset()
+		for _, cell := range f.screen.AppendKept(nil, n) {
+			line.WriteString(cell.Text)
+		}
+		f.check(n, line.String(), at)
+		delete(f.has, n)
+		delete(f.known, n)
+	}
+	_, rows := f.screen.Size()
+	for y := range rows {
+		n := top + uint64(y)
+		if gen := f.screen.LineGeneration(y); f.known[n] != gen {
+			f.known[n] = gen
+			f.check(n, f.screen.LineText(y), at)
+		}
+	}
+	f.scrolled = top
+}
+
+func (f *finder) check(n uint64, line string, at time.Duration) {
+	has := strings.Contains(strings.ToLower(line), f.sought)
+	if has && !f.has[n] && len(f.all) <= f.limit {
+		f.all = append(f.all, Match{max(at, 0), text.Line(around(line, f.sought), maxLine)})
+	}
+	f.has[n] = has
+}
+
+// around returns the part of a long line that has the text.
+func around(line, sought string) string {
+	from := strings.Index(strings.ToLower(line), sought) - maxLine/2
+	if from <= 0 || from >= len(line) {
+		return line
+	}
+	for !utf8.RuneStart(line[from]) {
+		from--
+	}
+	return "…" + line[from:]
+}
