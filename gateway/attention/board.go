@@ -36,11 +36,15 @@ type Board struct {
 	// Guarded by mu; closed and replaced when the answer of Watched may change.
 	turned chan struct{}
 	closed error // guarded by mu; why watches end; nil while the board is open
+
+	fmu     sync.Mutex         // taken before all others
+	follows map[string]*asking // guarded by fmu; by principal
 }
 
 // NewBoard returns a board for the sessions that source lists.
 func NewBoard(source Source) *Board {
-	return &Board{source: source, watches: make(map[string]int), turned: make(chan struct{})}
+	return &Board{source: source, watches: make(map[string]int), turned: make(chan struct{}),
+		follows: make(map[string]*asking)}
 }
 
 // Close ends all watches with cause.

@@ -44,7 +44,7 @@ func TestPageFleet(t *testing.T) {
 	valueOf[bool](b, `[...`+row("apt")+
 		`.parentElement.querySelectorAll(".answer button")].find((b) => b.textContent === "y").click(), true`)
 	b.until("nobody asks", `document.querySelectorAll(".answer:not([hidden])").length === 0`)
-	// A question ends when a person takes the keyboard to answer it, before they type.
+	// A question ends when an answer is typed, before it is printed.
 	for name, want := range map[string]string{"apt": "apt got <y>",
 		"login": "login got <hunter2>"} {
 		for a := w.agent(name); ; {

@@ -34,6 +34,9 @@ type Options struct {
 	// Read passes on their actions, with Type, Press, Resize and Leave, until ctx ends. Run starts
 	// it and does not wait for it: it may have to wait for a client to close.
 	Read func(ctx context.Context, p *Person)
+	// Others returns how many other sessions ask the person for an answer, and the next of them. It
+	// may be nil: the frontend shows that itself.
+	Others func() (n int, next wire.Target)
 	// Report gets the state before a repaint when it has changed, for a frontend with its own
 	// display of it. It may be nil.
 	Report func(State)
@@ -85,12 +88,13 @@ type Person struct {
 	pieces int        // guarded by kmu; number of received pieces of input
 
 	mu         sync.Mutex
-	cols, rows int    // guarded by mu; of their window
-	resized    bool   // guarded by mu; since the last repaint, possibly to the same size
-	pan        [2]int // guarded by mu; by which the next repaint moves the window, as Renderer.Pan
-	panned     bool   // guarded by mu; the window does not follow the cursor
-	notice     string // guarded by mu; shown in the status line
-	cut        bool   // guarded by mu; the notice says how much of their input was dropped
+	cols, rows int         // guarded by mu; of their window
+	resized    bool        // guarded by mu; since the last repaint, possibly to the same size
+	next       wire.Target // guarded by mu; the session to join after this visit, if any
+	pan        [2]int      // guarded by mu; by which the next repaint moves the window, as Renderer.Pan
+	panned     bool        // guarded by mu; the window does not follow the cursor
+	notice     string      // guarded by mu; shown in the status line
+	cut        bool        // guarded by mu; the notice says how much of their input was dropped
 	// Guarded by mu; nil unless the notice is about the holder of the keyboard.
 	about *about
 	until time.Time    // guarded by mu; when the notice ends
@@ -143,6 +147,11 @@ func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-
 
 	cause := draw(ctx, p, asides, do)
 	p.leave(cause)
+	if !errors.Is(cause, errNext) {
+		p.mu.Lock()
+		p.next = wire.Target{}
+		p.mu.Unlock()
+	}
 	p.jobs.close()
 	_, _ = p.o.Out.Write(p.renderer.Leave())
 	return p.ended(cause)
@@ -155,6 +164,7 @@ func (p *Person) Leave(cause error) { p.leave(cause) }
 var (
 	ErrDetached = errors.New("detached")
 	ErrGone     = errors.New("the client is gone")
+	errNext     = errors.New("they go to another session")
 )
 
 // ended returns the exit status and the farewell for a cause.
@@ -163,6 +173,8 @@ func (p *Person) ended(cause error) (int, string) {
 	switch {
 	case errors.Is(cause, ErrDetached):
 		return 0, "detached from " + Full(target)
+	case errors.Is(cause, errNext):
+		return 0, ""
 	case errors.Is(cause, ErrGone):
 		return wire.ExitTransport, ""
 	case errors.Is(cause, interrupt.ErrDisconnected):
@@ -181,6 +193,16 @@ func (p *Person) ended(cause error) (int, string) {
 
 // Full returns a target with its session, even if that is the default one.
 func Full(t wire.Target) string { return t.Sandbox + "~" + t.Session }
+
+// Next returns the session that the person left for, after Run has returned.
+func (p *Person) Next() (t wire.Target, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next, p.next.Sandbox != ""
+}
+
+// Changed wakes the painter after a change that the attachment does not report, such as of Others.
+func (p *Person) Changed() { p.changed() }
 
 // changed wakes the painter.
 func (p *Person) changed() {

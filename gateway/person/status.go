@@ -27,9 +27,28 @@ func (p *Person) help() string {
 	if prefix == "" {
 		return ""
 	}
+	var other string
+	if p.o.Others != nil {
+		other = p.key("o", "other")
+	}
 	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"),
-		p.key("p", "private"), p.key("arrows", "pan"), p.key("d", "detach"),
+		p.key("p", "private"), p.key("arrows", "pan"), other, p.key("d", "detach"),
 		prefix+prefix+" sends "+prefix), " ")
+}
+
+// asking says that other sessions ask.
+func (p *Person) asking() string {
+	if p.o.Others == nil {
+		return ""
+	}
+	n, _ := p.o.Others()
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return Words("1 other asks", p.key("o", "go"))[1:]
+	}
+	return Words(fmt.Sprintf("%d others ask", n), p.key("o", "go"))[1:]
 }
 
 // situation is what the status line describes.
@@ -90,11 +109,13 @@ func (p *Person) status(s situation, notice, clipped string) (line string, brief
 	if who == "" {
 		who = you
 	}
-	return Words(where, private, typing, last, others, you, key, clipped, waits(s), stops(s)),
+	ask := p.asking()
+	return Words(where, private, typing, last, others, you, key, ask, clipped, waits(s), stops(s)),
 		[]string{
-			Words(where, private, typing, last, others, you, key, clipped, waits(s)),
-			Words(where, private, typing, others, you, key, clipped),
-			Words(where, private, typing, others, you, key),
+			Words(where, private, typing, last, others, you, key, ask, clipped, waits(s)),
+			Words(where, private, typing, others, you, key, ask, clipped),
+			Words(where, private, typing, others, you, key, ask),
+			Words(where, private, typing, you, key, ask),
 			Words(where, private, typing, you, key), Words(where, private, who, key),
 			Words(private, who, key), Words(private, who)}
 }

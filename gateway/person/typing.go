@@ -67,6 +67,8 @@ func (p *Person) press(e view.KeyEvent) {
 		p.Say("no such key: " + p.help())
 	case view.Pan, view.Follow:
 		p.look(e)
+	case view.Other:
+		p.goOn()
 	case view.Input:
 		if p.at.Party().Rights == wire.RightWatch {
 			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
@@ -88,6 +90,23 @@ func (p *Person) press(e view.KeyEvent) {
 			p.Say(Words("the program takes no input; wait, or", p.key("d", "detach"))[1:])
 		}
 	}
+}
+
+// goOn leaves for another session that asks for an answer.
+func (p *Person) goOn() {
+	if p.o.Others == nil {
+		p.Say("no such key: " + p.help())
+		return
+	}
+	n, next := p.o.Others()
+	if n == 0 {
+		p.Say("no other session asks")
+		return
+	}
+	p.mu.Lock()
+	p.next = next
+	p.mu.Unlock()
+	p.leave(errNext)
 }
 
 // look moves a window that is smaller than the screen, or makes it follow the cursor.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -34,37 +36,107 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool,
 	farewell func(status int, words string)) error {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
-	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols),
-		Rows: int(s.ask.pty.Rows), Prefix: s.client.server.prefix,
-		Public: s.client.public, Read: s.readPerson})
-	o := p.JoinOptions()
-	o.Watch = watch
-	at, created, err := s.attach(ctx, target, o)
+	for {
+		status, words, next, err := s.visitOne(ctx, target, watch)
+		if err != nil {
+			return err
+		}
+		if next == nil {
+			farewell(status, words)
+			return nil
+		}
+		target = *next
+	}
+}
+
+// visitOne is visit for one session. next is the session that they left for; nil if they left.
+func (s *session) visitOne(ctx context.Context, target wire.Target, watch bool) (status int,
+	words string, next *wire.Target, err error) {
+	var at *attach.Attachment
+	var asking *attention.Asked
+	o := person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows),
+		Prefix: s.client.server.prefix, Public: s.client.public, Read: s.readPerson}
+	if s.client.grant.Rights != wire.RightWatch { // others could not answer
+		o.Others = func() (int, wire.Target) { return asking.Others(at.Target()) }
+	}
+	p := person.New(o)
+	if o.Others != nil {
+		asking = s.client.hub().Sessions.Asking(s.client.grant.Principal, p.Changed)
+		defer asking.Close()
+	}
+	join := p.JoinOptions()
+	join.Watch = watch
+	at, created, err := s.attach(ctx, target, join)
 	if err != nil {
-		return err
+		return 0, "", nil, err
 	}
 	defer at.Close()
 	s.begin()
 	if created != "" {
 		p.Welcome(created)
 	}
-	farewell(person.Run(ctx, p, at, s.channel.Requests, func(q *ssh.Request) {
+	status, words = person.Run(ctx, p, at, s.channel.Requests, func(q *ssh.Request) {
 		_ = q.Reply(s.window(p, q), nil)
-	}))
-	return nil
+	})
+	if to, ok := p.Next(); ok {
+		next = &to
+	}
+	return status, words, next, nil
+}
+
+// visiting passes a client's input to the person of the present visit.
+type visiting struct {
+	mu    sync.Mutex
+	ctx   context.Context //nolint:containedctx // guarded by mu; of the visit
+	p     *person.Person  // guarded by mu
+	begun bool            // guarded by mu; a goroutine reads
+	ended bool            // guarded by mu; at the end of input
+}
+
+// pass makes p the person of the visit, and reports whether the caller has to read. An earlier
+// visit cannot be passed to.
+func (v *visiting) pass(ctx context.Context, p *person.Person) (read bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if ctx.Err() != nil && v.begun {
+		return false
+	}
+	v.ctx, v.p = ctx, p
+	if v.ended {
+		p.Leave(person.ErrDetached)
+	}
+	read, v.begun = !v.begun, true
+	return read
+}
+
+func (v *visiting) present() (context.Context, *person.Person) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.ctx, v.p
 }
 
 // readPerson reads the person's input until the end of input. It never waits for the session, so
-// that leaving always works.
+// that leaving always works. Where no readers take turns, it goes on for later visits.
 func (s *session) readPerson(ctx context.Context, p *person.Person) {
+	v := &s.visiting
+	if s.typed != nil {
+		v = new(visiting)
+	}
+	if !v.pass(ctx, p) {
+		return
+	}
 	src := s.inputUntil(ctx)
 	for buf := make([]byte, smallBuffer); ; {
 		n, err := src.Read(buf)
+		ctx, p := v.present()
 		if n > 0 {
 			p.Type(ctx, buf[:n])
 		}
 		if err != nil {
-			p.Leave(person.ErrDetached) // EOF detaches
+			v.mu.Lock()
+			v.ended = true
+			v.p.Leave(person.ErrDetached) // EOF detaches
+			v.mu.Unlock()
 			return
 		}
 	}

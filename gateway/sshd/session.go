@@ -28,6 +28,8 @@ type session struct {
 	envs    int
 	typed   *turns // the client's input, if several readers take turns; otherwise nil
 
+	visiting visiting
+
 	ending sync.Mutex // held while stderr is written and while EOF is sent
 }
 

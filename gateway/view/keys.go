@@ -16,6 +16,7 @@ const (
 	Help                   // prefix ?
 	Pan                    // prefix and an arrow key: move a window that is smaller than the screen
 	Follow                 // prefix c: show the part around the cursor again
+	Other                  // prefix o: go to another session that asks
 	Unknown                // prefix and a key without a meaning: show a hint
 )
 
@@ -177,6 +178,8 @@ func (k *Keys) command(b byte) {
 		kind = Keep
 	case 'p':
 		kind = Private
+	case 'o':
+		kind = Other
 	case 'c':
 		kind = Follow
 	case 'd':
