@@ -15,8 +15,9 @@ const linkPrefix = "link-"
 
 // Link shares one of p's sandboxes with a new principal, who may watch its sessions and read its
 // records. It is for a token in a link that people pass on. Unshare ends it.
-func (h *Hub) Link(ctx context.Context, p Principal, name string) (principal string, err error) {
-	sb, err := h.mine(p, name, "sharing")
+func (s *Sessions) Link(ctx context.Context, p Principal, name string) (principal string,
+	err error) {
+	sb, err := s.hub.mine(p, name, "sharing")
 	if err != nil {
 		return "", err
 	}

@@ -285,7 +285,7 @@ func shareCommand(env *Env) *cobra.Command {
 			case link && drive:
 				return usage("--link is read-only: --drive needs a PRINCIPAL with a key")
 			case link:
-				return env.shareLink(cmd.Context(), args[0], expires, base, asJSON)
+				return shareLink(cmd.Context(), env, args[0], expires, base, asJSON)
 			case cmd.Flags().Changed("expires") || cmd.Flags().Changed("url"):
 				return usage("--expires and --url are for --link")
 			case len(args) == 1:
@@ -330,7 +330,7 @@ type linkJSON struct {
 }
 
 // shareLink prints a read-only link to a sandbox.
-func (env *Env) shareLink(ctx context.Context, name, expires, base string, asJSON bool) error {
+func shareLink(ctx context.Context, env *Env, name, expires, base string, asJSON bool) error {
 	base, err := env.dashboard(base)
 	if err != nil {
 		return err

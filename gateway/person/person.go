@@ -91,7 +91,7 @@ type Person struct {
 	cols, rows int         // guarded by mu; of their window
 	resized    bool        // guarded by mu; since the last repaint, possibly to the same size
 	next       wire.Target // guarded by mu; the session to join after this visit, if any
-	pan        [2]int      // guarded by mu; by which the next repaint moves the window, as Renderer.Pan
+	pan        [2]int      // guarded by mu; by which the next repaint moves it, as Renderer.Pan
 	panned     bool        // guarded by mu; the window does not follow the cursor
 	notice     string      // guarded by mu; shown in the status line
 	cut        bool        // guarded by mu; the notice says how much of their input was dropped

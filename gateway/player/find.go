@@ -31,7 +31,8 @@ func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all 
 	begin := r.Begin()
 	f := finder{sought: strings.ToLower(sought), has: make(map[uint64]bool),
 		known: make(map[uint64]uint64), limit: limit,
-		screen: screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows, Scrollback: findLines})}
+		screen: screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows,
+			Scrollback: findLines})}
 	for at := uint64(0); at < r.End(); {
 		size, next := r.SizeAt(at)
 		f.screen.Resize(size.Cols, size.Rows)

@@ -37,7 +37,7 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool,
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
 	for {
-		status, words, next, err := s.visitOne(ctx, target, watch)
+		status, words, next, err := visitOne(ctx, s, target, watch)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool,
 }
 
 // visitOne is visit for one session. next is the session that they left for; nil if they left.
-func (s *session) visitOne(ctx context.Context, target wire.Target, watch bool) (status int,
+func visitOne(ctx context.Context, s *session, target wire.Target, watch bool) (status int,
 	words string, next *wire.Target, err error) {
 	var at *attach.Attachment
 	var asking *attention.Asked

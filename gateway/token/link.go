@@ -30,7 +30,7 @@ func (r *Registry) Link(ctx context.Context, hub *gateway.Hub, p gateway.Princip
 			}
 		}
 	}
-	principal, err := hub.Link(ctx, p, sandbox)
+	principal, err := hub.Sessions.Link(ctx, p, sandbox)
 	if err != nil {
 		return "", made, err
 	}

@@ -48,7 +48,7 @@ type file struct {
 func (h *Handler) withFiles(w http.ResponseWriter, r *http.Request,
 	do func(ctx context.Context, files *connect.Files, p string) error) {
 	err := func() error {
-		_, conn, err := h.connect(r)
+		conn, err := h.connect(r)
 		if err != nil {
 			return err
 		}
@@ -79,17 +79,15 @@ func (h *Handler) withFiles(w http.ResponseWriter, r *http.Request,
 }
 
 // connect opens a connection to the sandbox that r names. It starts none.
-func (h *Handler) connect(r *http.Request) (lifecycle.Info, *connect.Conn, error) {
+func (h *Handler) connect(r *http.Request) (*connect.Conn, error) {
 	p, name := rest.Principal(r.Context()), r.PathValue("sandbox")
 	if p.Kind != wire.Person {
-		return lifecycle.Info{}, nil, errProgram
+		return nil, errProgram
 	}
-	info, err := running(r.Context(), h.Hub, p, name)
-	if err != nil {
-		return info, nil, err
+	if _, err := running(r.Context(), h.Hub, p, name); err != nil {
+		return nil, err
 	}
-	conn, err := h.Hub.Relay.Open(r.Context(), p, name, nil)
-	return info, conn, err
+	return h.Hub.Relay.Open(r.Context(), p, name, nil)
 }
 
 // running describes a sandbox that runs; it is an error if it does not.

@@ -351,7 +351,7 @@ func (c portConn) Close() error {
 
 // list answers with the ports on which programs of a running sandbox listen.
 func (h *Handler) listPorts(w http.ResponseWriter, r *http.Request) {
-	_, conn, err := h.connect(r)
+	conn, err := h.connect(r)
 	if err != nil {
 		rest.Fail(w, r, h.Hub, err)
 		return
