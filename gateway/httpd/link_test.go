@@ -159,4 +159,22 @@ func TestPageLink(t *testing.T) {
 	guest.until("no sandbox", `!document.querySelector(".row")`)
 	guest.until("why", `document.querySelector("#work").innerText.includes("no longer shared with you")`)
 	guest.fine()
+
+	// A link that has ended does not cost its visitor their own login.
+	secret := address[strings.Index(address, "#link=")+len("#link="):]
+	tok, _, err := w.tokens.Verify(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.tokens.Revoke(t.Context(), tok.Principal, tok.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.open("about:blank")
+	b.open(address)
+	b.until("it asks", `document.querySelector("#login-shared").checkVisibility()`)
+	b.click("#login button")
+	b.until("why not", `document.querySelector("#login-problem").textContent.includes("unknown token")`)
+	b.open("about:blank")
+	b.open("http://" + w.addr + "/")
+	b.until("their own login", `document.querySelector("#who").textContent === "alice"`)
 }

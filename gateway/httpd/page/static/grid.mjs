@@ -4,8 +4,11 @@
 import { open } from "./daemon.mjs";
 import { $, button, make, marked } from "./dom.mjs";
 
+const again = 2000; // ms after the end of a connection until show opens another
+
 // pictures returns show(rows, off), which shows a picture for each row of the list; none with off. A
-// click calls chosen(id). fill writes a row into an element with its parts.
+// click calls chosen(id). fill writes a row into an element with its parts. lost() treats the
+// connection as lost.
 export function pictures(chosen, fill) {
   let socket = null;
   const cards = new Map(); // by id of the session
@@ -30,7 +33,10 @@ export function pictures(chosen, fill) {
           if (cards.has(id)) fit(cards.get(id), text);
         }
       },
-      closed: () => (socket = null), // the next show opens another
+      closed: () => {
+        const ended = socket;
+        setTimeout(() => socket === ended && (socket = null), again);
+      },
     });
   };
   const card = (id) => {
@@ -72,5 +78,5 @@ export function pictures(chosen, fill) {
     for (const id of added) fit(cards.get(id), texts.get(id) ?? "");
     if (!socket) follow();
   };
-  return { show };
+  return { show, lost: () => socket?.lost() };
 }

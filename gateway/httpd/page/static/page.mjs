@@ -35,7 +35,7 @@ async function start() {
   const [code, link] = [given.get("code"), given.get("link")];
   if (code || link) {
     history.replaceState(null, "", "/"); // others should not see it
-    if (link) askFirst({ token: link }, "login-shared");
+    if (link) askFirst({ link }, "login-shared");
     else if (document.documentElement.dataset.from === "elsewhere") askFirst({ code }, "login-link");
     else await enter({ code });
     return;
@@ -49,10 +49,11 @@ async function start() {
 async function enter(how) {
   for (let tries = 0; ; tries++) {
     try {
-      login.set(await call("POST", "login", how));
+      login.set(await call("POST", "login", how.link ? { token: how.link } : how));
       break;
     } catch (problem) {
       if (problem.status || tries === 6) {
+        if (how.link && login.get()) return askToken(problem.message + "; reload this page for your own login", true);
         askToken(problem.message);
         if (!problem.status && how.code) {
           history.replaceState(null, "", "/#code=" + encodeURIComponent(how.code));
@@ -83,11 +84,12 @@ function askFirst(how, why) {
   $(why).hidden = false;
 }
 
-function askToken(problem = "") {
+// askToken asks for a token, and forgets the login unless it is to be kept.
+function askToken(problem = "", keep = false) {
   leave();
   list?.close();
   list = null;
-  login.clear();
+  if (!keep) login.clear();
   $("app").hidden = true;
   $("login").hidden = false;
   $("login-problem").textContent = marked(problem);
@@ -156,6 +158,7 @@ setInterval(() => {
   if (!list || Date.now() - heard < silence) return;
   const other = at?.socket;
   list.lost();
+  grid.lost();
   other?.lost();
 }, 1000);
 
