@@ -80,6 +80,7 @@ func (h *Handler) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+Root+"screens", h.screens)
 	mux.HandleFunc("POST "+Root+"answer/{sandbox}/{session}", h.answer)
 	mux.HandleFunc("GET "+Root+"files/{sandbox}", h.listFiles)
+	mux.HandleFunc("GET "+Root+"changes/{sandbox}", h.changes)
 	mux.HandleFunc("GET "+Root+"file/{sandbox}", h.getFile)
 	mux.HandleFunc("PUT "+Root+"file/{sandbox}", h.putFile)
 	mux.HandleFunc("GET "+Root+"ports/{sandbox}", h.listPorts)

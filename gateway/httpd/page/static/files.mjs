@@ -68,6 +68,21 @@ export async function files(sandbox, path, page) {
     }
     $("preview").replaceChildren(head, body);
   };
+  // What git says has changed here. Lines have the colours of a difference.
+  $("changes").onclick = async () => {
+    let changed;
+    try {
+      changed = await call("GET", where("changes", sandbox, dir));
+    } catch (e) {
+      return page.here() && page.problem(e);
+    }
+    if (!page.here()) return;
+    const pre = make("pre");
+    pre.tabIndex = 0;
+    const kinds = { "+": "added", "-": "deleted", "@": "part" };
+    for (const line of changed.text.split("\n")) pre.append(make("span", kinds[line[0]] ?? "", line + "\n"));
+    $("preview").replaceChildren(make("p", "", `Changes in ${dir}${changed.cut ? " · the first 1 MB" : ""}`), pre);
+  };
   const entry = (name, about, open) => {
     const li = make("li");
     const b = button("", open);
