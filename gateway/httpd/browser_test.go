@@ -212,6 +212,7 @@ func (b *tab) likes(scheme string) {
 		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia,
 			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 				{Name: "prefers-color-scheme", Value: scheme},
+				{Name: "prefers-reduced-motion", Value: "reduce"},
 			}})
 		return chromedp.Void{}, err
 	})
