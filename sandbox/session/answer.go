@@ -9,7 +9,8 @@ import (
 )
 
 // awaitQuestion returns nil if a program asks for input within [track.AskTime], else an error that
-// names the running program. Earlier evidence does not count, because it may be outdated.
+// names the running program. Earlier evidence does not count, because it may be outdated. On a busy
+// machine that time may be too short for a verdict: then what the processes do now counts.
 func (f *call) awaitQuestion(ctx context.Context) error {
 	s := f.s
 	s.mu.Lock()
@@ -28,11 +29,14 @@ func (f *call) awaitQuestion(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	facts, _ := s.probe(s.ctx, c)
+	facts, unknown := s.probe(s.ctx, c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case asks():
+		return nil
+	case s.console == c && track.Asks(s.track.Last()) && unknown == nil && facts.Blocked &&
+		!facts.Pending:
 		return nil
 	case s.track.Phase() == wire.PhaseDead || s.console != c:
 		return deadError(s.name)

@@ -1,9 +1,15 @@
 package session_test
 
 import (
+	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/proc"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -48,5 +54,40 @@ func TestAnswerTooLate(t *testing.T) {
 				t.Errorf("typed all the same: %q", reply.Screen.Text)
 			}
 		})
+	}
+}
+
+// slowProber holds all looks that begin while an answer waits for a verdict, until long after.
+type slowProber struct {
+	session.Prober
+	until atomic.Pointer[time.Time]
+	free  chan struct{}
+}
+
+func (p *slowProber) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
+	if until := p.until.Load(); until != nil && time.Now().Before(*until) {
+		<-p.free
+	}
+	return p.Prober.Probe(ctx, tty)
+}
+
+// TestAnswerOnABusyMachine answers a question where no verdict comes in time. What the processes do
+// then decides.
+func TestAnswerOnABusyMachine(t *testing.T) {
+	t.Parallel()
+	prober := &slowProber{Prober: proc.Prober{}, free: make(chan struct{})}
+	c := fresh(t, newProbedSet(t, "/bin/bash", prober))
+	if res := run(t, c, "read -p 'name? ' name"); res.Ended != wire.Waiting {
+		t.Fatalf("ended %s", res.Ended)
+	}
+	until := time.Now().Add(track.AskTime)
+	prober.until.Store(&until)
+	time.AfterFunc(3*track.AskTime, func() { close(prober.free) })
+	res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "Ann", Answer: true, TimeoutMS: 60_000})
+	if res.Ended != wire.Done || res.Error != nil {
+		t.Errorf("ended %s in phase %s, %+v", res.Ended, res.Phase, res.Error)
+	}
+	if res := run(t, c, "echo $name"); res.Output != "Ann\n" {
+		t.Errorf("the answer is %q", res.Output)
 	}
 }
