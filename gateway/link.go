@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/rand"
+	"regexp"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -31,9 +32,11 @@ func (s *Sessions) Link(ctx context.Context, p Principal, name string) (principa
 
 // LinkOf returns the principal who made a link, if principal is that of a link.
 func LinkOf(principal string) (maker string, ok bool) {
-	if !strings.HasPrefix(principal, linkPrefix) {
-		return "", false
+	if m := linkName.FindStringSubmatch(principal); m != nil {
+		return m[1], true
 	}
-	_, maker, ok = strings.Cut(principal, "@")
-	return maker, ok
+	return "", false
 }
+
+// linkName matches what Link makes, and hardly another name.
+var linkName = regexp.MustCompile(`^` + linkPrefix + `[a-z2-7]{8}@(.+)$`)

@@ -157,8 +157,9 @@ func (s *Sessions) Attention(_ context.Context, p Principal,
 	return s.hub.registry.Board().List(p.Name, name), nil
 }
 
-// Asking follows which sessions ask p for an answer, those that are shared with p included. It
-// calls changed, from any goroutine, when that has changed. The caller closes the result.
+// Asking follows which sessions ask for an answer that p may give, those that are shared with p to
+// drive included. It calls changed, from any goroutine, when that has changed. The caller closes
+// the result.
 func (s *Sessions) Asking(p Principal, changed func()) *attention.Asked {
 	return s.hub.registry.Board().Follow(p.Name, changed)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Asked follows which sessions ask a principal for an answer. All readers of one principal share
+// Asked follows which sessions ask for an answer that a principal may give. All readers of one principal share
 // one watch, so that a thousand people who look at a session cost one. Its methods may be called
 // concurrently.
 type Asked struct {
@@ -30,26 +30,27 @@ type asking struct {
 }
 
 // Follow returns a reader of the sessions that ask principal, which calls changed, from any
-// goroutine, when they have changed. The caller closes it, and holds no lock meanwhile that changed
-// takes.
+// goroutine, when they have changed. The caller closes the result.
 func (b *Board) Follow(principal string, changed func()) *Asked {
 	a := &Asked{board: b, principal: principal, changed: changed}
 	b.fmu.Lock()
 	defer b.fmu.Unlock()
-	a.shared = b.follows[principal]
-	if a.shared == nil {
+	if s := b.follows[principal]; s != nil {
+		a.shared = s
+		s.mu.Lock()
+		s.readers[a] = true
+		s.mu.Unlock()
+	} else {
 		ctx, cancel := context.WithCancel(context.Background())
+		w := b.Watch(principal)
 		done := make(chan struct{})
-		a.shared = &asking{readers: make(map[*Asked]bool), stop: func() { cancel(); <-done }}
+		a.shared = &asking{readers: map[*Asked]bool{a: true}, stop: func() { cancel(); <-done }}
 		b.follows[principal] = a.shared
 		go func(s *asking) {
 			defer close(done)
-			s.follow(ctx, b.Watch(principal))
+			s.follow(ctx, w)
 		}(a.shared)
 	}
-	a.shared.mu.Lock()
-	defer a.shared.mu.Unlock()
-	a.shared.readers[a] = true
 	return a
 }
 
@@ -67,7 +68,7 @@ func (s *asking) follow(ctx context.Context, w *Watch) {
 			return
 		}
 		for _, n := range news {
-			if n.Needs == Answer && !n.Gone {
+			if n.Needs == Answer && !n.Gone && n.drives {
 				asks[n.Target()] = true
 			} else {
 				delete(asks, n.Target())
@@ -113,7 +114,8 @@ func (a *Asked) Others(self wire.Target) (n int, next wire.Target) {
 	return len(others), others[max(after, 0)]
 }
 
-// Close ends the reader.
+// Close ends the reader, and may wait for a call of changed. A call that has begun may end after
+// Close. The caller holds no lock that changed or the Source takes.
 func (a *Asked) Close() {
 	b := a.board
 	b.fmu.Lock()

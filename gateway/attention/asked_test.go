@@ -15,13 +15,13 @@ func TestAsked(t *testing.T) {
 	board := NewBoard(func(principal string) (all []Session) {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, name := range []string{"a", "b", "c"} {
+		for _, name := range []string{"a", "b", "c", "watched"} {
 			b := Brief{Phase: wire.PhaseRunning}
 			if asks[name] {
 				b.Needs = Answer
 			}
 			all = append(all, Session{Sandbox: name, Owner: principal, ID: name, Name: "main",
-				Brief: b, Need: func() Need { return Need{Session: "main", Needs: b.Needs} }})
+				Drives: name != "watched", Brief: b, Need: func() Need { return Need{Session: "main", Needs: b.Needs} }})
 		}
 		return all
 	})
@@ -39,14 +39,14 @@ func TestAsked(t *testing.T) {
 	first := board.Follow("alice", func() { changed <- struct{}{} })
 	second := board.Follow("alice", func() {})
 	board.mu.Lock()
-	if n := board.watches["alice"]; n > 1 {
+	if n := board.watches["alice"]; n != 1 {
 		t.Errorf("%d watches", n)
 	}
 	board.mu.Unlock()
 	if n, _ := first.Others(at("a")); n != 0 {
 		t.Errorf("%d ask at first", n)
 	}
-	ask("a", "c")
+	ask("a", "c", "watched")
 	<-changed
 	for self, want := range map[string]struct {
 		n    int

@@ -9,6 +9,7 @@ import (
 type Session struct {
 	Sandbox, Owner, ID string // the sandbox's name, owner and ID
 	Name               string
+	Drives             bool // the principal may answer
 	Brief              Brief
 	// Completes Brief, without a request to the sandbox; draws the screen for its last line.
 	Need func() Need
@@ -16,15 +17,15 @@ type Session struct {
 
 func (s Session) need() Need {
 	n := s.Need()
-	n.Sandbox, n.owner, n.id = s.Sandbox, s.Owner, s.ID
+	n.Sandbox, n.owner, n.id, n.drives = s.Sandbox, s.Owner, s.ID, s.Drives
 	return n
 }
 
 // Source lists the live sessions that principal may see; those of all principals if it is empty.
 type Source func(principal string) []Session
 
-// Board counts changes of sessions' needs, and watchers. Its methods may be called concurrently,
-// with any lock held: its own lock is taken last.
+// Board counts changes of sessions' needs, and watchers. Its methods may be called concurrently.
+// All but Follow may be called with any lock held: mu is taken last.
 type Board struct {
 	source Source
 

@@ -49,6 +49,8 @@ type Need struct {
 
 	owner string
 	id    string // of the sandbox: another one may get its name later
+
+	drives bool // the principal may answer
 }
 
 // Target returns the sandbox and the session.

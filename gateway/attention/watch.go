@@ -26,6 +26,7 @@ type key struct{ id, session string }
 type report struct {
 	Brief
 	sandbox, owner string
+	drives         bool
 }
 
 // Watch follows the sessions that principal may see; all sessions if it is empty. The caller closes
@@ -89,7 +90,7 @@ func (w *Watch) changed() []Need {
 	var changed []Need
 	now := make(map[key]report, len(w.reported))
 	for _, s := range w.board.source(w.principal) {
-		k, r := key{s.ID, s.Name}, report{s.Brief, s.Sandbox, s.Owner}
+		k, r := key{s.ID, s.Name}, report{s.Brief, s.Sandbox, s.Owner, s.Drives}
 		now[k] = r
 		if before, known := w.reported[k]; !known || before != r {
 			changed = append(changed, s.need())

@@ -44,8 +44,8 @@ func git(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// The changes are those since the clone began, or since the last commit, and programs of the
-// repository's configuration do not run for them.
+// The changes are those since the clone began, or since the last commit. The repository's fsmonitor
+// and diff programs do not run for them.
 func TestChanges(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")

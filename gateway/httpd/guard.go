@@ -125,14 +125,23 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		if err == nil && !open(r) {
 			caller, live, err = verify(r)
 		}
-		if err == nil && live != nil && !g.rate(live, caller.ID).Allow() {
+		if _, link := gateway.LinkOf(caller.Principal); err == nil && link &&
+			!strings.HasPrefix(r.URL.Path, page.Root) && !page.Stream(r) {
+			err = &wire.Error{Code: wire.CodeDenied,
+				Message: "the token of a link is for the dashboard only"}
+		}
+		part := "" // a page of a sandbox takes none of the dashboard's share
+		if page.Covers(r) {
+			part = " port"
+		}
+		if err == nil && live != nil && !g.rate(live, caller.ID+part).Allow() {
 			err = rest.WithStatus(http.StatusTooManyRequests,
 				wire.Errorf(wire.CodeDenied, "rate limit: %d requests per second for each token",
 					perSecond))
 		}
 		if err == nil && live != nil {
 			var leave func()
-			if leave, err = g.enter(r.Context(), caller.Principal); err == nil {
+			if leave, err = g.enter(r.Context(), caller.Principal+part); err == nil {
 				defer leave()
 			}
 		}

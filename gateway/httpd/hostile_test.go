@@ -58,7 +58,7 @@ func TestHostilePage(t *testing.T) {
 
 	b := newTab(browser, t, 800, 500)
 	b.open(w.link(wire.RightDrive))
-	b.until("logged in", `document.querySelectorAll(".row").length === 1`)
+	b.until("logged in", `document.querySelectorAll("#list .row").length === 1`)
 	key := valueOf[string](b, `JSON.parse(localStorage.getItem("sandboxd")).key`)
 	b.open(evil.URL) // the same site to a browser: only the port differs
 
@@ -83,7 +83,7 @@ func TestHostilePage(t *testing.T) {
 		t.Errorf("%d tokens, want 3: the login must stay", n)
 	}
 	b.open(target + "/")
-	b.until("still logged in", `document.querySelectorAll(".row").length === 1`)
+	b.until("still logged in", `document.querySelectorAll("#list .row").length === 1`)
 	b.fine()
 }
 

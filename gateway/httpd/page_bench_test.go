@@ -1,8 +1,12 @@
 package httpd
 
 import (
+	"fmt"
 	"slices"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -16,14 +20,14 @@ func BenchmarkPage(b *testing.B) {
 	w.run(w.agent("demo"), "echo ready")
 	tab := newTab(browser, b, 1200, 760)
 	tab.open(w.link(wire.RightDrive))
-	tab.until("the list", `document.querySelectorAll(".row").length === 1`)
+	tab.until("the list", `document.querySelectorAll("#list .row").length === 1`)
 
 	b.Run("paint", func(b *testing.B) {
 		var first, list []float64
 		for b.Loop() {
 			tab.open("about:blank")
 			tab.open("http://" + w.addr + "/")
-			tab.until("the list", `document.querySelectorAll(".row").length === 1`)
+			tab.until("the list", `document.querySelectorAll("#list .row").length === 1`)
 			list = append(list, valueOf[float64](
 				tab, `new Promise((done) => requestAnimationFrame(() => done(performance.now())))`))
 			tab.until("the browser has noted it",
@@ -59,6 +63,76 @@ func BenchmarkPage(b *testing.B) {
 		slices.Sort(waits)
 		b.ReportMetric(median(waits), "median-ms")
 		b.ReportMetric(waits[len(waits)*95/100], "p95-ms")
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// BenchmarkFleet has 50 sessions that print twice a second. It measures what showing pictures of
+// all of them costs the daemon, the browser's memory for them, and the time from a question to its
+// row.
+func BenchmarkFleet(b *testing.B) {
+	const sessions, span = 50, 10 * time.Second
+	browser := newBrowser(b)
+	w := newWorld(b)
+	var begun sync.WaitGroup
+	for i := range sessions {
+		name := fmt.Sprintf("agent-%d", i)
+		w.sandbox(name)
+		a := w.agent(name)
+		begun.Go(func() {
+			if _, err := a.Request(b.Context(), wire.Request{Verb: wire.VerbRun, TimeoutMS: 10_000,
+				Text: "seq 30; while :; do date +%N; sleep 0.5; done"}); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	begun.Wait()
+	w.sandbox("asks")
+	tab := newTab(browser, b, 1300, 800)
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	during := func() float64 {
+		before := used()
+		<-time.After(span)
+		return float64(used()-before) / float64(span) * 100
+	}
+	tab.open(w.link(wire.RightDrive))
+	tab.until("the pictures", fmt.Sprintf(`document.querySelectorAll(".card").length > %d`, sessions))
+	b.Run("pictures", func(b *testing.B) {
+		tab.open("about:blank")
+		without := during()
+		tab.open("http://" + w.addr + "/")
+		tab.until("the pictures", fmt.Sprintf(
+			`[...document.querySelectorAll(".card pre")].filter((p) => p.textContent).length > %d`, sessions-1))
+		with := during()
+		for b.Loop() {
+			b.ReportMetric(with-without, "%core")
+			b.ReportMetric(valueOf[float64](tab, `performance.memory.usedJSHeapSize / (1 << 20)`), "heap-MiB")
+		}
+		b.ReportMetric(0, "ns/op")
+	})
+	b.Run("need", func(b *testing.B) {
+		a := w.agent("asks")
+		var waits []float64
+		for b.Loop() {
+			began := time.Now()
+			if _, err := a.Request(b.Context(), wire.Request{Verb: wire.VerbRun,
+				Text: "read x"}); err != nil {
+				b.Fatal(err)
+			}
+			tab.until("its row", `document.querySelector("#list .row.asks")`)
+			waits = append(waits, float64(time.Since(began).Microseconds())/1000)
+			if _, err := a.Request(b.Context(), wire.Request{Verb: wire.VerbInterrupt}); err != nil {
+				b.Fatal(err)
+			}
+			tab.until("it has gone", `!document.querySelector("#list .row.asks")`)
+		}
+		b.ReportMetric(median(waits), "median-ms")
 		b.ReportMetric(0, "ns/op")
 	})
 }

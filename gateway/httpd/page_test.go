@@ -126,7 +126,7 @@ func TestPageByKeys(t *testing.T) {
 	b.until("a program's is refused",
 		`document.querySelector("#login-problem").textContent.includes("belongs to a program")`)
 	b.types(secret + "\r")
-	b.until("the list", `document.querySelectorAll(".row").length === 3`)
+	b.until("the list", `document.querySelectorAll("#list .row").length === 3`)
 	focused := `document.activeElement.dataset.row`
 	b.until("the first row has the focus", focused+` === "aaa~main"`)
 	b.types(kb.ArrowDown)
@@ -186,7 +186,7 @@ func TestPageOnAPhone(t *testing.T) {
 		}
 	}
 	b.open(w.link(wire.RightDrive))
-	b.until("the list", `document.querySelectorAll(".row").length === 2`)
+	b.until("the list", `document.querySelectorAll("#list .row").length === 2`)
 	fits("the list")
 	b.shoot("phone-list")
 	b.click(".row.asks")
@@ -267,7 +267,7 @@ func TestPageRoles(t *testing.T) {
 
 	guest := newTab(browser, t, 1000, 500)
 	guest.open(w.linkOf("bob", wire.RightDrive))
-	guest.until("only what is shared is listed", `document.querySelectorAll(".row").length === 1`)
+	guest.until("only what is shared is listed", `document.querySelectorAll("#list .row").length === 1`)
 	guest.click(".row")
 	guest.until("the holder is shown",
 		`document.querySelector("#typing").textContent === "person:alice types"`)

@@ -280,11 +280,14 @@ func TestPagePorts(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
 	w.sandbox("demo")
-	said := make(chan string, 10)
+	said, opened := make(chan string, 10), make(chan struct{})
 	var otherHost string
 	other := app(t, func(rw http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/secret" {
+		switch r.URL.Path {
+		case "/secret":
 			said <- "the other port was asked"
+		case "/":
+			close(opened)
 		}
 	})
 	port := app(t, func(rw http.ResponseWriter, r *http.Request) {
@@ -325,6 +328,11 @@ func TestPagePorts(t *testing.T) {
 		valueOf[bool](b, find+`.click(), true`)
 	}
 	open(other)
+	select {
+	case <-opened:
+	case <-time.After(patience):
+		t.Fatal("the other page did not open")
+	}
 	open(port)
 	select {
 	case got := <-said:

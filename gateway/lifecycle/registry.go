@@ -353,13 +353,15 @@ func (reg *Registry) Board() *attention.Board { return reg.board }
 func (reg *Registry) attended(principal string) (all []attention.Session) {
 	for _, sb := range reg.All() {
 		f := sb.get()
-		if rights, _ := sb.RightsOf(principal); f.isPooled() || principal != "" && rights == "" {
+		rights, _ := sb.RightsOf(principal)
+		if f.isPooled() || principal != "" && rights == "" {
 			continue
 		}
 		for _, l := range sb.sessions.All() {
 			if !l.Final() {
 				all = append(all, attention.Session{Sandbox: f.Name, Owner: f.Owner, ID: sb.id,
-					Name: l.Name(), Brief: l.Brief(), Need: l.Need})
+					Drives: rights == wire.RightDrive, Name: l.Name(), Brief: l.Brief(),
+					Need: l.Need})
 			}
 		}
 	}

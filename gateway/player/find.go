@@ -2,6 +2,7 @@ package player
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,8 +20,12 @@ type Match struct {
 
 const (
 	maxLine   = 200     // characters of a Match
-	findPiece = 4 << 10 // bytes between looks at the screen
-	findLines = 5000    // more lines than a piece can have
+	findPiece = 1 << 10 // bytes between looks at the screen
+	findLines = 1100    // more lines than a piece can have
+	// Output within this time is looked at together.
+	findTogether = 200 * time.Millisecond
+	// Of lines of the alternate screen, which leaves the others as they were.
+	alternate = 1 << 63
 )
 
 // Find returns the moments at which a line with the text appears on the screen of a record, whether
@@ -33,18 +38,35 @@ func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all 
 		known: make(map[uint64]uint64), limit: limit,
 		screen: screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows,
 			Scrollback: findLines})}
-	for at := uint64(0); at < r.End(); {
+	buf := make([]byte, findPiece)
+	for at := uint64(0); at < r.End() && ctx.Err() == nil; {
 		size, next := r.SizeAt(at)
 		f.screen.Resize(size.Cols, size.Rows)
-		to, when, _ := r.Next(at)
+		to, when, more := r.Next(at)
+		for soon := when.Add(findTogether); more && to < at+findPiece; {
+			later, then, ok := r.Next(to)
+			if !ok || then.After(soon) {
+				break
+			}
+			to, when = later, then
+		}
 		to = min(to, at+findPiece, next, r.End())
-		if err := record.Copy(ctx, f.screen, r, at, to, nil); err != nil {
+		n, err := r.ReadAt(buf[:to-at], at)
+		if gap, ok := errors.AsType[*record.GapError](err); ok {
+			at = gap.To
+			continue
+		}
+		if err != nil || n == 0 {
 			return f.all, false, err
 		}
+		_, _ = f.screen.Write(buf[:n]) // in memory: it takes everything
+		at += uint64(n)
 		if f.look(when.Sub(time.UnixMilli(begin.TimeUnix))); len(f.all) > limit {
 			return f.all[:limit], true, nil
 		}
-		at = to
+	}
+	if err := context.Cause(ctx); err != nil {
+		return f.all, false, err
 	}
 	return f.all, false, nil
 }
@@ -73,9 +95,13 @@ func (f *finder) look(at time.Duration) {
 		delete(f.has, n)
 		delete(f.known, n)
 	}
+	first := top
+	if f.screen.Modes().AltScreen {
+		first |= alternate
+	}
 	_, rows := f.screen.Size()
 	for y := range rows {
-		n := top + uint64(y)
+		n := first + uint64(y)
 		if gen := f.screen.LineGeneration(y); f.known[n] != gen {
 			f.known[n] = gen
 			f.check(n, f.screen.LineText(y), at)

@@ -31,27 +31,33 @@ func (s *session) join(ctx context.Context, target wire.Target, watch bool) {
 
 // visit joins a person to a session until they leave or it ends. Their terminal is then restored,
 // and farewell receives their exit status and a last message. An error means that they could not
-// join.
+// join, or not go back to the session that they left for another.
 func (s *session) visit(ctx context.Context, target wire.Target, watch bool,
 	farewell func(status int, words string)) error {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
+	var from *wire.Target // the session that they came from
+	var notice string
 	for {
-		status, words, next, err := visitOne(ctx, s, target, watch)
-		if err != nil {
+		status, words, next, err := visitOne(ctx, s, target, watch, from != nil, notice)
+		switch {
+		case err != nil && from != nil && notice == "": // it has ended meanwhile: back
+			target, notice = *from, plain(s.client.public(err).Message)
+			continue
+		case err != nil:
 			return err
-		}
-		if next == nil {
+		case next == nil:
 			farewell(status, words)
 			return nil
 		}
-		target = *next
+		from, target, notice = &wire.Target{Sandbox: target.Sandbox, Session: target.Session}, *next, ""
 	}
 }
 
-// visitOne is visit for one session. next is the session that they left for; nil if they left.
-func visitOne(ctx context.Context, s *session, target wire.Target, watch bool) (status int,
-	words string, next *wire.Target, err error) {
+// visitOne is visit for one session. An onward visit creates and starts nothing. notice is shown at
+// first, unless it is empty. next is the session that they left for; nil if they left.
+func visitOne(ctx context.Context, s *session, target wire.Target, watch, onward bool,
+	notice string) (status int, words string, next *wire.Target, err error) {
 	var at *attach.Attachment
 	var asking *attention.Asked
 	o := person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows),
@@ -66,13 +72,24 @@ func visitOne(ctx context.Context, s *session, target wire.Target, watch bool) (
 	}
 	join := p.JoinOptions()
 	join.Watch = watch
-	at, created, err := s.attach(ctx, target, join)
+	var created string
+	if onward {
+		within, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		join.Watch = watch || s.client.grant.Rights == wire.RightWatch
+		at, err = s.client.hub().Sessions.Join(within, s.client.grant.Principal, target, join)
+	} else {
+		at, created, err = s.attach(ctx, target, join)
+	}
 	if err != nil {
 		return 0, "", nil, err
 	}
 	defer at.Close()
 	s.begin()
-	if created != "" {
+	switch {
+	case notice != "":
+		p.Say(notice)
+	case created != "":
 		p.Welcome(created)
 	}
 	status, words = person.Run(ctx, p, at, s.channel.Requests, func(q *ssh.Request) {
@@ -93,8 +110,8 @@ type visiting struct {
 	ended bool            // guarded by mu; at the end of input
 }
 
-// pass makes p the person of the visit, and reports whether the caller has to read. An earlier
-// visit cannot be passed to.
+// pass makes p the person of the visit, and reports whether the caller has to read. A visit that
+// has ended does not replace a later one.
 func (v *visiting) pass(ctx context.Context, p *person.Person) (read bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // The status line counts other sessions that ask. A key goes to them, one after the other, on the
-// same connection; what is typed then is for them.
+// same connection; what is typed after the switch goes there.
 func TestPersonGoesToOthers(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	for _, name := range []string{"demo", "one", "two"} {

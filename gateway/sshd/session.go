@@ -266,6 +266,7 @@ func (s *session) settle(to ssh.Channel, u *upstream) {
 func (s *session) begin() {
 	s.settle(nil, nil)
 	_ = s.final.Reply(true, nil)
+	s.final.WantReply = false // a request has one reply (RFC 4254, section 5.4)
 }
 
 func (s *session) allowEnv(payload []byte, e *wire.Env) bool {

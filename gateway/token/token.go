@@ -84,6 +84,8 @@ type Registry struct {
 
 	backed func(Token) error
 
+	linking sync.Mutex // held while a link is made; taken before mu
+
 	mu    sync.Mutex
 	live  map[[sha256.Size]byte]*used // guarded by mu
 	byID  map[string]*used            // guarded by mu; the same tokens

@@ -23,20 +23,24 @@ const (
 
 // changesScript prints what has changed in the git repository of directory DIR: since a clone by
 // sandboxd began, else since the last commit. It takes no lock beside an agent's git, and runs no
-// hooks and no diff programs of the repository's configuration.
+// hooks and no diff programs of the repository's configuration. Its filters do run.
 const changesScript = `cd -- DIR || exit 74
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-export GIT_OPTIONAL_LOCKS=0
+export GIT_OPTIONAL_LOCKS=0 GIT_NO_LAZY_FETCH=1 LC_ALL=C
 command -v git >/dev/null || exit 71
 g() {
 	git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.quotePath=false \
 		-c color.ui=false "$@" 2>&1
 }
-g rev-parse --is-inside-work-tree >/dev/null || exit 74
+why=$(g rev-parse --is-inside-work-tree) || {
+	case $why in *"not a git repository"*) exit 74 ;; esac
+	printf '%s\n' "$why"
+	exit 1
+}
 base=HEAD
 g rev-parse -q --verify 'refs/sandboxd/base^{commit}' >/dev/null && base=refs/sandboxd/base
 g rev-parse -q --verify "$base^{commit}" >/dev/null || base=
-g status --short --branch
+g status --short --branch --ignore-submodules=dirty
 g diff --no-ext-diff --no-textconv --ignore-submodules=dirty -l1000 ${base:+"$base"} --`
 
 // changes answers with the changes in the repository of a directory, as git prints them.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -124,7 +125,9 @@ func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 		Revoke bool `json:"revoke"`
 	}
 	err := rest.Decode(w, r, &asked)
-	if caller := rest.Caller(r.Context()); err == nil && asked.Revoke {
+	caller := rest.Caller(r.Context())
+	h.Ports.forget(caller.ID)
+	if _, link := gateway.LinkOf(caller.Principal); err == nil && asked.Revoke && !link {
 		w.Header().Set("Connection", "close") // the server ends the connection with the token
 		err = h.Tokens.Revoke(r.Context(), caller.Principal, caller.ID)
 	}

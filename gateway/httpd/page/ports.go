@@ -67,7 +67,7 @@ const (
 	maxPortConns = 64 // of one visit to its sandbox, WebSockets included
 	maxHeader    = 256 << 10
 	idlePort     = 15 * time.Second
-	refusedBy    = "the port refuses connections"
+	dialTime     = 15 * time.Second
 )
 
 func newPorts(o Options) *Ports {
@@ -236,10 +236,7 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	caller := rest.Principal(r.Context())
-	info, err := running(r.Context(), p.hub, caller, v.sandbox)
-	if err == nil && info.ID != v.id {
-		err = wire.Errorf(wire.CodeNotFound, "sandbox %s was removed", v.sandbox)
-	}
+	err := p.stillThere(r.Context(), caller, v)
 	if err == nil {
 		err = p.hub.Relay.Wake(r.Context(), caller, v.sandbox)
 	}
@@ -268,6 +265,24 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// stillThere returns an error if the sandbox of v does not run, or another has its name.
+func (p *Ports) stillThere(ctx context.Context, caller gateway.Principal, v visit) error {
+	info, err := running(ctx, p.hub, caller, v.sandbox)
+	if err == nil && info.ID != v.id {
+		err = wire.Errorf(wire.CodeNotFound, "sandbox %s was removed", v.sandbox)
+	}
+	return err
+}
+
+// forget ends the visits of a token.
+func (p *Ports) forget(token string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	of := func(_ string, v visit) bool { return v.token == token }
+	maps.DeleteFunc(p.tickets, of)
+	maps.DeleteFunc(p.visits, of)
 }
 
 // enter exchanges a ticket for the cookie.
@@ -317,8 +332,15 @@ func (p *Ports) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	p.mu.Lock()
 	v := p.visits[secret]
 	p.mu.Unlock()
-	t, _, err := p.tokens.ByID(v.token)
+	t, live, err := p.tokens.ByID(v.token)
 	if err != nil {
+		return nil, err
+	}
+	// The transport's context outlives the request.
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	defer context.AfterFunc(live, cancel)()
+	if err := p.stillThere(ctx, t.AsPrincipal(), v); err != nil {
 		return nil, err
 	}
 	conn, err := p.hub.Relay.Open(ctx, t.AsPrincipal(), v.sandbox, nil)
@@ -334,7 +356,7 @@ func (p *Ports) dial(ctx context.Context, _, address string) (net.Conn, error) {
 		}
 	}
 	conn.Close()
-	return nil, errors.New(refusedBy)
+	return nil, errors.New("it refuses connections")
 }
 
 // portConn is a connection to a port of a sandbox. It owns its connection to the sandbox.
@@ -349,7 +371,7 @@ func (c portConn) Close() error {
 	return err
 }
 
-// list answers with the ports on which programs of a running sandbox listen.
+// listPorts answers with the ports on which programs of a running sandbox listen.
 func (h *Handler) listPorts(w http.ResponseWriter, r *http.Request) {
 	conn, err := h.connect(r)
 	if err != nil {
@@ -357,6 +379,9 @@ func (h *Handler) listPorts(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(r.Context(), listTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })() // a guest may never answer
 	files, err := connect.OpenFiles(conn.Client())
 	if err != nil {
 		rest.Fail(w, r, h.Hub, err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/player"
@@ -72,6 +73,22 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// search counts a search until leave is called: each takes a core.
+func (h *Handler) search(principal string) (leave func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.searches[principal] || len(h.searches) >= maxSearches {
+		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{
+			Code: wire.CodeLimitOps, Message: "another search is under way", Hint: "try again"})
+	}
+	h.searches[principal] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.searches, principal)
+	}, nil
+}
+
 // match is a place of a record with the text that a person looks for.
 type match struct {
 	AtMS int64  `json:"at_ms"`
@@ -80,8 +97,10 @@ type match struct {
 
 const (
 	maxMatches = 500
-	maxSought  = 200 // bytes
-	findTime   = 15 * time.Second
+	// At once, one of a principal.
+	maxSearches = 4
+	maxSought   = 200 // characters
+	findTime    = 15 * time.Second
 )
 
 // find answers with the places of a record where a text appears.
@@ -96,8 +115,9 @@ func (h *Handler) find(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) matches(r *http.Request) (all []match, more bool, err error) {
 	sought := strings.TrimSpace(r.FormValue("text"))
-	if sought == "" || len(sought) > maxSought {
-		return nil, false, wire.Errorf(wire.CodeUsage, "look for 1 to %d characters", maxSought)
+	if sought == "" || utf8.RuneCountInString(sought) > maxSought {
+		return nil, false, wire.Errorf(wire.CodeUsage, "text: must have 1 to %d characters",
+			maxSought)
 	}
 	run, _ := strconv.Atoi(r.FormValue("run"))
 	record, err := h.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r),
@@ -110,6 +130,11 @@ func (h *Handler) matches(r *http.Request) (all []match, more bool, err error) {
 		Code: wire.CodeUnavailable, Message: "the record is too long to look through it here",
 		Hint: "use sandboxd log NAME | grep TEXT"})
 	defer cancel()
+	leave, err := h.search(rest.Caller(r.Context()).Principal)
+	if err != nil {
+		return nil, false, err
+	}
+	defer leave()
 	found, more, err := player.Find(ctx, record, sought, maxMatches)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause

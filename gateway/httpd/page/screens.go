@@ -14,6 +14,9 @@ import (
 const (
 	lookEvery  = 500 * time.Millisecond // interval of pictures
 	maxScreens = 100                    // sessions with a picture
+
+	pictureRows = 100
+	pictureLine = 500 // bytes
 )
 
 // pictured is the screen of one session.
@@ -22,7 +25,7 @@ type pictured struct {
 	Text string `json:"text"` // its lines, without empty ones at the end
 }
 
-// screens sends the screens of all sessions of the list, and each again when it has changed.
+// screens sends the screens of all sessions of the list, and each again after new output.
 func (h *Handler) screens(w http.ResponseWriter, r *http.Request) {
 	h.serve(w, r, func(s *socket) error {
 		s.tasks.Go(func() {
@@ -83,12 +86,15 @@ func (h *Handler) look(r *http.Request, sent map[string]uint64) (changed []pictu
 	return changed, nil
 }
 
-// textOf returns the lines of a screen, without empty ones at the end.
+// textOf returns the lines of a screen, without empty ones at the end and what is beyond a picture.
 func textOf(sc *screen.Screen) string {
 	_, rows := sc.Size()
-	lines := make([]string, rows)
+	lines := make([]string, min(rows, pictureRows))
 	for y := range lines {
 		lines[y] = sc.LineText(y)
+		if len(lines[y]) > pictureLine {
+			lines[y] = strings.ToValidUTF8(lines[y][:pictureLine], "")
+		}
 	}
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n")
 }

@@ -67,7 +67,11 @@ export function boxes(page) {
   });
   $("copy").addEventListener("click", async () => {
     $("address").select();
-    await navigator.clipboard.writeText($("address").value).catch(() => document.execCommand("copy"));
+    try {
+      await navigator.clipboard.writeText($("address").value);
+    } catch {
+      document.execCommand("copy"); // not at localhost, and without TLS
+    }
   });
   // Removing takes a second click, on a button that says what is lost.
   $("remove").addEventListener("click", () => {

@@ -80,8 +80,14 @@ export async function files(sandbox, path, page) {
     const pre = make("pre");
     pre.tabIndex = 0;
     const kinds = { "+": "added", "-": "deleted", "@": "part" };
-    for (const line of changed.text.split("\n")) pre.append(make("span", kinds[line[0]] ?? "", line + "\n"));
-    $("preview").replaceChildren(make("p", "", `Changes in ${dir}${changed.cut ? " · the first 1 MB" : ""}`), pre);
+    const parts = []; // lines of one kind
+    for (const line of changed.text.split("\n")) {
+      const kind = kinds[line[0]] ?? "";
+      if (parts.at(-1)?.kind !== kind) parts.push({ kind, lines: [] });
+      parts.at(-1).lines.push(line + "\n");
+    }
+    pre.append(...parts.slice(0, 20000).map((p) => make("span", p.kind, p.lines.join(""))));
+    $("preview").replaceChildren(make("p", "", `Changes in the repository of ${dir}${changed.cut ? " · the first 1 MB" : ""}`), pre);
   };
   const entry = (name, about, open) => {
     const li = make("li");
