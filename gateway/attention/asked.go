@@ -10,9 +10,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Asked follows which sessions ask for an answer that a principal may give. All readers of one principal share
-// one watch, so that a thousand people who look at a session cost one. Its methods may be called
-// concurrently.
+// Asked follows which sessions ask for an answer that a principal may give. All readers of one
+// principal share one watch, so that a thousand people who look at a session cost one. Its methods
+// may be called concurrently.
 type Asked struct {
 	board     *Board
 	principal string

@@ -102,7 +102,8 @@ func BenchmarkFleet(b *testing.B) {
 		return float64(used()-before) / float64(span) * 100
 	}
 	tab.open(w.link(wire.RightDrive))
-	tab.until("the pictures", fmt.Sprintf(`document.querySelectorAll(".card").length > %d`, sessions))
+	tab.until("the pictures",
+		fmt.Sprintf(`document.querySelectorAll(".card").length > %d`, sessions))
 	b.Run("pictures", func(b *testing.B) {
 		tab.open("about:blank")
 		without := during()

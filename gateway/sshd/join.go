@@ -50,7 +50,8 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool,
 			farewell(status, words)
 			return nil
 		}
-		from, target, notice = &wire.Target{Sandbox: target.Sandbox, Session: target.Session}, *next, ""
+		left := target
+		from, target, notice = &left, *next, ""
 	}
 }
 

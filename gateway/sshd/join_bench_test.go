@@ -25,8 +25,8 @@ func BenchmarkJoin(b *testing.B) {
 	for b.Loop() {
 		ch, reqs := openSession(b, c)
 		go ssh.DiscardRequests(reqs)
-		if ok, err := ch.SendRequest("pty-req", true,
-			wire.Marshal(wire.PtyReq{Term: "xterm-256color", Cols: 120, Rows: 41})); !ok || err != nil {
+		pty := wire.Marshal(wire.PtyReq{Term: "xterm-256color", Cols: 120, Rows: 41})
+		if ok, err := ch.SendRequest("pty-req", true, pty); !ok || err != nil {
 			b.Fatal(ok, err)
 		}
 		began := time.Now()
