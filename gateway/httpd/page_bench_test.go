@@ -128,7 +128,8 @@ func BenchmarkFleet(b *testing.B) {
 			}
 			tab.until("its row", `document.querySelector("#list .row.asks")`)
 			waits = append(waits, float64(time.Since(began).Microseconds())/1000)
-			if _, err := a.Request(b.Context(), wire.Request{Verb: wire.VerbInterrupt}); err != nil {
+			_, err := a.Request(b.Context(), wire.Request{Verb: wire.VerbInterrupt})
+			if err != nil {
 				b.Fatal(err)
 			}
 			tab.until("it has gone", `!document.querySelector("#list .row.asks")`)
