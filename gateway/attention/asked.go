@@ -3,6 +3,7 @@ package attention
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -74,12 +75,7 @@ func (s *asking) follow(ctx context.Context, w *Watch) {
 				delete(asks, n.Target())
 			}
 		}
-		targets := make([]wire.Target, 0, len(asks))
-		for t := range asks {
-			targets = append(targets, t)
-		}
-		slices.SortFunc(targets, byName)
-		s.set(targets)
+		s.set(slices.SortedFunc(maps.Keys(asks), byName))
 	}
 }
 
@@ -90,10 +86,7 @@ func (s *asking) set(targets []wire.Target) {
 		return
 	}
 	s.targets = targets
-	readers := make([]*Asked, 0, len(s.readers))
-	for a := range s.readers {
-		readers = append(readers, a)
-	}
+	readers := slices.Collect(maps.Keys(s.readers))
 	s.mu.Unlock()
 	for _, a := range readers {
 		a.changed()

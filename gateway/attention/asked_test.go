@@ -21,7 +21,8 @@ func TestAsked(t *testing.T) {
 				b.Needs = Answer
 			}
 			all = append(all, Session{Sandbox: name, Owner: principal, ID: name, Name: "main",
-				Drives: name != "watched", Brief: b, Need: func() Need { return Need{Session: "main", Needs: b.Needs} }})
+				Drives: name != "watched", Brief: b,
+				Need: func() Need { return Need{Session: "main", Needs: b.Needs} }})
 		}
 		return all
 	})

@@ -47,14 +47,14 @@ func TestPageFleet(t *testing.T) {
 	// A question ends when an answer is typed, before it is printed.
 	for name, want := range map[string]string{"apt": "apt got <y>",
 		"login": "login got <hunter2>"} {
-		for a := w.agent(name); ; {
-			got, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
-			if err != nil || got.Screen == nil {
-				t.Fatalf("%s: %+v, %v", name, got.Screen, err)
-			}
-			if strings.Contains(got.Screen.Text, want) {
-				break
-			}
+		a := w.agent(name)
+		if _, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbWait,
+			For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: 60_000}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := a.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+		if err != nil || got.Screen == nil || !strings.Contains(got.Screen.Text, want) {
+			t.Errorf("%s: %+v, %v", name, got.Screen, err)
 		}
 	}
 

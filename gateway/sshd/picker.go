@@ -49,7 +49,6 @@ func (s *session) pick(ctx context.Context) {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
 	s.begin()
-	s.final.WantReply = false // answered by begin; joining must not answer again
 	s.typed = &turns{chunks: make(chan []byte)}
 	go s.typed.fill(s.client.meter.Source(s.channel), s.channel.Closed) // ends with the channel
 	p := &picker{s: s}

@@ -29,8 +29,8 @@ func (r *Registry) linksOf(maker string) (n int) {
 }
 
 // Link makes a token with which anyone who has it may watch one of p's sandboxes until it expires.
-// maker is the token that p would get now; the link's expires no later, and is
-// only valid while maker's key may log in. Links to the sandbox that have expired are removed.
+// maker is the token that p would get now; the link's expires no later, and is only valid while
+// maker's key may log in. Links to the sandbox that have expired are removed.
 func (r *Registry) Link(ctx context.Context, hub *gateway.Hub, p gateway.Principal, sandbox string,
 	maker Token) (secret string, made Token, err error) {
 	if maker.Expires == nil || time.Until(*maker.Expires) > MaxLink {

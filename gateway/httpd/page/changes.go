@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -45,15 +46,15 @@ g diff --no-ext-diff --no-textconv --ignore-submodules=dirty -l1000 ${base:+"$ba
 
 // changes answers with the changes in the repository of a directory, as git prints them.
 func (h *Handler) changes(w http.ResponseWriter, r *http.Request) {
-	text, cut, err := h.readChanges(r)
+	printed, cut, err := h.readChanges(r)
 	if err != nil {
 		rest.Fail(w, r, h.Hub, err)
 		return
 	}
-	rest.WriteJSON(w, http.StatusOK, map[string]any{"text": text, "cut": cut})
+	rest.WriteJSON(w, http.StatusOK, map[string]any{"text": printed, "cut": cut})
 }
 
-func (h *Handler) readChanges(r *http.Request) (text string, cut bool, err error) {
+func (h *Handler) readChanges(r *http.Request) (printed string, cut bool, err error) {
 	dir := r.FormValue("path")
 	if !path.IsAbs(dir) || strings.ContainsRune(dir, 0) {
 		return "", false, wire.Errorf(wire.CodeUsage, "path %q is not absolute", dir)
@@ -67,9 +68,8 @@ func (h *Handler) readChanges(r *http.Request) (text string, cut bool, err error
 		Code: wire.CodeUnavailable, Message: "git takes too long",
 		Hint: "run git diff in a session"})
 	defer cancel()
-	quoted := "'" + strings.ReplaceAll(dir, "'", `'\''`) + "'"
-	out, err := connect.Output(ctx, conn, strings.Replace(changesScript, "DIR", quoted, 1),
-		maxChanges)
+	script := strings.Replace(changesScript, "DIR", text.Quote(dir), 1)
+	out, err := connect.Output(ctx, conn, script, maxChanges)
 	exit, ended := errors.AsType[*connect.ExitError](err)
 	switch {
 	case errors.Is(err, connect.ErrTooMuch):

@@ -84,13 +84,23 @@ func (h *Handler) connect(r *http.Request) (*connect.Conn, error) {
 	if p.Kind != wire.Person {
 		return nil, errProgram
 	}
-	if _, err := running(r.Context(), h.Hub, p, name); err != nil {
-		return nil, err
-	}
-	return h.Hub.Relay.Open(r.Context(), p, name, nil)
+	_, conn, err := reach(r.Context(), h.Hub, p, name)
+	return conn, err
 }
 
-// running describes a sandbox that runs; it is an error if it does not.
+// reach opens a connection to a sandbox that runs or is paused, and describes it. It starts none.
+func reach(ctx context.Context, hub *gateway.Hub, p gateway.Principal,
+	name string) (lifecycle.Info, *connect.Conn, error) {
+	info, err := running(ctx, hub, p, name)
+	if err != nil {
+		return info, nil, err
+	}
+	conn, err := hub.Relay.Open(ctx, p, name, nil)
+	return info, conn, err
+}
+
+// running describes a sandbox that runs or is paused. For others the error says so, with code
+// unavailable.
 func running(ctx context.Context, hub *gateway.Hub, p gateway.Principal,
 	name string) (lifecycle.Info, error) {
 	info, err := hub.Get(ctx, p, name)

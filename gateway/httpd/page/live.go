@@ -50,11 +50,7 @@ const (
 // live sends the list, and sends it again after every change.
 func (h *Handler) live(w http.ResponseWriter, r *http.Request) {
 	h.serve(w, r, func(s *socket) error {
-		s.tasks.Go(func() {
-			for s.ctx.Err() == nil {
-				_, _ = s.hear(&struct{}{}) // reads until the page leaves; it sends nothing
-			}
-		})
+		s.tasks.Go(s.ignore)
 		ctx, stop := context.WithCancel(s.ctx)
 		watch := h.Hub.Sessions.WatchAttention(rest.Principal(r.Context()))
 		defer watch.Close()

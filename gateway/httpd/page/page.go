@@ -51,7 +51,7 @@ type Options struct {
 // Handler serves the dashboard.
 type Handler struct {
 	Options
-	Ports *Ports
+	Ports *Ports // answers requests that Covers reports; the caller closes it
 
 	mu      sync.Mutex
 	sockets map[string]int // guarded by mu; number of open sockets, by principal

@@ -2,18 +2,52 @@ package page
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"io"
+	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
 const (
 	maxTable  = 4 << 20 // bytes of a table of connections that are read
 	listenTCP = "0A"    // TCP_LISTEN (Linux, include/net/tcp_states.h)
 )
+
+// listPorts answers with the ports on which programs of a running sandbox listen.
+func (h *Handler) listPorts(w http.ResponseWriter, r *http.Request) {
+	conn, err := h.connect(r)
+	if err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(r.Context(), listTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })() // a guest may never answer
+	files, err := connect.OpenFiles(conn.Client())
+	if err != nil {
+		rest.Fail(w, r, h.Hub, err)
+		return
+	}
+	defer files.Close()
+	found := make(map[int]bool)
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		// Without one of them, such as on macOS, people type the port.
+		if f, err := files.Open(table); err == nil {
+			listening(f, found)
+			_ = f.Close()
+		}
+	}
+	rest.WriteJSON(w, http.StatusOK, map[string]any{"ports": slices.Sorted(maps.Keys(found))})
+}
 
 // listening adds the ports in a table of Linux's connections that a client on the loopback
 // interface can reach. The table is /proc/net/tcp or tcp6 (proc(5)), which a hostile sandbox may

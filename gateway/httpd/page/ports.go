@@ -22,6 +22,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -133,11 +134,7 @@ func (p *Ports) link(r *http.Request) (string, error) {
 			Hint: "forward the daemon's port with ssh -L PORT:127.0.0.1:PORT, and open the " +
 				"dashboard at http://127.0.0.1:PORT"}
 	}
-	info, err := running(r.Context(), p.hub, caller.AsPrincipal(), name)
-	if err != nil {
-		return "", err
-	}
-	conn, err := p.hub.Relay.Open(r.Context(), caller.AsPrincipal(), name, nil)
+	info, conn, err := reach(r.Context(), p.hub, caller.AsPrincipal(), name)
 	if err != nil { // such as for a watcher
 		return "", err
 	}
@@ -194,18 +191,19 @@ func (p *Ports) visit(r *http.Request) (secret string, v visit, ok bool) {
 	return secret, v, ok && v.host == hostOf(r) && time.Now().Before(v.ends)
 }
 
+var errNoVisit = rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied,
+	Message: "this link is not valid any more",
+	Hint:    "open the port from the dashboard again"})
+
 // Admit returns the token for which the dashboard gave the link.
 func (p *Ports) Admit(r *http.Request) (token.Token, context.Context, error) {
-	unknown := rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied,
-		Message: "this link is not valid any more",
-		Hint:    "open the port from the dashboard again"})
 	_, v, ok := p.visit(r)
 	if !ok {
-		return token.Token{}, nil, unknown
+		return token.Token{}, nil, errNoVisit
 	}
 	t, live, err := p.tokens.ByID(v.token)
 	if err != nil {
-		return t, nil, unknown
+		return t, nil, errNoVisit
 	}
 	return t, live, nil
 }
@@ -227,8 +225,7 @@ func (p *Ports) Refuse(w http.ResponseWriter, _ *http.Request, err error) {
 func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secret, v, ok := p.visit(r)
 	if !ok { // it has ended since Admit
-		_, _, err := p.Admit(r)
-		p.Refuse(w, r, err)
+		p.Refuse(w, r, errNoVisit)
 		return
 	}
 	if r.URL.Path == enterPath {
@@ -236,7 +233,10 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	caller := rest.Principal(r.Context())
-	err := p.stillThere(r.Context(), caller, v)
+	info, err := running(r.Context(), p.hub, caller, v.sandbox)
+	if err == nil {
+		err = v.of(info)
+	}
 	if err == nil {
 		err = p.hub.Relay.Wake(r.Context(), caller, v.sandbox)
 	}
@@ -267,13 +267,12 @@ func (p *Ports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// stillThere returns an error if the sandbox of v does not run, or another has its name.
-func (p *Ports) stillThere(ctx context.Context, caller gateway.Principal, v visit) error {
-	info, err := running(ctx, p.hub, caller, v.sandbox)
-	if err == nil && info.ID != v.id {
-		err = wire.Errorf(wire.CodeNotFound, "sandbox %s was removed", v.sandbox)
+// of returns an error if info is of another sandbox, which has got the name.
+func (v visit) of(info lifecycle.Info) error {
+	if info.ID != v.id {
+		return wire.Errorf(wire.CodeNotFound, "sandbox %s was removed", v.sandbox)
 	}
-	return err
+	return nil
 }
 
 // forget ends the visits of a token.
@@ -292,8 +291,7 @@ func (p *Ports) enter(w http.ResponseWriter, r *http.Request, ticket string, v v
 	delete(p.tickets, ticket)
 	p.mu.Unlock()
 	if !unused {
-		_, _, err := p.Admit(r)
-		p.Refuse(w, r, err)
+		p.Refuse(w, r, errNoVisit)
 		return
 	}
 	http.SetCookie(w, &http.Cookie{Name: portCookie, Value: p.add(p.visits, v, visitTime),
@@ -340,11 +338,12 @@ func (p *Ports) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	defer context.AfterFunc(live, cancel)()
-	if err := p.stillThere(ctx, t.AsPrincipal(), v); err != nil {
+	info, conn, err := reach(ctx, p.hub, t.AsPrincipal(), v.sandbox)
+	if err != nil {
 		return nil, err
 	}
-	conn, err := p.hub.Relay.Open(ctx, t.AsPrincipal(), v.sandbox, nil)
-	if err != nil {
+	if err := v.of(info); err != nil {
+		conn.Close()
 		return nil, err
 	}
 	for _, host := range []string{"127.0.0.1", "::1"} {
@@ -369,32 +368,4 @@ func (c portConn) Close() error {
 	err := c.Conn.Close()
 	c.sandbox.Close()
 	return err
-}
-
-// listPorts answers with the ports on which programs of a running sandbox listen.
-func (h *Handler) listPorts(w http.ResponseWriter, r *http.Request) {
-	conn, err := h.connect(r)
-	if err != nil {
-		rest.Fail(w, r, h.Hub, err)
-		return
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(r.Context(), listTime)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { conn.Close() })() // a guest may never answer
-	files, err := connect.OpenFiles(conn.Client())
-	if err != nil {
-		rest.Fail(w, r, h.Hub, err)
-		return
-	}
-	defer files.Close()
-	found := make(map[int]bool)
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		// Without one of them, such as on macOS, people type the port.
-		if f, err := files.Open(table); err == nil {
-			listening(f, found)
-			_ = f.Close()
-		}
-	}
-	rest.WriteJSON(w, http.StatusOK, map[string]any{"ports": slices.Sorted(maps.Keys(found))})
 }

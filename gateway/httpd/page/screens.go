@@ -28,11 +28,7 @@ type pictured struct {
 // screens sends the screens of all sessions of the list, and each again after new output.
 func (h *Handler) screens(w http.ResponseWriter, r *http.Request) {
 	h.serve(w, r, func(s *socket) error {
-		s.tasks.Go(func() {
-			for s.ctx.Err() == nil {
-				_, _ = s.hear(&struct{}{}) // reads until the page leaves; it sends nothing
-			}
-		})
+		s.tasks.Go(s.ignore)
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		sent := make(map[string]uint64) // by ID; how much of its output the picture has

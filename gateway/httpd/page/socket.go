@@ -199,6 +199,13 @@ func (s *socket) send(kind websocket.MessageType, p []byte) error {
 	return nil
 }
 
+// ignore reads until the page leaves: it sends nothing.
+func (s *socket) ignore() {
+	for s.ctx.Err() == nil {
+		_, _ = s.hear(&struct{}{})
+	}
+}
+
 // hear reads a message: terminal input, or JSON into v. When there are no more messages, it ends
 // the socket and returns errGone.
 func (s *socket) hear(v any) (input []byte, err error) {
