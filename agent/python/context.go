@@ -79,22 +79,6 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	if err := c.replace(ctx); err != nil {
 		return nil, err
 	}
-	var s session
-	err := c.in.call(
-		ctx,
-		http.MethodPost,
-		"/api/sessions",
-		map[string]any{
-			"path":   prefix + c.name,
-			"name":   c.name,
-			"type":   "console",
-			"kernel": map[string]string{"name": "python3"},
-		},
-		&s,
-	)
-	if err != nil {
-		return nil, fmt.Errorf("context %s: %w", c.name, err)
-	}
 	l = &link{
 		session: wire.NewOp(),
 		hello:   newRun(nil, Limits{}, nil),
@@ -102,22 +86,9 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		over:    make(chan struct{}),
 	}
 	l.hello.brief = true
-	l.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
-		ctx,
-		"http://localhost/api/kernels/"+url.PathEscape(
-			s.Kernel.ID,
-		)+"/channels?session_id="+l.session,
-		&websocket.DialOptions{
-			HTTPClient:      c.in.http,
-			CompressionMode: websocket.CompressionDisabled,
-			Subprotocols:    []string{subprotocol},
-		},
-	)
+	kernel, err := c.dial(ctx, l)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
-		}
-		return nil, c.notStarted(err)
+		return nil, err
 	}
 	l.framed = l.conn.Subprotocol() == subprotocol
 	l.conn.SetReadLimit(-1) // read drops the excess itself
@@ -131,10 +102,10 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		}
 		return other, nil
 	}
-	if c.kernel != "" && c.kernel != s.Kernel.ID {
+	if c.kernel != "" && c.kernel != kernel {
 		c.lost = true
 	}
-	c.kernel, c.link, c.heard = s.Kernel.ID, l, time.Now()
+	c.kernel, c.link, c.heard = kernel, l, time.Now()
 	c.mu.Unlock()
 	go c.read(l) // ends with the connection; disconnect and drop wait for it
 
@@ -153,6 +124,41 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	}
 	c.drop(l)
 	return nil, err
+}
+
+// dial starts the kernel if none runs, connects l to it and returns its ID. If the server ends
+// between the two, because it was idle, dial starts it again, once.
+func (c *Context) dial(ctx context.Context, l *link) (kernel string, err error) {
+	for again := false; ; again = true {
+		var s session
+		if err := c.in.call(ctx, http.MethodPost, "/api/sessions", map[string]any{
+			"path":   prefix + c.name,
+			"name":   c.name,
+			"type":   "console",
+			"kernel": map[string]string{"name": "python3"},
+		}, &s); err != nil {
+			return "", fmt.Errorf("context %s: %w", c.name, err)
+		}
+		var resp *http.Response
+		l.conn, resp, err = websocket.Dial( //nolint:bodyclose // the connection is the body
+			ctx,
+			"http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+
+				l.session,
+			&websocket.DialOptions{
+				HTTPClient:      c.in.http,
+				CompressionMode: websocket.CompressionDisabled,
+				Subprotocols:    []string{subprotocol},
+			},
+		)
+		switch {
+		case err == nil:
+			return s.Kernel.ID, nil
+		case ctx.Err() != nil:
+			return "", fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
+		case again || resp != nil:
+			return "", c.notStarted(err)
+		}
+	}
 }
 
 // notStarted is the error of a kernel that does not start.

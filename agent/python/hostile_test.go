@@ -287,7 +287,7 @@ func TestLife(t *testing.T) {
 // a busy machine: the server ends one that takes longer.
 func TestIdle(t *testing.T) {
 	needPython(t)
-	in := interpreter(t, dial(t, boot(t, pythonImage)), python.Options{Idle: 20 * time.Second})
+	in := interpreter(t, dial(t, boot(t, pythonImage)), python.Options{Idle: 30 * time.Second})
 	c, err := in.Context(bounded(t), "main")
 	if err != nil {
 		t.Fatal(err)

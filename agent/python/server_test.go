@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -493,5 +494,37 @@ func TestMessagesOfTheEnd(t *testing.T) {
 	)
 	if l, err := c.connected(t.Context()); err != nil || l == first {
 		t.Errorf("a kernel that has shut down was used: %v", err)
+	}
+}
+
+// A server may end, because it was idle, between the start of a kernel and the connection to it.
+// The context then starts both again. A server that always does so is an error.
+func TestServerEndsMeanwhile(t *testing.T) {
+	for _, ends := range []int64{1, 2} {
+		var dials atomic.Int64
+		in := fake(t, nil, func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/channels") {
+				_, _ = io.WriteString(w, `{"id": "s", "kernel": {"id": "k"}}`)
+				return
+			}
+			if dials.Add(1) <= ends {
+				panic(http.ErrAbortHandler)
+			}
+			c, err := websocket.Accept(w, r,
+				&websocket.AcceptOptions{Subprotocols: []string{subprotocol}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.CloseNow()
+			quiet(r.Context(), c)
+		})
+		soon(t, "the connection", func() {
+			c := &Context{in: in, name: "main"}
+			_, err := c.connected(t.Context())
+			if (err != nil) != (ends > 1) || dials.Load() != 2 {
+				t.Errorf("the server ended %d times: %v after %d dials", ends, err, dials.Load())
+			}
+		})
 	}
 }

@@ -56,7 +56,7 @@ if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mo
     say(error="%s: not a private directory of this user" % home)
 lock = open(home + "/lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)  # concurrent callers start one server
-late = time.monotonic() + 30
+late = time.monotonic() + 75
 server = noted()
 # The start script of a starting server may have been killed: wait for the server.
 while server and not answers() and runs(server["pid"]):
@@ -135,7 +135,7 @@ answer = {"sock": sock, "token": token, "dir": where, "pid": server.pid}
 with open(info + ".new", "w") as f:
     json.dump(answer, f)
 os.replace(info + ".new", info)
-late = time.monotonic() + 30
+late = time.monotonic() + 75
 while not answers():
     if server.poll() is not None or time.monotonic() > late:
         server.kill()

@@ -81,6 +81,7 @@ type finder struct {
 	known    map[uint64]uint64 // generation of each line at the last look
 	has      map[uint64]bool   // lines that had the text at the last look
 	all      []Match
+	cells    []screen.Cell // of one line, for reuse
 }
 
 func (f *finder) look(at time.Duration) {
@@ -88,7 +89,8 @@ func (f *finder) look(at time.Duration) {
 	var line strings.Builder
 	for n := max(f.scrolled, f.screen.Kept()); n < top; n++ {
 		line.Reset()
-		for _, cell := range f.screen.AppendKept(nil, n) {
+		f.cells = f.screen.AppendKept(f.cells[:0], n)
+		for _, cell := range f.cells {
 			line.WriteString(cell.Text)
 		}
 		f.check(n, line.String(), at)

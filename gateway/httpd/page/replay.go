@@ -100,7 +100,7 @@ const (
 	// At once, one of a principal.
 	maxSearches = 4
 	maxSought   = 200 // characters
-	findTime    = 15 * time.Second
+	findTime    = time.Minute
 )
 
 // find answers with the places of a record where a text appears.

@@ -52,7 +52,7 @@ def test_keys_and_screen(session: Session) -> None:
     assert session.run("cat", timeout=5).ended in ("waiting", "deadline")
     r = session.keys("a", "b", "Enter", "^D")
     assert r.ended == "done"
-    assert "ab" in session.screen().text and session.screen().cols == 200
+    assert "ab" in session.screen().text and session.screen().cols == 120
 
 
 def test_wait_for_a_phase(session: Session) -> None:
