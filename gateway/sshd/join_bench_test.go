@@ -46,7 +46,7 @@ func BenchmarkJoin(b *testing.B) {
 		bytes = max(bytes, got.Len())
 		ch.Close()
 	}
-	b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "first-ms")
-	b.ReportMetric(float64(bytes)/1024, "KiB")
+	b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "join-ms")
+	b.ReportMetric(float64(bytes)/1024, "join-KiB")
 	b.ReportMetric(0, "ns/op")
 }

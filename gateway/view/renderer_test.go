@@ -340,6 +340,7 @@ func TestDrawIsSmall(t *testing.T) {
 		{"deleting a line in the middle", "\x1b[10H\x1b[M\x1b[24H", 60},
 		{"erasing a line", "\x1b[5H\x1b[2K\x1b[24H", 40},
 		{"colour", "\x1b[1;31mred\x1b[m", 30},
+		{"words on a line that was empty", "\x1b[5H" + strings.Repeat("w ", 30) + "\x1b[24H", 75},
 	}
 	r, term := NewRenderer(cols, rows+1), newTerminal(t, cols, rows+1)
 	term.feed(r.Enter())

@@ -99,6 +99,11 @@ func (r *Renderer) drawRow(y int, want []screen.Cell) {
 		if want[x].Width == 0 {
 			x-- // only the second half differs: a wide cluster is drawn whole
 		}
+		// To draw a short way once more takes fewer bytes than to move.
+		for near := x - r.x; r.y == y && r.x >= 0 && r.x < x && near <= len("\x1b[C") &&
+			len(want[r.x].Text) == 1 && want[r.x].Style == r.pen; r.x++ {
+			r.out = append(r.out, want[r.x].Text[0])
+		}
 		r.moveTo(y, x)
 		r.cell(want[x])
 		x += int(want[x].Width)
