@@ -387,7 +387,7 @@ func TestPageAfterARestart(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
 	w.sandbox("demo")
-	w.hour("demo", "work")
+	w.worked("demo", "work", time.Hour)
 	agent := w.agent("demo")
 	w.run(agent, "echo before it")
 	live, replay := newTab(browser, t, 1000, 500), newTab(browser, t, 1000, 500)

@@ -16,9 +16,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// hour writes the record of an hour of work into a sandbox: ten numbered lines a second, and a
-// command every ten seconds.
-func (w *world) hour(name, session string) {
+// worked writes a record of work into a sandbox: ten numbered lines a second, and a command every
+// ten seconds.
+func (w *world) worked(name, session string, span time.Duration) {
 	w.t.Helper()
 	info, err := w.hub.Get(w.t.Context(), aliceAgent, name)
 	if err != nil {
@@ -45,7 +45,7 @@ func (w *world) hour(name, session string) {
 	defer events.Close()
 	out, marks := bufio.NewWriter(log), bufio.NewWriter(events)
 	at := 0
-	for i := 1; i <= 36000; i++ {
+	for i := 1; i <= int(span/(100*time.Millisecond)); i++ {
 		now := began.Add(time.Duration(i) * 100 * time.Millisecond).UnixMilli()
 		if i%100 == 1 {
 			fmt.Fprintf(
@@ -77,13 +77,14 @@ func TestPageReplays(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("demo")
 	w.run(w.agent("demo"), "echo something to see again")
-	w.hour("demo", "work")
+	w.worked("demo", "work", time.Hour)
+	w.worked("demo", "short", 5*time.Minute)
 
 	b := newTab(browser, t, 1200, 700)
 	b.open(w.link(wire.RightDrive))
 	b.click(`[data-row="demo~main"]`)
 	b.click("#tab-records")
-	b.until("both are listed", `document.querySelectorAll("#records .row").length === 2`)
+	b.until("all are listed", `document.querySelectorAll("#records .row").length === 3`)
 	b.until("with how long they are",
 		`[...document.querySelectorAll("#records .row")].some((r) => r.textContent.includes("work") && r.textContent.includes("1:00:00"))`)
 	b.shoot("records")
@@ -115,22 +116,6 @@ func TestPageReplays(t *testing.T) {
 			t.Errorf("a jump to %d took %v", to, took)
 		}
 	}
-	find := func(text, found string) {
-		t.Helper()
-		b.click("#sought")
-		valueOf[bool](b, `document.querySelector("#sought").select(), true`)
-		b.types(text + "\r")
-		b.until(found, fmt.Sprintf(`document.querySelector("#found").textContent === %q`, found))
-	}
-	find("PIECE 2000 of", "1 of 1")
-	b.sees("piece 2000 ")
-	find("2500", "1 of 14") // from there on: 2500, 12500, 22500, 25000 to 25009, 32500
-	b.sees("piece 2500 ")
-	b.shoot("find")
-	b.types("\r")
-	b.until("the next", `document.querySelector("#found").textContent === "2 of 14"`)
-	find("no such text", "not found")
-	b.types(kb.Escape) // the keys are the player's again
 	jump(60_000)
 	b.until("the clock", `document.querySelector("#clock").textContent.startsWith("1:00 /")`)
 	b.click("#after")
@@ -149,7 +134,31 @@ func TestPageReplays(t *testing.T) {
 		`document.querySelector("#play").textContent === "Play" && Number(document.querySelector("#seek").value) === 3600000`)
 	b.types("q")
 	b.until("it goes back to the list",
-		`document.querySelector("#records").checkVisibility() && document.querySelectorAll("#records .row").length === 2`)
+		`document.querySelector("#records").checkVisibility() && document.querySelectorAll("#records .row").length === 3`)
+
+	valueOf[bool](
+		b,
+		`[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("short")).click(), true`)
+	b.sees("piece 1 ")
+	find := func(text, found string) {
+		t.Helper()
+		b.click("#sought")
+		valueOf[bool](b, `document.querySelector("#sought").select(), true`)
+		b.types(text + "\r")
+		b.until(found, fmt.Sprintf(`document.querySelector("#found").textContent === %q`, found))
+	}
+	find("PIECE 2000 of", "1 of 1")
+	b.sees("piece 2000 ")
+	find("250 of", "3 of 3") // 250, 1250, and, from there on, 2250
+	b.sees("piece 2250 ")
+	b.shoot("find")
+	b.types("\r")
+	b.until("the next", `document.querySelector("#found").textContent === "1 of 3"`)
+	find("no such text", "not found")
+	b.types(kb.Escape) // the keys are the player's again
+	b.types("q")
+	b.until("the list",
+		`document.querySelector("#records").checkVisibility() && document.querySelectorAll("#records .row").length === 3`)
 
 	valueOf[bool](
 		b,

@@ -73,8 +73,6 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 	agent := w.agent("demo")
 	w.run(agent, "echo something to replay")
 	w.goesOn(agent, "i=0; while [ $((i+=1)) ]; do echo line $i of much; done")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
 	for _, end := range []struct {
 		name   string
 		by     func(s session, id string)
@@ -82,7 +80,7 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 		reason string
 	}{
 		{"the token is revoked", func(_ session, id string) {
-			if err := w.tokens.Revoke(ctx, "alice", id); err != nil {
+			if err := w.tokens.Revoke(t.Context(), "alice", id); err != nil {
 				t.Error(err)
 			}
 		}, 4401, "revoked"},
@@ -100,6 +98,8 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 	} {
 		t.Run(end.name, func(t *testing.T) {
 			for round := range rounds {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
 				s, id := w.loginID()
 				ends := make(map[string]chan heard)
 				for _, path := range []string{"live", "terminal/demo/main?cols=200&rows=60",
@@ -139,6 +139,8 @@ func TestSocketsSayWhyTheyEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.CloseNow()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	_, over := listen(ctx, c, true)
 	if got := <-over; got.code != 4400 || !strings.Contains(got.reason, "no sandbox nowhere") {
 		t.Errorf("no such sandbox: %v %s (%v)", got.code, got.reason, got.err)

@@ -3,6 +3,9 @@
 import { call } from "./daemon.mjs";
 import { $, marked } from "./dom.mjs";
 
+// findTime is the timeout of a search in ms; the daemon gives up after a minute.
+const findTime = 70000;
+
 // finding makes the form of the player look through the record that page.of() names. page has also
 // at(), the position in ms, seek(ms), which moves there, done(), for Escape, and ended(), for a login
 // that has ended.
@@ -31,7 +34,7 @@ export function finding(page) {
     if (found?.of === of && found.text === text) return step(by);
     $("found").textContent = "Looking…";
     try {
-      const answer = await call("GET", `${of}&text=${encodeURIComponent(text)}`);
+      const answer = await call("GET", `${of}&text=${encodeURIComponent(text)}`, undefined, findTime);
       if (page.of() !== of) return;
       found = { of, text, ...answer };
       shown = -1;
