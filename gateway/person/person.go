@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/interrupt"
+	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -37,6 +38,8 @@ type Options struct {
 	// Others returns how many other sessions ask the person for an answer, and the next of them. It
 	// may be nil: the frontend shows that itself.
 	Others func() (n int, next wire.Target)
+	// Record opens the record of the session for scrolling; the person closes it. It may be nil.
+	Record func(ctx context.Context) (*record.Reader, error)
 	// Report gets the state before a repaint when it has changed, for a frontend with its own
 	// display of it. It may be nil.
 	Report func(State)
@@ -67,6 +70,8 @@ type Person struct {
 	wake  chan struct{} // there may be changes to paint
 	leave context.CancelCauseFunc
 	jobs  *jobs
+
+	scroll scroller
 
 	prefix byte   // their prefix key, as for view.Keys
 	lost   uint64 // used by the worker; the paste of which a piece was dropped
@@ -118,8 +123,10 @@ const history = 1000
 func New(o Options) *Person {
 	r := view.NewRenderer(o.Cols, o.Rows)
 	r.History = history
-	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
+	p := &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
 		renderer: r}
+	p.scroll.changed = p.changed
+	return p
 }
 
 // JoinOptions returns the options to join with: the size of their window, and a call on changes.
@@ -223,6 +230,9 @@ func draw[A any](ctx context.Context, p *Person, asides <-chan A, do func(A)) er
 	for {
 		over := p.at.Over() // before the last repaint, which shows the last output of the session
 		left := ctx.Err() != nil
+		if over != nil || left {
+			p.scroll.end()
+		}
 		cost := lookTime
 		if p.paint(r, p.news(), over == nil && !left) {
 			cost = paintTime
@@ -295,6 +305,19 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 		r.Pan(pan[0], pan[1])
 	} else {
 		r.Follow()
+	}
+	areaCols, areaRows := r.Area()
+	width, _ := p.at.Live().Size()
+	if frame, ok := p.scroll.frame(max(areaCols, width), areaRows, Full(p.at.Target()), notice,
+		waits(now)); ok {
+		frame.Hold = hold
+		p.wantModes(screen.Modes{})
+		out := r.Draw(frame)
+		p.report(now, frame.Status)
+		if len(out) > 0 {
+			_, _ = p.o.Out.Write(out)
+		}
+		return len(out) > 0
 	}
 	var out []byte
 	var line string

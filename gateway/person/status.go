@@ -27,12 +27,15 @@ func (p *Person) help() string {
 	if prefix == "" {
 		return ""
 	}
-	var other string
+	var other, scroll string
+	if p.o.Record != nil {
+		scroll = p.key("[", "scroll")
+	}
 	if p.o.Others != nil {
 		other = p.key("o", "other")
 	}
 	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"),
-		p.key("p", "private"), p.key("arrows", "pan"), other, p.key("d", "detach"),
+		p.key("p", "private"), p.key("arrows", "pan"), scroll, other, p.key("d", "detach"),
 		prefix+prefix+" sends "+prefix), " ")
 }
 

@@ -65,11 +65,27 @@ func (p *Person) press(e view.KeyEvent) {
 		p.Say(p.help())
 	case view.Unknown:
 		p.Say("no such key: " + p.help())
-	case view.Pan, view.Follow:
+	case view.Follow:
+		p.scroll.end()
 		p.look(e)
+	case view.Pan:
+		p.look(e)
+	case view.Scroll:
+		switch {
+		case p.o.Record == nil:
+			p.Say("no such key: " + p.help())
+		case p.scroll.begin() && !p.jobs.add(job{command: view.Scroll}):
+			p.scroll.end()
+		}
 	case view.Other:
 		p.goOn()
 	case view.Input:
+		if scrolls, say := p.scroll.input(e); scrolls {
+			if say != "" {
+				p.Say(say)
+			}
+			return
+		}
 		if p.at.Party().Rights == wire.RightWatch {
 			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
 			return
@@ -82,6 +98,7 @@ func (p *Person) press(e view.KeyEvent) {
 			p.Say("the program takes no input; what you type is dropped")
 		}
 	case view.Take, view.Give, view.Keep, view.Private:
+		p.scroll.end()
 		if p.at.Party().Rights == wire.RightWatch {
 			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
 			return
@@ -130,7 +147,7 @@ func (p *Person) look(e view.KeyEvent) {
 type job struct {
 	input      []byte
 	paste      uint64       // of which input is a piece, as in view.KeyEvent
-	command    view.KeyKind // without input: Take, Give, Keep or Private
+	command    view.KeyKind // without input: Take, Give, Keep, Private or Scroll
 	cols, rows int          // without input: a new size, if not 0
 }
 
@@ -334,6 +351,8 @@ func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 			return err
 		}
 		p.Say("you keep the keyboard")
+	case view.Scroll:
+		return p.scroll.read(ctx, p.o.Record)
 	case view.Private:
 		on := p.at.Live().Private() == ""
 		if err := p.at.Private(ctx, on); err != nil {

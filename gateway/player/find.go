@@ -33,15 +33,37 @@ const (
 // most limit; more says that there are others.
 func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all []Match, more bool,
 	err error) {
-	begin := r.Begin()
 	f := finder{sought: strings.ToLower(sought), has: make(map[uint64]bool),
-		known: make(map[uint64]uint64), limit: limit,
-		screen: screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows,
-			Scrollback: findLines})}
+		known: make(map[uint64]uint64), limit: limit}
+	err = walk(ctx, r, 0, func(sc *screen.Screen, at time.Duration) bool {
+		f.look(sc, at)
+		return len(f.all) <= limit
+	})
+	if len(f.all) > limit {
+		return f.all[:limit], true, err
+	}
+	return f.all, false, err
+}
+
+// walking has an entry for each walk: more at once would leave no time for sessions.
+var walking = make(chan struct{}, 4)
+
+// walk plays a record from an offset to its end on a screen, and calls look after each piece until
+// that returns false. A piece has fewer lines than the screen keeps.
+func walk(ctx context.Context, r *record.Reader, at uint64,
+	look func(sc *screen.Screen, at time.Duration) bool) error {
+	select {
+	case walking <- struct{}{}:
+		defer func() { <-walking }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	begin := r.Begin()
+	sc := screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows, Scrollback: findLines})
 	buf := make([]byte, findPiece)
-	for at := uint64(0); at < r.End() && ctx.Err() == nil; {
+	for at < r.End() && ctx.Err() == nil {
 		size, next := r.SizeAt(at)
-		f.screen.Resize(size.Cols, size.Rows)
+		sc.Resize(size.Cols, size.Rows)
 		to, when, more := r.Next(at)
 		for soon := when.Add(findTogether); more && to < at+findPiece; {
 			later, then, ok := r.Next(to)
@@ -57,18 +79,15 @@ func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all 
 			continue
 		}
 		if err != nil || n == 0 {
-			return f.all, false, err
+			return err
 		}
-		_, _ = f.screen.Write(buf[:n]) // in memory: it takes everything
+		_, _ = sc.Write(buf[:n]) // in memory: it takes everything
 		at += uint64(n)
-		if f.look(when.Sub(time.UnixMilli(begin.TimeUnix))); len(f.all) > limit {
-			return f.all[:limit], true, nil
+		if !look(sc, when.Sub(time.UnixMilli(begin.TimeUnix))) {
+			return nil
 		}
 	}
-	if err := context.Cause(ctx); err != nil {
-		return f.all, false, err
-	}
-	return f.all, false, nil
+	return context.Cause(ctx)
 }
 
 // finder looks for a text on a screen that changes. Lines have the number that they have, or will
@@ -76,7 +95,6 @@ func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all 
 type finder struct {
 	sought   string
 	limit    int
-	screen   *screen.Screen
 	scrolled uint64            // at the last look
 	known    map[uint64]uint64 // generation of each line at the last look
 	has      map[uint64]bool   // lines that had the text at the last look
@@ -84,12 +102,12 @@ type finder struct {
 	cells    []screen.Cell // of one line, for reuse
 }
 
-func (f *finder) look(at time.Duration) {
-	top := f.screen.Scrolled()
+func (f *finder) look(sc *screen.Screen, at time.Duration) {
+	top := sc.Scrolled()
 	var line strings.Builder
-	for n := max(f.scrolled, f.screen.Kept()); n < top; n++ {
+	for n := max(f.scrolled, sc.Kept()); n < top; n++ {
 		line.Reset()
-		f.cells = f.screen.AppendKept(f.cells[:0], n)
+		f.cells = sc.AppendKept(f.cells[:0], n)
 		for _, cell := range f.cells {
 			line.WriteString(cell.Text)
 		}
@@ -98,15 +116,15 @@ func (f *finder) look(at time.Duration) {
 		delete(f.known, n)
 	}
 	first := top
-	if f.screen.Modes().AltScreen {
+	if sc.Modes().AltScreen {
 		first |= alternate
 	}
-	_, rows := f.screen.Size()
+	_, rows := sc.Size()
 	for y := range rows {
 		n := first + uint64(y)
-		if gen := f.screen.LineGeneration(y); f.known[n] != gen {
+		if gen := sc.LineGeneration(y); f.known[n] != gen {
 			f.known[n] = gen
-			f.check(n, f.screen.LineText(y), at)
+			f.check(n, sc.LineText(y), at)
 		}
 	}
 	f.scrolled = top

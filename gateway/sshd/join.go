@@ -13,6 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/person"
+	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -62,7 +63,10 @@ func visitOne(ctx context.Context, s *session, target wire.Target, watch, onward
 	var at *attach.Attachment
 	var asking *attention.Asked
 	o := person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows),
-		Prefix: s.client.server.prefix, Public: s.client.public, Read: s.readPerson}
+		Prefix: s.client.server.prefix, Public: s.client.public, Read: s.readPerson,
+		Record: func(ctx context.Context) (*record.Reader, error) {
+			return s.client.hub().Sessions.OpenRecord(ctx, s.client.grant.Principal, at.Target(), 0)
+		}}
 	if s.client.grant.Rights != wire.RightWatch { // others could not answer
 		o.Others = func() (int, wire.Target) { return asking.Others(at.Target()) }
 	}

@@ -17,6 +17,7 @@ const (
 	Pan                    // prefix and an arrow key: move a window that is smaller than the screen
 	Follow                 // prefix c: show the part around the cursor again
 	Other                  // prefix o: go to another session that asks
+	Scroll                 // prefix [: look at earlier output
 	Unknown                // prefix and a key without a meaning: show a hint
 )
 
@@ -180,6 +181,8 @@ func (k *Keys) command(b byte) {
 		kind = Private
 	case 'o':
 		kind = Other
+	case '[':
+		kind = Scroll
 	case 'c':
 		kind = Follow
 	case 'd':

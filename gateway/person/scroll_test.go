@@ -1,0 +1,84 @@
+package person
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/view"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+)
+
+// Whatever a person presses, in a window of whatever size, they see lines of the record.
+func FuzzScroll(f *testing.F) {
+	f.Add([]byte("\x1b[5~kkgjG\x1b[6~/line 7\rnnNN/\x7f\x7fx\x1b"), uint8(80), uint8(20))
+	f.Add([]byte("/é\xff\r\x1b[\x1bO"), uint8(1), uint8(1))
+	f.Fuzz(func(t *testing.T, in []byte, cols, rows uint8) {
+		if len(in) == 0 || cols == 0 || rows == 0 {
+			return
+		}
+		s := scroller{changed: func() {}}
+		s.begin()
+		s.past.read = true
+		for i := range 100 {
+			s.past.lines = append(s.past.lines, fmt.Sprintf("\x1b[31mline\x1b[m %d é漢", i))
+		}
+		for _, e := range [][]byte{in[:len(in)/2], in[len(in)/2:]} {
+			if _, ok := s.frame(int(cols), int(rows), "demo~main", "", ""); !ok {
+				return // they went back
+			}
+			if scrolls, _ := s.input(view.KeyEvent{Bytes: e}); !scrolls {
+				t.Fatal("they see the past, but type")
+			}
+		}
+		frame, ok := s.frame(int(cols), int(rows), "demo~main", "", "")
+		if !ok {
+			return
+		}
+		if top := s.past.top; top < 0 || top > 100 {
+			t.Fatalf("top %d", top)
+		}
+		if text := frame.Screen.LineText(0); !strings.HasPrefix(text, "line") {
+			t.Fatalf("the first row is %q", text)
+		}
+	})
+}
+
+// A text is found from below, in both directions, and marked where it is.
+func TestScrollFinds(t *testing.T) {
+	s := scroller{changed: func() {}}
+	s.begin()
+	s.past.read = true
+	for i := range 100 {
+		s.past.lines = append(s.past.lines, fmt.Sprintf("漢 \x1b[31mLi\x1b[mne %d", i%50))
+	}
+	s.frame(40, 10, "", "", "")
+	s.input(view.KeyEvent{Bytes: []byte("G")})
+	for _, step := range []struct {
+		keys, say string
+		found     int
+	}{
+		{"n", "type / and a text", -1},
+		{"/line 7\r", "", 57},
+		{"n", "", 7},
+		{"n", "no earlier line has it", 7},
+		{"N", "", 57},
+		{"N", "no later line has it", 57},
+		{"G/line 44\x7f3\r", "", 93},
+		{"/none\r", "not found", -1},
+	} {
+		_, say := s.input(view.KeyEvent{Bytes: []byte(step.keys)})
+		if say != step.say || s.past.found != step.found {
+			t.Errorf("%q: %q, found %d", step.keys, say, s.past.found)
+		}
+		if step.found < 0 {
+			continue
+		}
+		f, _ := s.frame(40, 10, "", "", "")
+		y := step.found - s.past.top
+		marked := func(x int) bool { return f.Screen.Line(y)[x].Style.Attr&screen.Inverse != 0 }
+		if y < 0 || y >= 10 || !marked(3) || marked(2) {
+			t.Errorf("%q: row %d is not marked:\n%s", step.keys, y, f.Screen.Text())
+		}
+	}
+}

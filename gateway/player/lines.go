@@ -1,0 +1,75 @@
+package player
+
+import (
+	"context"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+)
+
+// Bounds of Lines.
+const (
+	linesOf  = 8 << 20 // bytes of output
+	maxLines = 100_000
+	maxText  = 4 << 20 // bytes of the lines
+)
+
+// Lines returns the last lines of a record, the oldest first: those that scrolled off the screen,
+// then those on the screen at the record's end. Lines have their styles as SGR sequences (ECMA-48,
+// 8.3.117), each from the default style on, and no other control characters. It looks at the last
+// 8 MiB of output, and returns at most 100,000 lines of at most 4 MiB.
+func Lines(ctx context.Context, r *record.Reader) ([]string, error) {
+	l := lines{}
+	var last *screen.Screen
+	from := max(r.End(), linesOf) - linesOf
+	err := walk(ctx, r, from, func(sc *screen.Screen, _ time.Duration) bool {
+		for ; l.next < sc.Scrolled(); l.next++ {
+			if l.next >= sc.Kept() {
+				l.cells = sc.AppendKept(l.cells[:0], l.next)
+				l.add()
+			}
+		}
+		last = sc
+		return true
+	})
+	if err != nil || last == nil {
+		return nil, err
+	}
+	_, rows := last.Size()
+	for rows > 0 && last.LineText(rows-1) == "" {
+		rows--
+	}
+	for y := range rows {
+		l.cells = last.AppendLine(l.cells[:0], y)
+		l.add()
+	}
+	if from > 0 && len(l.all) > 0 {
+		l.all = l.all[1:] // it may begin in the middle
+	}
+	return l.all, nil
+}
+
+// lines collects lines, and drops the oldest ones beyond the bounds.
+type lines struct {
+	next  uint64 // number of the next line that scrolls off
+	all   []string
+	size  int
+	cells []screen.Cell // the next one to add
+	text  []byte        // for reuse
+}
+
+func (l *lines) add() {
+	l.text = l.text[:0]
+	var pen screen.Style
+	for _, c := range l.cells {
+		l.text = append(c.Style.AppendSGR(l.text, pen), c.Text...)
+		pen = c.Style
+	}
+	l.all = append(l.all, string(l.text))
+	l.size += len(l.text)
+	for len(l.all) > maxLines || l.size > maxText {
+		l.size -= len(l.all[0])
+		l.all = l.all[1:]
+	}
+}
