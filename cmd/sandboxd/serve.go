@@ -235,6 +235,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Watches:   command.Watches,
 		MCP:       d.serveMCP,
 		PrefixKey: d.config.PrefixKey,
+		Alert:     d.config.Alert,
 		Limits:    sshd.Limits{Exempt: loopback, Own: ownLogins},
 		Log:       d.log,
 	})

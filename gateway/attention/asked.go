@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -19,6 +20,7 @@ type Asked struct {
 	principal string
 	changed   func()
 	shared    *asking
+	seen      time.Time // guarded by shared.mu; Began has returned what asked before
 }
 
 // asking is what the readers of one principal share.
@@ -27,13 +29,19 @@ type asking struct {
 
 	mu      sync.Mutex
 	readers map[*Asked]bool // guarded by mu
-	targets []wire.Target   // guarded by mu; by sandbox and session
+	all     []asker         // guarded by mu; by sandbox and session
+}
+
+// asker is a session that asks.
+type asker struct {
+	wire.Target
+	since time.Time // when the daemon noticed that; zero if it asked before it was followed
 }
 
 // Follow returns a reader of the sessions that ask principal, which calls changed, from any
 // goroutine, when they have changed. The caller closes the result.
 func (b *Board) Follow(principal string, changed func()) *Asked {
-	a := &Asked{board: b, principal: principal, changed: changed}
+	a := &Asked{board: b, principal: principal, changed: changed, seen: time.Now()}
 	b.fmu.Lock()
 	defer b.fmu.Unlock()
 	if s := b.follows[principal]; s != nil {
@@ -55,37 +63,43 @@ func (b *Board) Follow(principal string, changed func()) *Asked {
 	return a
 }
 
-func byName(a, b wire.Target) int {
+func byName(a, b asker) int {
 	return cmp.Or(strings.Compare(a.Sandbox, b.Sandbox), strings.Compare(a.Session, b.Session))
 }
 
 // follow keeps the targets up to date until ctx or the board ends.
 func (s *asking) follow(ctx context.Context, w *Watch) {
 	defer w.Close()
-	asks := make(map[wire.Target]bool)
-	for {
+	asks := make(map[wire.Target]asker)
+	for first := true; ; first = false {
 		news, err := w.Next(ctx)
 		if err != nil {
 			return
 		}
+		var now time.Time
+		if !first {
+			now = time.Now()
+		}
 		for _, n := range news {
 			if n.Needs == Answer && !n.Gone && n.drives {
-				asks[n.Target()] = true
+				if _, already := asks[n.Target()]; !already {
+					asks[n.Target()] = asker{n.Target(), now}
+				}
 			} else {
 				delete(asks, n.Target())
 			}
 		}
-		s.set(slices.SortedFunc(maps.Keys(asks), byName))
+		s.set(slices.SortedFunc(maps.Values(asks), byName))
 	}
 }
 
-func (s *asking) set(targets []wire.Target) {
+func (s *asking) set(all []asker) {
 	s.mu.Lock()
-	if slices.Equal(s.targets, targets) {
+	if slices.Equal(s.all, all) {
 		s.mu.Unlock()
 		return
 	}
-	s.targets = targets
+	s.all = all
 	readers := slices.Collect(maps.Keys(s.readers))
 	s.mu.Unlock()
 	for _, a := range readers {
@@ -98,13 +112,31 @@ func (s *asking) set(targets []wire.Target) {
 func (a *Asked) Others(self wire.Target) (n int, next wire.Target) {
 	a.shared.mu.Lock()
 	defer a.shared.mu.Unlock()
-	others := slices.DeleteFunc(slices.Clone(a.shared.targets),
-		func(t wire.Target) bool { return t == self })
+	others := slices.DeleteFunc(slices.Clone(a.shared.all),
+		func(o asker) bool { return o.Target == self })
 	if len(others) == 0 {
 		return 0, wire.Target{}
 	}
-	after := slices.IndexFunc(others, func(t wire.Target) bool { return byName(t, self) > 0 })
-	return len(others), others[max(after, 0)]
+	after := slices.IndexFunc(others,
+		func(o asker) bool { return byName(o, asker{Target: self}) > 0 })
+	return len(others), others[max(after, 0)].Target
+}
+
+// Began returns the sessions that ask and have begun to since Follow, or since the last call.
+func (a *Asked) Began() (began []wire.Target) {
+	a.shared.mu.Lock()
+	defer a.shared.mu.Unlock()
+	seen := a.seen
+	for _, s := range a.shared.all {
+		if s.since.After(a.seen) {
+			began = append(began, s.Target)
+		}
+		if s.since.After(seen) {
+			seen = s.since
+		}
+	}
+	a.seen = seen
+	return began
 }
 
 // Close ends the reader, and may wait for a call of changed. A call that has begun may end after

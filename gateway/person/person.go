@@ -38,6 +38,10 @@ type Options struct {
 	// Others returns how many other sessions ask the person for an answer, and the next of them. It
 	// may be nil: the frontend shows that itself.
 	Others func() (n int, next wire.Target)
+	// Began returns the sessions that have begun to ask the person since the last call, for alerts
+	// of the kind Alert. It may be nil.
+	Began func() []wire.Target
+	Alert Alert
 	// Record opens the record of the session for scrolling; the person closes it. It may be nil.
 	Record func(ctx context.Context) (*record.Reader, error)
 	// Report gets the state before a repaint when it has changed, for a frontend with its own
@@ -312,7 +316,7 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 		waits(now)); ok {
 		frame.Hold = hold
 		p.wantModes(screen.Modes{})
-		out := r.Draw(frame)
+		out := append(r.Draw(frame), p.alert(now)...)
 		p.report(now, frame.Status)
 		if len(out) > 0 {
 			_, _ = p.o.Out.Write(out)
@@ -351,6 +355,7 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 	if _, rows := r.Area(); r.Pushed()-pushed > uint64(rows) {
 		p.filled = time.Now()
 	}
+	out = append(out, p.alert(now)...)
 	if len(out) > 0 {
 		_, _ = p.o.Out.Write(out)
 	}

@@ -69,6 +69,8 @@ func visitOne(ctx context.Context, s *session, target wire.Target, watch, onward
 		}}
 	if s.client.grant.Rights != wire.RightWatch { // others could not answer
 		o.Others = func() (int, wire.Target) { return asking.Others(at.Target()) }
+		o.Alert, o.Began = person.Alert(s.client.server.options.Alert),
+			func() []wire.Target { return asking.Began() }
 	}
 	p := person.New(o)
 	if o.Others != nil {

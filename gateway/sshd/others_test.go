@@ -11,7 +11,7 @@ import (
 // The status line counts other sessions that ask. A key goes to them, one after the other, on the
 // same connection; what is typed after the switch goes there.
 func TestPersonGoesToOthers(t *testing.T) {
-	w := newWorld(t, worldOptions{})
+	w := newWorld(t, worldOptions{alert: "desktop"})
 	for _, name := range []string{"demo", "one", "two"} {
 		w.sandbox(name)
 	}
@@ -34,6 +34,10 @@ func TestPersonGoesToOthers(t *testing.T) {
 		func() bool { return strings.Contains(s.status(), "no other session asks") })
 	ask("one")
 	s.until("one asks", func() bool { return strings.Contains(s.status(), "1 other asks   ^]o go") })
+	alert := "\a\x1b]9;one~main asks for an answer\x1b\\"
+	if n := strings.Count(s.bytes(), alert); n != 1 || strings.Count(s.bytes(), "\a") != 1 {
+		t.Errorf("%d alerts in %q", n, s.bytes())
+	}
 	ask("two")
 	s.until("two ask", func() bool { return strings.Contains(s.status(), "2 others ask   ^]o go") })
 	s.types("\x1do")
@@ -45,6 +49,9 @@ func TestPersonGoesToOthers(t *testing.T) {
 	s.sees("two asks:")
 	s.types("\x1dtsecond\r")
 	s.sees("two got <second>")
+	if n := strings.Count(s.bytes(), "\x1b]9;"); n != 2 { // none for earlier questions
+		t.Errorf("%d alerts in all", n)
+	}
 	s.types("\x1dd")
 	if status := s.leaves(); status != 0 {
 		t.Errorf("exit status %d", status)

@@ -39,6 +39,7 @@ type Options struct {
 	MCP func(ctx context.Context, p gateway.Principal, t wire.Target,
 		rw io.ReadWriteCloser) error
 	PrefixKey string // prefix key of people in a session, such as ctrl-a; empty: ctrl-]
+	Alert     string // how people in a session hear that one asks, as person.Alert
 	Limits    Limits
 	Log       *slog.Logger // nil discards
 }

@@ -64,6 +64,7 @@ type worldOptions struct {
 	options  map[string]string
 	hub      func(*gateway.Options)
 	hostKeys []ssh.Signer
+	alert    string
 }
 
 func newWorld(t testing.TB, o worldOptions) *world {
@@ -118,7 +119,7 @@ func newWorld(t testing.TB, o worldOptions) *world {
 		hostKeys = []ssh.Signer{w.host}
 	}
 	w.keys = OpenKeys(writeKeys(t, append(lines, o.keys...)...), "owner", log)
-	s, err := New(Options{Hub: w.hub, HostKeys: hostKeys, Keys: w.keys,
+	s, err := New(Options{Hub: w.hub, Alert: o.alert, HostKeys: hostKeys, Keys: w.keys,
 		Commands: commands, Watches: o.watches, Limits: limits, Log: log})
 	if err != nil {
 		t.Fatal(err)

@@ -46,6 +46,7 @@ func (c *Config) check() map[string]error {
 		"mount_roots":    absolute(c.MountRoots),
 		"max_sandboxes":  between(c.MaxSandboxes, 1, maxCount),
 		"prefix_key":     prefixKey(c.PrefixKey),
+		"alert":          oneOf("alert", c.Alert),
 
 		"quota.sessions":    between(c.Quota.Sessions, 0, maxCount),
 		"quota.connections": between(c.Quota.Connections, 0, maxCount),

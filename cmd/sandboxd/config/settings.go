@@ -97,6 +97,10 @@ type Config struct {
 	// Prefix key of commands in a session: ctrl- and a letter or one of \ ] ^ _, or none.
 	PrefixKey string `koanf:"prefix_key" default:"ctrl-]" old:"chord"`
 
+	// How the terminal of a person who is in a session by ssh says that a session has begun to ask
+	// for an answer: desktop is a bell and a notification of the desktop (OSC 9).
+	Alert string `koanf:"alert" default:"none" oneof:"none bell desktop"`
+
 	// Lowest level of messages in the log.
 	LogLevel string `koanf:"log_level" default:"info" oneof:"debug info warn error" env:"SBX_"`
 
