@@ -9,7 +9,7 @@ type Alert string
 const (
 	NoAlert Alert = "none"
 	Bell    Alert = "bell"    // BEL
-	Desktop Alert = "desktop" // BEL, and a notification of the desktop by OSC 9, as iTerm2 defined it
+	Desktop Alert = "desktop" // BEL, and a notification of the desktop by OSC 9, as of iTerm2
 )
 
 // alert returns what to send to the terminal if sessions have begun to ask. A question in the
