@@ -67,6 +67,9 @@ type Hook struct {
 	key     []byte                 // of the signatures; nil: none
 	lanes   [hookLanes]chan Notice // nil if nothing is called
 
+	mu    sync.Mutex
+	shown map[string]string // guarded by mu; by session: the ID of the message that people have
+
 	delivered, failed, dropped atomic.Uint64
 }
 
@@ -78,7 +81,7 @@ func NewHook(o HookOptions, board *Board, log *slog.Logger) *Hook {
 	if o.Retry <= 0 {
 		o.Retry = hookRetry
 	}
-	h := &Hook{board: board, log: log, options: o}
+	h := &Hook{board: board, log: log, options: o, shown: make(map[string]string)}
 	h.key, _ = CheckSecret(o.Secret) // post fails without it
 	if !h.wanted() {
 		return h
@@ -167,6 +170,9 @@ func (h *Hook) call(ctx context.Context, n Notice) {
 	}
 	if len(h.options.Exec) > 0 {
 		h.count(ctx, "program", n, h.exec(ctx, n, append(body, '\n')))
+	}
+	if err := h.withdraw(ctx, n.Target().String()); err != nil {
+		h.count(ctx, "url", n, err)
 	}
 	each := h.options.Format == "" || h.options.Format == FormatJSON
 	if h.options.URL != "" && (each || !silent(n)) {

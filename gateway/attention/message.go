@@ -23,7 +23,8 @@ import (
 )
 
 // The formats of what a URL receives. FormatJSON is a Notice of each change. The others are
-// messages for people: one when a need begins, none while a person is attached to the session.
+// messages for people: one when a need begins, none while a person is attached to the session. That
+// of ntfy is withdrawn when the need ends.
 const (
 	FormatJSON     = "json"
 	FormatNtfy     = "ntfy"     // https://docs.ntfy.sh/publish
@@ -169,9 +170,49 @@ func (h *Hook) post(ctx context.Context, n Notice, notice []byte) error {
 		return err
 	}
 	id := "msg_" + rand.Text()
+	if h.options.Format == FormatNtfy {
+		header.Set(ntfyID, id)
+	}
+	err = h.send(ctx, http.MethodPost, address, id, body, header)
+	if err == nil && h.options.Format == FormatNtfy {
+		h.mu.Lock()
+		h.shown[n.Target().String()] = id
+		h.mu.Unlock()
+	}
+	return err
+}
+
+// ntfyID is the header with an ID of ours for a message, by which it can be deleted.
+const ntfyID = "X-Sequence-ID"
+
+// withdraw deletes the message about an earlier need of a session, if one was sent and the service
+// can do that: ntfy from 2.16 on.
+func (h *Hook) withdraw(ctx context.Context, session string) error {
+	h.mu.Lock()
+	id := h.shown[session]
+	delete(h.shown, session)
+	h.mu.Unlock()
+	if id == "" {
+		return nil
+	}
+	u, err := url.Parse(h.options.URL)
+	if err != nil {
+		return errors.New("the URL is wrong")
+	}
+	header := http.Header{"User-Agent": {"sandboxd"}}
+	err = h.send(ctx, http.MethodDelete, u.JoinPath(id).String(), id, nil, header)
+	if errors.Is(err, errUnknown) {
+		return nil // an earlier ntfy
+	}
+	return err
+}
+
+// send sends a request, and repeats it after a failure that may pass.
+func (h *Hook) send(ctx context.Context, method, address, id string, body []byte,
+	header http.Header) error {
 	for try, pause := 1, h.options.Retry; ; try, pause = try+1, 2*pause {
 		h.sign(header, id, body)
-		again, err := h.postOnce(ctx, address, body, header)
+		again, err := h.sendOnce(ctx, method, address, body, header)
 		if err == nil || !again || try == hookTries {
 			return err
 		}
@@ -183,22 +224,25 @@ func (h *Hook) post(ctx context.Context, n Notice, notice []byte) error {
 	}
 }
 
-func (h *Hook) postOnce(ctx context.Context, address string, body []byte,
+// errUnknown is a response that the server knows no such address or method.
+var errUnknown = errors.New("the server does not know this request")
+
+func (h *Hook) sendOnce(ctx context.Context, method, address string, body []byte,
 	header http.Header) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.options.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
 	if err != nil {
-		return false, fmt.Errorf("post: %w", err)
+		return false, fmt.Errorf("%s: %w", strings.ToLower(method), err)
 	}
 	req.Header = header
 	resp, err := h.client.Do(req)
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		// The path of a URL may be a secret, as Slack's and Telegram's are.
-		return true, fmt.Errorf("post to %s: %w", req.URL.Host, failed.Err)
+		return true, fmt.Errorf("%s to %s: %w", strings.ToLower(method), req.URL.Host, failed.Err)
 	}
 	if err != nil {
-		return true, fmt.Errorf("post to %s: %w", req.URL.Host, err)
+		return true, fmt.Errorf("%s to %s: %w", strings.ToLower(method), req.URL.Host, err)
 	}
 	defer resp.Body.Close()
 	// So that the connection can be reused.
@@ -210,5 +254,9 @@ func (h *Hook) postOnce(ctx context.Context, address string, body []byte,
 		resp.StatusCode == http.StatusRequestTimeout:
 		again = true
 	}
-	return again, errors.New("post: status " + resp.Status)
+	err = errors.New(strings.ToLower(method) + ": status " + resp.Status)
+	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed {
+		err = fmt.Errorf("%w: %w", err, errUnknown)
+	}
+	return again, err
 }

@@ -128,3 +128,45 @@ func TestSignature(t *testing.T) {
 		t.Error("telegram without a chat was accepted")
 	}
 }
+
+// A message of ntfy is deleted when its need ends or another begins, once. A server that cannot do
+// that is no failure; other services get nothing.
+func TestWithdraw(t *testing.T) {
+	for _, c := range []struct {
+		format string
+		status int // of a deletion
+		want   string
+		failed uint64
+	}{
+		{FormatNtfy, http.StatusOK, "POST DELETE POST DELETE", 0},
+		{FormatNtfy, http.StatusNotFound, "POST DELETE POST DELETE", 0},
+		{FormatNtfy, http.StatusForbidden, "POST DELETE POST DELETE", 2},
+		{FormatSlack, http.StatusOK, "POST POST", 0},
+	} {
+		var got []string
+		var id string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+			r *http.Request) {
+			got = append(got, r.Method)
+			switch {
+			case r.URL.RawQuery != "auth=x":
+				t.Errorf("%v", r.URL)
+			case r.Method == http.MethodPost:
+				id = r.Header.Get("X-Sequence-ID")
+			case r.URL.Path != "/topic/"+id:
+				t.Errorf("deletes %s, not %s", r.URL.Path, id)
+			default:
+				w.WriteHeader(c.status)
+			}
+		}))
+		h := NewHook(HookOptions{URL: server.URL + "/topic?auth=x", Format: c.format},
+			NewBoard(func(string) []Session { return nil }), slog.New(slog.DiscardHandler))
+		for _, need := range []Kind{Answer, Rest, None, None} {
+			h.call(t.Context(), Notice{Need: Need{Sandbox: "demo", Session: "main", Needs: need}})
+		}
+		if strings.Join(got, " ") != c.want || h.Counts().Failed != c.failed {
+			t.Errorf("%s, %d: %v, %+v", c.format, c.status, got, h.Counts())
+		}
+		server.Close()
+	}
+}
