@@ -60,7 +60,7 @@ func New(o Options) (*Hub, error) {
 		attachments: attach.New(attach.Options{Log: log, Bound: registry.Bound,
 			Public: registry.Public}),
 		hook: attention.NewHook(o.Hook, registry.Board(), log)}
-	h.Sessions, h.Relay, h.Secrets = &Sessions{h}, &Relay{h}, &Secrets{h}
+	h.Sessions, h.Relay, h.Secrets = &Sessions{hub: h}, &Relay{h}, &Secrets{h}
 	return h, nil
 }
 

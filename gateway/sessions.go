@@ -18,7 +18,10 @@ import (
 )
 
 // Sessions authorises what principals do with the sessions of sandboxes.
-type Sessions struct{ hub *Hub }
+type Sessions struct {
+	hub     *Hub
+	reading reading
+}
 
 // List asks the guest of a running sandbox for its sessions and adds the parties attached through
 // the daemon. A sandbox that is not running has none and is not started.

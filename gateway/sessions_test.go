@@ -11,6 +11,30 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// A principal reads through one record at a time, and again after it, also after an error.
+func TestReadThroughOnce(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "echo kept")
+	target := wire.Target{Sandbox: "demo", Session: "main"}
+	read := func(t wire.Target, f func(*record.Reader) error) error {
+		return d.Sessions.ReadThrough(w.Ctx(), alice, t, 0, f)
+	}
+	nothing := func(*record.Reader) error { return nil }
+	err := read(target, func(r *record.Reader) error {
+		if r.End() == 0 {
+			t.Error("the record is empty")
+		}
+		return read(target, nothing)
+	})
+	wantCode(t, err, wire.CodeLimitOps)
+	wantCode(t, read(wire.Target{Sandbox: "demo", Session: "other"}, nothing), wire.CodeNotFound)
+	if err := read(target, nothing); err != nil {
+		t.Error(err)
+	}
+}
+
 // A record that was never made and one that cannot be read are two things.
 func TestOpenRecordErrors(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})

@@ -173,7 +173,7 @@ func (h *Hook) post(ctx context.Context, n Notice, notice []byte) error {
 	if h.options.Format == FormatNtfy {
 		header.Set(ntfyID, id)
 	}
-	err = h.send(ctx, http.MethodPost, address, id, body, header)
+	err = h.send(ctx, http.MethodPost, address, id, body, header, hookTries)
 	if err == nil && h.options.Format == FormatNtfy {
 		h.mu.Lock()
 		h.shown[n.Target().String()] = id
@@ -200,7 +200,8 @@ func (h *Hook) withdraw(ctx context.Context, session string) error {
 		return errors.New("the URL is wrong")
 	}
 	header := http.Header{"User-Agent": {"sandboxd"}}
-	err = h.send(ctx, http.MethodDelete, u.JoinPath(id).String(), id, nil, header)
+	// One try: the next message waits for it.
+	err = h.send(ctx, http.MethodDelete, u.JoinPath(id).String(), id, nil, header, 1)
 	if errors.Is(err, errUnknown) {
 		return nil // an earlier ntfy
 	}
@@ -209,11 +210,11 @@ func (h *Hook) withdraw(ctx context.Context, session string) error {
 
 // send sends a request, and repeats it after a failure that may pass.
 func (h *Hook) send(ctx context.Context, method, address, id string, body []byte,
-	header http.Header) error {
+	header http.Header, tries int) error {
 	for try, pause := 1, h.options.Retry; ; try, pause = try+1, 2*pause {
 		h.sign(header, id, body)
 		again, err := h.sendOnce(ctx, method, address, body, header)
-		if err == nil || !again || try == hookTries {
+		if err == nil || !again || try == tries {
 			return err
 		}
 		select {

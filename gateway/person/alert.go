@@ -1,6 +1,9 @@
 package person
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Alert is how a person's terminal gets their attention when a session begins to ask.
 type Alert string
@@ -12,6 +15,9 @@ const (
 	Desktop Alert = "desktop" // BEL, and a notification of the desktop by OSC 9, as of iTerm2
 )
 
+// alertTime is the shortest time between alerts: others decide how often their sessions ask.
+const alertTime = 10 * time.Second
+
 // alert returns what to send to the terminal if sessions have begun to ask. A question in the
 // session that they type in is none.
 func (p *Person) alert(now situation) (out []byte) {
@@ -19,8 +25,14 @@ func (p *Person) alert(now situation) (out []byte) {
 		return nil
 	}
 	began := p.o.Began()
+	if time.Since(p.rung) < alertTime {
+		return nil // the status line has them
+	}
 	if i := slices.Index(began, p.at.Target()); i >= 0 && now.holds {
 		began = slices.Delete(began, i, i+1)
+	}
+	if len(began) > 0 {
+		p.rung = time.Now()
 	}
 	for _, t := range began {
 		if len(out) == 0 {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/interrupt"
-	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -42,8 +41,9 @@ type Options struct {
 	// of the kind Alert. It may be nil.
 	Began func() []wire.Target
 	Alert Alert
-	// Record opens the record of the session for scrolling; the person closes it. It may be nil.
-	Record func(ctx context.Context) (*record.Reader, error)
+	// Lines returns the last lines of the session's record for scrolling, as player.Lines. It may
+	// be nil.
+	Lines func(ctx context.Context) ([]string, error)
 	// Report gets the state before a repaint when it has changed, for a frontend with its own
 	// display of it. It may be nil.
 	Report func(State)
@@ -88,6 +88,7 @@ type Person struct {
 	reported State          // used by the painter: last state in Report
 	turn     pace           // used by the painter
 	keyed    atomic.Bool    // they have pressed a key since the painter's last wait
+	rung     time.Time      // used by the painter: last alert
 	// Used by the painter: when it last sent at least a windowful of lines to the terminal's
 	// scrollback.
 	filled time.Time
@@ -129,7 +130,7 @@ func New(o Options) *Person {
 	r.History = history
 	p := &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
 		renderer: r}
-	p.scroll.changed = p.changed
+	p.scroll.lines, p.scroll.public, p.scroll.changed = o.Lines, o.Public, p.changed
 	return p
 }
 
@@ -163,6 +164,7 @@ func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-
 		p.next = wire.Target{}
 		p.mu.Unlock()
 	}
+	p.scroll.close()
 	p.jobs.close()
 	_, _ = p.o.Out.Write(p.renderer.Leave())
 	return p.ended(cause)
@@ -313,7 +315,7 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 	areaCols, areaRows := r.Area()
 	width, _ := p.at.Live().Size()
 	if frame, ok := p.scroll.frame(max(areaCols, width), areaRows, Full(p.at.Target()), notice,
-		waits(now)); ok {
+		urgent(now)); ok {
 		frame.Hold = hold
 		p.wantModes(screen.Modes{})
 		out := append(r.Draw(frame), p.alert(now)...)

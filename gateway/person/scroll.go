@@ -9,109 +9,124 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sandboxd/sandboxd/gateway/player"
-	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // scroller shows a person earlier output instead of the session's screen, while they want that.
 type scroller struct {
-	changed func() // called after each change
+	lines   func(context.Context) ([]string, error) // as of Options; may be nil
+	public  func(error) *wire.Error
+	changed func()         // called after each change
+	work    sync.WaitGroup // readings
 	mu      sync.Mutex
 	past    *past // guarded by mu; nil while they see the session
+	closed  bool  // guarded by mu; at the end of the visit
 }
 
-// past is what a person sees of earlier output instead of the session's screen: lines of the
-// record as they were when they began to scroll. They see it on their terminal's alternate screen.
+// past is what a person sees of earlier output: lines of the record as they were when they began to
+// scroll. They see it on their terminal's alternate screen.
 type past struct {
-	lines  []string // as of player.Lines
-	read   bool     // the lines are there
-	top    int      // index of the first line that they see
-	rows   int      // of their window, as last drawn
-	asking bool     // they type a text to look for
-	typed  string   // so far
-	sought string   // in lower case
-	found  int      // index of the line with the text, or -1
-	screen *screen.Screen
+	cancel  context.CancelFunc // of the reading
+	lines   []string           // as of player.Lines
+	read    bool               // the lines are there
+	problem string             // why they will not be
+	top     int                // index of the first line that they see
+	rows    int                // of their window, as last drawn
+	asking  bool               // they type a text to look for
+	typed   string             // so far
+	sought  string             // in lower case
+	found   int                // index of the line with the text, or -1
+	screen  *screen.Screen     // nil before the first drawing
+	drawn   [5]int             // top, found, number of lines, and size of the last drawing
 }
 
 const maxSought = 200 // characters of a text to look for
 
-// begin shows the past, and reports whether they saw the session before. Their keys are no longer
-// for the program.
-func (s *scroller) begin() bool {
+// begin shows the past, if they see the session. Their keys are then no longer for the program.
+func (s *scroller) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.past != nil {
-		return false
+	if s.past != nil || s.closed {
+		return
 	}
-	s.past = &past{found: -1}
+	ctx, cancel := context.WithCancel(context.Background()) // end cancels it
+	w := &past{cancel: cancel, found: -1}
+	s.past = w
+	s.work.Go(func() {
+		defer cancel()
+		lines, err := s.lines(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.past != w {
+			return
+		}
+		if w.lines, w.read, w.top = lines, err == nil, len(lines); err != nil {
+			w.problem = plain(s.public(err).Message)
+		}
+		s.changed()
+	})
 	s.changed()
-	return true
-}
-
-// read reads the lines of a record, and closes it.
-func (s *scroller) read(ctx context.Context,
-	open func(context.Context) (*record.Reader, error)) error {
-	var lines []string
-	r, err := open(ctx)
-	if err == nil {
-		lines, err = player.Lines(ctx, r)
-		r.Close()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.past == nil || s.past.read: // they have left it meanwhile
-		return nil
-	case err != nil:
-		s.past = nil
-		return err
-	}
-	s.past.lines, s.past.read, s.past.top = lines, true, len(lines)
-	s.changed()
-	return nil
 }
 
 // end shows the session again.
 func (s *scroller) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endLocked()
+}
+
+func (s *scroller) endLocked() {
 	if s.past != nil {
+		s.past.cancel()
 		s.past = nil
 		s.changed()
 	}
 }
 
+// close ends scrolling for good, and waits for readings.
+func (s *scroller) close() {
+	s.mu.Lock()
+	s.endLocked()
+	s.closed = true
+	s.mu.Unlock()
+	s.work.Wait()
+}
+
 // input carries out input of a person who sees the past, and reports whether they do, and what to
-// say to them, if not empty.
+// say to them, if not empty. It looks for a text at most once, because that takes time.
 func (s *scroller) input(e view.KeyEvent) (scrolls bool, say string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.past == nil {
 		return false, ""
 	}
+	looked := false
 	for in := string(e.Bytes); in != "" && s.past != nil; {
 		key := pastKey.FindString(in)
 		in = in[len(key):]
-		switch {
-		case s.past.asking:
-			say = s.past.ask(key)
+		look := 0
+		switch w := s.past; {
+		case w.asking:
+			look = w.ask(key)
 		case e.Paste > 0: // whose letters are no commands
 		case key == "q", key == "\x03":
-			s.past = nil
-		default:
-			say = s.past.press(key)
+			s.endLocked()
+		case w.read:
+			look = w.press(key)
+		}
+		if look != 0 && !looked {
+			looked, say = true, s.past.find(look)
 		}
 	}
 	s.changed()
 	return true, say
 }
 
-// frame returns what to draw while they see the past. where and waits are for the status line; so
-// is notice, instead of the rest.
-func (s *scroller) frame(cols, rows int, where, notice, waits string) (f view.Frame, ok bool) {
+// frame returns what to draw while they see the past. The status line says where they are and what
+// is urgent, or notice instead.
+func (s *scroller) frame(cols, rows int, where, notice, urgent string) (f view.Frame, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.past
@@ -123,15 +138,17 @@ func (s *scroller) frame(cols, rows int, where, notice, waits string) (f view.Fr
 	switch {
 	case w.asking:
 		f.Status = " /" + w.typed + "▏"
+	case w.problem != "":
+		f.Status = Words(where, w.problem, "q back", urgent)
 	case notice != "":
 		f.Status = Words(where, notice)
 	case !w.read:
-		f.Status = Words(where, "reading the record")
+		f.Status = Words(where, "reading the record", "q back", urgent)
 	default:
 		lines := fmt.Sprintf("lines %d–%d of %d", min(w.top+1, len(w.lines)),
 			min(w.top+rows, len(w.lines)), len(w.lines))
-		f.Status = Words(where, lines, "PgUp", "PgDn", "/ find", "n next", "q back", waits)
-		f.Brief = []string{Words(lines, "q back", waits), Words("q back", waits)}
+		f.Status = Words(where, lines, "PgUp", "PgDn", "/ find", "n next", "q back", urgent)
+		f.Brief = []string{Words(lines, "q back", urgent), Words("q back", urgent)}
 	}
 	return f, true
 }
@@ -139,14 +156,14 @@ func (s *scroller) frame(cols, rows int, where, notice, waits string) (f view.Fr
 // pastKey matches a key: a control sequence, an SS3 sequence, or a character.
 var pastKey = regexp.MustCompile(`(?s)^(?:\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.)`)
 
-// ask carries out a key while they type a text to look for, and returns what to say to them, or "".
-func (w *past) ask(key string) string {
+// ask carries out a key while they type a text to look for. It returns -1 to look for it, else 0.
+func (w *past) ask(key string) (look int) {
 	switch c, _ := utf8.DecodeRuneInString(key); {
 	case key == "\r", key == "\n":
 		w.asking = false
 		if w.typed != "" {
 			w.sought, w.found = strings.ToLower(w.typed), -1
-			return w.find(-1)
+			return -1
 		}
 	case key == "\x1b", key == "\x03":
 		w.asking = false
@@ -158,11 +175,11 @@ func (w *past) ask(key string) string {
 	default:
 		w.typed += key
 	}
-	return ""
+	return 0
 }
 
-// press carries out a command, and returns what to say to them, or "".
-func (w *past) press(key string) string {
+// press carries out a command. It returns -1 or 1 to look for the text above or below, else 0.
+func (w *past) press(key string) (look int) {
 	switch key {
 	case "\x1b[A", "\x1bOA", "k":
 		w.top--
@@ -179,12 +196,12 @@ func (w *past) press(key string) string {
 	case "/":
 		w.asking, w.typed = true, ""
 	case "n":
-		return w.find(-1)
+		return -1
 	case "N":
-		return w.find(1)
+		return 1
 	}
 	w.clamp()
-	return ""
+	return 0
 }
 
 func (w *past) clamp() { w.top = max(min(w.top, len(w.lines)-w.rows), 0) }
@@ -224,14 +241,19 @@ func (w *past) find(by int) string {
 	return "no later line has it"
 }
 
-// draw makes the screen show the lines.
+// draw makes the screen show the lines, unless it does already.
 func (w *past) draw(cols, rows int) {
+	w.rows = rows
+	w.clamp()
+	now := [5]int{w.top, w.found, len(w.lines), cols, rows}
+	if w.screen != nil && w.drawn == now {
+		return
+	}
+	w.drawn = now
 	if w.screen == nil {
 		w.screen = screen.New(screen.Options{Cols: cols, Rows: rows})
 		fmt.Fprint(w.screen, "\x1b[?1049h\x1b[?7l\x1b[?25l")
 	}
-	w.rows = rows
-	w.clamp()
 	for _, line := range w.lines[w.top:min(w.top+rows, len(w.lines))] {
 		cols = max(cols, widest(line)) // of a time when the session was wider
 	}

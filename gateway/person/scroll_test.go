@@ -1,13 +1,29 @@
 package person
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
+
+// scrolling returns a scroller whose person sees 100 lines.
+func scrolling(line func(int) string) *scroller {
+	s := &scroller{changed: func() {}, lines: func(context.Context) (all []string, err error) {
+		for i := range 100 {
+			all = append(all, line(i))
+		}
+		return all, nil
+	}}
+	s.begin()
+	s.work.Wait()
+	return s
+}
 
 // Whatever a person presses, in a window of whatever size, they see lines of the record.
 func FuzzScroll(f *testing.F) {
@@ -17,12 +33,7 @@ func FuzzScroll(f *testing.F) {
 		if len(in) == 0 || cols == 0 || rows == 0 {
 			return
 		}
-		s := scroller{changed: func() {}}
-		s.begin()
-		s.past.read = true
-		for i := range 100 {
-			s.past.lines = append(s.past.lines, fmt.Sprintf("\x1b[31mline\x1b[m %d é漢", i))
-		}
+		s := scrolling(func(i int) string { return fmt.Sprintf("\x1b[31mline\x1b[m %d é漢", i) })
 		for _, e := range [][]byte{in[:len(in)/2], in[len(in)/2:]} {
 			if _, ok := s.frame(int(cols), int(rows), "demo~main", "", ""); !ok {
 				return // they went back
@@ -46,12 +57,7 @@ func FuzzScroll(f *testing.F) {
 
 // A text is found from below, in both directions, and marked where it is.
 func TestScrollFinds(t *testing.T) {
-	s := scroller{changed: func() {}}
-	s.begin()
-	s.past.read = true
-	for i := range 100 {
-		s.past.lines = append(s.past.lines, fmt.Sprintf("漢 \x1b[31mLi\x1b[mne %d", i%50))
-	}
+	s := scrolling(func(i int) string { return fmt.Sprintf("漢 \x1b[31mLi\x1b[mne %d", i%50) })
 	s.frame(40, 10, "", "", "")
 	s.input(view.KeyEvent{Bytes: []byte("G")})
 	for _, step := range []struct {
@@ -81,4 +87,55 @@ func TestScrollFinds(t *testing.T) {
 			t.Errorf("%q: row %d is not marked:\n%s", step.keys, y, f.Screen.Text())
 		}
 	}
+}
+
+// Until the lines are there, and when they cannot be read, keys do nothing but to go back: none is
+// typed into the session. Who goes back ends the reading; one piece of input looks for a text once.
+func TestScrollWaits(t *testing.T) {
+	ended := make(chan error, 1)
+	s := &scroller{changed: func() {}, public: func(err error) *wire.Error {
+		return &wire.Error{Message: err.Error()}
+	}, lines: func(ctx context.Context) ([]string, error) {
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	}}
+	press := func(keys string, scrolls bool) {
+		t.Helper()
+		if got, say := s.input(view.KeyEvent{Bytes: []byte(keys)}); got != scrolls || say != "" {
+			t.Errorf("%q: scrolls %v, %q", keys, got, say)
+		}
+	}
+	status := func(want string) {
+		t.Helper()
+		if f, _ := s.frame(80, 10, "demo", "", "urgent"); f.Status != want {
+			t.Errorf("status %q, want %q", f.Status, want)
+		}
+	}
+	s.begin()
+	press("/secret\rnkj", true)
+	status(" demo   reading the record   q back   urgent")
+	press("qrm -rf /\r", true) // the rest of the piece is dropped
+	press("x", false)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	s.work.Wait()
+
+	s.lines = func(context.Context) ([]string, error) { return nil, errors.New("no record") }
+	s.begin()
+	s.work.Wait()
+	press("/secret\rn", true)
+	status(" demo   no record   q back   urgent")
+	press("q", true)
+
+	s = scrolling(func(i int) string { return fmt.Sprint("line ", i) })
+	s.frame(80, 10, "", "", "")
+	s.input(view.KeyEvent{Bytes: []byte("/line\rnnnn")})
+	if s.past.found != 99 {
+		t.Errorf("found %d", s.past.found)
+	}
+	s.close()
+	s.begin()
+	press("x", false)
 }

@@ -28,7 +28,7 @@ func (p *Person) help() string {
 		return ""
 	}
 	var other, scroll string
-	if p.o.Record != nil {
+	if p.o.Lines != nil {
 		scroll = p.key("[", "scroll")
 	}
 	if p.o.Others != nil {
@@ -121,6 +121,18 @@ func (p *Person) status(s situation, notice, clipped string) (line string, brief
 			Words(where, private, typing, you, key, ask),
 			Words(where, private, typing, you, key), Words(where, private, who, key),
 			Words(private, who, key), Words(private, who)}
+}
+
+// urgent says what a person has to know, whatever they look at.
+func urgent(s situation) string {
+	var private, asks string
+	if s.Private != "" {
+		private = "PRIVATE"
+	}
+	if s.holds && s.Asking != "" {
+		asks = s.Asking + " asks for the keyboard"
+	}
+	return strings.TrimLeft(Words(private, asks, waits(s)), " ")
 }
 
 // waits says that a program waits for an answer.

@@ -71,12 +71,11 @@ func (p *Person) press(e view.KeyEvent) {
 	case view.Pan:
 		p.look(e)
 	case view.Scroll:
-		switch {
-		case p.o.Record == nil:
+		if p.o.Lines == nil {
 			p.Say("no such key: " + p.help())
-		case p.scroll.begin() && !p.jobs.add(job{command: view.Scroll}):
-			p.scroll.end()
+			return
 		}
+		p.scroll.begin()
 	case view.Other:
 		p.goOn()
 	case view.Input:
@@ -147,7 +146,7 @@ func (p *Person) look(e view.KeyEvent) {
 type job struct {
 	input      []byte
 	paste      uint64       // of which input is a piece, as in view.KeyEvent
-	command    view.KeyKind // without input: Take, Give, Keep, Private or Scroll
+	command    view.KeyKind // without input: Take, Give, Keep or Private
 	cols, rows int          // without input: a new size, if not 0
 }
 
@@ -351,8 +350,6 @@ func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 			return err
 		}
 		p.Say("you keep the keyboard")
-	case view.Scroll:
-		return p.scroll.read(ctx, p.o.Record)
 	case view.Private:
 		on := p.at.Live().Private() == ""
 		if err := p.at.Private(ctx, on); err != nil {

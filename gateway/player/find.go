@@ -45,19 +45,10 @@ func Find(ctx context.Context, r *record.Reader, sought string, limit int) (all 
 	return f.all, false, err
 }
 
-// walking has an entry for each walk: more at once would leave no time for sessions.
-var walking = make(chan struct{}, 4)
-
 // walk plays a record from an offset to its end on a screen, and calls look after each piece until
 // that returns false. A piece has fewer lines than the screen keeps.
 func walk(ctx context.Context, r *record.Reader, at uint64,
 	look func(sc *screen.Screen, at time.Duration) bool) error {
-	select {
-	case walking <- struct{}{}:
-		defer func() { <-walking }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	begin := r.Begin()
 	sc := screen.New(screen.Options{Cols: begin.Cols, Rows: begin.Rows, Scrollback: findLines})
 	buf := make([]byte, findPiece)

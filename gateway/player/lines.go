@@ -2,6 +2,8 @@ package player
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/record"
@@ -10,25 +12,28 @@ import (
 
 // Bounds of Lines.
 const (
-	linesOf  = 8 << 20 // bytes of output
-	maxLines = 100_000
-	maxText  = 4 << 20 // bytes of the lines
+	linesOf  = 4 << 20 // bytes of output
+	maxLines = 10_000
+	maxText  = 1 << 20          // bytes of the lines
+	linesFor = 30 * time.Second // of work
 )
 
 // Lines returns the last lines of a record, the oldest first: those that scrolled off the screen,
 // then those on the screen at the record's end. Lines have their styles as SGR sequences (ECMA-48,
 // 8.3.117), each from the default style on, and no other control characters. It looks at the last
-// 8 MiB of output, and returns at most 100,000 lines of at most 4 MiB.
+// 4 MiB of output, and returns at most 10,000 lines of at most 1 MiB. If that takes longer than
+// 30 s, it is an error.
 func Lines(ctx context.Context, r *record.Reader) ([]string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, linesFor,
+		errors.New("the output takes too long to read"))
+	defer cancel()
 	l := lines{}
 	var last *screen.Screen
 	from := max(r.End(), linesOf) - linesOf
 	err := walk(ctx, r, from, func(sc *screen.Screen, _ time.Duration) bool {
-		for ; l.next < sc.Scrolled(); l.next++ {
-			if l.next >= sc.Kept() {
-				l.cells = sc.AppendKept(l.cells[:0], l.next)
-				l.add()
-			}
+		for l.next = max(l.next, sc.Kept()); l.next < sc.Scrolled() && ctx.Err() == nil; l.next++ {
+			l.cells = sc.AppendKept(l.cells[:0], l.next)
+			l.add()
 		}
 		last = sc
 		return true
@@ -47,7 +52,7 @@ func Lines(ctx context.Context, r *record.Reader) ([]string, error) {
 	if from > 0 && len(l.all) > 0 {
 		l.all = l.all[1:] // it may begin in the middle
 	}
-	return l.all, nil
+	return slices.Clone(l.all), nil // without the room of dropped lines
 }
 
 // lines collects lines, and drops the oldest ones beyond the bounds.
@@ -70,6 +75,7 @@ func (l *lines) add() {
 	l.size += len(l.text)
 	for len(l.all) > maxLines || l.size > maxText {
 		l.size -= len(l.all[0])
+		l.all[0] = "" // so that its memory is free
 		l.all = l.all[1:]
 	}
 }

@@ -56,14 +56,11 @@ type Handler struct {
 	mu      sync.Mutex
 	sockets map[string]int // guarded by mu; number of open sockets, by principal
 	open    int            // guarded by mu; number of all open sockets
-
-	searches map[string]bool // guarded by mu; principals who search a record
 }
 
 // New returns a Handler.
 func New(o Options) *Handler {
-	return &Handler{Options: o, Ports: newPorts(o), sockets: make(map[string]int),
-		searches: make(map[string]bool)}
+	return &Handler{Options: o, Ports: newPorts(o), sockets: make(map[string]int)}
 }
 
 // Open reports whether path needs no token: the page, its static files and its login.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/player"
+	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -73,22 +74,6 @@ func (h *Handler) replay(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// search counts a search until leave is called: each takes a core.
-func (h *Handler) search(principal string) (leave func(), err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.searches[principal] || len(h.searches) >= maxSearches {
-		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{
-			Code: wire.CodeLimitOps, Message: "another search is under way", Hint: "try again"})
-	}
-	h.searches[principal] = true
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.searches, principal)
-	}, nil
-}
-
 // match is a place of a record with the text that a person looks for.
 type match struct {
 	AtMS int64  `json:"at_ms"`
@@ -97,10 +82,8 @@ type match struct {
 
 const (
 	maxMatches = 500
-	// At once, one of a principal.
-	maxSearches = 4
-	maxSought   = 200 // characters
-	findTime    = time.Minute
+	maxSought  = 200 // characters
+	findTime   = time.Minute
 )
 
 // find answers with the places of a record where a text appears.
@@ -120,22 +103,16 @@ func (h *Handler) matches(r *http.Request) (all []match, more bool, err error) {
 			maxSought)
 	}
 	run, _ := strconv.Atoi(r.FormValue("run"))
-	record, err := h.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r),
-		run)
-	if err != nil {
-		return nil, false, err
-	}
-	defer record.Close()
 	ctx, cancel := context.WithTimeoutCause(r.Context(), findTime, &wire.Error{
 		Code: wire.CodeUnavailable, Message: "the record is too long to look through it here",
 		Hint: "use sandboxd log NAME | grep TEXT"})
 	defer cancel()
-	leave, err := h.search(rest.Caller(r.Context()).Principal)
-	if err != nil {
-		return nil, false, err
-	}
-	defer leave()
-	found, more, err := player.Find(ctx, record, sought, maxMatches)
+	var found []player.Match
+	err = h.Hub.Sessions.ReadThrough(ctx, rest.Principal(ctx), target(r), run,
+		func(rec *record.Reader) (err error) {
+			found, more, err = player.Find(ctx, rec, sought, maxMatches)
+			return err
+		})
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
