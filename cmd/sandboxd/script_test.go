@@ -174,7 +174,8 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 	if out, err := sandboxd("pool", "--drain").CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
-	// Images that were built for sandboxes stay for later ones; here there are none.
+	// Images that were built for sandboxes stay for later ones, and sandboxes of other principals
+	// are theirs; here there are none.
 	if id, err := os.ReadFile(filepath.Join(state, "daemon_id")); err == nil {
 		for range 2 { // base images go last
 			out, _ := exec.Command("docker", "images", "-q", "--filter",
@@ -183,6 +184,13 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 				_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
 			}
 		}
+		defer func() {
+			out, _ := exec.Command("docker", "ps", "-aq", "--filter",
+				"label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
+			if ids := strings.Fields(string(out)); len(ids) > 0 {
+				_ = exec.Command("docker", append([]string{"rm", "-f"}, ids...)...).Run()
+			}
+		}()
 	}
 	if out, err := sandboxd("down").CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
