@@ -23,7 +23,7 @@ func (r *reading) begin(principal string) (done func(), err error) {
 	defer r.mu.Unlock()
 	if r.who[principal] || len(r.who) >= maxReading {
 		return nil, &wire.Error{Code: wire.CodeLimitOps,
-			Message: "another search in a record is under way", Hint: "try again"}
+			Message: "too many records are being read", Hint: "try again"}
 	}
 	if r.who == nil {
 		r.who = make(map[string]bool)

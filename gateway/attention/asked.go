@@ -71,20 +71,23 @@ func byName(a, b asker) int {
 func (s *asking) follow(ctx context.Context, w *Watch) {
 	defer w.Close()
 	asks := make(map[wire.Target]asker)
-	for first := true; ; first = false {
+	begun := time.Now().Truncate(time.Millisecond) // as exact as Since
+	for {
 		news, err := w.Next(ctx)
 		if err != nil {
 			return
 		}
-		var now time.Time
-		if !first {
-			now = time.Now()
-		}
 		for _, n := range news {
 			if n.Needs == Answer && !n.Gone && n.drives {
-				if _, already := asks[n.Target()]; !already {
-					asks[n.Target()] = asker{n.Target(), now}
+				if _, already := asks[n.Target()]; already {
+					continue
 				}
+				by := asker{Target: n.Target()}
+				// A guest that nobody watched reports a question when it is followed.
+				if !n.Since.Before(begun) {
+					by.since = time.Now()
+				}
+				asks[n.Target()] = by
 			} else {
 				delete(asks, n.Target())
 			}

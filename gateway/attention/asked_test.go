@@ -2,8 +2,10 @@ package attention
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -11,27 +13,31 @@ import (
 // Readers of one principal share a watch, hear of changes, and go round all sessions that ask.
 func TestAsked(t *testing.T) {
 	var mu sync.Mutex
-	asks := map[string]bool{}
+	asks := map[string]time.Time{} // since when
 	board := NewBoard(func(principal string) (all []Session) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, name := range []string{"a", "b", "c", "watched"} {
 			b := Brief{Phase: wire.PhaseRunning}
-			if asks[name] {
+			since := asks[name]
+			if !since.IsZero() {
 				b.Needs = Answer
 			}
 			all = append(all, Session{Sandbox: name, Owner: principal, ID: name, Name: "main",
 				Drives: name != "watched", Brief: b,
-				Need: func() Need { return Need{Session: "main", Needs: b.Needs} }})
+				Need: func() Need {
+					return Need{Session: "main", Needs: b.Needs, Since: since}
+				}})
 		}
 		return all
 	})
 	changed := make(chan struct{}, 100)
+	var age time.Duration // of the questions
 	ask := func(names ...string) {
 		mu.Lock()
 		clear(asks)
 		for _, name := range names {
-			asks[name] = true
+			asks[name] = time.Now().Add(-age)
 		}
 		mu.Unlock()
 		board.Change()
@@ -59,6 +65,21 @@ func TestAsked(t *testing.T) {
 			}
 		}
 	}
+	for _, reader := range []*Asked{first, second} {
+		if began := reader.Began(); !slices.Equal(began, []wire.Target{at("a"), at("c")}) {
+			t.Errorf("began: %v", began)
+		}
+		if began := reader.Began(); len(began) > 0 {
+			t.Errorf("began again: %v", began)
+		}
+	}
+	age = time.Hour // its guest had nobody to report it to
+	ask("a", "b", "c")
+	<-changed
+	if began := first.Began(); len(began) > 0 {
+		t.Errorf("began long ago: %v", began)
+	}
+	age = 0
 	ask()
 	<-changed
 	if n, next := first.Others(at("b")); n != 0 || next != (wire.Target{}) {

@@ -172,7 +172,8 @@ func (h *Hook) call(ctx context.Context, n Notice) {
 		h.count(ctx, "program", n, h.exec(ctx, n, append(body, '\n')))
 	}
 	if err := h.withdraw(ctx, n.Target().String()); err != nil {
-		h.count(ctx, "url", n, err)
+		h.log.Debug("hook: a message stays", "session", n.Target().String(),
+			"err", text.Line(err.Error(), 400))
 	}
 	each := h.options.Format == "" || h.options.Format == FormatJSON
 	if h.options.URL != "" && (each || !silent(n)) {

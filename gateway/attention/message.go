@@ -186,7 +186,7 @@ func (h *Hook) post(ctx context.Context, n Notice, notice []byte) error {
 const ntfyID = "X-Sequence-ID"
 
 // withdraw deletes the message about an earlier need of a session, if one was sent and the service
-// can do that: ntfy from 2.16 on.
+// can do that: ntfy from 2.16 on. Earlier ones fail. After a restart the message stays.
 func (h *Hook) withdraw(ctx context.Context, session string) error {
 	h.mu.Lock()
 	id := h.shown[session]
@@ -201,11 +201,7 @@ func (h *Hook) withdraw(ctx context.Context, session string) error {
 	}
 	header := http.Header{"User-Agent": {"sandboxd"}}
 	// One try: the next message waits for it.
-	err = h.send(ctx, http.MethodDelete, u.JoinPath(id).String(), id, nil, header, 1)
-	if errors.Is(err, errUnknown) {
-		return nil // an earlier ntfy
-	}
-	return err
+	return h.send(ctx, http.MethodDelete, u.JoinPath(id).String(), id, nil, header, 1)
 }
 
 // send sends a request, and repeats it after a failure that may pass.
@@ -224,9 +220,6 @@ func (h *Hook) send(ctx context.Context, method, address, id string, body []byte
 		}
 	}
 }
-
-// errUnknown is a response that the server knows no such address or method.
-var errUnknown = errors.New("the server does not know this request")
 
 func (h *Hook) sendOnce(ctx context.Context, method, address string, body []byte,
 	header http.Header) (again bool, err error) {
@@ -255,9 +248,5 @@ func (h *Hook) sendOnce(ctx context.Context, method, address string, body []byte
 		resp.StatusCode == http.StatusRequestTimeout:
 		again = true
 	}
-	err = errors.New(strings.ToLower(method) + ": status " + resp.Status)
-	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed {
-		err = fmt.Errorf("%w: %w", err, errUnknown)
-	}
-	return again, err
+	return again, errors.New(strings.ToLower(method) + ": status " + resp.Status)
 }

@@ -24,15 +24,16 @@ func (p *Person) alert(now situation) (out []byte) {
 	if p.o.Began == nil || p.o.Alert != Bell && p.o.Alert != Desktop {
 		return nil
 	}
-	began := p.o.Began()
 	if time.Since(p.rung) < alertTime {
-		return nil // the status line has them
+		return nil
 	}
+	began := p.o.Began()
 	if i := slices.Index(began, p.at.Target()); i >= 0 && now.holds {
 		began = slices.Delete(began, i, i+1)
 	}
 	if len(began) > 0 {
 		p.rung = time.Now()
+		time.AfterFunc(alertTime, p.changed) // for those that begin meanwhile
 	}
 	for _, t := range began {
 		if len(out) == 0 {

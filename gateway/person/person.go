@@ -237,7 +237,7 @@ func draw[A any](ctx context.Context, p *Person, asides <-chan A, do func(A)) er
 		over := p.at.Over() // before the last repaint, which shows the last output of the session
 		left := ctx.Err() != nil
 		if over != nil || left {
-			p.scroll.end()
+			p.scroll.close()
 		}
 		cost := lookTime
 		if p.paint(r, p.news(), over == nil && !left) {
@@ -315,7 +315,7 @@ func (p *Person) paint(r *view.Renderer, now situation, hold bool) bool {
 	areaCols, areaRows := r.Area()
 	width, _ := p.at.Live().Size()
 	if frame, ok := p.scroll.frame(max(areaCols, width), areaRows, Full(p.at.Target()), notice,
-		urgent(now)); ok {
+		urgent(now, p.asking())); ok {
 		frame.Hold = hold
 		p.wantModes(screen.Modes{})
 		out := append(r.Draw(frame), p.alert(now)...)

@@ -23,6 +23,9 @@ type scroller struct {
 	mu      sync.Mutex
 	past    *past // guarded by mu; nil while they see the session
 	closed  bool  // guarded by mu; at the end of the visit
+	// Guarded by mu; the end of the last reading, or nil.
+	ended chan struct{}
+	paste uint64 // guarded by mu; of which a piece was dropped, so that the rest is, too
 }
 
 // past is what a person sees of earlier output: lines of the record as they were when they began to
@@ -39,7 +42,13 @@ type past struct {
 	sought  string             // in lower case
 	found   int                // index of the line with the text, or -1
 	screen  *screen.Screen     // nil before the first drawing
-	drawn   [5]int             // top, found, number of lines, and size of the last drawing
+	drawn   drawn              // the last drawing
+}
+
+// drawn is what a drawing depends on.
+type drawn struct {
+	top, found, lines, cols, rows int
+	sought                        string
 }
 
 const maxSought = 200 // characters of a text to look for
@@ -53,9 +62,14 @@ func (s *scroller) begin() {
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // end cancels it
 	w := &past{cancel: cancel, found: -1}
-	s.past = w
+	earlier, ended := s.ended, make(chan struct{})
+	s.past, s.ended = w, ended
 	s.work.Go(func() {
+		defer close(ended)
 		defer cancel()
+		if earlier != nil {
+			<-earlier // a person reads once at a time; that one was canceled
+		}
 		lines, err := s.lines(ctx)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -100,7 +114,10 @@ func (s *scroller) input(e view.KeyEvent) (scrolls bool, say string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.past == nil {
-		return false, ""
+		return e.Paste > 0 && e.Paste == s.paste, ""
+	}
+	if e.Paste > 0 {
+		s.paste = e.Paste
 	}
 	looked := false
 	for in := string(e.Bytes); in != "" && s.past != nil; {
@@ -245,7 +262,7 @@ func (w *past) find(by int) string {
 func (w *past) draw(cols, rows int) {
 	w.rows = rows
 	w.clamp()
-	now := [5]int{w.top, w.found, len(w.lines), cols, rows}
+	now := drawn{w.top, w.found, len(w.lines), cols, rows, w.sought}
 	if w.screen != nil && w.drawn == now {
 		return
 	}
@@ -281,14 +298,18 @@ func widest(line string) int {
 
 // mark shows the text that was found in row y in reverse.
 func (w *past) mark(y int) {
-	text := strings.ToLower(w.screen.LineText(y))
-	from := strings.Index(text, w.sought)
-	x, at := 0, 0
-	for _, c := range w.screen.Line(y) {
-		if at >= from && at < from+len(w.sought) && from >= 0 && c.Width > 0 {
-			fmt.Fprintf(w.screen, "\x1b[%d;%dH\x1b[7m%s", y+1, x+1, c.Text)
+	from := strings.Index(strings.ToLower(w.screen.LineText(y)), w.sought)
+	if from < 0 {
+		return // beyond the end of the row
+	}
+	at := 0
+	for x, c := range w.screen.Line(y) {
+		if at >= from && at < from+len(w.sought) && c.Width > 0 {
+			style := c.Style
+			style.Attr ^= screen.Inverse
+			fmt.Fprintf(w.screen, "\x1b[%d;%dH\x1b[m%s%s", y+1, x+1,
+				style.AppendSGR(nil, screen.Style{}), c.Text)
 		}
-		at += len(c.Text)
-		x++
+		at += len(strings.ToLower(c.Text))
 	}
 }

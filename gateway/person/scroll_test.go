@@ -139,3 +139,34 @@ func TestScrollWaits(t *testing.T) {
 	s.begin()
 	press("x", false)
 }
+
+// The mark is in the colours of the text that was found, and moves with another text on the same
+// line. The rest of a paste that began while a person scrolled is not typed either.
+func TestScrollMarks(t *testing.T) {
+	s := scrolling(func(i int) string { return fmt.Sprintf("İ one two \x1b[31mred %d", i) })
+	red, _ := s.frame(80, 10, "", "", "")
+	colour := red.Screen.Line(0)[10].Style
+	for _, step := range []struct {
+		keys     string
+		from, to int
+		style    screen.Style
+	}{{"/two \x7f\r", 6, 9, screen.Style{}}, {"/one\r", 2, 5, screen.Style{}},
+		{"/red\r", 10, 13, colour}} {
+		s.input(view.KeyEvent{Bytes: []byte(step.keys)})
+		f, _ := s.frame(80, 10, "", "", "")
+		step.style.Attr |= screen.Inverse
+		for x, c := range f.Screen.Line(s.past.found - s.past.top) {
+			marked, want := c.Style.Attr&screen.Inverse != 0, x >= step.from && x < step.to
+			if marked != want || marked && c.Style != step.style {
+				t.Errorf("%q: cell %d is %+v", step.keys, x, c)
+			}
+		}
+	}
+	s.input(view.KeyEvent{Bytes: []byte("rm -rf "), Paste: 7})
+	s.end()
+	for paste, dropped := range map[uint64]bool{7: true, 8: false, 0: false} {
+		if got, _ := s.input(view.KeyEvent{Bytes: []byte("/"), Paste: paste}); got != dropped {
+			t.Errorf("paste %d: dropped %v", paste, got)
+		}
+	}
+}

@@ -123,8 +123,9 @@ func (p *Person) status(s situation, notice, clipped string) (line string, brief
 			Words(private, who, key), Words(private, who)}
 }
 
-// urgent says what a person has to know, whatever they look at.
-func urgent(s situation) string {
+// urgent says what a person has to know, whatever they look at. others says that other sessions
+// ask.
+func urgent(s situation, others string) string {
 	var private, asks string
 	if s.Private != "" {
 		private = "PRIVATE"
@@ -132,7 +133,7 @@ func urgent(s situation) string {
 	if s.holds && s.Asking != "" {
 		asks = s.Asking + " asks for the keyboard"
 	}
-	return strings.TrimLeft(Words(private, asks, waits(s)), " ")
+	return strings.TrimLeft(Words(private, asks, waits(s), others), " ")
 }
 
 // waits says that a program waits for an answer.

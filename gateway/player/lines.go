@@ -2,12 +2,13 @@ package player
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Bounds of Lines.
@@ -19,13 +20,14 @@ const (
 )
 
 // Lines returns the last lines of a record, the oldest first: those that scrolled off the screen,
-// then those on the screen at the record's end. Lines have their styles as SGR sequences (ECMA-48,
+// then those on the screen at the record's end, and after them those of a full-screen program that
+// runs then. Lines have their styles as SGR sequences (ECMA-48,
 // 8.3.117), each from the default style on, and no other control characters. It looks at the last
 // 4 MiB of output, and returns at most 10,000 lines of at most 1 MiB. If that takes longer than
 // 30 s, it is an error.
 func Lines(ctx context.Context, r *record.Reader) ([]string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, linesFor,
-		errors.New("the output takes too long to read"))
+	ctx, cancel := context.WithTimeoutCause(ctx, linesFor, &wire.Error{Code: wire.CodeUnavailable,
+		Message: "the output takes too long to read", Hint: "use sandboxd log NAME"})
 	defer cancel()
 	l := lines{}
 	var last *screen.Screen
@@ -41,14 +43,13 @@ func Lines(ctx context.Context, r *record.Reader) ([]string, error) {
 	if err != nil || last == nil {
 		return nil, err
 	}
-	_, rows := last.Size()
-	for rows > 0 && last.LineText(rows-1) == "" {
-		rows--
+	var full lines // those of a full-screen program
+	if last.Modes().AltScreen {
+		full.addScreen(last)
+		fmt.Fprint(last, "\x1b[?1049l")
 	}
-	for y := range rows {
-		l.cells = last.AppendLine(l.cells[:0], y)
-		l.add()
-	}
+	l.addScreen(last)
+	l.all = append(l.all, full.all...)
 	if from > 0 && len(l.all) > 0 {
 		l.all = l.all[1:] // it may begin in the middle
 	}
@@ -62,6 +63,18 @@ type lines struct {
 	size  int
 	cells []screen.Cell // the next one to add
 	text  []byte        // for reuse
+}
+
+// addScreen adds what a screen shows.
+func (l *lines) addScreen(sc *screen.Screen) {
+	_, rows := sc.Size()
+	for rows > 0 && sc.LineText(rows-1) == "" {
+		rows--
+	}
+	for y := range rows {
+		l.cells = sc.AppendLine(l.cells[:0], y)
+		l.add()
+	}
 }
 
 func (l *lines) add() {

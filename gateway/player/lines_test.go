@@ -23,6 +23,7 @@ func TestLines(t *testing.T) {
 		{"one", "one", 1, "one", "one"},
 		{"colours", "\x1b]0;title\a\x1b[31mre\x1b[1md\x1b[0m plain\x1b[6n\r\n", 1,
 			"\x1b[31mre\x1b[1md\x1b[m plain", "\x1b[31mre\x1b[1md\x1b[m plain"},
+		{"a full-screen program", "a\r\nb\r\n\x1b[?1049h\x1b[Heditor", 3, "a", "editor"},
 		{"empty lines between", "a\r\n\r\nb\r\n\r\n", 3, "a", "b"},
 		{"many", strings.Repeat("x\r\n", maxLines+500) + "end", maxLines, "x", "end"},
 	} {
