@@ -494,7 +494,7 @@ func TestDeadline(t *testing.T) {
 func TestContext(t *testing.T) {
 	t.Parallel()
 	sh := ready(t)
-	ctx, cancel := context.WithTimeout(bounded(t), 3*time.Second)
+	ctx, cancel := context.WithTimeout(bounded(t), 5*time.Second)
 	defer cancel()
 	res, err := sh.Run(ctx, "echo begun; sleep 30")
 	if err != nil || res.Ended != agent.EndedDeadline || res.Output != "begun\n" {
