@@ -11,8 +11,13 @@ func TestRelief(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T, c *ssh.Client){
 		"sessions that are for nothing yet": func(t *testing.T, c *ssh.Client) {
-			for range 4 {
-				ch, requests := openSession(t, c)
+			for i := range 4 {
+				ch, requests, err := c.OpenChannel("session", nil)
+				if err != nil && i > 0 {
+					return // it was disconnected before the last
+				} else if err != nil {
+					t.Fatal(err)
+				}
 				go ssh.DiscardRequests(requests)
 				_, _ = ch.Write(make([]byte, 1<<20)) // an error is expected
 			}
