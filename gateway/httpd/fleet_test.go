@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp/kb"
+
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
@@ -88,6 +90,45 @@ func TestPageFleet(t *testing.T) {
 	b.shoot("remove")
 	b.click("#really")
 	b.until("it is gone", `!`+row("fresh")+` && document.querySelector("#work").hidden`)
+	b.fine()
+}
+
+// The filter shows the rows that have all its words, such as those of a group of agents. What needs
+// a person is counted all the same.
+func TestPageFilter(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	for _, name := range []string{"fix-1", "fix-2", "web", "db", "docs"} {
+		w.sandbox(name)
+	}
+	b := newTab(browser, t, 1200, 760)
+	b.open(w.link(wire.RightDrive))
+	rows := func(want string) {
+		t.Helper()
+		b.until("rows "+want,
+			`[...document.querySelectorAll("#list .row")].map((r) => r.dataset.row.split("~")[0]).join() === "`+want+`"`)
+	}
+	rows("db,docs,fix-1,fix-2,web")
+	b.until("few rows need no filter", `!document.querySelector("#filter").checkVisibility()`)
+	w.sandbox("asks")
+	w.run(w.agent("asks"), "read -p 'Delete it? ' a")
+	rows("asks,db,docs,fix-1,fix-2,web")
+	valueOf[bool](b, `document.querySelector('[data-row="db~main"]').focus(), true`)
+	b.types("/FIX run")
+	rows("fix-1,fix-2")
+	b.until("what needs a person is counted",
+		`document.querySelector("#summary").textContent === "1 needs you"`)
+	b.until("pictures follow", `document.querySelectorAll("#grid .card").length <= 2`)
+	b.shoot("filter")
+	b.types("\r")
+	b.until("a row has the focus", `document.activeElement.dataset.row === "fix-1~main"`)
+	b.types("/")
+	valueOf[bool](b, `document.querySelector("#filter").select(), true`)
+	b.types("<b>")
+	rows("")
+	b.types(kb.Escape)
+	rows("asks,db,docs,fix-1,fix-2,web")
+	b.until("the list has the focus", `document.activeElement.dataset.row === "asks~main"`)
 	b.fine()
 }
 

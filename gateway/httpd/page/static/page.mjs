@@ -212,21 +212,44 @@ function draw() {
   offer(boxOf(at?.sandbox), mine(boxOf(at?.sandbox)));
   $("make").hidden = now.rights === "watch";
   for (const tab of ["files", "ports"]) $("tab-" + tab).hidden = boxOf(at?.sandbox)?.drive === false;
+  const some = filtered(all);
   const shown = new Map([...$("list").children].map((li) => [li.firstChild.dataset.row, li]));
-  const items = all.map((row) => {
+  const items = some.map((row) => {
     const id = idOf(row);
     const li = shown.get(id) ?? item(id);
     fill(li.firstChild, row, id);
     forms.get(li)(row, row.box.drive);
     return li;
   });
-  grid.show(all, at || !wide.matches);
+  grid.show(some, at || !wide.matches);
   const focused = $("list").contains(document.activeElement) ? document.activeElement : null; // after a form gave it to its row
   if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
     $("list").replaceChildren(...items);
     focused?.focus(); // it loses the focus when it is moved
   }
 }
+
+// fewRows need no filter.
+const fewRows = 5;
+
+// filtered returns the rows that have the words of the filter, in whatever order.
+function filtered(all) {
+  const words = $("filter").value.toLowerCase().split(" ").filter(Boolean);
+  $("filter").hidden = !words.length && all.length <= fewRows && document.activeElement !== $("filter");
+  return all.filter((r) => {
+    const text = [nameOf(r), r.box.owner, r.box.image, r.box.state, r.label, r.phase, r.last].join(" ").toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+}
+
+$("filter").addEventListener("input", draw);
+$("filter").addEventListener("keydown", (e) => {
+  if (e.key === "Escape") $("filter").value = "";
+  else if (e.key !== "Enter" && e.key !== "ArrowDown") return;
+  e.preventDefault();
+  draw();
+  $("list").querySelector(".row")?.focus();
+});
 
 const wide = matchMedia("(min-width: 701px)");
 const grid = pictures((id) => go(id), (b, row) => fill(b, row, idOf(row)));
@@ -270,6 +293,10 @@ $("list").addEventListener("keydown", (e) => {
   const all = [...$("list").querySelectorAll(".row")];
   const i = all.indexOf(document.activeElement);
   if (i < 0) return; // keys of an answer
+  if (e.key === "/" && !$("filter").hidden) {
+    e.preventDefault();
+    return $("filter").focus();
+  }
   const to = { ArrowDown: i + 1, ArrowUp: i - 1, Home: 0, End: all.length - 1, j: i + 1, k: i - 1 }[e.key];
   if (to === undefined || e.ctrlKey || e.metaKey || e.altKey) return;
   e.preventDefault();
