@@ -16,6 +16,8 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/interrupt"
+	"github.com/sandboxd/sandboxd/gateway/player"
+	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -41,9 +43,8 @@ type Options struct {
 	// of the kind Alert. It may be nil.
 	Began func() []wire.Target
 	Alert Alert
-	// Lines returns the last lines of the session's record for scrolling, as player.Lines. It may
-	// be nil.
-	Lines func(ctx context.Context) ([]string, error)
+	// Record calls read with the record of the session, for scrolling. It may be nil.
+	Record func(ctx context.Context, read func(*record.Reader) error) error
 	// Report gets the state before a repaint when it has changed, for a frontend with its own
 	// display of it. It may be nil.
 	Report func(State)
@@ -130,7 +131,14 @@ func New(o Options) *Person {
 	r.History = history
 	p := &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
 		renderer: r}
-	p.scroll.lines, p.scroll.public, p.scroll.changed = o.Lines, o.Public, p.changed
+	p.scroll.public, p.scroll.changed = o.Public, p.changed
+	p.scroll.lines = func(ctx context.Context) (lines []string, err error) {
+		err = o.Record(ctx, func(r *record.Reader) (err error) {
+			lines, err = player.Lines(ctx, r)
+			return err
+		})
+		return lines, err
+	}
 	return p
 }
 

@@ -16,7 +16,7 @@ import (
 
 // scroller shows a person earlier output instead of the session's screen, while they want that.
 type scroller struct {
-	lines   func(context.Context) ([]string, error) // as of Options; may be nil
+	lines   func(context.Context) ([]string, error) // as player.Lines
 	public  func(error) *wire.Error
 	changed func()         // called after each change
 	work    sync.WaitGroup // readings

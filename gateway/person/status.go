@@ -28,7 +28,7 @@ func (p *Person) help() string {
 		return ""
 	}
 	var other, scroll string
-	if p.o.Lines != nil {
+	if p.o.Record != nil {
 		scroll = p.key("[", "scroll")
 	}
 	if p.o.Others != nil {

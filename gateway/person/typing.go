@@ -71,7 +71,7 @@ func (p *Person) press(e view.KeyEvent) {
 	case view.Pan:
 		p.look(e)
 	case view.Scroll:
-		if p.o.Lines == nil {
+		if p.o.Record == nil {
 			p.Say("no such key: " + p.help())
 			return
 		}

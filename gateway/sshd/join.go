@@ -13,7 +13,6 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/person"
-	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -65,13 +64,9 @@ func visitOne(ctx context.Context, s *session, target wire.Target, watch, onward
 	var asking *attention.Asked
 	o := person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows),
 		Prefix: s.client.server.prefix, Public: s.client.public, Read: s.readPerson,
-		Lines: func(ctx context.Context) (lines []string, err error) {
-			err = s.client.hub().Sessions.ReadThrough(ctx, s.client.grant.Principal, at.Target(), 0,
-				func(r *record.Reader) (err error) {
-					lines, err = player.Lines(ctx, r)
-					return err
-				})
-			return lines, err
+		Record: func(ctx context.Context, read func(*record.Reader) error) error {
+			return s.client.hub().Sessions.ReadThrough(ctx, s.client.grant.Principal, at.Target(),
+				0, read)
 		}}
 	if s.client.grant.Rights != wire.RightWatch { // others could not answer
 		o.Others = func() (int, wire.Target) { return asking.Others(at.Target()) }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/person"
-	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -51,13 +50,8 @@ func (h *Handler) person(r *http.Request, start bool) func(s *socket) error {
 		}
 		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: h.Prefix,
 			Public: h.Hub.Public,
-			Lines: func(ctx context.Context) (lines []string, err error) {
-				err = h.Hub.Sessions.ReadThrough(ctx, caller, target(r), 0,
-					func(rec *record.Reader) (err error) {
-						lines, err = player.Lines(ctx, rec)
-						return err
-					})
-				return lines, err
+			Record: func(ctx context.Context, read func(*record.Reader) error) error {
+				return h.Hub.Sessions.ReadThrough(ctx, caller, target(r), 0, read)
 			},
 			Read: func(ctx context.Context,
 				p *person.Person) {
