@@ -12,8 +12,9 @@ import (
 // A Backend makes sandboxes. Its methods may be called concurrently, also for one instance.
 //
 // What else a backend can do is in the groups below: Finder, Reviser, Lifecycle, Pauser, Imager,
-// Meter, Networker and Truster. Callers ask for a group by type assertion. A backend implements a
-// group whole or not at all; the error of a caller that needs a missing group wraps ErrUnsupported.
+// Meter, Networker, Truster and Namer. Callers ask for a group by type assertion. A backend
+// implements a group whole or not at all; the error of a caller that needs a missing group wraps
+// ErrUnsupported.
 type Backend interface {
 	// Boot makes a sandbox to spec and returns when its guest has connected. It is atomic: on
 	// error, and when ctx ends before it returns, nothing is left behind. Its error is a
@@ -143,6 +144,15 @@ type Truster interface {
 	// for an instance with Spec.Trust TrustImage, for one that an earlier version made, and if the
 	// host has no bundle.
 	Trust(ctx context.Context, inst Instance, authorities []byte) error
+}
+
+// A Namer changes the host name of a running instance. It is used for an instance that was booted
+// without a name; Boot gives one with a name that host name. Programs of an instance without this
+// group see Instance.ID.
+type Namer interface {
+	// SetHostname sets the host name, a DNS label, until the instance stops. It is quick: a claim
+	// waits for it. Errors that callers branch on: ErrStopped, ErrUnsupported.
+	SetHostname(ctx context.Context, inst Instance, name string) error
 }
 
 // Tunnel is a sandbox's network device. The caller closes both fields.

@@ -47,7 +47,7 @@ func (c *creation) claim(ctx context.Context) error {
 	defer cancel()
 	control, err := reg.pool.Control(within, f.Instance)
 	if err == nil {
-		err = f.sendName(within, control)
+		err = reg.name(within, f, control)
 	}
 	reg.at("named")
 	if err == nil {
@@ -68,10 +68,18 @@ func (c *creation) abandon(ctx context.Context, why error) {
 	c.reg.removals.retryNow(c.Sandbox)
 }
 
-// sendName sends the name to a guest that was booted without one. A guest accepts a name once.
-func (f Record) sendName(ctx context.Context, c *connect.Control) error {
+// name gives a sandbox that was booted without a name the host name of its record, and tells its
+// guest, which accepts a name once. The error is the guest's: a sandbox whose host name cannot be
+// set keeps its ID.
+func (reg *Registry) name(ctx context.Context, f Record, c *connect.Control) error {
 	if f.Spec.Name != "" || f.isPooled() || f.Instance.Host.URI != "" {
 		return nil
+	}
+	be, ok := reg.options.Backends[f.Instance.Backend].(sandbox.Namer)
+	if label, err := wire.ParseLabel("sandbox name", f.Name); ok && err == nil {
+		if err := be.SetHostname(ctx, f.Instance, label); err != nil {
+			reg.log.Debug("host name not set", "id", f.Instance.ID, "err", err)
+		}
 	}
 	_, err := c.Do(ctx, wire.Control{Do: "name", Name: f.Name})
 	return err
@@ -85,7 +93,7 @@ func (reg *Registry) controlOpened(ctx context.Context, inst sandbox.Instance, c
 	}
 	within, cancel := context.WithTimeout(ctx, nameWithin)
 	defer cancel()
-	if err := sb.get().sendName(within, c); err != nil {
+	if err := reg.name(within, sb.get(), c); err != nil {
 		reg.log.Debug("guest rejected its name", "id", sb.id, "err", err)
 	}
 }

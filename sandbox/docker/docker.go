@@ -89,6 +89,7 @@ var (
 	_ sandbox.Imager    = (*Backend)(nil)
 	_ sandbox.Meter     = (*Backend)(nil)
 	_ sandbox.Networker = (*Backend)(nil)
+	_ sandbox.Namer     = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the engine: an engine that is down is an error of

@@ -43,13 +43,30 @@ func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply
 		if _, err := wire.ParseSandbox(ctl.Name); err != nil || !g.sessions.SetName(ctl.Name) {
 			answer.Error = wire.Errorf(wire.CodeDenied,
 				"the sandbox already has a name, or the name is invalid")
+			break
 		}
+		resolveHostname(ctl.Name)
 	case "trust":
 		answer.Error = g.trust(ctl.Authorities)
 	default:
 		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not support %q", ctl.Do)
 	}
 	return answer
+}
+
+// resolveHostname makes this machine's host name resolve, if it is name: the engine wrote the files
+// for the name that the sandbox was made with. Programs such as sudo look it up. It is no error if
+// an image or an engine without these files has no such names.
+func resolveHostname(name string) {
+	if now, err := os.Hostname(); err != nil || now != name || os.Getpid() != 1 {
+		return
+	}
+	line := "127.0.1.1\t" + name + "\n"
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err == nil && !strings.Contains(string(hosts), line) {
+		_ = os.WriteFile("/etc/hosts", append(hosts, line...), 0o644)
+		_ = os.WriteFile("/etc/hostname", []byte(name+"\n"), 0o644)
+	}
 }
 
 // trust replaces the certificate authorities besides those of the configuration.
