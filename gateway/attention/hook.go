@@ -41,6 +41,8 @@ type Notice struct {
 	Was   Kind      `json:"was"`
 	Owner string    `json:"owner"`
 	Time  time.Time `json:"time"`
+
+	message bool // for people only: the need is not new, but the person who was there has left
 }
 
 const (
@@ -103,6 +105,22 @@ func (h *Hook) Counts() HookCounts {
 	return HookCounts{h.delivered.Load(), h.failed.Load(), h.dropped.Load()}
 }
 
+// reported is what was last said of a session.
+type reported struct {
+	needs   Kind
+	watched bool // a person was attached, so people got no message
+}
+
+// next returns the notice of n, if it is due.
+func (t *reported) next(n Need) (notice Notice, ok bool) {
+	before, same := t.needs, t.needs == n.Needs
+	if same && (n.Watched || !t.watched) {
+		return Notice{}, false
+	}
+	t.needs, t.watched = n.Needs, n.Watched && n.Needs != None
+	return Notice{Need: n, Was: before, Owner: n.owner, Time: time.Now(), message: same}, true
+}
+
 // Run follows all sessions until ctx or the board ends. It reports anew the sessions that need
 // something at the start.
 func (h *Hook) Run(ctx context.Context) {
@@ -128,7 +146,7 @@ func (h *Hook) Run(ctx context.Context) {
 	}
 	watch := h.board.Watch("")
 	defer watch.Close()
-	was := make(map[key]Kind) // of sessions that need something
+	was := make(map[key]reported) // of sessions that need something
 	for {
 		changed, err := watch.Next(ctx)
 		if err != nil {
@@ -136,15 +154,13 @@ func (h *Hook) Run(ctx context.Context) {
 		}
 		for _, n := range changed {
 			k := key{n.id, n.Session}
-			before := was[k]
-			if before == n.Needs {
-				continue
+			last := was[k]
+			if notice, ok := last.next(n); ok {
+				h.add(n.Target().String(), notice)
 			}
-			if was[k] = n.Needs; n.Needs == None {
+			if was[k] = last; n.Needs == None {
 				delete(was, k)
 			}
-			h.add(n.Target().String(), Notice{Need: n, Was: before, Owner: n.owner,
-				Time: time.Now()})
 		}
 	}
 }
@@ -168,7 +184,7 @@ func (h *Hook) call(ctx context.Context, n Notice) {
 		h.count(ctx, "notice", n, err)
 		return
 	}
-	if len(h.options.Exec) > 0 {
+	if len(h.options.Exec) > 0 && !n.message {
 		h.count(ctx, "program", n, h.exec(ctx, n, append(body, '\n')))
 	}
 	if err := h.withdraw(ctx, n.Target().String()); err != nil {
@@ -176,7 +192,7 @@ func (h *Hook) call(ctx context.Context, n Notice) {
 			"err", text.Line(err.Error(), 400))
 	}
 	each := h.options.Format == "" || h.options.Format == FormatJSON
-	if h.options.URL != "" && (each || !silent(n)) {
+	if h.options.URL != "" && (each && !n.message || !each && !silent(n)) {
 		h.count(ctx, "url", n, h.post(ctx, n, body))
 	}
 }

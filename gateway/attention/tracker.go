@@ -12,6 +12,7 @@ type Brief struct {
 	Want     wire.Want
 	Phase    wire.Phase
 	Keyboard string
+	Watched  bool
 }
 
 // Tracker follows the need of one session. It is pure: it has no clock and no lock. The zero value
@@ -29,13 +30,14 @@ type Evidence struct {
 	State    wire.State
 	Keyboard string
 	Blocked  bool // a connection of its processes was blocked
+	Watched  bool // a person is attached
 }
 
 // Observe takes the current evidence and reports whether there is a change to report. It does not
 // trust the guest's clock: Since is never before the session began, and never in the future.
 func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	brief := Brief{Needs: of(e.Session, e.Argv, e.State), Phase: e.State.Phase,
-		Keyboard: e.Keyboard}
+		Keyboard: e.Keyboard, Watched: e.Watched}
 	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
 		brief.Needs = Allow
 	}

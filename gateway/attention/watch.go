@@ -73,7 +73,7 @@ func (w *Watch) Wait(ctx context.Context) error {
 
 // Next waits for changes of needs since the last call and returns them, by sandbox and session; the
 // first time it returns all sessions. It reports a session whose sandbox is no longer shared as
-// gone. A change of want, phase or keyboard counts; one of the last line does not.
+// gone. A change of want, phase, keyboard or watched counts; one of the last line does not.
 func (w *Watch) Next(ctx context.Context) ([]Need, error) {
 	for {
 		if err := w.Wait(ctx); err != nil {

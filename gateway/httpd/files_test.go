@@ -62,6 +62,14 @@ func TestFiles(t *testing.T) {
 	if got.body != "hell" || got.header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("%d %s %v", got.status, got.body, got.header)
 	}
+	// A file of the kernel says that its size is 0.
+	for most, want := range map[string]string{"": "Linux version ", "&most=4": "Linu"} {
+		got = w.pageCall(s, "GET", of("file", "/proc/version")+most, "")
+		if got.status != http.StatusOK || !strings.HasPrefix(got.body, want) ||
+			most != "" && got.body != want {
+			t.Errorf("%s: %d %q, want %q", most, got.status, got.body, want)
+		}
+	}
 	if got := w.pageCall(s, "PUT", of("file", filepath.Join(dir, "a.txt")),
 		"new"); got.status != http.StatusNoContent {
 		t.Errorf("%d %s", got.status, got.body)

@@ -21,7 +21,9 @@ const (
 // and tells the board.
 func (s *Session) observeLocked() {
 	e := attention.Evidence{Session: s.name, Argv: s.argv, Begun: s.begun, State: s.state,
-		Keyboard: s.keyboard, Blocked: s.denials.shown != ""}
+		Keyboard: s.keyboard, Blocked: s.denials.shown != "",
+		Watched: slices.ContainsFunc(s.members,
+			func(m Member) bool { return m.Party().Kind == wire.Person })}
 	if s.need.Observe(e, time.Now()) {
 		s.set.options.Board.Change()
 	}
@@ -41,12 +43,10 @@ func (s *Session) Need() attention.Need {
 	st := s.state
 	n := attention.Need{Session: s.name, Needs: s.need.Needs, Want: s.need.Want,
 		Since:    s.need.Since,
-		Keyboard: plainLine(s.keyboard, 80), Phase: s.need.Phase}
+		Keyboard: plainLine(s.keyboard, 80), Watched: s.need.Watched, Phase: s.need.Phase}
 	private := s.private != ""
 	denied := s.denials.shown
 	s.mu.Unlock()
-	n.Watched = slices.ContainsFunc(s.Members(),
-		func(m Member) bool { return m.Party().Kind == wire.Person })
 	if n.Phase == wire.PhaseDead {
 		n.ExitCode, n.Signal = st.ExitCode, plainLine(st.Signal, 20)
 	}

@@ -383,11 +383,13 @@ func (s *Session) Join(m Member) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.members = append(s.members, m)
+	s.observeLocked()
 	s.changeLocked()
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.members = slices.DeleteFunc(s.members, func(o Member) bool { return o == m })
+		s.observeLocked()
 		s.changeLocked()
 	}
 }

@@ -184,7 +184,7 @@ func TestBadFiles(t *testing.T) {
 				`:6: mount_roots "relative": "relative" is not an absolute path`,
 				`:7: http "nowhere": not an address; write HOST:PORT`,
 				`:8: limits.pids "1": 1 is out of bounds; it may be 64 to`,
-				`:9: hook.url "example.com": not a URL`,
+				`:9: hook.url: not a URL`,
 				`:10: openai.base_url "x": not a URL`,
 				`:11: unknown key "network_"; did you mean network?`}},
 		{"at odds", "limits:\n  memory: 32m\n  shm: 64m\nagentrun:\n  memswap_limit: 1m\n",

@@ -285,7 +285,7 @@ type Hook struct {
 	Exec Command `koanf:"exec"`
 
 	// URL that receives the event as a POST.
-	URL string `koanf:"url"`
+	URL string `koanf:"url" secret:"true"`
 
 	// What the URL receives: json, the event; or a message to people as the service of this name
 	// has it, when a need begins and no person is attached to the session.

@@ -27,9 +27,10 @@ import (
 )
 
 const (
-	maxListed = 2000             // entries of a directory that the page lists
-	bodyStall = time.Minute      // in which an upload must make progress
-	listTime  = 20 * time.Second // for a directory; the page waits as long
+	maxListed  = 2000             // entries of a directory that the page lists
+	maxUnsized = 64 << 20         // bytes that are read of a file without a size
+	bodyStall  = time.Minute      // in which an upload must make progress
+	listTime   = 20 * time.Second // for a directory; the page waits as long
 )
 
 // file is an entry of a directory.
@@ -194,14 +195,20 @@ func (h *Handler) getFile(w http.ResponseWriter, r *http.Request) {
 		}
 		defer f.Close()
 		size := info.Size()
+		known := size > 0
+		if !known { // such as those of /proc, which have a content all the same
+			size = maxUnsized
+		}
 		if most, err := strconv.ParseInt(r.FormValue("most"), 10, 64); err == nil && most >= 0 {
 			size = min(size, most)
 		}
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Disposition", "attachment")
-		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		if known {
+			w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		}
 		w.WriteHeader(http.StatusOK)
-		if _, err := io.CopyN(w, f, size); err != nil {
+		if _, err := io.CopyN(w, f, size); err != nil && (known || !errors.Is(err, io.EOF)) {
 			panic(http.ErrAbortHandler) // the client must see that the file is incomplete
 		}
 		return nil

@@ -33,10 +33,11 @@ func (h *Handler) screens(w http.ResponseWriter, r *http.Request) {
 		defer tick.Stop()
 		sent := make(map[string]uint64) // by ID; how much of its output the picture has
 		for {
-			changed, err := h.look(r, sent)
+			changed, now, err := h.look(r, sent)
 			if err != nil {
 				return err
 			}
+			sent = now
 			if len(changed) > 0 {
 				if err := s.say(map[string]any{"screens": changed}); err != nil {
 					return err
@@ -51,35 +52,37 @@ func (h *Handler) screens(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// look returns the screens that have changed, and notes them in sent.
-func (h *Handler) look(r *http.Request, sent map[string]uint64) (changed []pictured, err error) {
+// look returns the screens that have changed since those of sent, and what there is now.
+func (h *Handler) look(r *http.Request, sent map[string]uint64) (changed []pictured,
+	now map[string]uint64, err error) {
 	p := rest.Principal(r.Context())
 	infos, err := h.Hub.List(r.Context(), p)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	looked := 0
+	now = make(map[string]uint64, len(sent))
 	for _, info := range infos {
 		if info.State != lifecycle.Running {
 			continue
 		}
 		for _, session := range info.Sessions {
 			if looked++; looked > maxScreens {
-				return changed, nil
+				return changed, now, nil
 			}
 			t := wire.Target{Sandbox: info.Name, Session: session.Name}
 			id := info.ID + "~" + session.Name
 			// A session that ends meanwhile has no picture.
 			_ = h.Hub.Sessions.Look(r.Context(), p, t, func(sc *screen.Screen, offset uint64) {
+				now[id] = offset
 				if at, known := sent[id]; known && at == offset {
 					return
 				}
-				sent[id] = offset
 				changed = append(changed, pictured{t.Sandbox + "~" + t.Session, textOf(sc)})
 			})
 		}
 	}
-	return changed, nil
+	return changed, now, nil
 }
 
 // textOf returns the lines of a screen, without empty ones at the end and what is beyond a picture.
