@@ -5,7 +5,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -38,12 +37,10 @@ const (
 func (t Total) WithDefaults() Total {
 	t.Sandboxes = cmp.Or(t.Sandboxes, defaultAll)
 	if t.Running == 0 {
-		var files syscall.Rlimit
-		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // unknown is 0
 		threads := min(number("/proc/sys/kernel/pid_max", ""),
 			number("/proc/sys/kernel/threads-max", ""))
 		t.Running = carries(number("/proc/meminfo", "MemTotal:")<<10, threads,
-			int64(min(files.Cur, 1<<30)))
+			maxFiles())
 	}
 	t.Running = min(t.Running, t.Sandboxes)
 	return t

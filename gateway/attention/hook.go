@@ -13,10 +13,10 @@ import (
 	"os/exec"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // HookOptions say what is called when a session's attention state changes. The zero value calls
@@ -222,9 +222,7 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 		"SANDBOXD_HOOK_NEEDS="+string(n.Needs), "SANDBOXD_HOOK_WANT="+string(n.Want),
 		"SANDBOXD_HOOK_WAS="+string(n.Was),
 		"SANDBOXD_HOOK_OWNER="+n.Owner)
-	// In its own process group, so that processes that the program started end with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	signals.EndTogether(cmd)
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	switch {

@@ -1,13 +1,12 @@
 package egress
 
 import (
+	"errors"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -65,13 +64,7 @@ func whenReady(conn net.Conn, small *atomic.Bool, use func([]byte) error) error 
 	)
 	err = raw.Read(func(fd uintptr) bool {
 		buf = lend(small)
-		for {
-			n, failed = unix.Read(int(fd), *buf)
-			if failed != unix.EINTR {
-				break
-			}
-		}
-		if failed == unix.EAGAIN {
+		if n, failed = readNow(fd, *buf); failed == errNotReady {
 			giveBack(buf)
 			buf = nil
 			return false
@@ -89,3 +82,6 @@ func whenReady(conn net.Conn, small *atomic.Bool, use func([]byte) error) error 
 	}
 	return use((*buf)[:n])
 }
+
+// errNotReady means that there is nothing to read yet.
+var errNotReady = errors.New("not ready")

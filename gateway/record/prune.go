@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // PruneOptions say which records to remove.
@@ -85,9 +83,8 @@ func onDiskSize(dir string) (size int64, changed time.Time, err error) {
 		return 0, changed, err
 	}
 	for _, f := range files {
-		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, f.Name()), &st) == nil {
-			size += st.Blocks * 512
+		if info, err := f.Info(); err == nil {
+			size += occupied(info)
 		}
 	}
 	return size, info.ModTime(), nil

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -58,8 +56,7 @@ func (w *Writer) rotateLocked(now time.Time, n int64) error {
 	w.size, w.used = size, size+int64(end-start-min(missing, end-start))
 	// Only now: a reader with an older index sees the new events when it has read removed bytes.
 	if start > 0 {
-		if err := unix.Fallocate(int(w.log.Fd()),
-			unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(start)); err != nil {
+		if err := punch(w.log, int64(start)); err != nil {
 			return fmt.Errorf("record %s: make a hole: %w", w.dir, err)
 		}
 	}

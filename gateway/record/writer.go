@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -272,7 +270,7 @@ func (w *Writer) readyLocked(now time.Time, n int64) error {
 			return fmt.Errorf("record %s: %s", w.dir, WhyFull)
 		}
 		switch err := w.rotateLocked(now, n); {
-		case errors.Is(err, unix.EOPNOTSUPP):
+		case errors.Is(err, errors.ErrUnsupported):
 			return w.stopLocked(now, WhyQuota) // a file system without holes
 		case err != nil:
 			w.again = now.Add(retry)

@@ -12,10 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kevinburke/ssh_config"
+
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // endpoint is one SSH server, with its settings from the user's ssh configuration.
@@ -115,9 +116,7 @@ func resolve(ctx context.Context, uri string) (endpoint, error) {
 			resolveTimeout))
 	defer cancel()
 	ask := exec.CommandContext(ctx, "ssh", append(args, "--", at.Host)...)
-	ask.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// With the programs of its Match exec.
-	ask.Cancel = func() error { return syscall.Kill(-ask.Process.Pid, syscall.SIGKILL) }
+	signals.EndTogether(ask) // with the programs of its Match exec
 	// A program of a Match exec may hold its output.
 	ask.WaitDelay = time.Second
 	out, err := ask.Output()

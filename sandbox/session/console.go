@@ -15,7 +15,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -183,7 +182,7 @@ func (c *console) integrate(sh Shell, start *Start) error {
 		// A shell that runs as another user reopens it by the name of its descriptor. Other
 		// programs cannot: that needs permission to trace the shell. With a kernel that denies it
 		// (gVisor), those shells have no marks.
-		if err = script.Chmod(0o444); errors.Is(err, unix.EPERM) {
+		if err = script.Chmod(0o444); errors.Is(err, os.ErrPermission) {
 			err = nil
 		}
 	}

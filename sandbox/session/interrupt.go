@@ -135,7 +135,7 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 		i.step("TERM")
 		i.signal(i.receipt, members, syscall.SIGTERM)
 		// A stopped process handles TERM only after it has continued.
-		i.signal(new(wire.Receipt), members, syscall.SIGCONT)
+		i.signal(new(wire.Receipt), members, continueSignal)
 		if ended, ok := i.stopped(ctx, termTime); ok {
 			return ended, true
 		}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const continueSignal = unix.SIGCONT
+
 // canonical reports whether the terminal of master is in canonical mode.
 func canonical(master *os.File) bool {
 	return inputModes(master).Lines

@@ -1,0 +1,5 @@
+package record
+
+import "io/fs"
+
+func occupied(info fs.FileInfo) int64 { return info.Size() }

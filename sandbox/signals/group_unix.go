@@ -1,0 +1,15 @@
+//go:build unix
+
+package signals
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// EndTogether makes a program, before its start, and all that it starts end when its context ends:
+// they are a process group of their own, which the terminal's keys do not reach.
+func EndTogether(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+}
