@@ -20,7 +20,45 @@ type Brief struct {
 type Tracker struct {
 	Brief
 	Since time.Time // time of the last change of Needs; zero before the first Observe
+	rest  rest
 }
+
+// A program such as top rests after each refresh. After a short rest, the next one is a need only
+// when it has become long.
+const (
+	shortRest = 5 * time.Second
+	restAgain = 30 * time.Second // how long after a short rest
+)
+
+// rest is the present rest of a session's program, and the last one.
+type rest struct {
+	begun  time.Time // zero if the program does not rest
+	unsure time.Time // until when a rest that begins must be long; zero at first
+	due    time.Time // when the rest becomes a need; zero if it is one, or there is none
+}
+
+// needs reports whether a program that rests or not needs a person.
+func (r *rest) needs(rests bool, now time.Time) bool {
+	if !rests {
+		if !r.begun.IsZero() && now.Sub(r.begun) < shortRest {
+			r.unsure = now.Add(restAgain)
+		}
+		r.begun, r.due = time.Time{}, time.Time{}
+		return false
+	}
+	if r.begun.IsZero() {
+		if r.begun = now; now.Before(r.unsure) {
+			r.due = now.Add(shortRest)
+		}
+	}
+	if !now.Before(r.due) {
+		r.due = time.Time{}
+	}
+	return r.due.IsZero()
+}
+
+// Due returns when to call Observe again, or the zero time for never.
+func (t *Tracker) Due() time.Time { return t.rest.due }
 
 // Evidence is the input of a Tracker.
 type Evidence struct {
@@ -38,6 +76,9 @@ type Evidence struct {
 func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	brief := Brief{Needs: of(e.Session, e.Argv, e.State), Phase: e.State.Phase,
 		Keyboard: e.Keyboard, Watched: e.Watched}
+	if !t.rest.needs(brief.Needs == Rest, now) && brief.Needs == Rest {
+		brief.Needs = None
+	}
 	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
 		brief.Needs = Allow
 	}

@@ -35,6 +35,46 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// A program that rests again and again for a short time needs a person once. It does so again after
+// a long rest, or when it has worked for a while.
+func TestTrackerOfRests(t *testing.T) {
+	var tr Tracker
+	now := time.UnixMilli(1 << 40)
+	for i, step := range []struct {
+		after time.Duration
+		rests bool
+		want  Kind
+		due   time.Duration // from then on
+	}{
+		{0, true, Rest, 0},
+		{2 * time.Second, false, None, 0},
+		{2 * time.Second, true, None, 5 * time.Second},
+		{2 * time.Second, true, None, 3 * time.Second},
+		{time.Second, false, None, 0},
+		{20 * time.Second, true, None, 5 * time.Second},
+		{5 * time.Second, true, Rest, 0},
+		{time.Minute, true, Rest, 0},
+		{time.Second, false, None, 0},
+		{time.Second, true, Rest, 0}, // the last one was long
+		{time.Second, false, None, 0},
+		{31 * time.Second, true, Rest, 0},
+	} {
+		now = now.Add(step.after)
+		st := wire.State{Phase: wire.PhaseRunning, Listens: true}
+		if step.rests {
+			st.Attention = "likely"
+		}
+		tr.Observe(Evidence{Session: "main", State: st}, now)
+		due := time.Duration(0)
+		if !tr.Due().IsZero() {
+			due = tr.Due().Sub(now)
+		}
+		if tr.Needs != step.want || due != step.due {
+			t.Errorf("%d: needs %q, due in %v; want %q, %v", i, tr.Needs, due, step.want, step.due)
+		}
+	}
+}
+
 // A hostile guest may send any evidence: Since stays between the session's beginning and now, and
 // unchanged evidence is reported once.
 func FuzzTracker(f *testing.F) {

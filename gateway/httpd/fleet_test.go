@@ -72,6 +72,7 @@ func TestPageFleet(t *testing.T) {
 	b.click("#make")
 
 	b.click("#stop")
+	b.click("#really")
 	b.until("it is stopped", row("fresh")+`.textContent.includes("stopped")`)
 	b.click("#tab-records")
 	b.click("#tab-live")
@@ -84,12 +85,20 @@ func TestPageFleet(t *testing.T) {
 	}
 	b.click("#wake")
 	b.until("its terminal again", `document.querySelector("#keyboard").checkVisibility()`)
+	b.until("its row is marked", row("fresh")+`.getAttribute("aria-current") === "true"`)
 	b.click("#remove")
 	b.click("#spare")
 	b.click("#remove")
 	b.shoot("remove")
 	b.click("#really")
 	b.until("it is gone", `!`+row("fresh")+` && document.querySelector("#work").hidden`)
+	b.until("a row has the focus", `document.activeElement.classList.contains("row")`)
+	valueOf[bool](b, `document.querySelector("#new").reset(), true`)
+	for _, name := range []string{"box", "box-2"} { // without a name
+		b.click("#make")
+		b.types("\r")
+		b.until("it is open", `document.querySelector("#name").textContent === "`+name+`"`)
+	}
 	b.fine()
 }
 
@@ -122,6 +131,7 @@ func TestPageFilter(t *testing.T) {
 	b.shoot("filter")
 	b.types("\r")
 	b.until("a row has the focus", `document.activeElement.dataset.row === "fix-1~main"`)
+	valueOf[bool](b, `document.activeElement.blur(), true`) // the key works wherever one is
 	b.types("/")
 	valueOf[bool](b, `document.querySelector("#filter").select(), true`)
 	b.types("<b>")

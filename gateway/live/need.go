@@ -27,6 +27,11 @@ func (s *Session) observeLocked() {
 	if s.need.Observe(e, time.Now()) {
 		s.set.options.Board.Change()
 	}
+	if due := s.need.Due(); due.IsZero() {
+		s.again.Stop()
+	} else {
+		s.again.Reset(time.Until(due))
+	}
 }
 
 // Brief is what the session needs, as far as a change of it is reported.

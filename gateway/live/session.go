@@ -100,6 +100,7 @@ type Session struct {
 	announced announced         // guarded by mu
 	edges     edges             // guarded by mu
 	need      attention.Tracker // guarded by mu
+	again     *time.Timer       // calls observeLocked when need is due
 	glance    glance            // guarded by mu
 	denials   denials           // guarded by mu
 	// Guarded by mu; there was a session of this name before, and no Result has said so.
@@ -120,6 +121,13 @@ func newSession(set *Sessions, info wire.SessionInfo, rec *record.Writer) *Sessi
 		s.seq = rec.Seq()
 		s.replica.skip(rec.End())
 	}
+	s.again = time.AfterFunc(time.Hour, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.ended {
+			s.observeLocked()
+		}
+	})
 	s.observeLocked()
 	return s
 }

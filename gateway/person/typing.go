@@ -36,7 +36,7 @@ func (p *Person) pressAll(ctx context.Context, events []view.KeyEvent) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.press(e)
+		p.Press(e)
 	}
 	if p.keys.Pending() {
 		p.Say(p.help())
@@ -53,11 +53,8 @@ func (p *Person) Resize(cols, rows int) {
 	p.jobs.add(job{cols: cols, rows: max(rows-1, 1)}) // the last row is the status line
 }
 
-// Press carries out a command of the prefix key: any kind but Input.
-func (p *Person) Press(kind view.KeyKind) { p.press(view.KeyEvent{Kind: kind}) }
-
-// press carries out one key.
-func (p *Person) press(e view.KeyEvent) {
+// Press carries out one key, or a command that follows the prefix key.
+func (p *Person) Press(e view.KeyEvent) {
 	switch e.Kind {
 	case view.Detach:
 		p.leave(ErrDetached)

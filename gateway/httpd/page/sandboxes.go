@@ -2,6 +2,8 @@ package page
 
 import (
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -26,7 +28,11 @@ func (h *Handler) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.act(w, r, func(p gateway.Principal) (string, error) {
-		info, err := h.Hub.Create(r.Context(), p, lifecycle.NewSpec{Name: a.Name, Image: a.Image,
+		name, err := h.nameFor(r, p, a.Name, "box")
+		if err != nil {
+			return "", err
+		}
+		info, err := h.Hub.Create(r.Context(), p, lifecycle.NewSpec{Name: name, Image: a.Image,
 			Network: a.Network}, nil)
 		return info.Name, err
 	})
@@ -42,9 +48,38 @@ func (h *Handler) fork(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.act(w, r, func(p gateway.Principal) (string, error) {
-		info, err := h.Hub.Fork(r.Context(), p, r.PathValue("sandbox"), a.Name, nil)
+		name, err := h.nameFor(r, p, a.Name, r.PathValue("sandbox"))
+		if err != nil {
+			return "", err
+		}
+		info, err := h.Hub.Fork(r.Context(), p, r.PathValue("sandbox"), name, nil)
 		return info.Name, err
 	})
+}
+
+// maxLabel is the longest name of a sandbox, a DNS label.
+const maxLabel = 63
+
+// nameFor returns name, or for an empty one base or the first of base-2, base-3 and so on that p
+// does not have.
+func (h *Handler) nameFor(r *http.Request, p gateway.Principal, name, base string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
+	infos, err := h.Hub.List(r.Context(), p)
+	if err != nil {
+		return "", err
+	}
+	taken := make(map[string]bool)
+	for _, info := range infos {
+		taken[info.Name] = true
+	}
+	name = base
+	for n := 2; taken[name]; n++ {
+		end := "-" + strconv.Itoa(n)
+		name = strings.TrimRight(base[:min(len(base), maxLabel-len(end))], "-") + end
+	}
+	return name, nil
 }
 
 func (h *Handler) start(w http.ResponseWriter, r *http.Request) {

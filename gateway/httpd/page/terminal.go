@@ -13,9 +13,11 @@ import (
 
 // asked is a command of the page to a session.
 type asked struct {
-	Do   string `json:"do"` // take, give, keep, private, help, detach or resize
+	Do   string `json:"do"` // take, give, keep, private, help, detach, resize or pan
 	Cols uint32 `json:"cols"`
 	Rows uint32 `json:"rows"`
+	X    int    `json:"x"` // as in view.KeyEvent
+	Y    int    `json:"y"`
 }
 
 var commands = map[string]view.KeyKind{"take": view.Take, "give": view.Give, "keep": view.Keep,
@@ -94,7 +96,9 @@ func (s *socket) follow(ctx context.Context, p *person.Person) {
 		case len(input) > 0:
 			p.Type(ctx, input)
 		case known:
-			p.Press(kind)
+			p.Press(view.KeyEvent{Kind: kind})
+		case a.Do == "pan":
+			p.Press(view.KeyEvent{Kind: view.Pan, X: max(-1, min(a.X, 1)), Y: max(-1, min(a.Y, 1))})
 		case a.Do == "resize":
 			p.Resize(wire.ClampSize(a.Cols, a.Rows))
 		}

@@ -19,17 +19,19 @@ export function answering(ended) {
     if (sending) return;
     sending = true;
     said.textContent = "";
+    const { box, session, since, last } = read ?? row;
+    const written = text.value;
+    text.value = "";
     try {
-      const { box, session, since, last } = read ?? row;
       await call("POST", `answer/${encodeURIComponent(box.name)}/${encodeURIComponent(session)}`, { text: words, since, last_line: last });
-      text.value = "";
     } catch (problem) {
       if (problem.status === 401) return ended();
       said.textContent = marked(problem.message);
+      if (row.since === since && row.last === last && !text.value) text.value = written; // to try again
     } finally {
       sending = false;
-      read = null;
     }
+    if (!text.value) read = null;
   };
   const choices = ["y", "n"].map((word) => button(word, () => send(word)));
   const submit = make("button", "", "Answer");
@@ -46,12 +48,13 @@ export function answering(ended) {
   const show = (now, mayDrive) => {
     const asked = mayDrive && now.needs === "asks" && ["line", "password"].includes(now.want);
     if (!asked && form.contains(document.activeElement)) form.parentElement.firstChild.focus();
-    if (!asked || row?.since !== now.since || row.last !== now.last) {
-      if (now.want === "password" || text.type === "password") {
-        text.value = ""; // a secret is for one question
-        read = null;
-      }
-      said.textContent = "";
+    const other = (than) => than?.since !== now.since || than.last !== now.last;
+    if (text.type === "password" && (!asked || other(row))) text.value = ""; // a secret is for one question
+    if (asked && other(row)) said.textContent = "";
+    if (asked && read && other(read)) {
+      if (text.value) said.textContent = `The question has changed; not sent: ${marked(text.value)}`;
+      text.value = "";
+      read = null;
     }
     row = now;
     form.hidden = !asked;

@@ -51,7 +51,28 @@ export function boxes(page) {
   };
   $("start").addEventListener("click", start);
   $("wake").addEventListener("click", start);
-  $("stop").addEventListener("click", () => does("Stopping…", $("said"), "POST", path(page.at(), "/stop")));
+  // What ends programs or loses files takes a second click, on a button that says so.
+  let sure = () => {};
+  const surely = (by, loses, label, act) => {
+    $("loses").textContent = loses;
+    $("really").textContent = label;
+    sure = act;
+    $("surely").hidden = false;
+    $("really").focus();
+    $("spare").onclick = () => {
+      $("surely").hidden = true;
+      by.focus();
+    };
+  };
+  $("really").addEventListener("click", () => {
+    $("surely").hidden = true;
+    sure();
+  });
+  $("stop").addEventListener("click", () => {
+    const name = page.at();
+    surely($("stop"), `The programs of ${name} end. Its files stay.`, "Stop it",
+      () => does("Stopping…", $("said"), "POST", path(name, "/stop")));
+  });
   $("fork").addEventListener("click", async () => {
     const done = await does("Copying…", $("said"), "POST", path(page.at(), "/fork"), { name: "" });
     if (done) page.go(done.name);
@@ -73,19 +94,11 @@ export function boxes(page) {
       document.execCommand("copy"); // not at localhost, and without TLS
     }
   });
-  // Removing takes a second click, on a button that says what is lost.
   $("remove").addEventListener("click", () => {
-    $("surely").hidden = false;
-    $("really").focus();
-  });
-  $("spare").addEventListener("click", () => {
-    $("surely").hidden = true;
-    $("remove").focus();
-  });
-  $("really").addEventListener("click", async () => {
     const name = page.at();
-    $("surely").hidden = true;
-    if ((await does("Removing…", $("said"), "DELETE", path(name))) && page.at() === name) page.left();
+    surely($("remove"), `The files and records of ${name} are lost, and commits that nobody fetched.`, "Remove it", async () => {
+      if ((await does("Removing…", $("said"), "DELETE", path(name))) && page.at() === name) page.left();
+    });
   });
 }
 

@@ -120,6 +120,7 @@ let now = null; // the last list
 let skew = 0; // difference to the daemon's clock
 let heard = 0; // time of the daemon's last message
 let retry = 0;
+let lost = false; // the list is old: the daemon does not answer
 
 function follow() {
   $("login").hidden = true;
@@ -131,6 +132,7 @@ function follow() {
     bytes: () => {},
     said: (message) => {
       retry = 0;
+      lost = false;
       heard = Date.now();
       skew = message.now - heard;
       if (!message.list) return; // no change
@@ -153,19 +155,23 @@ function follow() {
 
 // A connection may be lost without notice, such as after this machine was suspended. The daemon sends a
 // message at least every 10 s.
-const silence = 35000; // ms
-setInterval(() => {
-  if (!list || Date.now() - heard < silence) return;
+const silence = 25000; // ms
+const giveUp = () => {
   const other = at?.socket;
-  list.lost();
+  list?.lost();
   grid.lost();
   other?.lost();
-}, 1000);
+};
+setInterval(() => list && Date.now() - heard >= silence && giveUp(), 1000);
+addEventListener("offline", giveUp);
+
+const noAnswer = "The daemon does not answer; trying again…";
 
 // again reconnects with growing pauses. The page cannot read why a handshake was rejected, so it checks
 // the login with a request.
 async function again() {
-  $("summary").textContent = "The daemon does not answer; trying again…";
+  lost = true;
+  $("summary").textContent = noAnswer;
   $("summary").className = "";
   const key = login.get()?.key;
   const other = () => !key || login.get()?.key !== key; // logged out meanwhile, or logged in again
@@ -204,9 +210,9 @@ function draw() {
   const all = rows();
   const needed = all.filter((r) => r.needs).length;
   $("who").textContent = now.principal + (now.rights === "watch" ? " · watch only" : "");
-  const summary = !all.length ? "No sandboxes. Create one: sandboxd new demo" : !needed ? "Nobody needs you" : needed === 1 ? "1 needs you" : `${needed} need you`;
+  const summary = lost ? noAnswer : !all.length ? "No sandboxes. Create one: sandboxd new demo" : !needed ? "Nobody needs you" : needed === 1 ? "1 needs you" : `${needed} need you`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary; // a screen reader announces each change
-  $("summary").className = needed ? "needed" : "";
+  $("summary").className = needed && !lost ? "needed" : "";
   document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
   notice(all.filter((r) => r.needs).map((r) => ({ id: idOf(r), since: r.needs + r.since, title: `${nameOf(r)}: ${r.label}`, text: r.last })), go);
   offer(boxOf(at?.sandbox), mine(boxOf(at?.sandbox)));
@@ -221,13 +227,26 @@ function draw() {
     forms.get(li)(row, row.box.drive);
     return li;
   });
+  const places = items.map((li) => li.firstChild.dataset.row + li.lastChild.hidden).join();
+  if (places !== drawn.places) drawn = { places, at: performance.now() };
   grid.show(some, at || !wide.matches);
   const focused = $("list").contains(document.activeElement) ? document.activeElement : null; // after a form gave it to its row
   if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
     $("list").replaceChildren(...items);
-    focused?.focus(); // it loses the focus when it is moved
+    if (focused) (focused.isConnected ? focused : $("list").querySelector(".row"))?.focus(); // it loses the focus when it is moved
   }
 }
+
+let drawn = { places: "", at: 0 }; // what is where in the list, and since when
+
+// A click on what has just come under the pointer was meant for something else. Clicks by keys have no
+// detail.
+const aim = 400; // ms
+$("list").addEventListener("click", (e) => {
+  if (!e.detail || performance.now() - drawn.at >= aim) return;
+  e.stopPropagation();
+  e.preventDefault();
+}, true);
 
 // fewRows need no filter.
 const fewRows = 5;
@@ -251,7 +270,7 @@ $("filter").addEventListener("keydown", (e) => {
   $("list").querySelector(".row")?.focus();
 });
 
-const wide = matchMedia("(min-width: 701px)");
+const wide = matchMedia("(min-width: 701px) and (min-height: 451px)");
 const grid = pictures((id) => go(id), (b, row) => fill(b, row, idOf(row)));
 const idOf = (row) => row.box.name + "~" + row.session;
 
@@ -293,14 +312,16 @@ $("list").addEventListener("keydown", (e) => {
   const all = [...$("list").querySelectorAll(".row")];
   const i = all.indexOf(document.activeElement);
   if (i < 0) return; // keys of an answer
-  if (e.key === "/" && !$("filter").hidden) {
-    e.preventDefault();
-    return $("filter").focus();
-  }
   const to = { ArrowDown: i + 1, ArrowUp: i - 1, Home: 0, End: all.length - 1, j: i + 1, k: i - 1 }[e.key];
   if (to === undefined || e.ctrlKey || e.metaKey || e.altKey) return;
   e.preventDefault();
   all[Math.max(0, Math.min(to, all.length - 1))]?.focus();
+});
+
+document.addEventListener("keydown", (e) => {
+  if (e.key !== "/" || e.ctrlKey || e.metaKey || e.altKey || $("filter").hidden || e.target.closest?.("input, textarea, select")) return;
+  e.preventDefault();
+  $("filter").focus();
 });
 
 // ---- One session
@@ -318,11 +339,11 @@ function route() {
   } catch {
     // not an address of the page
   }
-  const [id, what, ...more] = address.split("/");
-  if (!id) return leave();
-  const [sandbox, session = "main"] = id.split("~");
-  leave();
-  at = { id, sandbox, session };
+  const [of, what, ...more] = address.split("/");
+  if (!of) return leave();
+  const [sandbox, session = "main"] = of.split("~");
+  leave(false);
+  at = { id: sandbox + "~" + session, sandbox, session };
   $("app").classList.add("working");
   $("work").hidden = false;
   $("name").textContent = sandbox + (session === "main" ? "" : "~" + session) + (what === "replay" ? " · replay" : "");
@@ -339,17 +360,16 @@ function route() {
   else watch();
 }
 
-// leave closes the session and returns its id.
-function leave() {
+// leave closes the session, and shows the list unless another session follows.
+function leave(alone = true) {
   at?.socket?.close();
   at?.term?.close();
-  const id = at?.id;
+  const had = at;
   at = null;
   $("app").classList.remove("working");
   for (const part of ["work", "problem", "touch", "keyboard", "player", "records", "files", "ports", "none", "stopped", "surely", "said", "link"]) $(part).hidden = true;
   $("stage").hidden = false;
-  if (now && id && !$("app").hidden) draw();
-  return id;
+  if (alone && now && had && !$("app").hidden) draw();
 }
 
 // detach returns to the list, with the focus on the session's row.
@@ -357,7 +377,7 @@ function detach() {
   const id = at?.id;
   location.hash = "";
   leave();
-  $("list").querySelector(`[data-row="${CSS.escape(id ?? "")}"]`)?.focus();
+  ($("list").querySelector(`[data-row="${CSS.escape(id ?? "")}"]`) ?? $("list").querySelector(".row"))?.focus();
 }
 
 function problem(words) {
@@ -384,6 +404,7 @@ async function connect(path, on) {
     here.term = drawn.show($("terminal"), {
       typed: (bytes) => here.socket?.type(bytes),
       resized: (cols, rows) => here.socket?.say({ do: "resize", cols, rows }),
+      panned: (x) => here.socket?.say({ do: "pan", x }),
     });
   } catch (e) {
     clearTimeout(slow);

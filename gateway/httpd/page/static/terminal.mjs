@@ -16,13 +16,33 @@ const light = {
   brightBlack: "#5a677a", brightRed: "#c4372f", brightGreen: "#1d8a4c", brightYellow: "#9c6800", brightBlue: "#1f75d6", brightMagenta: "#8d47cc", brightCyan: "#0f808b", brightWhite: "#1a2230",
 };
 const wantsLight = matchMedia("(prefers-color-scheme: light)");
-const narrow = matchMedia("(max-width: 700px)");
+const narrow = matchMedia("(max-width: 700px), (max-height: 450px)");
 
 // Keys of the touch row.
 const keys = { esc: "\x1b", tab: "\t", interrupt: "\x03", enter: "\r" };
 const arrows = { up: "A", down: "B", right: "C", left: "D" };
 
-// show creates a terminal in element. on has typed(Uint8Array) and resized(cols, rows).
+// swiped makes a finger move the lines of term, which xterm.js does not, and call panned(x) when it has
+// moved sideways by a third of the element: -1 is to the left.
+function swiped(element, term, panned) {
+  let from = null;
+  element.addEventListener("touchstart", (e) => {
+    from = e.touches.length === 1 ? { x: e.touches[0].clientX, y: e.touches[0].clientY } : null;
+  }, { passive: true });
+  element.addEventListener("touchmove", (e) => {
+    if (!from || e.touches.length !== 1) return;
+    const { clientX, clientY } = e.touches[0];
+    const height = element.clientHeight / term.rows;
+    const lines = Math.trunc((from.y - clientY) / height);
+    term.scrollLines(lines);
+    from.y -= lines * height;
+    if (Math.abs(from.x - clientX) < element.clientWidth / 3) return;
+    panned(Math.sign(from.x - clientX));
+    from.x = clientX;
+  }, { passive: true });
+}
+
+// show creates a terminal in element. on has typed(Uint8Array), resized(cols, rows) and panned(x).
 export function show(element, on) {
   const term = new Terminal({
     allowProposedApi: false, scrollback: 2000, cursorBlink: false, lineHeight: 1.2, minimumContrastRatio: 4.5,
@@ -48,6 +68,7 @@ export function show(element, on) {
   term.onData(typed);
   term.onBinary((bytes) => on.typed(Uint8Array.from(bytes, (c) => c.charCodeAt(0)))); // mouse reports that are not text
   term.onResize(({ cols, rows }) => on.resized(cols, rows));
+  swiped(term.element, term, on.panned);
   const observer = new ResizeObserver(() => fit.fit());
   observer.observe(element);
   const colours = () => (term.options.theme = wantsLight.matches ? light : dark);
