@@ -19,6 +19,7 @@ COMMIT ?= $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev
 DATE   ?= $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
 stamps  = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 programs    := dist/build/amd64/sandboxd dist/build/arm64/sandboxd
+clients     := $(addsuffix /sandboxd,$(addprefix dist/build/,darwin-amd64 darwin-arm64 windows-amd64 windows-arm64))
 guests      := bin/sandboxd-guest-linux-amd64 bin/sandboxd-guest-linux-arm64
 
 # go tool with the tools' own module: what lints and reports is no dependency of the product.
@@ -27,7 +28,7 @@ lint_tool := go tool -modfile=$(CURDIR)/scripts/tools/lint/go.mod golangci-lint
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-all build check lint fuzz bench install uninstall release
-.PHONY: python-sdk clean bin/sandboxd $(guests) $(programs)
+.PHONY: python-sdk clean bin/sandboxd $(guests) $(programs) $(clients)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -93,7 +94,12 @@ $(programs): dist/build/%/sandboxd:
 	$(Q)GOOS=linux GOARCH=$* $(GO) build $(build_flags) -ldflags="$(ldflags) $(stamps)" \
 		-o $@ ./cmd/sandboxd
 
-release: build $(programs) ## write packages, archives, SBOMs and checksums of both architectures to dist
+$(clients): dist/build/%/sandboxd:
+	@echo 'build $@'
+	$(Q)GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) $(GO) build $(build_flags) \
+		-ldflags="$(ldflags) $(stamps)" -o $@ ./cmd/sandboxd
+
+release: build $(programs) $(clients) ## write packages, archives, SBOMs and checksums to dist, and clients for macOS and Windows
 	@scripts/release $(VERSION)
 
 python-sdk: ## write the wheel of the Python client to dist

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // Default is the image of a sandbox whose spec names none.
@@ -69,8 +71,7 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 	cmd.Stdout, cmd.Stderr = tail, tail
 	// Signal the whole group at once: bash waits for the program that it runs before it obeys. Do
 	// not kill it: mmdebstrap has mounts to undo.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	signals.EndTogether(cmd, syscall.SIGTERM)
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {

@@ -34,6 +34,9 @@ func demoCommand(c *cli) *cobra.Command {
 			"succeeds.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needsLinux(); err != nil {
+				return err
+			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			return (&demo{cli: c, out: os.Stdout}).run(ctx)
@@ -236,7 +239,7 @@ func (d *demo) start(ctx context.Context) error {
 		return err
 	}
 	// The daemon does not get ^C: the demo ends it after the sandbox.
-	d.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	d.daemon.SysProcAttr = ownGroup()
 	if err := d.daemon.Start(); err != nil {
 		return err
 	}

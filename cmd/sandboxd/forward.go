@@ -263,7 +263,7 @@ func throughTerminal(ctx context.Context, control *agent.Client, remote agent.Cm
 	}
 	resized := make(chan agent.Size)
 	changes := make(chan os.Signal, 1)
-	signal.Notify(changes, syscall.SIGWINCH)
+	notifyResize(changes)
 	ctx, cancel := context.WithCancel(ctx)
 	defer signal.Stop(changes)
 	defer cancel()

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -123,7 +121,7 @@ func (c *cli) sshCommand() *cobra.Command {
 			path := words[0]
 			words = append(words, args[at+1:]...)
 			words[0] = "ssh"
-			return fmt.Errorf("ssh: %w", syscall.Exec(path, words, os.Environ()))
+			return fmt.Errorf("ssh: %w", become(path, words))
 		},
 	}
 	return cmd

@@ -9,9 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
@@ -39,15 +39,15 @@ func (l logFile) Write(p []byte) (int, error) {
 // another program. Then it has the file opened again: the library appends only to a file that it
 // found, and output of others must not be overwritten.
 func (l logFile) follow() error {
-	var current, out unix.Stat_t
-	err := unix.Stat(l.Filename, &current)
+	current, err := os.Stat(l.Filename)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l.Logger.Close()
 	}
+	var out fs.FileInfo
 	if err == nil {
-		err = unix.Fstat(unix.Stderr, &out)
+		out, err = os.Stderr.Stat()
 	}
-	if err != nil || current.Dev == out.Dev && current.Ino == out.Ino {
+	if err != nil || os.SameFile(current, out) {
 		return err
 	}
 	f, err := os.OpenFile(l.Filename, os.O_APPEND|os.O_WRONLY, 0)
@@ -55,8 +55,8 @@ func (l logFile) follow() error {
 		return err
 	}
 	defer f.Close()
-	for _, fd := range []int{unix.Stdout, unix.Stderr} {
-		if err := unix.Dup3(int(f.Fd()), fd, 0); err != nil {
+	for _, to := range []*os.File{os.Stdout, os.Stderr} {
+		if err := redirect(to, f); err != nil {
 			return err
 		}
 	}
@@ -102,7 +102,7 @@ const logPause = 200 * time.Millisecond
 
 // openLog opens a log for reading. It does not wait for the writer of a FIFO.
 func openLog(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

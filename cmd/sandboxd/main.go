@@ -6,7 +6,7 @@
 // conformance, version, completion. new --clone, fork, stop and rm also use git
 // repositories of this machine.
 //
-// Without a built sandboxd-guest, the same program is also the guest of sandboxes: see runsAsGuest.
+// Without a built sandboxd-guest, the same program is also the guest of sandboxes: see runAsGuest.
 package main
 
 import (
@@ -24,14 +24,11 @@ import (
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway/command"
-	"github.com/sandboxd/sandboxd/sandbox/guest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func main() {
-	if args, ok := runsAsGuest(os.Args); ok {
-		os.Exit(guest.Main(args))
-	}
+	runAsGuest(os.Args)
 	os.Exit(run())
 }
 

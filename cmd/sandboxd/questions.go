@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/gateway/command"
@@ -68,27 +67,4 @@ func (c cooked) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
-}
-
-// editLine lets this program edit lines of the terminal instead of the kernel. ^C stays a signal.
-// ^Z is off: it would leave the terminal in this mode. Output processing stays on, for prompts with
-// several lines.
-func editLine(fd int) (restore func(), err error) {
-	before, err := term.MakeRaw(fd)
-	if err != nil {
-		return nil, err
-	}
-	restore = func() { _ = term.Restore(fd, before) } // fails only if it is gone
-	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err == nil {
-		modes.Lflag |= unix.ISIG
-		modes.Oflag |= unix.OPOST
-		modes.Cc[unix.VSUSP] = 0
-		err = unix.IoctlSetTermios(fd, unix.TCSETS, modes)
-	}
-	if err != nil {
-		restore()
-		return nil, err
-	}
-	return restore, nil
 }

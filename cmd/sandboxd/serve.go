@@ -60,6 +60,9 @@ func (c *cli) serveCommand() *cobra.Command {
 			"Later runs accept the keys in that file.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needsLinux(); err != nil {
+				return err
+			}
 			for key, value := range map[string]string{"ssh": addr, "http": httpAddr} {
 				if value == "" {
 					continue

@@ -71,6 +71,9 @@ func (c *cli) upCommand(use string) *cobra.Command {
 // it is ready. up is set for the command up: see again.
 func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint, error) {
 	var none endpoint
+	if err := needsLinux(); err != nil {
+		return none, err
+	}
 	began := time.Now()
 	if err := c.again(up); err != nil {
 		return none, err
@@ -105,7 +108,7 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 	daemon := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
 	daemon.Stdout, daemon.Stderr = log, log
 	daemon.Dir = "/"
-	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // survives the terminal
+	daemon.SysProcAttr = ownSession() // survives the terminal
 	// nohup(1) is meant for this program: a daemon that ignores signals cannot be stopped.
 	inherit := signals.DefaultForChildren()
 	err = daemon.Start()
@@ -278,7 +281,7 @@ func stopProcess(ctx context.Context, e endpoint) error {
 	if e.PID <= 1 {
 		return fmt.Errorf("endpoint file of %s: no process ID", e.State)
 	}
-	if err := syscall.Kill(e.PID, syscall.SIGTERM); err != nil {
+	if err := terminate(e.PID); err != nil {
 		return fmt.Errorf("daemon (pid %d): %w", e.PID, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startPatience)

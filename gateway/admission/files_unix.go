@@ -4,8 +4,8 @@ package admission
 
 import "syscall"
 
-// maxFiles returns how many files this process may open; 0 if that is unknown.
-func maxFiles() int64 {
+// MaxFiles returns how many files this process may open; 0 if that is unknown.
+func MaxFiles() int64 {
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
 		return 0

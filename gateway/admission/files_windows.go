@@ -1,3 +1,4 @@
 package admission
 
-func maxFiles() int64 { return 0 }
+// MaxFiles returns 0: it is unknown.
+func MaxFiles() int64 { return 0 }

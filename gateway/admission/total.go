@@ -40,7 +40,7 @@ func (t Total) WithDefaults() Total {
 		threads := min(number("/proc/sys/kernel/pid_max", ""),
 			number("/proc/sys/kernel/threads-max", ""))
 		t.Running = carries(number("/proc/meminfo", "MemTotal:")<<10, threads,
-			maxFiles())
+			MaxFiles())
 	}
 	t.Running = min(t.Running, t.Sandboxes)
 	return t

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -222,7 +223,7 @@ func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 		"SANDBOXD_HOOK_NEEDS="+string(n.Needs), "SANDBOXD_HOOK_WANT="+string(n.Want),
 		"SANDBOXD_HOOK_WAS="+string(n.Was),
 		"SANDBOXD_HOOK_OWNER="+n.Owner)
-	signals.EndTogether(cmd)
+	signals.EndTogether(cmd, syscall.SIGKILL)
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	switch {

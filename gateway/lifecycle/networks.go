@@ -2,11 +2,12 @@ package lifecycle
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -18,14 +19,14 @@ const maxSandboxConnections = 16384
 // connectionBudget returns the connections that all sandboxes may have open together. At most half
 // of this process's files are used, so that logins, sessions and records still work.
 func connectionBudget(asked int) (*egress.Budget, error) {
-	var most syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err != nil {
-		return nil, fmt.Errorf("gateway: descriptors: %w", err)
+	most := admission.MaxFiles()
+	if most == 0 {
+		return nil, errors.New("gateway: descriptors: their limit is unknown")
 	}
-	half := int(min(most.Cur, 1<<30) / 2)
+	half := int(most / 2)
 	if asked > half {
 		return nil, fmt.Errorf("gateway: connections: %d is more than half of the %d files that "+
-			"this process may open", asked, most.Cur)
+			"this process may open", asked, most)
 	}
 	return egress.NewBudget(cmp.Or(asked, min(half, maxSandboxConnections))), nil
 }

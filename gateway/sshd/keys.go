@@ -228,9 +228,7 @@ func (k *Keys) readLocked() (*keyFile, error) {
 
 func stampOf(info fs.FileInfo) stamp {
 	s := stamp{size: info.Size(), mod: info.ModTime(), mode: info.Mode()}
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode, s.meta = sys.Ino, time.Unix(sys.Ctim.Unix())
-	}
+	s.inode, s.meta = identityOf(info)
 	return s
 }
 

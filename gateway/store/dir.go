@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
-	"golang.org/x/sys/unix"
 )
 
 // DirError says why a state directory is rejected, and what to do.
@@ -48,7 +46,7 @@ func MakeDir(dir string) error {
 	case !info.IsDir():
 		return refuse(another, "is not a directory")
 	}
-	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
+	if owner, ok := ownerOf(info); !ok || owner != os.Geteuid() {
 		return refuse(another, "belongs to uid %d, the daemon runs as uid %d", owner, os.Geteuid())
 	}
 	switch mode := info.Mode().Perm(); {
@@ -80,50 +78,6 @@ func (e *LockedError) Error() string {
 
 const lockFile = "lock"
 
-// lock is a held flock(2). The kernel releases it when the process ends in any way: there are no
-// stale locks.
-type lock struct{ file *os.File }
-
-func lockDir(dir string) (*lock, error) {
-	path := filepath.Join(dir, lockFile)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		// A shared lock is that of Runs, which is about to release it.
-		if errors.Is(err, unix.EWOULDBLOCK) && !locked(f) {
-			continue
-		}
-		defer f.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		return nil, &LockedError{Dir: dir, Pid: holder(f)}
-	}
-	if err = f.Truncate(0); err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return &lock{file: f}, nil
-}
-
-// locked reports whether a daemon has locked the file.
-func locked(f *os.File) bool {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	if err == nil {
-		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // only that of a bad descriptor fails
-	}
-	return errors.Is(err, unix.EWOULDBLOCK)
-}
-
 // holder returns the process ID of the last daemon that locked the file, 0 if it is not known.
 func holder(f *os.File) int {
 	b, _ := io.ReadAll(io.NewSectionReader(f, 0, 32))
@@ -135,17 +89,10 @@ func holder(f *os.File) int {
 // lock. A process that got the ID later does not, and neither does a daemon that was killed and is
 // a zombie.
 func Runs(dir string, pid int) bool {
-	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDONLY|noFollow, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
 	return locked(f) && holder(f) == pid && pid > 0
-}
-
-// release releases the lock. The file stays: removing it could let two daemons lock two files with
-// the same name. It does not leave that to Close: a program that is just being started has the
-// descriptor, too, until it is executed.
-func (l *lock) release() error {
-	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }

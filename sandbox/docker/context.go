@@ -16,7 +16,7 @@ import (
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -125,7 +125,7 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
 		// Not blocking: a FIFO may have replaced it.
-		if f, err = p.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		if f, err = p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
 			return err
 		}
 		defer f.Close()

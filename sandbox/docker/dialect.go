@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
-	"github.com/moby/profiles/seccomp"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -66,7 +64,7 @@ func (fs *files) filter(f facts) (string, error) {
 	if !f.compatible {
 		return "", nil
 	}
-	text, err := json.Marshal(seccomp.DefaultProfile())
+	text, err := systemCalls()
 	if err != nil {
 		return "", fmt.Errorf("seccomp profile: %w", err)
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
@@ -401,8 +400,7 @@ func engineStart(ctx context.Context, socket string) time.Time {
 	// The directory in proc(5) gets its time from its first reader, so it does not help. Field 22
 	// of stat is the start time since boot, in hundredths of a second.
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	var since unix.Timespec
-	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
+	if err != nil {
 		return time.Time{}
 	}
 	// From field 3 on.
@@ -414,7 +412,11 @@ func engineStart(ctx context.Context, socket string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(since.Nano()))
+	since, err := sinceBoot()
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - since)
 }
 
 // noFileOf returns the soft and hard descriptor limits of a process on this machine, 0 if unlimited

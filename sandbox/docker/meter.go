@@ -9,7 +9,6 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
-	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
@@ -57,11 +56,11 @@ func (m *meter) Room(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("room: %w", err)
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(f.root, &fs); err != nil {
-		return 0, fmt.Errorf("room: %s: %w", f.root, os.NewSyscallError("statfs", err))
+	free, err := freeIn(f.root)
+	if err != nil {
+		return 0, fmt.Errorf("room: %s: %w", f.root, err)
 	}
-	return int64(fs.Bavail) * fs.Bsize, nil
+	return free, nil
 }
 
 // Disk visits each file that a container wrote. Where this user has no permission, or the engine

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kevinburke/ssh_config"
@@ -116,7 +117,7 @@ func resolve(ctx context.Context, uri string) (endpoint, error) {
 			resolveTimeout))
 	defer cancel()
 	ask := exec.CommandContext(ctx, "ssh", append(args, "--", at.Host)...)
-	signals.EndTogether(ask) // with the programs of its Match exec
+	signals.EndTogether(ask, syscall.SIGKILL) // with the programs of its Match exec
 	// A program of a Match exec may hold its output.
 	ask.WaitDelay = time.Second
 	out, err := ask.Output()

@@ -15,7 +15,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
 )
 
 // Rules say which directories may be mounted. The zero value allows none.
@@ -103,15 +102,16 @@ func (r Rules) Open(path string) (*os.Root, Dir, error) {
 		return bad("cannot be opened: "+reason(err), "")
 	}
 	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	dir, err := identify(f)
+	if err != nil {
 		return bad("cannot be checked: "+reason(err), "")
 	}
 	root, err := rootOf(f, real)
 	if err != nil {
 		return bad("cannot be opened: "+reason(err), "")
 	}
-	return root, Dir{Path: real, Dev: uint64(st.Dev), Ino: st.Ino, UID: st.Uid, GID: st.Gid}, nil //nolint:unconvert // Dev is an int32 on other systems
+	dir.Path = real
+	return root, dir, nil
 }
 
 // grammar returns what is wrong with the text of a path.
@@ -189,23 +189,6 @@ func resolved(path string) string {
 	return path
 }
 
-// openPlain opens a directory whose path contains no link, one part after the other.
-func openPlain(path string) (*os.File, error) {
-	fd, err := unix.Open("/", openFlags, 0)
-	if err != nil {
-		return nil, err
-	}
-	for part := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
-		next, err := unix.Openat(fd, part, openFlags|unix.O_NOFOLLOW, 0)
-		unix.Close(fd)
-		if err != nil {
-			return nil, err
-		}
-		fd = next
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 // reason returns a system error without the path, which the message already has.
 func reason(err error) string {
 	var errno syscall.Errno
@@ -223,7 +206,7 @@ func reason(err error) string {
 // ReadFile reads a regular file in root of at most most bytes; any other file is an error and does
 // not block. Its errors do not name the file.
 func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := root.OpenFile(name, os.O_RDONLY|noWait, 0)
 	if err != nil {
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pe.Err

@@ -1,6 +1,10 @@
 package signals
 
-import "os/exec"
+import (
+	"os/exec"
+	"syscall"
+)
 
-// EndTogether does nothing here: a program ends with its context, and what it has started stays.
-func EndTogether(*exec.Cmd) {}
+// EndTogether does nothing here: a program is killed when its context ends, and what it has started
+// stays.
+func EndTogether(*exec.Cmd, syscall.Signal) {}

@@ -69,7 +69,7 @@ func (s *Source) Copy(ctx context.Context, name, id string, box Sandbox) (*Clone
 	if err := c.failed(said, exit, err); err != nil {
 		return nil, err
 	}
-	if err := connect(ctx, s.repo, box, []string{"git", "receive-pack", s.Dir}, maxAnswer, call{},
+	if err := runLinked(ctx, s.repo, box, []string{"git", "receive-pack", s.Dir}, maxAnswer, call{},
 		"push", "--quiet", "--no-verify", "--no-signed", "--no-follow-tags",
 		"--recurse-submodules=no", url, s.Commit+":"+insideBase); err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", name, err)

@@ -325,7 +325,7 @@ func (c *Clone) fetch(ctx context.Context, r repository, box Sandbox, own space,
 		"GIT_ALLOC_LIMIT=1g")}
 	// What is on no branch has no ref in the sandbox.
 	line := []string{"git", "-c", "uploadpack.allowAnySHA1InWant=true", "upload-pack", c.Dir}
-	return connect(ctx, r, box, line, most, o, args...)
+	return runLinked(ctx, r, box, line, most, o, args...)
 }
 
 // fetchSettings make git check all objects and accept them from this connection only. A rule that

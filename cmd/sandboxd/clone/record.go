@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -46,17 +45,17 @@ func (r Records) lock(ctx context.Context, id string) (unlock func(), err error)
 		return nil, fmt.Errorf("lock of a clone: %w", err)
 	}
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() {
-				// A program that is just being started has the descriptor, too.
-				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
-				f.Close()
-			}, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+		locked, err := lockFile(f)
+		if err != nil {
 			f.Close()
 			return nil, fmt.Errorf("lock of a clone: %s: %w", path, err)
+		}
+		if locked {
+			return func() {
+				// A program that is just being started has the descriptor, too.
+				unlockFile(f)
+				f.Close()
+			}, nil
 		}
 		select {
 		case <-time.After(lockPoll):

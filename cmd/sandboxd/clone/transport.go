@@ -10,9 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -92,10 +91,10 @@ func script(ctx context.Context, box Sandbox, stdin io.Reader, code string,
 	return stdout.Bytes(), stderr.String(), ended.Code, err
 }
 
-// connect runs git on this machine with args, and a git command in the sandbox that it talks to.
+// runLinked runs git on this machine with args, and a git command in the sandbox that it talks to.
 // In args, the word url is replaced by the one for this connection. most bounds what the sandbox
 // may send.
-func connect(ctx context.Context, r repository, box Sandbox, line []string, most int64,
+func runLinked(ctx context.Context, r repository, box Sandbox, line []string, most int64,
 	o call, args ...string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,7 +150,7 @@ func connect(ctx context.Context, r repository, box Sandbox, line []string, most
 	return err
 }
 
-// url stands for the connection to the sandbox in the arguments of connect.
+// url stands for the connection to the sandbox in the arguments of runLinked.
 const url = "\x00url"
 
 func replaced(args []string, old, with string) []string {
@@ -168,18 +167,17 @@ func replaced(args []string, old, with string) []string {
 // socketPair returns a connection and its other end. It is a socket and not two pipes: git shuts
 // its output down while its processes still have the descriptor.
 func socketPair() (*net.UnixConn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	near, far, err := connect.Pipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("socket for git: %w", err)
 	}
-	near, far := os.NewFile(uintptr(fds[0]), "git"), os.NewFile(uintptr(fds[1]), "git")
-	defer near.Close()
-	conn, err := net.FileConn(near)
+	defer far.Close()
+	file, err := far.(*net.UnixConn).File()
 	if err != nil {
-		far.Close()
+		near.Close()
 		return nil, nil, fmt.Errorf("socket for git: %w", err)
 	}
-	return conn.(*net.UnixConn), far, nil
+	return near.(*net.UnixConn), file, nil
 }
 
 // asks is what git sends to the sandbox. It knows whether git has sent anything.

@@ -1,3 +1,5 @@
+//go:build unix
+
 package picture
 
 import (
@@ -35,8 +37,8 @@ type Terminal struct {
 // a terminal with pending input is not asked, because the input would be lost.
 func (t Terminal) Ask(keep bool) (p Protocol, typed []byte) {
 	in := int(t.In.Fd())
-	before, err := unix.IoctlGetTermios(in, unix.TCGETS)
-	if _, noOut := unix.IoctlGetTermios(int(t.Out.Fd()), unix.TCGETS); err != nil || noOut != nil ||
+	before, err := unix.IoctlGetTermios(in, getTermios)
+	if _, noOut := unix.IoctlGetTermios(int(t.Out.Fd()), getTermios); err != nil || noOut != nil ||
 		silent(t.Env) || !foreground(in) {
 		return None, nil
 	}
@@ -45,11 +47,11 @@ func (t Terminal) Ask(keep bool) (p Protocol, typed []byte) {
 	asking := *before
 	asking.Lflag &^= unix.ICANON | unix.ECHO
 	asking.Cc[unix.VMIN], asking.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(in, unix.TCSETS, &asking); err != nil {
+	if err := unix.IoctlSetTermios(in, setTermios, &asking); err != nil {
 		return None, nil
 	}
 	// An error cannot be reported.
-	defer func() { _ = unix.IoctlSetTermios(in, unix.TCSETS, before) }()
+	defer func() { _ = unix.IoctlSetTermios(in, setTermios, before) }()
 	if !keep && readable(in, 0) {
 		return None, nil
 	}

@@ -1,0 +1,20 @@
+//go:build !linux
+
+package docker
+
+import (
+	"errors"
+	"time"
+)
+
+// The engine's containers run on another machine, whose kernel cannot be asked.
+
+func systemCalls() ([]byte, error) { return nil, errors.ErrUnsupported }
+
+func sinceBoot() (time.Duration, error) { return 0, errors.ErrUnsupported }
+
+func freeIn(string) (int64, error) { return 0, errors.ErrUnsupported }
+
+func capTerminals(int) error { return errors.ErrUnsupported }
+
+func setHostname(int, string, string) error { return errors.ErrUnsupported }
