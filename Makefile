@@ -65,12 +65,20 @@ $(guests): bin/sandboxd-guest-linux-%:
 	@echo 'build $@'
 	$(Q)GOOS=linux GOARCH=$* $(GO) build $(build_flags) -ldflags="$(ldflags)" -o $@ ./cmd/sandboxd-guest
 
-# scripts/ is a module of its own, which ./... leaves out. lint vets too. Tests mostly wait: six
-# packages and six tests of each run at once.
-check: ## check format, vet, lint, and run the short tests: run it before each commit
+# Packages whose tests take more than ten seconds, because they start shells, daemons or browsers.
+slow := agent agent/conformance agent/conformance/programs agent/mcp agent/python agent/task \
+	cmd/sandboxd cmd/sandboxd/clone gateway gateway/egress gateway/httpd gateway/httpd/kernels \
+	gateway/lifecycle gateway/sshd gateway/view sandbox/connect sandbox/docker sandbox/guest \
+	sandbox/host sandbox/session sandbox/session/marks sandbox/session/proc sandbox/session/screen
+
+# scripts/ is a module of its own, which ./... leaves out. lint vets too, and compiles all tests.
+# Tests mostly wait: six packages and six tests of each run at once.
+check: ## check format, vet, lint, and run the tests of quick packages: run it before each commit
 	@scripts/check-format
 	@$(MAKE) --no-print-directory lint
-	$(GO) test -short -p 6 -parallel 6 ./cmd/sandboxd ./sandbox/session ./...
+	$(GO) test -short -p 6 -parallel 6 $$($(GO) list ./... | grep -vxF \
+		"$$(printf 'github.com/sandboxd/sandboxd/%s\n' $(slow))")
+	@echo 'make test runs the slow packages, too: $(slow)'
 	$(GO) test -C scripts -short ./...
 
 lint: ## run golangci-lint with the rules and reasons of .golangci.yml

@@ -64,7 +64,7 @@ func whenReady(conn net.Conn, small *atomic.Bool, use func([]byte) error) error 
 	)
 	err = raw.Read(func(fd uintptr) bool {
 		buf = lend(small)
-		if n, failed = readNow(fd, *buf); failed == errNotReady {
+		if n, failed = readNow(fd, *buf); errors.Is(failed, errNotReady) {
 			giveBack(buf)
 			buf = nil
 			return false

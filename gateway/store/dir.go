@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
 )
 
 // DirError says why a state directory is rejected, and what to do.

@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"unicode"
 	"unicode/utf8"
-
 )
 
 // Rules say which directories may be mounted. The zero value allows none.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
