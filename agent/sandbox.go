@@ -32,7 +32,7 @@ type Sandbox struct {
 	Created time.Time    `json:"created"`
 	About   string       `json:"about,omitempty"` // notes of its creator for users and models
 
-	Backend string `json:"backend"` // docker, or host for a machine that was added
+	Backend string `json:"backend"` // docker or kubernetes; host for a machine that was added
 	Image   string `json:"image"`
 	// what Image was built from: a Dockerfile or setup commands
 	ImageOf string          `json:"image_of,omitempty"`

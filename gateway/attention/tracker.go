@@ -93,7 +93,11 @@ func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 		return false
 	}
 	if brief.Needs != t.Needs || first {
-		t.Since = time.UnixMilli(max(e.Begun, min(e.State.SinceUnix, now.UnixMilli())))
+		since := min(e.State.SinceUnix, now.UnixMilli())
+		if brief.Needs == Allow { // it began with a connection, not with the state
+			since = now.UnixMilli()
+		}
+		t.Since = time.UnixMilli(max(e.Begun, since))
 	}
 	t.Brief = brief
 	return true

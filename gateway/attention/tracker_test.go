@@ -75,6 +75,20 @@ func TestTrackerOfRests(t *testing.T) {
 	}
 }
 
+// A blocked connection is a need since it was blocked, not since its command began.
+func TestTrackerOfBlocked(t *testing.T) {
+	var tr Tracker
+	now := time.UnixMilli(1 << 40)
+	e := Evidence{Session: "main", State: wire.State{Phase: wire.PhaseRunning,
+		SinceUnix: now.Add(-time.Hour).UnixMilli()}}
+	tr.Observe(e, now)
+	e.Blocked = true
+	now = now.Add(time.Minute)
+	if tr.Observe(e, now); tr.Needs != Allow || !tr.Since.Equal(now) {
+		t.Errorf("needs %q since %v, want %v", tr.Needs, tr.Since, now)
+	}
+}
+
 // A hostile guest may send any evidence: Since stays between the session's beginning and now, and
 // unchanged evidence is reported once.
 func FuzzTracker(f *testing.F) {

@@ -453,15 +453,18 @@ func (env *Env) watchJSON(ctx context.Context, t wire.Target) error {
 			same := info
 			// output alone is no change
 			same.Offset, same.State.QuietMS, same.State.Offset = 0, 0, 0
-			key, err := json.Marshal(same)
+			key, err := json.Marshal(struct {
+				wire.SessionInfo
+				attention.Brief
+			}{same, live.Brief()})
 			if err != nil {
 				return err
 			}
 			if !bytes.Equal(key, last) {
 				last = key
+				need := live.Need()
 				if err := env.printJSON(sessionJSON{Sandbox: t.Sandbox, SessionInfo: info,
-					Needs: live.Brief().Needs,
-					Since: time.UnixMilli(info.State.SinceUnix), LastLine: info.State.LastLine,
+					Needs: need.Needs, Since: need.Since, LastLine: need.LastLine,
 					SSHCommand: env.Gateway.SSHCommand(t.String())}); err != nil {
 					return err
 				}

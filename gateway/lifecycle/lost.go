@@ -53,7 +53,6 @@ func stoppedError(name string) error {
 	return e
 }
 
-// firstRetry and maxRetry are pauses between tries to reach a sandbox again.
 const (
 	// firstRetry and maxRetry bound the pause between attempts to reach a sandbox again.
 	firstRetry = 50 * time.Millisecond

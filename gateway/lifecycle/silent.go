@@ -158,7 +158,7 @@ func (p *poller) await(ctx context.Context, answered <-chan struct{}) bool {
 	}
 }
 
-// frozen reports whether the guest of sb, silent for d, is frozen rather than busy.
+// frozen reports whether the guest, silent for d, is frozen rather than busy.
 func (p *poller) frozen(ctx context.Context, d time.Duration) bool {
 	if p.g.IsHost() || d >= hungAfter {
 		return true
@@ -170,7 +170,7 @@ func (p *poller) frozen(ctx context.Context, d time.Duration) bool {
 	return halted || p.g.sb.State() == Paused
 }
 
-// loseFrozen ends the calls that wait for the guest of sb, which has been frozen for d; a pause has
+// loseFrozen ends the calls that wait for the guest, which has been frozen for d; a pause has
 // already ended them. The first time, the connections stay open because the guest may continue.
 // again says that this is not the first time.
 func (p *poller) loseFrozen(ctx context.Context, d time.Duration, again bool) {
@@ -190,7 +190,7 @@ func (p *poller) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	}
 }
 
-// answeredAgain records that the guest of sb answers after it was silent or paused.
+// answeredAgain records that the guest answers after it was silent or paused.
 func (p *poller) answeredAgain(ctx context.Context) {
 	p.g.listening.set(nil)
 	if p.g.inspect(ctx, p.g.sb.get().Instance, nil) || p.g.IsPaused() {
@@ -200,7 +200,7 @@ func (p *poller) answeredAgain(ctx context.Context) {
 	p.g.answered(ctx)
 }
 
-// silentError returns the error for calls that wait for the guest of sb, silent for d.
+// silentError returns the error for calls that wait for the guest, silent for d.
 func (p *poller) silentError(d time.Duration) *interrupt.FrozenError {
 	why := p.g.Silent(d)
 	reach := p.g.Reach(why)

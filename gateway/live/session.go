@@ -126,6 +126,7 @@ func newSession(set *Sessions, info wire.SessionInfo, rec *record.Writer) *Sessi
 		defer s.mu.Unlock()
 		if !s.ended {
 			s.observeLocked()
+			s.changeLocked()
 		}
 	})
 	s.observeLocked()
