@@ -33,8 +33,9 @@ type Options struct {
 	Prefix     byte                    // prefix key, as for view.Keys
 	Public     func(error) *wire.Error // the part of an error that they may see
 
-	// Read passes on their actions, with Type, Press, Resize and Leave, until ctx ends. Run starts
-	// it and does not wait for it: it may have to wait for a client to close.
+	// Read begins to pass on their actions, with Type, Press, Resize and Leave, until ctx ends, and
+	// returns at once: Run calls it before the first frame, so that no key is lost that answers it.
+	// Run does not wait for what it begins, which may have to wait for a client to close.
 	Read func(ctx context.Context, p *Person)
 	// Others returns how many other sessions ask the person for an answer, and the next of them. It
 	// may be nil: the frontend shows that itself.
@@ -162,8 +163,7 @@ func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-
 	defer p.leave(nil)
 	p.jobs = newJobs(func(j job) { p.do(ctx, j) })
 	p.keys.Prefix = p.prefix
-	// Not waited for: it ends when the client closes its end, after the farewell.
-	go p.o.Read(ctx, p)
+	p.o.Read(ctx, p)
 
 	cause := draw(ctx, p, asides, do)
 	p.leave(cause)

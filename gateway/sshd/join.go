@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -140,7 +141,7 @@ func (v *visiting) present() (context.Context, *person.Person) {
 	return v.ctx, v.p
 }
 
-// readPerson reads the person's input until the end of input. It never waits for the session, so
+// readPerson begins to read the person's input until its end. That never waits for the session, so
 // that leaving always works. Where no readers take turns, it goes on for later visits.
 func (s *session) readPerson(ctx context.Context, p *person.Person) {
 	v := &s.visiting
@@ -150,7 +151,11 @@ func (s *session) readPerson(ctx context.Context, p *person.Person) {
 	if !v.pass(ctx, p) {
 		return
 	}
-	src := s.inputUntil(ctx)
+	go v.read(s.inputUntil(ctx)) // ends when the client closes its end, after the farewell
+}
+
+// read passes on what comes from src to the person of the present visit.
+func (v *visiting) read(src io.Reader) {
 	for buf := make([]byte, smallBuffer); ; {
 		n, err := src.Read(buf)
 		ctx, p := v.present()

@@ -55,10 +55,8 @@ func (h *Handler) person(r *http.Request, start bool) func(s *socket) error {
 			Record: func(ctx context.Context, read func(*record.Reader) error) error {
 				return h.Hub.Sessions.ReadThrough(ctx, caller, target(r), 0, read)
 			},
-			Read: func(ctx context.Context,
-				p *person.Person) {
-				defer s.tasks.Done()
-				s.follow(ctx, p)
+			Read: func(ctx context.Context, p *person.Person) {
+				s.tasks.Go(func() { s.follow(ctx, p) })
 			},
 			Report: func(now person.State) {
 				_ = s.say(map[string]any{"stands": sessionState{Session: now.Target.Session,
@@ -74,7 +72,6 @@ func (h *Handler) person(r *http.Request, start bool) func(s *socket) error {
 			return err
 		}
 		defer at.Close()
-		s.tasks.Add(1) // Run calls Read once
 		status, words := person.Run[struct{}](s.ctx, p, at, nil, nil)
 		// The client may be gone.
 		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}})

@@ -113,13 +113,15 @@ def create(s):
 @check
 def end(s):
     """At its end a sandbox is removed, whatever runs in it; or paused, and it goes on when somebody connects."""
-    short = Sandbox.create(timeout=2)
+    short = Sandbox.create(timeout=60)
     short.commands.run("sleep 100", background=True)
+    short.set_timeout(2)
     until("it is removed", lambda: not short.is_running())
     refused("info", SandboxNotFoundException, short.get_info)
-    kept = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause"})
+    kept = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause"})
     try:
         kept.files.write("/tmp/kept", "1")
+        kept.set_timeout(2)
         until("it is paused", lambda: kept.get_info().state == SandboxState.PAUSED)
         assert not kept.is_running()
         kept = Sandbox.connect(kept.sandbox_id, timeout=100)
