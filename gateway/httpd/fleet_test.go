@@ -102,6 +102,54 @@ func TestPageFleet(t *testing.T) {
 	b.fine()
 }
 
+// A click on a row that has just come under the pointer does nothing, and what was written for one
+// question is not the answer to another.
+func TestPageMovesRows(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	ask := func(name, question string) *attach.Attachment {
+		w.sandbox(name)
+		a := w.agent(name)
+		w.run(a, "read -p '"+question+" [y/N] ' a; read -p 'second [y/N] ' b; "+
+			"read -p 'third [y/N] ' c; echo $a,$b")
+		return a
+	}
+	one := ask("one", "first")
+	ask("two", "other")
+	b := newTab(browser, t, 1200, 760)
+	b.open(w.link(wire.RightDrive))
+	const asking = `[...document.querySelectorAll(".answer:not([hidden])")]`
+	b.until("both ask", asking+`.length === 2`)
+	// One asks its second question, and goes below the other: a click at the same place follows at
+	// once.
+	valueOf[bool](b, `window.place = document.querySelector('[data-row="one~main"]')`+
+		`.parentElement.querySelectorAll(".answer button")[1].getBoundingClientRect(), `+
+		`window.opened = 0, addEventListener("hashchange", () => opened++), true`)
+	valueOf[bool](b, `new Promise((done) => { const list = document.querySelector("#list"); `+
+		`new MutationObserver((_, o) => { o.disconnect(); document.elementFromPoint(`+
+		`place.x + 5, place.y + 5).dispatchEvent(new MouseEvent("click", `+
+		`{ bubbles: true, cancelable: true, detail: 1 })); done(true) })`+
+		`.observe(list, { childList: true }); `+
+		`document.elementFromPoint(place.x + 5, place.y + 5).click() })`)
+	b.until("one asks its second question", `document.querySelector('[data-row="one~main"]')`+
+		`.textContent.includes("second")`)
+	field := `document.querySelector('[data-row="one~main"]').parentElement.querySelector("input")`
+	valueOf[bool](b, field+`.focus(), true`)
+	b.types("half")
+	if _, err := one.Request(t.Context(),
+		wire.Request{Verb: wire.VerbType, Text: "n"}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("one asks its third question, and the field is empty",
+		`document.querySelector('[data-row="one~main"]').parentElement.querySelector("p").textContent`+
+			`.endsWith("not sent: half") && `+field+`.value === ""`)
+	if ok := valueOf[bool](b, `!opened && document.querySelector('[data-row="two~main"]')`+
+		`.textContent.includes("other")`); !ok {
+		t.Error("the second click answered a question, or opened a session")
+	}
+	b.fine()
+}
+
 // The filter shows the rows that have all its words, such as those of a group of agents. What needs
 // a person is counted all the same.
 func TestPageFilter(t *testing.T) {

@@ -291,7 +291,7 @@ func (p *picker) pressNaming(key listKey) {
 		p.naming = false
 	case key == keyBackspace:
 		p.name = p.name[:max(len(p.name)-1, 0)]
-	case key > ' ' && key < 0x7f && len(p.name) < 63:
+	case key > ' ' && key < 0x7f && len(p.name) < wire.MaxLabel:
 		p.name += string(rune(key))
 	case key == keyEnter:
 		if p.name != "" {

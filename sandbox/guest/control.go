@@ -64,7 +64,10 @@ func resolveHostname(name string) {
 	line := "127.0.1.1\t" + name + "\n"
 	hosts, err := os.ReadFile("/etc/hosts")
 	if err == nil && !strings.Contains(string(hosts), line) {
-		_ = os.WriteFile("/etc/hosts", append(hosts, line...), 0o644)
+		if f, err := os.OpenFile("/etc/hosts", os.O_WRONLY|os.O_APPEND, 0); err == nil {
+			_, _ = f.WriteString(line) // appended: a full disk must not cost the other names
+			f.Close()
+		}
 		_ = os.WriteFile("/etc/hostname", []byte(name+"\n"), 0o644)
 	}
 }

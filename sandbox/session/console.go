@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -182,7 +183,7 @@ func (c *console) integrate(sh Shell, start *Start) error {
 		// A shell that runs as another user reopens it by the name of its descriptor. Other
 		// programs cannot: that needs permission to trace the shell. With a kernel that denies it
 		// (gVisor), those shells have no marks.
-		if err = script.Chmod(0o444); errors.Is(err, os.ErrPermission) {
+		if err = script.Chmod(0o444); errors.Is(err, syscall.EPERM) {
 			err = nil
 		}
 	}

@@ -12,8 +12,8 @@ const (
 	ControlHost    = "sandboxd" // reserved user name of the control host, which runs commands
 )
 
-// maxLabel is the maximal length of a DNS label (RFC 1035, section 2.3.4).
-const maxLabel = 63
+// MaxLabel is the maximal length of a DNS label (RFC 1035, section 2.3.4).
+const MaxLabel = 63
 
 var reserved = map[string]bool{
 	ControlHost: true,
@@ -40,7 +40,7 @@ func ParseLabel(what, s string) (string, error) {
 	switch {
 	case s == "":
 		return bad("is empty")
-	case len(s) > maxLabel:
+	case len(s) > MaxLabel:
 		return bad("is too long")
 	case s[0] == '-' || s[len(s)-1] == '-':
 		return bad("begins or ends with a hyphen")

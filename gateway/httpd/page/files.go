@@ -210,6 +210,8 @@ func (h *Handler) getFile(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		if _, err := io.CopyN(w, f, size); err != nil && (known || !errors.Is(err, io.EOF)) {
 			panic(http.ErrAbortHandler) // the client must see that the file is incomplete
+		} else if err == nil && size == maxUnsized && !known {
+			panic(http.ErrAbortHandler) // there may be more
 		}
 		return nil
 	})

@@ -57,9 +57,6 @@ func (h *Handler) fork(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// maxLabel is the longest name of a sandbox, a DNS label.
-const maxLabel = 63
-
 // nameFor returns name, or for an empty one base or the first of base-2, base-3 and so on that p
 // does not have.
 func (h *Handler) nameFor(r *http.Request, p gateway.Principal, name, base string) (string, error) {
@@ -77,7 +74,7 @@ func (h *Handler) nameFor(r *http.Request, p gateway.Principal, name, base strin
 	name = base
 	for n := 2; taken[name]; n++ {
 		end := "-" + strconv.Itoa(n)
-		name = strings.TrimRight(base[:min(len(base), maxLabel-len(end))], "-") + end
+		name = strings.TrimRight(base[:min(len(base), wire.MaxLabel-len(end))], "-") + end
 	}
 	return name, nil
 }
