@@ -72,7 +72,7 @@ func (c *creation) abandon(ctx context.Context, why error) {
 // guest, which accepts a name once. The error is the guest's: a sandbox whose host name cannot be
 // set keeps its ID.
 func (reg *Registry) name(ctx context.Context, f Record, c *connect.Control) error {
-	if f.Spec.Name != "" || f.isPooled() || f.Instance.Host.URI != "" {
+	if !f.isNamedLater() {
 		return nil
 	}
 	be, ok := reg.options.Backends[f.Instance.Backend].(sandbox.Namer)
@@ -83,6 +83,25 @@ func (reg *Registry) name(ctx context.Context, f Record, c *connect.Control) err
 	}
 	_, err := c.Do(ctx, wire.Control{Do: "name", Name: f.Name})
 	return err
+}
+
+// isNamedLater reports whether the instance was made without the name that its sandbox has now, and
+// is given it over the control connection.
+func (f Record) isNamedLater() bool {
+	return f.Spec.Name == "" && !f.isPooled() && f.Instance.Host.URI == ""
+}
+
+// nameStarted gives a started instance its name before anyone can log in to it. An instance that
+// does not answer keeps its ID as its host name until it does.
+func (reg *Registry) nameStarted(ctx context.Context, f Record, inst sandbox.Instance) {
+	if !f.isNamedLater() {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, nameWithin)
+	defer cancel()
+	if _, err := reg.pool.Control(within, inst); err != nil { // see controlOpened
+		reg.log.Debug("started without its name", "id", inst.ID, "err", err)
+	}
 }
 
 // controlOpened is called with each new control connection.

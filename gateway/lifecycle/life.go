@@ -185,6 +185,7 @@ func (sb *Sandbox) start(ctx context.Context, by string,
 		return sandbox.Instance{}, sb.bootError("start", err)
 	}
 	inst.Backend = f.Instance.Backend
+	reg.nameStarted(ctx, f, inst)
 	if err := sb.transition(ctx, func(f *Record) {
 		f.Instance, f.State, f.Reason = inst, Running, ""
 	}); err != nil {

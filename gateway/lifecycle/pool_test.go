@@ -163,6 +163,39 @@ func TestPooledSandboxHasItsName(t *testing.T) {
 	prompt("third")
 }
 
+// naming sets host names, and asks for the state of the sandbox at each.
+type naming struct {
+	*sandboxtest.Backend
+	state func() lifecycle.State
+	seen  chan lifecycle.State
+}
+
+func (b *naming) SetHostname(context.Context, sandbox.Instance, string) error {
+	b.seen <- b.state()
+	return nil
+}
+
+// A sandbox of the pool that was stopped has its name again before anyone finds it running: the
+// first program sees it.
+func TestPooledSandboxHasItsNameFirst(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	b := &naming{Backend: w.Memory, seen: make(chan lifecycle.State, 2)}
+	b.state = func() lifecycle.State { return w.registry.Find("demo").State() }
+	w.Backend = b
+	w.Options.Pool.Size = 1
+	d := w.Start()
+	w.ready(d, 1)
+	w.Create(d, "demo")
+	<-b.seen
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	w.Run(d, "true")
+	if got := <-b.seen; got != lifecycle.Stopped {
+		t.Errorf("it was named when it was %s", got)
+	}
+}
+
 // Concurrent claims never get the same sandbox; without a pooled one left, a sandbox is booted.
 func TestPoolClaimants(t *testing.T) {
 	const claimants, size = 12, 4
