@@ -325,7 +325,14 @@ func (c *Context) take(
 	for {
 		if len(text) == cap(text) {
 			size := min(2*cap(text), maxMessage)
-			if size == cap(text) || !at.grow(ctx, copies*int64(size)) {
+			if size == cap(text) {
+				break
+			}
+			if !at.grow(ctx, copies*int64(size)) {
+				// Others that wait for memory have this now: the rest may take long to arrive.
+				more = int64(len(text) - copy(small[:cap(small)], text))
+				text = small[:int64(len(text))-more]
+				at.leave()
 				break
 			}
 			text = append(make([]byte, 0, size), text...)
@@ -342,8 +349,8 @@ func (c *Context) take(
 			return nil, 0, err
 		}
 	}
-	more, err = io.Copy(io.Discard, r)
-	return text, more, err
+	rest, err := io.Copy(io.Discard, r)
+	return text, more + rest, err
 }
 
 // handle passes a message of l to its call. It releases m's text before it calls Output.

@@ -68,7 +68,7 @@ func TestRoom(t *testing.T) {
 	for i := range 5 {
 		in := fakeOf(t, nil, shower(data), nil)
 		in.room = newRoom(all)
-		in.room.patience = 300 * time.Millisecond
+		in.room.patience = 2 * time.Second // longer than this process stalls
 		for j := range 4 {
 			c, err := in.Context(t.Context(), fmt.Sprintf("c%d-%d", i, j))
 			if err != nil {
@@ -155,6 +155,45 @@ func TestRoom(t *testing.T) {
 	if !all.TryAcquire(most) {
 		t.Error("room is taken that nobody has")
 	}
+}
+
+// A message for which there is no memory holds none while the rest of it arrives.
+func TestRoomIsLeftAtOnce(t *testing.T) {
+	all := semaphore.NewWeighted(4 << 20)
+	begin := func(kernel func(context.Context, *websocket.Conn)) *Context {
+		t.Helper()
+		in := fakeOf(t, nil, kernel, nil)
+		in.room = newRoom(all)
+		in.room.patience = time.Millisecond
+		c, err := in.Context(t.Context(), "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	dropping, rest := make(chan struct{}), make(chan struct{})
+	slow := begin(func(ctx context.Context, c *websocket.Conn) {
+		greet(ctx, c)
+		asked(ctx, c)
+		if w, err := c.Writer(ctx, websocket.MessageText); err == nil {
+			_, _ = io.WriteString(w, strings.Repeat(" ", 16<<20)) // more than there is memory for
+			close(dropping)
+			<-rest
+			_ = w.Close()
+		}
+	})
+	quick := begin(shower(picture(500 << 10)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	calls.Go(func() { _, _ = slow.Execute(ctx, Call{Code: "show()"}) })
+	<-dropping
+	res, err := quick.Execute(t.Context(), Call{Code: "show()", Timeout: time.Minute})
+	if err != nil || res.Dropped > 0 {
+		t.Errorf("another message: %d dropped, %v", res.Dropped, err)
+	}
+	close(rest)
+	cancel()
+	calls.Wait()
 }
 
 // The output of a call counts only while the call runs.
