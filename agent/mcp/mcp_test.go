@@ -144,6 +144,7 @@ func TestSessions(t *testing.T) {
 // A long command returns at the timeout. It is waited for and interrupted.
 func TestLong(t *testing.T) {
 	c := client(t, agenttest.New(t), nil)
+	result(t, c, "run", args{"command": "true"}) // the time is for a shell that has started
 	r, said := result(t, c, "run",
 		args{"command": "read -t 1000 x < <(tail -f /dev/null)", "timeout_s": 0.3},
 	)

@@ -344,7 +344,9 @@ os.wait()
 				Text: "sh -c 'touch " + now + "; exec sleep 1000'"})
 			if got.Ended != wire.Waiting || got.Shell != nil || got.Foreground == nil ||
 				!slices.Equal(got.Foreground.Argv, []string{"bash", "--norc", "-i"}) {
-				t.Errorf("the command: %+v, error %v", got, got.Error)
+				why, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbList})
+				t.Errorf("the command: %+v, error %v; sessions %+v, %v", got, got.Error,
+					why.Sessions, err)
 			}
 			if got = run("echo secret"); got.Ended != wire.Refused || got.To != got.From {
 				t.Errorf("the next: %+v, error %v", got, got.Error)
