@@ -14,6 +14,7 @@ require (
 	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
 	github.com/danielgtaylor/huma/v2 v2.37.2 // the HTTP API and its description
 	github.com/distribution/reference v0.6.0 // names of images
+	github.com/docker/cli v29.9.3+incompatible // engines that are reached by ssh
 	github.com/felixge/httpsnoop v1.1.0 // what became of a request, whatever its answer can do
 	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
@@ -100,6 +101,7 @@ require (
 	github.com/segmentio/asm v1.2.1 // indirect
 	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
+	github.com/sirupsen/logrus v1.10.2 // indirect
 	github.com/soniakeys/quant v1.0.0 // indirect
 	github.com/vbauerster/cupwriter v0.0.5 // indirect
 	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect

@@ -37,13 +37,14 @@ var ErrUnknown = errors.New("no recipe for this image")
 //go:embed base busybox empty layer python python-full
 var recipes embed.FS
 
-// Build runs the recipe of ref, and tags the image as ref in the engine of the docker command. It
+// Build runs the recipe of ref, and tags the image as ref in the engine at host, in the form of
+// DOCKER_HOST; empty means that of the docker command. It
 // copies the output of the build to out. It does not build an up-to-date image again. The end of
 // ctx ends the build and its processes.
 //
 // It needs the docker command, and either mmdebstrap or an engine that may pull Debian's image; its
 // errors say what is missing. It returns ErrUnknown for an image without a recipe.
-func Build(ctx context.Context, ref string, out io.Writer) error {
+func Build(ctx context.Context, host, ref string, out io.Writer) error {
 	name, err := recipe(ref)
 	if err != nil {
 		return err
@@ -68,6 +69,9 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 	tail := &lastLines{w: out}
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, name, "build"))
 	cmd.Dir = dir
+	if host != "" {
+		cmd.Env = append(os.Environ(), "DOCKER_HOST="+host)
+	}
 	cmd.Stdout, cmd.Stderr = tail, tail
 	// Signal the whole group at once: bash waits for the program that it runs before it obeys. Do
 	// not kill it: mmdebstrap has mounts to undo.

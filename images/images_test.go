@@ -157,7 +157,7 @@ func TestRecipesNameNoHost(t *testing.T) {
 
 func TestBuildRefusesWhatIsNotOurs(t *testing.T) {
 	for _, ref := range []string{"debian:bookworm", "sandboxd/none", "sandboxd/base:0123456789ab"} {
-		if err := Build(t.Context(), ref, new(bytes.Buffer)); !errors.Is(err, ErrUnknown) {
+		if err := Build(t.Context(), "", ref, new(bytes.Buffer)); !errors.Is(err, ErrUnknown) {
 			t.Errorf("Build(%q) = %v, want ErrUnknown", ref, err)
 		}
 	}
@@ -165,7 +165,7 @@ func TestBuildRefusesWhatIsNotOurs(t *testing.T) {
 
 func TestBuildSaysWhatIsMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	err := Build(t.Context(), Default, new(bytes.Buffer))
+	err := Build(t.Context(), "", Default, new(bytes.Buffer))
 	if err == nil || !strings.Contains(err.Error(), "command is missing; install it") {
 		t.Errorf("without any program on PATH: %v", err)
 	}
@@ -175,7 +175,7 @@ func TestBuildReportsAnEngineThatDoesNotAnswer(t *testing.T) {
 	requireTools(t, "bash", "docker")
 	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "none.sock"))
 	var out bytes.Buffer
-	err := Build(t.Context(), Default, &out)
+	err := Build(t.Context(), "", Default, &out)
 	if err == nil || !strings.Contains(err.Error(), "no Docker engine answers") ||
 		!strings.Contains(err.Error(), "DOCKER_HOST") {
 		t.Errorf("Build = %v, output %q", err, &out)
@@ -199,7 +199,7 @@ func TestBuildEndsWithItsContext(t *testing.T) {
 	reason := errors.New("nobody wants it any more")
 	done := make(chan error, 1)
 	begin := time.Now()
-	go func() { done <- Build(ctx, "sandboxd/empty", cancelOnWrite{cancel, reason}) }()
+	go func() { done <- Build(ctx, "", "sandboxd/empty", cancelOnWrite{cancel, reason}) }()
 	if err := <-done; !errors.Is(err, reason) {
 		t.Errorf("Build = %v, want the cause of the context's end", err)
 	}
@@ -248,7 +248,7 @@ func TestBuildThatBreaksOffLeavesNoImage(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 
 	var out bytes.Buffer
-	if err := Build(t.Context(), Default, &out); err == nil ||
+	if err := Build(t.Context(), "", Default, &out); err == nil ||
 		!strings.Contains(err.Error()+out.String(), "no mirror answers") {
 		t.Errorf("Build = %v, output %q", err, &out)
 	}
@@ -265,7 +265,7 @@ func TestBuildThatBreaksOffLeavesNoImage(t *testing.T) {
 func TestBuildEmptyImage(t *testing.T) {
 	requireEngine(t)
 	var out bytes.Buffer
-	if err := Build(t.Context(), "sandboxd/empty", &out); err != nil {
+	if err := Build(t.Context(), "", "sandboxd/empty", &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	if got := docker(t, "image", "inspect", "--format", "{{.Size}}",
@@ -281,7 +281,7 @@ func TestBaseImage(t *testing.T) {
 	}
 	requireEngine(t)
 	var out bytes.Buffer
-	if err := Build(t.Context(), Default, &out); err != nil {
+	if err := Build(t.Context(), "", Default, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	// One container for all checks; it prints a line for each failed one.

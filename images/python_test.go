@@ -55,7 +55,7 @@ func TestPythonImage(t *testing.T) {
 	}
 	requireEngine(t)
 	var out bytes.Buffer
-	if err := Build(t.Context(), Python, &out); err != nil {
+	if err := Build(t.Context(), "", Python, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
 	const questions = `

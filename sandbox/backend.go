@@ -122,7 +122,8 @@ type Meter interface {
 	// Disk measures what the files of an instance occupy, running or not. It visits each file, and
 	// stops early when it has found more than limit, whose zero fields mean no limit.
 	Disk(ctx context.Context, inst Instance, limit DiskUsage) (DiskUsage, error)
-	// Room returns how many bytes are free where instances keep their files. It is cheap.
+	// Room returns how many bytes are free where instances keep their files. It is cheap. It
+	// returns ErrUnsupported if nothing on this machine knows.
 	Room(ctx context.Context) (int64, error)
 }
 

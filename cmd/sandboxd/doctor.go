@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -129,7 +130,7 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 		return append(all, finding{Check: "engine info", Found: err.Error()})
 	}
 	all = append(all, finding{Check: "runtime", OK: true, Found: info.Info.DefaultRuntime +
-		", cgroup " + info.Info.CgroupVersion})
+		", cgroup " + info.Info.CgroupVersion}, d.checkLink(ctx))
 	live := finding{Check: "live-restore", OK: true,
 		Found: "on: sandboxes survive a restart of the engine"}
 	switch {
@@ -144,6 +145,24 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 			`set "live-restore": true in /etc/docker/daemon.json, then: systemctl reload docker`
 	}
 	return append(all, live)
+}
+
+// checkLink says how the daemon reaches its sandboxes.
+func (d doctor) checkLink(ctx context.Context) finding {
+	dir := string(d.cli.config.State)
+	if _, err := os.Stat(dir); err != nil {
+		dir = "" // it does not exist before the first start
+	}
+	link := finding{Check: "link", OK: true, Found: "a socket of this machine for each sandbox"}
+	remote, err := docker.IsRemote(ctx, cmp.Or(engineHost(d.cli.config), docker.DefaultHost), dir)
+	switch {
+	case err != nil:
+		link.OK, link.Found = false, err.Error()
+	case remote:
+		link.Found = "through the engine, which shares no files with this machine; for what " +
+			"differs see docs/how-to/remote-engine.md"
+	}
+	return link
 }
 
 // otherEngine returns the name and version of an engine that is not Docker's, quoted for the

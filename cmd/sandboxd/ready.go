@@ -21,7 +21,7 @@ const enginePatience = 2 * time.Second
 
 // newEngine returns a client of the configured engine.
 func newEngine(c *config.Loaded) (*client.Client, error) {
-	return client.New(client.WithHost(cmp.Or(engineHost(c), docker.DefaultHost)))
+	return docker.NewClient(cmp.Or(engineHost(c), docker.DefaultHost))
 }
 
 // noAccount is what the ready line says of a daemon whose sandboxes run on this machine.

@@ -400,9 +400,11 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 		Dirs:     dirRules(d.config),
 		Host:     engineHost(d.config),
 		CABundle: string(d.config.CABundle),
-		Build:    buildImage,
-		Builds:   images.Has,
-		Log:      d.log,
+		Build: func(ctx context.Context, ref string, progress func(string)) error {
+			return buildImage(ctx, engineHost(d.config), ref, progress)
+		},
+		Builds: images.Has,
+		Log:    d.log,
 	})
 }
 
@@ -421,8 +423,8 @@ func engineHost(c *config.Loaded) string {
 	return cmp.Or(c.DockerHost, os.Getenv("DOCKER_HOST"))
 }
 
-// buildImage builds an image from the recipe that is embedded in this program.
-func buildImage(ctx context.Context, ref string, progress func(string)) error {
+// buildImage builds an image in the engine at host, from the recipe that this program has.
+func buildImage(ctx context.Context, host, ref string, progress func(string)) error {
 	r, w := io.Pipe()
 	said := make(chan struct{})
 	go func() {
@@ -433,7 +435,7 @@ func buildImage(ctx context.Context, ref string, progress func(string)) error {
 		// a line too long for the scanner does not block the build
 		r.CloseWithError(io.ErrClosedPipe)
 	}()
-	err := images.Build(ctx, ref, w)
+	err := images.Build(ctx, host, ref, w)
 	w.Close()
 	<-said
 	return err

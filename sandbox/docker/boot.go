@@ -122,13 +122,18 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
 	}
-	config := guestConfig(spec, img.config, p.TrustDir != "")
+	config := guestConfig(spec, img.config, p.ca(s.bundle))
 	bound.configure(&config)
+	if f.remote {
+		if config, err = remoteConfig(config, s.bundle); err != nil {
+			return none, err
+		}
+	}
 	k, err := guestconfig.NewKeys(config)
 	if err != nil {
 		return none, err
 	}
-	d, err := s.prepare(spec.ID, k)
+	d, err := s.prepare(spec.ID, k, f.remote)
 	if err != nil {
 		return none, err
 	}
@@ -225,6 +230,9 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	if p.Resolver, err = s.b.files.resolver(f, *spec); err != nil {
 		return p, f, err
 	}
+	if f.remote {
+		return p, f, p.remotely(f, *spec)
+	}
 	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.TrustDir)...)
 }
 
@@ -279,14 +287,23 @@ func (fs *files) placeBundle() (string, error) {
 	return path, nil
 }
 
-// prepare makes everything that must exist before the container: its directory, keys and sockets.
-func (s *booting) prepare(id string, k guestconfig.Keys) (*guestsock.Server, error) {
+// prepare makes everything that must exist before the container: its directory, keys and sockets. A
+// remote engine has no sockets: the result is nil.
+func (s *booting) prepare(id string, k guestconfig.Keys, remote bool) (*guestsock.Server, error) {
 	if err := os.Mkdir(s.b.state.Dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
 	} else if err != nil {
 		return nil, err
 	}
 	s.madeDir = true
+	if remote {
+		if len(s.authorities) > 0 {
+			if err := s.b.state.writeAuthorities(id, s.authorities); err != nil {
+				return nil, err
+			}
+		}
+		return nil, s.b.state.WriteKeys(id, k)
+	}
 	if err := os.Mkdir(s.b.state.runDir(id), 0o700); err != nil {
 		return nil, err
 	}
@@ -327,10 +344,16 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			p.Sized = false
 			continue // its files are measured instead
 		}
+		if err == nil && p.GuestVolume != "" {
+			err = s.b.volumes.provide(ctx, *p, s.ref)
+		}
 		if err != nil {
 			return 0, err
 		}
-		pid, err = s.run(ctx, runtime, k, d)
+		pid, err = s.run(ctx, p.ID, runtime, k, d)
+		if err != nil && p.GuestVolume != "" {
+			s.b.volumes.forget(p.GuestVolume)
+		}
 		if err == nil || p.Limits.NoFile == 0 || !limitRefused(err) {
 			return pid, err
 		}

@@ -3,6 +3,7 @@ package docker
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -135,6 +136,12 @@ func (e *engine) running(ctx context.Context, inst sandbox.Instance) (int, error
 // listens returns an error if the engine accepts no connections. An engine that is shutting down
 // closes its socket and ends its containers, and still answers on open connections.
 func (e *engine) listens(ctx context.Context) error {
+	if e.socket == "" {
+		return e.call(ctx, e.limits.quick, "ask engine", func(ctx context.Context) error {
+			_, err := e.api.Ping(ctx, client.PingOptions{})
+			return err
+		})
+	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", e.socket)
 	if err != nil {
 		return fmt.Errorf("%w: it is ending: %w", sandbox.ErrEngine, err)
@@ -152,6 +159,33 @@ func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
 	const shutdown = time.Minute // an engine stops its containers first, then restarts
 	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) &&
 		finished.After(engine.Add(-shutdown))
+}
+
+// usage returns the counters of a running container that the engine reports. It returns ErrGone or
+// ErrStopped.
+func (e *engine) usage(ctx context.Context, ref string) (sandbox.Usage, error) {
+	var u sandbox.Usage
+	err := e.call(ctx, e.limits.quick, "read counters", func(ctx context.Context) error {
+		r, err := e.api.ContainerStats(ctx, ref, client.ContainerStatsOptions{})
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		var s container.StatsResponse
+		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&s); err != nil {
+			return err
+		}
+		u = sandbox.Usage{Memory: int64(s.MemoryStats.Usage), PIDs: int64(s.PidsStats.Current),
+			CPU: time.Duration(s.CPUStats.CPUUsage.TotalUsage)}
+		return nil
+	})
+	if cerrdefs.IsNotFound(err) {
+		err = sandbox.ErrGone
+	}
+	if err == nil && u.PIDs == 0 {
+		err = sandbox.ErrStopped
+	}
+	return u, err
 }
 
 // attachment is the standard input of a container that is about to start. Output is not attached:

@@ -34,12 +34,16 @@ func (f *facts) adapt(info system.Info) {
 
 // mayBuild rejects an engine whose builder cannot enforce a sandbox's limits on steps.
 func (f facts) mayBuild() error {
-	if !f.compatible {
+	if !f.compatible && !f.remote {
 		return nil
 	}
+	why := "the engine's builder does not report its steps"
+	if f.remote {
+		why = "the engine is remote, and its steps cannot be measured"
+	}
 	return hinted{fmt.Errorf(
-		"build an image: %w: the engine's builder does not report its steps, so processes, "+
-			"terminals and disk would be unlimited", sandbox.ErrUnsupported),
+		"build an image: %w: %s, so processes, terminals and disk would be unlimited",
+		sandbox.ErrUnsupported, why),
 		"use an image that was built elsewhere (--image), and move its steps to setup:"}
 }
 

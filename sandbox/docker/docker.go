@@ -1,7 +1,7 @@
 // Package docker is the Backend that makes sandboxes from containers, with the Docker Engine API.
 // Any image works: the guest is mounted read-only into the container and is its first process. SSH
-// uses a unix socket on which this side listens. The package never uses docker exec, cp or the
-// archive API.
+// uses a unix socket on which this side listens. An engine that
+// shares no files with this machine needs other ways: remote.go has them.
 //
 // It knows neither the gateway nor the processes inside a sandbox. One pure function,
 // createRequest, decides what a container may do; golden files record its results.
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -46,7 +45,7 @@ type Options struct {
 	// Dirs decides which directories of this machine sandboxes may mount. Zero allows none.
 	Dirs hostdir.Rules
 
-	// Engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
+	// Engine, as in DOCKER_HOST; see NewClient. DefaultHost when empty.
 	Host     string
 	CABundle string // certificate authorities of this machine, PEM; empty searches the usual places
 	// Build makes a missing image that Builds accepts, or the default image, and reports progress.
@@ -73,6 +72,7 @@ type Backend struct {
 	engine    *engine
 	instances *instances
 	sockets   *guestsock.Set
+	volumes   *guestVolumes // of a remote engine
 	state     stateDir
 	files     *files
 
@@ -98,9 +98,6 @@ func New(o Options) (*Backend, error) {
 	if o.Host == "" {
 		o.Host = DefaultHost
 	}
-	if err := checkHost(o.Host); err != nil {
-		return nil, err
-	}
 	switch {
 	case o.DaemonID == "":
 		return nil, errors.New("docker: no daemon ID")
@@ -121,7 +118,7 @@ func New(o Options) (*Backend, error) {
 			return nil, fmt.Errorf("docker: %w", err)
 		}
 	}
-	e, err := newEngine(o.Host, o.DaemonID, o.Log)
+	e, err := newEngine(o.Host, o.Dir, o.DaemonID, o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -130,28 +127,11 @@ func New(o Options) (*Backend, error) {
 		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
 		starts: make(chan struct{}, o.MaxStarts)}
 	b.sockets = guestsock.NewSet(b.state.runDir, o.Log)
+	b.volumes = &guestVolumes{engine: e}
 	b.images = &images{engine: e, instances: b.instances, make: o.Build, makes: o.Builds}
 	b.meter = newMeter(e, b.sockets)
 	b.builder = &builder{engine: e, instances: b.instances, images: b.images, meter: b.meter}
 	return b, nil
-}
-
-// checkHost rejects engines that do not share this machine's files.
-func checkHost(host string) error {
-	u, err := url.Parse(host)
-	if err != nil {
-		return fmt.Errorf("docker: engine %q is not a URL like %s", host, DefaultHost)
-	}
-	if u.Scheme != "unix" {
-		return fmt.Errorf(
-			"docker: engine %s: %w: the engine must be on this machine and listen on a unix "+
-				"socket; unset DOCKER_HOST or set it to %s",
-			host, sandbox.ErrUnsupported, DefaultHost)
-	}
-	if !filepath.IsAbs(u.Path) {
-		return fmt.Errorf("docker: engine %q is not an absolute path of a socket", host)
-	}
-	return nil
 }
 
 // Close stops listening for guests. Containers keep running and their guests call again. Pending

@@ -30,7 +30,8 @@ import (
 // methods may be called concurrently.
 type engine struct {
 	api    *client.Client
-	socket string // path
+	socket string // path; empty if the engine is reached in another way
+	dir    string // of this daemon, for files that the engine may see
 	daemon string // ID; labelDaemon or labelMade of everything that we make
 	log    *slog.Logger
 	limits limits
@@ -40,12 +41,16 @@ type engine struct {
 	greeted  atomic.Bool   // the API version is negotiated
 }
 
-func newEngine(host, daemon string, log *slog.Logger) (*engine, error) {
-	api, err := client.New(client.WithHost(host), client.WithUserAgent("sandboxd"))
+func newEngine(host, dir, daemon string, log *slog.Logger) (*engine, error) {
+	api, err := NewClient(host)
 	if err != nil {
-		return nil, fmt.Errorf("docker: engine %s: %w", host, err)
+		return nil, err
 	}
-	return &engine{api: api, socket: strings.TrimPrefix(host, "unix://"), daemon: daemon, log: log,
+	socket, isSocket := strings.CutPrefix(host, "unix://")
+	if !isSocket {
+		socket = ""
+	}
+	return &engine{api: api, socket: socket, dir: dir, daemon: daemon, log: log,
 		limits: defaultLimits, greeting: make(chan struct{}, 1)}, nil
 }
 
@@ -171,6 +176,7 @@ type facts struct {
 	logs         string // log driver that bounds a container's output
 	compatible   bool   // it speaks Docker's API but is not Docker; see IsDockers
 	sharedGroups bool   // containers have no control group namespace of their own
+	remote       bool   // containers cannot use files and sockets of this daemon; see remote.go
 }
 
 // engineCache caches facts: asking takes half as long as starting a container.
@@ -256,7 +262,12 @@ func (e *engine) facts(ctx context.Context) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	f.noFile = engineNoFile(ctx, e.socket)
+	if f.remote, err = e.isRemote(ctx, info, f.compatible); err != nil {
+		return facts{}, err
+	}
+	if !f.remote {
+		f.noFile = engineNoFile(ctx, e.socket)
+	}
 	e.cache.mu.Lock()
 	e.cache.facts, e.cache.at = f, time.Now()
 	e.cache.mu.Unlock()
@@ -297,11 +308,6 @@ func factsOf(info system.Info) (facts, error) {
 	}
 	if info.OSType != "linux" {
 		return unsupported("it runs %s containers, not Linux ones", info.OSType)
-	}
-	if strings.Contains(info.OperatingSystem, "Docker Desktop") {
-		return unsupported(
-			"Docker Desktop runs containers in a virtual machine that cannot use this machine's " +
-				"sockets")
 	}
 	seccomp := false
 	for _, option := range info.SecurityOptions {

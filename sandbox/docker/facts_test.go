@@ -36,7 +36,6 @@ func TestFactsOf(t *testing.T) {
 		{"arm", func(i *system.Info) { i.Architecture = "aarch64" }, ""},
 		{"other architecture", func(i *system.Info) { i.Architecture = "riscv64" }, `architecture "riscv64"`},
 		{"windows", func(i *system.Info) { i.OSType = "windows" }, "windows containers"},
-		{"desktop", func(i *system.Info) { i.OperatingSystem = "Docker Desktop" }, "Docker Desktop"},
 		{"users mapped", func(i *system.Info) { i.SecurityOptions = append(i.SecurityOptions, "name=userns") }, "userns-remap"},
 		{"no seccomp", func(i *system.Info) { i.SecurityOptions = []string{"name=apparmor"} }, "it has name=apparmor, no default seccomp"},
 		{"unconfined", func(i *system.Info) { i.SecurityOptions = []string{"name=seccomp,profile=unconfined"} }, "no default seccomp"},
@@ -119,27 +118,35 @@ func TestEngineNoFile(t *testing.T) {
 	}
 }
 
-func TestCheckHost(t *testing.T) {
+func TestNewClient(t *testing.T) {
+	t.Setenv("DOCKER_CERT_PATH", "")
 	for _, tt := range []struct {
 		host string
 		want string // in the error
 	}{
 		{"unix:///var/run/docker.sock", ""},
-		{"tcp://10.0.0.1:2376", "on this machine"},
-		{"ssh://root@far", "on this machine"},
-		{"npipe:////./pipe/docker_engine", "on this machine"},
-		{"/var/run/docker.sock", "on this machine"},
+		{"ssh://root@far", ""},
+		{"tcp://127.0.0.1:2375", ""},
+		{"tcp://localhost:2375", ""},
+		{"tcp://10.0.0.1:2376", "DOCKER_CERT_PATH"},
+		{"ssh://root@far/path?x=y", "ssh"},
+		{"/var/run/docker.sock", "unix:///PATH"},
 		{"unix://docker.sock", "absolute path"},
 		{"unix://%zz", "not a URL"},
 	} {
-		err := checkHost(tt.host)
+		c, err := NewClient(tt.host)
 		if tt.want == "" && err != nil || tt.want != "" &&
 			(err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: got error %v, want %q in it", tt.host, err, tt.want)
 		}
+		if err == nil {
+			c.Close()
+		}
 	}
-	if err := checkHost("tcp://far:1"); !errors.Is(err, sandbox.ErrUnsupported) {
-		t.Errorf("tcp: got error %v, want %v", err, sandbox.ErrUnsupported)
+	t.Setenv("DOCKER_CERT_PATH", t.TempDir())
+	if _, err := NewClient("tcp://far:2376"); err == nil ||
+		!strings.Contains(err.Error(), "ca.pem") {
+		t.Errorf("certificates that are missing: got error %v", err)
 	}
 }
 
@@ -165,6 +172,9 @@ func TestSpeaker(t *testing.T) {
 	}
 	if docker.mayBuild() != nil || !errors.Is(podman.mayBuild(), sandbox.ErrUnsupported) {
 		t.Errorf("builds: got errors %v, %v", docker.mayBuild(), podman.mayBuild())
+	}
+	if err := (facts{remote: true}).mayBuild(); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("build on a remote engine: got error %v", err)
 	}
 	for path, fine := range map[string]bool{"/home/u/a b": true, "/home/u/a,ro=false": false,
 		`/home/u/a"b`: false, "/home/u/a\nb": false} {

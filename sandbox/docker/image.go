@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -89,7 +90,7 @@ func parseImage(ref string) (string, error) {
 
 // guestConfig returns the guest's configuration for an image and a spec, without keys.
 func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
-	trust bool) wire.GuestConfig {
+	ca string) wire.GuestConfig {
 	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Socket: guestSocket,
 		User:    spec.User,
 		Workdir: config.WorkingDir, StopSignal: config.StopSignal, Sudo: spec.Sudo,
@@ -104,9 +105,9 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
 		g.User = config.User
 	}
 	g.Env = guestconfig.MergeEnv([]string{"PATH=" + guestconfig.DefaultPath}, config.Env)
-	if trust {
+	if ca != "" {
 		for _, name := range guestconfig.TrustVariables {
-			g.Env = guestconfig.MergeEnv(g.Env, []string{name + "=" + guestCA})
+			g.Env = guestconfig.MergeEnv(g.Env, []string{name + "=" + ca})
 		}
 	}
 	if spec.Via == sandbox.ViaProxy {
@@ -119,6 +120,23 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
 		}
 	}
 	return g
+}
+
+// remoteConfig is config for the guest of a remote engine: it listens, and writes the file with the
+// certificate authorities itself. bundle is a file of this machine; empty means none.
+func remoteConfig(config wire.GuestConfig, bundle string) (wire.GuestConfig, error) {
+	config.Socket, config.Listen = "", []string{guestAddress}
+	if bundle == "" {
+		return config, nil
+	}
+	text, err := os.ReadFile(bundle)
+	if err != nil {
+		return config, fmt.Errorf("certificate bundle: %w", err)
+	}
+	if config.Authorities = string(text); !strings.HasSuffix(config.Authorities, "\n") {
+		config.Authorities += "\n"
+	}
+	return config, nil
 }
 
 // isShell reports whether an image's command is empty or an interactive shell, as in most base

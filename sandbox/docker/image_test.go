@@ -69,7 +69,7 @@ func TestGuestConfig(t *testing.T) {
 		Env:        []string{"PATH=/usr/lib/postgresql/bin", "LANG=C", "PIP_CERT=/image.pem"},
 		Entrypoint: []string{"docker-entrypoint.sh"}, Cmd: []string{"postgres"}}}
 	got := guestConfig(sandbox.Spec{ID: "s1", Name: "demo",
-		Env: []string{"LANG=C.UTF-8", "NEW=1=2", "GIT_SSL_CAINFO="}}, config, true)
+		Env: []string{"LANG=C.UTF-8", "NEW=1=2", "GIT_SSL_CAINFO="}}, config, guestCA)
 	want := wire.GuestConfig{Version: wire.Version, Name: "demo", Socket: "/.sandboxd/run/s",
 		User: "postgres", Workdir: "/data", StopSignal: "SIGINT",
 		Entrypoint: []string{"docker-entrypoint.sh", "postgres"},
@@ -84,17 +84,17 @@ func TestGuestConfig(t *testing.T) {
 	}
 
 	config.Cmd, config.Entrypoint = []string{"bash"}, nil
-	got = guestConfig(sandbox.Spec{ID: "s1", User: "1000"}, config, false)
+	got = guestConfig(sandbox.Spec{ID: "s1", User: "1000"}, config, "")
 	if got.Entrypoint != nil || got.User != "1000" || got.Name != "" || len(got.Env) != 3 {
 		t.Errorf("shell image, own user, no name (the guest learns it later), no trust: got %+v",
 			got)
 	}
 	config.Cmd = []string{"postgres"}
 	if got = guestConfig(sandbox.Spec{ID: "s1", Entrypoint: sandbox.EntrypointOff}, config,
-		false); got.Entrypoint != nil {
+		""); got.Entrypoint != nil {
 		t.Errorf("entrypoint off: got %q", got.Entrypoint)
 	}
-	if got = guestConfig(sandbox.Spec{ID: "s1"}, dockerspec.DockerOCIImageConfig{}, false); len(
+	if got = guestConfig(sandbox.Spec{ID: "s1"}, dockerspec.DockerOCIImageConfig{}, ""); len(
 		got.Env) != 1 || got.Env[0] != "PATH="+guestconfig.DefaultPath {
 		t.Errorf("empty image: got variables %q, want the default PATH", got.Env)
 	}

@@ -22,9 +22,9 @@ var errGuestEnded = errors.New("guest ended")
 // exitNoLine is the exit code of a guest that got no keys (EX_CONFIG of sysexits.h).
 const exitNoLine = 78
 
-// run attaches to the container, sends the keys, starts it and waits for its guest to call. It
-// returns the container's first process, 0 if unknown.
-func (s *booting) run(ctx context.Context, runtime string, k guestconfig.Keys,
+// run attaches to the container, sends the keys, starts it and waits for its guest to call, or to
+// answer if d is nil. It returns the container's first process, 0 if unknown.
+func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Keys,
 	d *guestsock.Server) (int, error) {
 	if err := s.enter(ctx, stageAttach); err != nil {
 		return 0, err
@@ -71,8 +71,13 @@ func (s *booting) run(ctx context.Context, runtime string, k guestconfig.Keys,
 			}
 			a.send(line)
 		}
-		d.Admit(pid)
-		if err = s.await(ctx, d); err == nil {
+		if d == nil {
+			pid, err = 0, s.answers(ctx, id, k)
+		} else {
+			d.Admit(pid)
+			err = s.await(ctx, d)
+		}
+		if err == nil {
 			if pid != 0 { // the process that the guest has just called from
 				if err := capTerminals(pid); err != nil {
 					s.b.opts.Log.Debug("no limit of terminals for a sandbox", "container", s.ref,

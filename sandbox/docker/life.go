@@ -31,7 +31,8 @@ const (
 	nextDoubt  = 2 * time.Second
 )
 
-// Dial returns the connection that the guest keeps waiting. See sandbox.Backend.
+// Dial returns the connection that the guest keeps waiting, or one through a remote engine. See
+// sandbox.Backend.
 func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 	peer, err := b.dial(ctx, inst)
 	if err != nil {
@@ -57,6 +58,15 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	peer, err := k.Peer()
 	if err != nil {
 		return sandbox.Peer{}, err
+	}
+	if len(k.Guest.Listen) > 0 {
+		if peer.Conn, err = b.engine.relay(ctx, refOf(inst)); err != nil {
+			if _, now := b.engine.running(ctx, inst); now != nil {
+				err = now
+			}
+			return sandbox.Peer{}, err
+		}
+		return peer, nil
 	}
 	if peer.Conn, err = b.caller(ctx, inst, guestsock.SSH); err != nil {
 		return sandbox.Peer{}, err
@@ -237,9 +247,11 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 		return err
 	}
 	s.b.sockets.Shut(inst.ID) // waiting connections belong to an earlier run
-	d, err := s.b.listen(inst.ID, k)
-	if err != nil {
-		return err
+	var d *guestsock.Server
+	if len(k.Guest.Listen) == 0 {
+		if d, err = s.b.listen(inst.ID, k); err != nil {
+			return err
+		}
 	}
 	select {
 	case s.b.starts <- struct{}{}:
@@ -247,10 +259,10 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	_, err = s.run(ctx, inst.Runtime, k, d)
+	_, err = s.run(ctx, inst.ID, inst.Runtime, k, d)
 	if err != nil && s.exit == exitNoLine && ctx.Err() == nil {
 		// An earlier attempt attached and failed: the guest read the end of that input.
-		_, err = s.run(ctx, inst.Runtime, k, d)
+		_, err = s.run(ctx, inst.ID, inst.Runtime, k, d)
 	}
 	if err == nil {
 		return nil

@@ -12,6 +12,15 @@ import (
 // systemCalls returns Docker's seccomp profile.
 func systemCalls() ([]byte, error) { return json.Marshal(seccomp.DefaultProfile()) }
 
+// kernelRelease returns what uname -r prints; empty if unknown.
+func kernelRelease() string {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
 // sinceBoot returns how long this machine runs, suspended times included.
 func sinceBoot() (time.Duration, error) {
 	var since unix.Timespec

@@ -11,6 +11,8 @@ import (
 
 func systemCalls() ([]byte, error) { return nil, errors.ErrUnsupported }
 
+func kernelRelease() string { return "" }
+
 func sinceBoot() (time.Duration, error) { return 0, errors.ErrUnsupported }
 
 func freeIn(string) (int64, error) { return 0, errors.ErrUnsupported }

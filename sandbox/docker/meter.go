@@ -35,15 +35,24 @@ type places struct {
 	layer string   // directory of files that it wrote; empty if only the engine can measure them
 	trees []string // its volumes
 	files []string // files of the engine that the sandbox can write: /etc/hosts and others
+
+	remote bool // they are on another machine: only the engine measures
 }
 
 // Usage reads the control groups of a container. See sandbox.Meter.
 func (m *meter) Usage(ctx context.Context, inst sandbox.Instance) (sandbox.Usage, error) {
-	pid, err := m.firstProcess(ctx, inst)
+	f, err := m.engine.facts(ctx)
 	if err != nil {
 		return sandbox.Usage{}, fmt.Errorf("usage of %s: %w", inst.ID, err)
 	}
-	u, err := usage.Counters(pid, inst.Ref)
+	var u sandbox.Usage
+	if f.remote {
+		u, err = m.engine.usage(ctx, refOf(inst))
+	} else if pid, e := m.firstProcess(ctx, inst); e == nil {
+		u, err = usage.Counters(pid, inst.Ref)
+	} else {
+		err = e
+	}
 	if err != nil {
 		return u, fmt.Errorf("usage of %s: %w", inst.ID, err)
 	}
@@ -55,6 +64,9 @@ func (m *meter) Room(ctx context.Context) (int64, error) {
 	f, err := m.engine.facts(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("room: %w", err)
+	}
+	if f.remote {
+		return 0, fmt.Errorf("room: %w: the engine is remote", sandbox.ErrUnsupported)
 	}
 	free, err := freeIn(f.root)
 	if err != nil {
@@ -72,9 +84,9 @@ func (m *meter) Disk(ctx context.Context, inst sandbox.Instance,
 	if err != nil {
 		return sandbox.DiskUsage{}, fmt.Errorf("disk of %s: %w", inst.ID, err)
 	}
-	pid, err := m.firstProcess(ctx, inst)
-	if err != nil {
-		pid = 0
+	pid := 0
+	if !p.remote {
+		pid, _ = m.firstProcess(ctx, inst)
 	}
 	got, err := m.measure(ctx, p, pid, limit)
 	if err != nil {
@@ -137,7 +149,13 @@ func (m *meter) placesOf(ctx context.Context, inst sandbox.Instance) (places, er
 	if err != nil {
 		return p, err
 	}
-	p = placesIn(c)
+	f, err := m.engine.facts(ctx)
+	if err != nil {
+		return p, err
+	}
+	if p = placesIn(c); f.remote {
+		p = places{ref: c.ID, remote: true}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.places[inst.ID] = p

@@ -74,6 +74,10 @@ type plan struct {
 	Mounts  []sandbox.Mount // with checked paths
 	Options options         // options of docker run
 
+	// GuestVolume is the engine's volume with the guest, if the engine is remote. Nothing of this
+	// machine is mounted then.
+	GuestVolume string
+
 	// Files of this machine.
 	GuestFile string
 	RunDir    string
@@ -91,9 +95,14 @@ func createRequest(p plan) container.CreateRequest {
 		ulimits = append(ulimits, &container.Ulimit{Name: "nofile", Soft: p.Limits.NoFile,
 			Hard: p.Limits.NoFile})
 	}
+	program := guestProgram(p.GuestFile)
 	mounts := []mount.Mount{
 		readOnly(p.RunDir, guestRun),
-		readOnly(p.GuestFile, guestProgram(p.GuestFile)),
+		readOnly(p.GuestFile, program),
+	}
+	if p.GuestVolume != "" {
+		program = remoteGuest
+		mounts = []mount.Mount{guestMount(p.GuestVolume, true)}
 	}
 	if p.TrustDir != "" {
 		mounts = append(mounts, readOnly(p.TrustDir, guestTrust))
@@ -122,7 +131,7 @@ func createRequest(p plan) container.CreateRequest {
 			User:     "0:0", // of the guest; sessions run as the image's user
 			// Not the image's: /proc/self/fd/N escaped from older runtimes (CVE-2024-21626).
 			WorkingDir: "/",
-			Entrypoint: []string{guestProgram(p.GuestFile)},
+			Entrypoint: []string{program},
 			Cmd:        []string{},
 			// The engine adds the image's variables. An image must not set those that the Go
 			// runtime reads.

@@ -141,7 +141,7 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 func volumesOf(c container.InspectResponse) []string {
 	var dirs []string
 	for _, m := range c.Mounts {
-		if m.Type == mount.TypeVolume {
+		if m.Type == mount.TypeVolume && m.Destination != guestBin {
 			dirs = append(dirs, m.Destination)
 		}
 	}

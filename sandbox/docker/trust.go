@@ -25,17 +25,20 @@ func errNoBundle() error {
 }
 
 // Trust replaces the authorities besides those of this machine. See sandbox.Truster.
-func (b *Backend) Trust(_ context.Context, inst sandbox.Instance, authorities []byte) error {
-	err := b.trust(inst, authorities)
+func (b *Backend) Trust(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
+	err := b.trust(ctx, inst, authorities)
 	if err != nil {
 		return fmt.Errorf("certificate authorities of %s: %w", inst.ID, err)
 	}
 	return nil
 }
 
-func (b *Backend) trust(inst sandbox.Instance, authorities []byte) error {
+func (b *Backend) trust(ctx context.Context, inst sandbox.Instance, authorities []byte) error {
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("id %q is not a DNS label", inst.ID)
+	}
+	if k, err := b.state.ReadKeys(inst.ID); err == nil && len(k.Guest.Listen) > 0 {
+		return b.trustRemote(ctx, inst, k, authorities)
 	}
 	dir := b.state.trustDir(inst.ID)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {

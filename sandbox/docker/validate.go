@@ -75,7 +75,10 @@ func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
 		return sandbox.ViaProxy, nil
 	}
 	var why, hint string
-	if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
+	if f.remote {
+		why, hint = "the engine does not share files with the daemon",
+			"use --network "+string(spec.Network)
+	} else if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
 		why, hint = "a sandbox of "+runtime+" cannot hand its network device to the daemon",
 			"use another isolation, or --network "+string(spec.Network)
 	} else if _, err := os.Stat(tunDevice); err != nil {

@@ -75,7 +75,8 @@ type Config struct {
 	// Directories that the admin may mount, with everything below them. An empty list allows none.
 	MountRoots Paths `koanf:"mount_roots" computed:"the user's home directory"`
 
-	// Socket of the Docker engine, as unix:///path. Empty: DOCKER_HOST, or /var/run/docker.sock.
+	// The Docker engine: unix:///PATH, ssh://HOST, or tcp://HOST:PORT. Empty: DOCKER_HOST, or
+	// /var/run/docker.sock.
 	DockerHost string `koanf:"docker_host"`
 
 	// File with certificate authorities that sandboxes trust, and that verify the servers of

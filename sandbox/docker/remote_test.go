@@ -1,0 +1,194 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
+)
+
+// apart is a directory that the engine does not see: its path means something else in another
+// process.
+func apart(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	const unused = 900 // in the engine's process
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, unused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fmt.Sprintf("/proc/self/fd/%d", fd)
+}
+
+// remoteBackend is a testBackend that shares no files with the engine.
+func remoteBackend(t *testing.T) *Backend {
+	t.Helper()
+	b := testBackend(t, func(o *Options) { o.Dir = apart(t) + "/instances" })
+	if f := factsFor(t, b); !f.remote {
+		if f.compatible {
+			t.Skip("whether an engine other than Docker's is remote is not tried with files")
+		}
+		t.Fatal("the engine is not remote")
+	}
+	return b
+}
+
+func TestRemoteContract(t *testing.T) {
+	sandboxtest.Run(t, sandboxtest.Suite{
+		Open:    func(t *testing.T) sandbox.Backend { return remoteBackend(t) },
+		Spec:    sandbox.Spec{Image: busybox, Isolation: testIsolation},
+		NoImage: "registry.invalid/none:latest",
+	})
+}
+
+// An engine on this machine is not remote, and asking leaves no container or file.
+func TestNotRemote(t *testing.T) {
+	b := testBackend(t)
+	if factsFor(t, b).remote {
+		t.Error("this machine's engine counts as remote")
+	}
+	if left, err := os.ReadDir(b.opts.Dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// What an engine without this machine's files cannot do is an error that says so.
+func TestRemoteRefuses(t *testing.T) {
+	b := remoteBackend(t)
+	for _, spec := range []sandbox.Spec{
+		{Network: sandbox.NetworkFiltered, Via: sandbox.ViaTUN},
+		{Mounts: []sandbox.Mount{{Path: t.TempDir(), Target: "/work"}}},
+	} {
+		spec.ID, spec.Image = newID(), busybox
+		_, err := b.Boot(t.Context(), spec)
+		var failed *sandbox.BootError
+		if !errors.As(err, &failed) || failed.Hint == "" {
+			t.Errorf("%+v: got error %v without a hint", spec, err)
+		}
+	}
+}
+
+// The guest cannot be changed from a sandbox, and is the same file for all.
+func TestRemoteGuestIsReadOnly(t *testing.T) {
+	b := remoteBackend(t)
+	c := login(t, b, boot(t, b, sandbox.Spec{Sudo: true}))
+	for _, command := range []string{"echo x >>" + remoteGuest, "rm " + remoteGuest,
+		"mv /dev/.sandboxd /dev/other", "mkdir /dev/.sandboxd/x"} {
+		if out, err := sh(t, c, command); err == nil {
+			t.Errorf("%s: worked: %s", command, out)
+		}
+	}
+	if out := mustSh(t, c, "ls /dev/.sandboxd"); out != "complete\nguest" {
+		t.Errorf("the volume has %q", out)
+	}
+}
+
+// A connection to a sandbox that does not run says so; a started one answers again.
+func TestRemoteDial(t *testing.T) {
+	b := remoteBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	c := login(t, b, inst)
+	mustSh(t, c, "true")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := b.Stop(ctx, inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Dial(ctx, inst); !errors.Is(err, sandbox.ErrStopped) {
+		t.Errorf("stopped: got %v, want %v", err, sandbox.ErrStopped)
+	}
+	if _, err := b.Start(ctx, inst); err != nil {
+		t.Fatal(err)
+	}
+	mustSh(t, login(t, b, inst), "true")
+	if err := b.Destroy(ctx, inst); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Dial(ctx, inst); !errors.Is(err, sandbox.ErrGone) {
+		t.Errorf("removed: got %v, want %v", err, sandbox.ErrGone)
+	}
+}
+
+// Certificate authorities reach programs of a sandbox, also those set while it was stopped.
+func TestRemoteTrust(t *testing.T) {
+	b := remoteBackend(t)
+	inst := boot(t, b, sandbox.Spec{Trust: sandbox.TrustHost, Authorities: []byte("# first\n")})
+	text := func() string {
+		t.Helper()
+		return mustSh(t, login(t, b, inst), "tail -n 2 $SSL_CERT_FILE")
+	}
+	if got := text(); !strings.HasSuffix(got, "\n# first") {
+		t.Errorf("after boot: %q", got)
+	}
+	if err := b.Trust(t.Context(), inst, []byte("# second\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got := text(); !strings.HasSuffix(got, "\n# second") {
+		t.Errorf("after a change: %q", got)
+	}
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Trust(t.Context(), inst, []byte("# third\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if got := text(); !strings.HasSuffix(got, "\n# third") {
+		t.Errorf("after a start: %q", got)
+	}
+}
+
+// An engine that is reached by the user's ssh, as docker reaches it.
+func TestRemoteBySSH(t *testing.T) {
+	needEngine(t)
+	server := openssh.Start(t, openssh.Settings{Env: "DOCKER_HOST=" + testEngine})
+	ssh, err := exec.LookPath("ssh")
+	if err != nil {
+		openssh.Needed(t, "openssh-client")
+	}
+	bin := t.TempDir()
+	script := "#!/bin/sh\nexec " + ssh + " -F none -i " + server.Identity +
+		" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "ssh"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	b := testBackend(t, func(o *Options) {
+		o.Host, o.Dir = "ssh://"+server.User+"@127.0.0.1:"+server.Port, apart(t)+"/instances"
+	})
+	inst := boot(t, b, sandbox.Spec{})
+	if !b.state.isRemote(inst.ID) {
+		t.Fatal("the engine is not remote")
+	}
+	mustSh(t, login(t, b, inst), "echo kept >/kept")
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustSh(t, login(t, b, inst), "cat /kept"); got != "kept" {
+		t.Errorf("got %q after a stop and a start, want kept", got)
+	}
+	if err := b.Destroy(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+}
