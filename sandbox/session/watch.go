@@ -240,7 +240,8 @@ func (o *observer) probe(c *console, end uint64) (Facts, error) {
 	return facts, err
 }
 
-// probe probes a terminal.
+// probe probes a terminal. It has no time limit: a slow look on a busy machine is still evidence, and
+// without it silence would be taken for a question.
 func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 	switch {
 	case s.without(wire.BasisProcess):
@@ -248,8 +249,6 @@ func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 	case s.set.opt.Prober == nil || c.local == nil:
 		return Facts{}, errBlind
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
 	return s.set.opt.Prober.Probe(ctx, c.stack.tty())
 }
 
