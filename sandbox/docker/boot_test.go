@@ -97,6 +97,9 @@ func TestBootEngineFails(t *testing.T) {
 			t.Run(tt.stage+" "+how, func(t *testing.T) {
 				f := newFlaky(t)
 				b := testBackend(t, f.use)
+				if tt.stage != stageEngine {
+					factsFor(t, b) // its question whether files are shared is a creation, too
+				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				var happened atomic.Bool

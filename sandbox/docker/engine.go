@@ -262,15 +262,15 @@ func (e *engine) facts(ctx context.Context) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	if f.remote, err = e.isRemote(ctx, info, f.compatible); err != nil {
-		return facts{}, err
-	}
-	if !f.remote {
+	known := false
+	if f.remote, known = e.isRemote(ctx, info, f.compatible); !f.remote {
 		f.noFile = engineNoFile(ctx, e.socket)
 	}
-	e.cache.mu.Lock()
-	e.cache.facts, e.cache.at = f, time.Now()
-	e.cache.mu.Unlock()
+	if known {
+		e.cache.mu.Lock()
+		e.cache.facts, e.cache.at = f, time.Now()
+		e.cache.mu.Unlock()
+	}
 	return f, nil
 }
 

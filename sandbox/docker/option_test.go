@@ -258,6 +258,7 @@ func TestOptionConflicts(t *testing.T) {
 func TestOptionsThatTheEngineDiscards(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
+	factsFor(t, b)
 	f.set(func(w http.ResponseWriter, r *http.Request) bool {
 		if !asks(r, "POST /containers/create") {
 			return false

@@ -48,41 +48,43 @@ const (
 	completeFile = "complete" // in that directory; written last
 )
 
-// isRemote tries whether the engine sees a file of this machine, and has its kernel. Docker's
-// engine checks the mounts of a container before it looks for the image, so that it makes none
-// here.
-func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool) (bool, error) {
+// isRemote tries whether the engine sees a file of this machine, and has its kernel. known is false
+// if the engine's answer says neither. Docker's engine checks the mounts of a container before it
+// looks for the image, so that it makes none here.
+func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool) (remote,
+	known bool) {
 	if release := kernelRelease(); release == "" || info.KernelVersion != release {
-		return true, nil
+		return true, true
 	}
 	if compatible { // it checks mounts last
-		return e.socket == "", nil
+		return e.socket == "", true
 	}
 	file, err := os.CreateTemp(e.dir, ".seen-*")
 	if err != nil {
-		return false, err
+		e.log.Warn("not known whether the engine shares files with this machine", "err", err)
+		return false, false
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	err = e.call(ctx, e.limits.create, "ask engine", func(ctx context.Context) error {
-		made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+	var made client.ContainerCreateResult
+	err = e.call(ctx, e.limits.create, "ask engine", func(ctx context.Context) (err error) {
+		made, err = e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 			Config: &container.Config{Image: "sandboxd/none:" + strings.ToLower(rand.Text())},
 			HostConfig: &container.HostConfig{
 				Mounts: []mount.Mount{readOnly(file.Name(), guestRun)}},
 		})
-		if err == nil {
-			err = errors.Join(errors.New("engine made a container without an image"),
-				e.remove(ctx, "", made.ID))
-		}
 		return err
 	})
 	switch {
 	case cerrdefs.IsNotFound(err):
-		return false, nil
+		return false, true
 	case err != nil && strings.Contains(err.Error(), "source path does not exist"):
-		return true, nil
+		return true, true
+	case err == nil && made.ID != "": // not Docker's engine after all
+		err = e.remove(ctx, "", made.ID)
 	}
-	return false, err
+	e.log.Warn("not known whether the engine shares files with this machine", "err", err)
+	return false, false
 }
 
 // remotely decides how a sandbox of a remote engine is made, and rejects what it cannot have.

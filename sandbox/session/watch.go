@@ -240,8 +240,8 @@ func (o *observer) probe(c *console, end uint64) (Facts, error) {
 	return facts, err
 }
 
-// probe probes a terminal. It has no time limit: a slow look on a busy machine is still evidence, and
-// without it silence would be taken for a question.
+// probe probes a terminal. It has no time limit: a slow look on a busy machine is still evidence,
+// and without it silence would be taken for a question.
 func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 	switch {
 	case s.without(wire.BasisProcess):
