@@ -15,6 +15,7 @@ require (
 	github.com/danielgtaylor/huma/v2 v2.37.2 // the HTTP API and its description
 	github.com/distribution/reference v0.6.0 // names of images
 	github.com/docker/cli v29.9.3+incompatible // engines that are reached by ssh
+	github.com/docker/go-connections v0.8.2 // TLS to an engine
 	github.com/felixge/httpsnoop v1.1.0 // what became of a request, whatever its answer can do
 	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
@@ -71,7 +72,6 @@ require (
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/typeurl/v2 v2.3.0 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.6 // indirect
-	github.com/docker/go-connections v0.8.2 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect

@@ -71,6 +71,9 @@ func Build(ctx context.Context, host, ref string, out io.Writer) error {
 	cmd.Dir = dir
 	if host != "" {
 		cmd.Env = append(os.Environ(), "DOCKER_HOST="+host)
+		if strings.HasPrefix(host, "tcp://") && os.Getenv("DOCKER_CERT_PATH") != "" {
+			cmd.Env = append(cmd.Env, "DOCKER_TLS_VERIFY=1") // as package docker does
+		}
 	}
 	cmd.Stdout, cmd.Stderr = tail, tail
 	// Signal the whole group at once: bash waits for the program that it runs before it obeys. Do

@@ -150,8 +150,8 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 // checkLink says how the daemon reaches its sandboxes.
 func (d doctor) checkLink(ctx context.Context) finding {
 	dir := string(d.cli.config.State)
-	if _, err := os.Stat(dir); err != nil {
-		dir = "" // it does not exist before the first start
+	for _, err := os.Stat(dir); err != nil; _, err = os.Stat(dir) {
+		dir = filepath.Dir(dir) // it does not exist before the first start
 	}
 	link := finding{Check: "link", OK: true, Found: "a socket of this machine for each sandbox"}
 	remote, err := docker.IsRemote(ctx, cmp.Or(engineHost(d.cli.config), docker.DefaultHost), dir)

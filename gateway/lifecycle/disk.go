@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -82,6 +83,9 @@ func (w *diskWatch) round(ctx context.Context) {
 		return
 	}
 	room, err := w.meter.Room(ctx)
+	if errors.Is(err, sandbox.ErrUnsupported) { // each sandbox still has its limit
+		room, err = math.MaxInt64, nil
+	}
 	if err != nil {
 		if !w.unknown && ctx.Err() == nil {
 			w.log.Warn("free disk space is unknown", "backend", w.backend, "err", err)

@@ -22,8 +22,8 @@ type metered struct {
 	*sandboxtest.Backend
 
 	mu       sync.Mutex
-	room     int64
-	rooms    int // calls of Room
+	room     int64 // below 0: nobody knows
+	rooms    int   // calls of Room
 	used     map[string]sandbox.DiskUsage
 	usage    map[string]sandbox.Usage
 	measured map[string]int // calls of Disk
@@ -59,6 +59,9 @@ func (m *metered) Room(context.Context) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rooms++
+	if m.room < 0 {
+		return 0, sandbox.ErrUnsupported
+	}
 	return m.room, nil
 }
 
@@ -121,6 +124,24 @@ func stoppedFor(w *world, d *daemon, name string) string {
 		w.T.Fatal(err)
 	}
 	return info.Reason
+}
+
+// The limit holds also where nobody knows the free space of the disk.
+func TestDiskLimitWithoutRoom(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	m := newMetered(w)
+	m.room = -1
+	d := w.Start()
+	info, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Limits: sandbox.Limits{Disk: 1 << 30}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	m.used[info.ID] = sandbox.DiskUsage{Bytes: 2 << 30}
+	m.usage[info.ID] = sandbox.Usage{CPU: time.Hour}
+	m.mu.Unlock()
+	w.Eventually("its stop", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
 }
 
 // A sandbox that wrote more than it may is stopped by name; started again it may be inspected and

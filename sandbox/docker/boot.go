@@ -133,7 +133,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
-	d, err := s.prepare(spec.ID, k, f.remote)
+	d, err := s.prepare(spec.ID, k)
 	if err != nil {
 		return none, err
 	}
@@ -231,7 +231,7 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 		return p, f, err
 	}
 	if f.remote {
-		return p, f, p.remotely(f, *spec)
+		return p, f, p.planRemote(f, *spec)
 	}
 	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.TrustDir)...)
 }
@@ -287,16 +287,16 @@ func (fs *files) placeBundle() (string, error) {
 	return path, nil
 }
 
-// prepare makes everything that must exist before the container: its directory, keys and sockets. A
-// remote engine has no sockets: the result is nil.
-func (s *booting) prepare(id string, k guestconfig.Keys, remote bool) (*guestsock.Server, error) {
+// prepare makes everything that must exist before the container: its directory, keys and sockets.
+// It returns nil if the guest listens itself.
+func (s *booting) prepare(id string, k guestconfig.Keys) (*guestsock.Server, error) {
 	if err := os.Mkdir(s.b.state.Dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
 	} else if err != nil {
 		return nil, err
 	}
 	s.madeDir = true
-	if remote {
+	if k.Listens() {
 		if len(s.authorities) > 0 {
 			if err := s.b.state.writeAuthorities(id, s.authorities); err != nil {
 				return nil, err
@@ -318,8 +318,12 @@ func (s *booting) prepare(id string, k guestconfig.Keys, remote bool) (*guestsoc
 	return s.b.listen(id, k)
 }
 
-// listen opens the sockets on which a guest calls, and returns the one for SSH.
+// listen opens the sockets on which a guest calls, and returns the one for SSH; nil if the guest
+// listens itself.
 func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, error) {
+	if k.Listens() {
+		return nil, nil
+	}
 	if k.Guest.TunSocket != "" {
 		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
 			return nil, err
@@ -351,9 +355,6 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return 0, err
 		}
 		pid, err = s.run(ctx, p.ID, runtime, k, d)
-		if err != nil && p.GuestVolume != "" {
-			s.b.volumes.forget(p.GuestVolume)
-		}
 		if err == nil || p.Limits.NoFile == 0 || !limitRefused(err) {
 			return pid, err
 		}
@@ -428,8 +429,8 @@ func notes(p plan, f facts, img image) []string {
 	if p.Network == sandbox.NetworkBridge {
 		notes = append(
 			notes,
-			"network bridge: the sandbox can reach this machine's services, the local network "+
-				"and metadata addresses")
+			"network bridge: the sandbox can reach services of the engine's machine, its local "+
+				"network and metadata addresses")
 	}
 	if runtime := cmp.Or(p.Runtime, f.defaultRuntime); !passesDescriptors(runtime) {
 		notes = append(notes, "isolation "+runtime+

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,12 +12,13 @@ import (
 	"path/filepath"
 
 	"github.com/docker/cli/cli/connhelper"
+	"github.com/docker/go-connections/tlsconfig"
 	"github.com/moby/moby/client"
 )
 
-// NewClient returns a client of an engine: unix:///PATH, npipe:////PATH, ssh://[USER@]HOST[:PORT],
-// which runs ssh with the user's configuration as docker does, or tcp://HOST:PORT. TCP to another
-// machine needs TLS: DOCKER_CERT_PATH names a directory with ca.pem, cert.pem and key.pem.
+// NewClient returns a client of an engine: unix:///PATH, ssh://[USER@]HOST[:PORT], which runs ssh
+// with the user's configuration as docker does, or tcp://HOST:PORT. TCP to another machine needs
+// TLS: DOCKER_CERT_PATH names a directory with ca.pem, cert.pem and key.pem.
 func NewClient(host string) (*client.Client, error) {
 	c, err := newClient(host)
 	if err != nil {
@@ -33,9 +35,9 @@ func IsRemote(ctx context.Context, host, dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer e.close()
+	defer func() { _ = e.close() }()
 	f, err := e.facts(ctx)
-	return f.remote, err
+	return f.remote, errors.Join(err, f.odd)
 }
 
 func newClient(host string) (*client.Client, error) {
@@ -46,12 +48,13 @@ func newClient(host string) (*client.Client, error) {
 	options := []client.Opt{client.WithHost(host), client.WithUserAgent("sandboxd")}
 	switch u.Scheme {
 	case "unix":
-		if !filepath.IsAbs(u.Path) {
+		if u.Host != "" || !filepath.IsAbs(u.Path) {
 			return nil, errors.New("not an absolute path of a socket")
 		}
-	case "npipe":
 	case "ssh":
-		helper, err := connhelper.GetConnectionHelper(host)
+		// Nobody can answer a question of ssh, and a machine that is gone must be noticed.
+		helper, err := connhelper.GetConnectionHelperWithSSHOpts(host, []string{
+			"-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"})
 		if err != nil {
 			return nil, err
 		}
@@ -61,8 +64,16 @@ func newClient(host string) (*client.Client, error) {
 		certs := os.Getenv(client.EnvOverrideCertPath)
 		ip := net.ParseIP(u.Hostname())
 		if certs != "" {
-			options = append(options, client.WithTLSClientConfig(filepath.Join(certs, "ca.pem"),
-				filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")))
+			config, err := tlsconfig.Client(tlsconfig.Options{
+				CAFile: filepath.Join(certs, "ca.pem"), CertFile: filepath.Join(certs, "cert.pem"),
+				KeyFile: filepath.Join(certs, "key.pem"), ExclusiveRootPools: true})
+			if err != nil {
+				return nil, err
+			}
+			// The client's own TLS takes no context when it upgrades a connection.
+			options[0] = client.WithHost("http://" + u.Host)
+			dialer := &tls.Dialer{Config: config}
+			options = append(options, client.WithDialContext(dialer.DialContext))
 		} else if u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return nil, errors.New("the network could read and change what is sent: use ssh://HOST, " +
 				"or set DOCKER_CERT_PATH for TLS")

@@ -127,7 +127,7 @@ func New(o Options) (*Backend, error) {
 		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
 		starts: make(chan struct{}, o.MaxStarts)}
 	b.sockets = guestsock.NewSet(b.state.runDir, o.Log)
-	b.volumes = &guestVolumes{engine: e}
+	b.volumes = &guestVolumes{engine: e, filling: make(chan struct{}, 1)}
 	b.images = &images{engine: e, instances: b.instances, make: o.Build, makes: o.Builds}
 	b.meter = newMeter(e, b.sockets)
 	b.builder = &builder{engine: e, instances: b.instances, images: b.images, meter: b.meter}

@@ -30,6 +30,7 @@ import (
 // methods may be called concurrently.
 type engine struct {
 	api    *client.Client
+	host   string // as in DOCKER_HOST
 	socket string // path; empty if the engine is reached in another way
 	dir    string // of this daemon, for files that the engine may see
 	daemon string // ID; labelDaemon or labelMade of everything that we make
@@ -37,6 +38,7 @@ type engine struct {
 	limits limits
 	cache  engineCache
 
+	silence  silence       // of containers of a remote engine
 	greeting chan struct{} // semaphore
 	greeted  atomic.Bool   // the API version is negotiated
 }
@@ -50,7 +52,7 @@ func newEngine(host, dir, daemon string, log *slog.Logger) (*engine, error) {
 	if !isSocket {
 		socket = ""
 	}
-	return &engine{api: api, socket: socket, dir: dir, daemon: daemon, log: log,
+	return &engine{api: api, host: host, socket: socket, dir: dir, daemon: daemon, log: log,
 		limits: defaultLimits, greeting: make(chan struct{}, 1)}, nil
 }
 
@@ -102,10 +104,11 @@ func (e *engine) call(ctx context.Context, d time.Duration, what string,
 	case bounded.Err() != nil:
 		e.cache.forget()
 		return hinted{fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d),
-			"see the engine's log (journalctl -u docker)"}
+			e.hint("see the engine's log (journalctl -u docker)")}
 	case isUnreachable(err):
 		e.cache.forget()
-		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
+		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err),
+			e.hint(unreachableHint(err))}
 	}
 	err = fmt.Errorf("%s: %w", what, err)
 	// The client's prefix of an answer.
@@ -150,6 +153,14 @@ func isUnreachable(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
+// hint returns what to do about an engine that does not answer: local, if it is this machine's.
+func (e *engine) hint(local string) string {
+	if e.socket == "" {
+		return "try: docker -H " + e.host + " version"
+	}
+	return local
+}
+
 func unreachableHint(err error) string {
 	if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "permission denied") {
 		return "this user may not use the engine: run sudo usermod -aG docker $USER, then log in " +
@@ -177,6 +188,7 @@ type facts struct {
 	compatible   bool   // it speaks Docker's API but is not Docker; see IsDockers
 	sharedGroups bool   // containers have no control group namespace of their own
 	remote       bool   // containers cannot use files and sockets of this daemon; see remote.go
+	odd          error  // why that is not known; remote is false then
 }
 
 // engineCache caches facts: asking takes half as long as starting a container.
@@ -262,15 +274,18 @@ func (e *engine) facts(ctx context.Context) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	known := false
-	if f.remote, known = e.isRemote(ctx, info, f.compatible); !f.remote {
+	if f.remote, f.odd, err = e.isRemote(ctx, info, f.compatible); err != nil {
+		return facts{}, err
+	}
+	if f.odd != nil {
+		e.log.Warn("the engine counts as this machine's", "err", f.odd)
+	}
+	if !f.remote {
 		f.noFile = engineNoFile(ctx, e.socket)
 	}
-	if known {
-		e.cache.mu.Lock()
-		e.cache.facts, e.cache.at = f, time.Now()
-		e.cache.mu.Unlock()
-	}
+	e.cache.mu.Lock()
+	e.cache.facts, e.cache.at = f, time.Now()
+	e.cache.mu.Unlock()
 	return f, nil
 }
 

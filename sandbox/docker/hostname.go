@@ -13,7 +13,7 @@ import (
 // ErrUnsupported if the guest's process is not known, as for a runtime with its own kernel, or if
 // the daemon lacks CAP_SYS_ADMIN.
 func (b *Backend) SetHostname(_ context.Context, inst sandbox.Instance, name string) error {
-	if b.state.isRemote(inst.ID) {
+	if b.state.listens(inst.ID) {
 		return fmt.Errorf("host name of %s: %w: the engine is remote", inst.ID,
 			sandbox.ErrUnsupported)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -120,23 +119,6 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
 		}
 	}
 	return g
-}
-
-// remoteConfig is config for the guest of a remote engine: it listens, and writes the file with the
-// certificate authorities itself. bundle is a file of this machine; empty means none.
-func remoteConfig(config wire.GuestConfig, bundle string) (wire.GuestConfig, error) {
-	config.Socket, config.Listen = "", []string{guestAddress}
-	if bundle == "" {
-		return config, nil
-	}
-	text, err := os.ReadFile(bundle)
-	if err != nil {
-		return config, fmt.Errorf("certificate bundle: %w", err)
-	}
-	if config.Authorities = string(text); !strings.HasSuffix(config.Authorities, "\n") {
-		config.Authorities += "\n"
-	}
-	return config, nil
 }
 
 // isShell reports whether an image's command is empty or an interactive shell, as in most base

@@ -38,7 +38,9 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		if err := b.engine.listens(ctx); err != nil {
 			return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
 		}
-		s.EngineRestarted = b.engine.endedByEngine(ctx, c.State)
+		if f, err := b.engine.facts(ctx); err == nil && !f.remote {
+			s.EngineRestarted = b.engine.endedByEngine(ctx, c.State)
+		}
 	}
 	if c.State.Error != "" {
 		s.Notes = append(s.Notes, c.State.Error)

@@ -47,6 +47,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 	if err := s.enter(ctx, stageStart); err != nil {
 		return 0, err
 	}
+	s.b.engine.silence.forget(s.ref)
 	err = s.b.engine.call(ctx, s.b.engine.limits.start, "start container",
 		func(ctx context.Context) error {
 			_, err := s.b.engine.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
@@ -72,7 +73,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 			a.send(line)
 		}
 		if d == nil {
-			pid, err = 0, s.answers(ctx, id, k)
+			pid, err = 0, s.awaitAnswer(ctx, id, k)
 		} else {
 			d.Admit(pid)
 			err = s.await(ctx, d)

@@ -20,8 +20,9 @@ const (
 
 	// How long a guest may take to accept an order to stop, and to exit once its processes have
 	// ended.
-	stopOrder  = 3 * time.Second
-	stopMargin = 5 * time.Second
+	stopOrder       = 3 * time.Second
+	stopOrderRemote = 10 * time.Second // through a remote engine, which may be far away
+	stopMargin      = 5 * time.Second
 
 	// How long a dial waits for the engine to report the guest's process.
 	admission = time.Second
@@ -59,7 +60,7 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
-	if len(k.Guest.Listen) > 0 {
+	if k.Listens() {
 		if peer.Conn, err = b.engine.relay(ctx, refOf(inst)); err != nil {
 			if _, now := b.engine.running(ctx, inst); now != nil {
 				err = now
@@ -143,6 +144,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	b.meter.forget(inst.ID)
+	b.engine.silence.forget(refOf(inst))
 	b.engine.removeImage(ctx, forkImage(inst.ID))
 	// Last: the keys must exist as long as the container may.
 	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
@@ -201,7 +203,11 @@ func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 // orderStop orders the guest to stop, over SSH. PID 1 ignores signals, because root in the sandbox
 // could send them.
 func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, stopOrder)
+	within := stopOrder
+	if b.state.listens(inst.ID) {
+		within = stopOrderRemote
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	peer, err := b.dial(ctx, inst)
 	if err != nil {
@@ -247,11 +253,9 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 		return err
 	}
 	s.b.sockets.Shut(inst.ID) // waiting connections belong to an earlier run
-	var d *guestsock.Server
-	if len(k.Guest.Listen) == 0 {
-		if d, err = s.b.listen(inst.ID, k); err != nil {
-			return err
-		}
+	d, err := s.b.listen(inst.ID, k)
+	if err != nil {
+		return err
 	}
 	select {
 	case s.b.starts <- struct{}{}:

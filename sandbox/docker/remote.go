@@ -42,27 +42,29 @@ const (
 	// guestAddress is where the guest of a remote engine listens: an abstract socket, which only
 	// the network namespace of the container has.
 	guestAddress = "unix:@sandboxd"
-	// remoteGuest is the guest program. Its directory is a volume, which never changes once it is
-	// complete.
-	remoteGuest  = guestBin + "/guest"
-	completeFile = "complete" // in that directory; written last
+	// remoteGuest is the guest program, in a volume.
+	remoteGuest = guestBin + "/guest"
+
+	// fillWithin bounds the copy of the guest to an engine that may be far away: 7 MB.
+	fillWithin = 5 * time.Minute
 )
 
-// isRemote tries whether the engine sees a file of this machine, and has its kernel. known is false
-// if the engine's answer says neither. Docker's engine checks the mounts of a container before it
-// looks for the image, so that it makes none here.
-func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool) (remote,
-	known bool) {
-	if release := kernelRelease(); release == "" || info.KernelVersion != release {
-		return true, true
-	}
-	if compatible { // it checks mounts last
-		return e.socket == "", true
+// isRemote reports whether the engine is remote, or why an engine with a socket on this machine
+// does not say so. It tries: an engine that sees a file of this machine, and has its kernel, is not
+// remote. Docker's engine checks the mounts of a container before it looks for the image, so that
+// it makes none here.
+func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool) (remote bool,
+	odd, err error) {
+	release := kernelRelease()
+	switch {
+	case e.socket == "", release == "", info.KernelVersion != release:
+		return true, nil, nil
+	case compatible: // it checks mounts last
+		return false, nil, nil
 	}
 	file, err := os.CreateTemp(e.dir, ".seen-*")
 	if err != nil {
-		e.log.Warn("not known whether the engine shares files with this machine", "err", err)
-		return false, false
+		return false, err, nil
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
@@ -77,18 +79,23 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 	})
 	switch {
 	case cerrdefs.IsNotFound(err):
-		return false, true
-	case err != nil && strings.Contains(err.Error(), "source path does not exist"):
-		return true, true
-	case err == nil && made.ID != "": // not Docker's engine after all
-		err = e.remove(ctx, "", made.ID)
+		return false, nil, nil
+	case err == nil:
+		odd = errors.New("ask engine: it made a container without an image")
+		if made.ID != "" {
+			odd = errors.Join(odd, e.remove(ctx, "", made.ID))
+		}
+		return false, odd, nil
+	case strings.Contains(err.Error(), "source path does not exist"):
+		return true, nil, nil
+	case errors.Is(err, sandbox.ErrRefused):
+		return false, err, nil
 	}
-	e.log.Warn("not known whether the engine shares files with this machine", "err", err)
-	return false, false
+	return false, nil, err
 }
 
-// remotely decides how a sandbox of a remote engine is made, and rejects what it cannot have.
-func (p *plan) remotely(f facts, spec sandbox.Spec) error {
+// planRemote decides how a sandbox of a remote engine is made, and rejects what it cannot have.
+func (p *plan) planRemote(f facts, spec sandbox.Spec) error {
 	lacks := func(what, hint string) error {
 		return hinted{fmt.Errorf("%s: %w: the engine does not share files with the daemon", what,
 			sandbox.ErrUnsupported), hint}
@@ -102,6 +109,17 @@ func (p *plan) remotely(f facts, spec sandbox.Spec) error {
 	p.GuestVolume = "sandboxd-" + filepath.Base(p.GuestFile)
 	p.RunDir, p.TrustDir = "", ""
 	return nil
+}
+
+// remoteConfig is config for the guest of a remote engine: it listens, and writes the file with the
+// certificate authorities itself. bundle is a file of this machine; empty means none.
+func remoteConfig(config wire.GuestConfig, bundle string) (wire.GuestConfig, error) {
+	config.Socket, config.Listen = "", []string{guestAddress}
+	var err error
+	if bundle != "" {
+		config.Authorities, err = guestconfig.ReadBundle(bundle)
+	}
+	return config, err
 }
 
 // ca is the file in the sandbox with the certificate authorities; empty if it trusts its image's.
@@ -125,106 +143,109 @@ func guestMount(volume string, readOnly bool) mount.Mount {
 // guestVolumes are the volumes of a remote engine that have a guest. They stay: sandboxes of other
 // daemons may use them.
 type guestVolumes struct {
-	engine *engine
-
-	mu       sync.Mutex
-	complete map[string]bool // guarded by mu
-	filling  sync.Mutex
+	engine  *engine
+	filling chan struct{} // holds a value while a volume is being filled
 }
 
-// provide copies the guest to the volume of p, unless that is complete. ref is a container that
-// mounts it, and has not been started.
+// provide copies the guest to the volume of p, unless it is there. ref is a container that mounts
+// the volume, and has not been started.
 func (v *guestVolumes) provide(ctx context.Context, p plan, ref string) error {
-	if v.has(p.GuestVolume) {
-		return nil
+	err := v.look(ctx, p, ref)
+	if !cerrdefs.IsNotFound(err) {
+		return err
 	}
-	v.filling.Lock() // each call of the engine is bounded
-	defer v.filling.Unlock()
-	if v.has(p.GuestVolume) {
-		return nil
+	select {
+	case v.filling <- struct{}{}:
+		defer func() { <-v.filling }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	err := v.engine.call(ctx, v.engine.limits.quick, "look for the guest program",
-		func(ctx context.Context) error {
-			_, err := v.engine.api.ContainerStatPath(ctx, ref,
-				client.ContainerStatPathOptions{Path: path.Join(guestBin, completeFile)})
-			return err
-		})
-	if cerrdefs.IsNotFound(err) {
-		err = v.fill(ctx, p)
+	if err = v.look(ctx, p, ref); !cerrdefs.IsNotFound(err) {
+		return err
 	}
+	if err = v.fill(ctx, p); err == nil {
+		err = v.look(ctx, p, ref) // the image may lead the copy elsewhere, by a link
+	}
+	return err
+}
+
+// look returns nil if the volume has the guest; the error is a NotFound of package errdefs if not.
+// A copy that was interrupted counts as missing.
+func (v *guestVolumes) look(ctx context.Context, p plan, ref string) error {
+	want, err := os.Stat(p.GuestFile)
 	if err != nil {
 		return fmt.Errorf("guest program: %w", err)
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.complete == nil {
-		v.complete = make(map[string]bool)
-	}
-	v.complete[p.GuestVolume] = true
-	return nil
-}
-
-func (v *guestVolumes) has(volume string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.complete[volume]
-}
-
-// forget has the volume looked at again: the engine's owner may have removed it.
-func (v *guestVolumes) forget(volume string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.complete, volume)
+	return v.engine.call(ctx, v.engine.limits.quick, "look for the guest program",
+		func(ctx context.Context) error {
+			got, err := v.engine.api.ContainerStatPath(ctx, ref,
+				client.ContainerStatPathOptions{Path: remoteGuest})
+			if err == nil && got.Stat.Size != want.Size() {
+				return cerrdefs.ErrNotFound
+			}
+			return err
+		})
 }
 
 // fill copies the guest by way of a container that mounts the volume for writing, and never runs.
 func (v *guestVolumes) fill(ctx context.Context, p plan) error {
 	program, err := os.ReadFile(p.GuestFile)
 	if err != nil {
-		return err
+		return fmt.Errorf("guest program: %w", err)
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	for _, f := range []struct {
-		name string
-		mode int64
-		text []byte
-	}{{path.Base(remoteGuest), 0o555, program}, {completeFile, 0o444, nil}} {
-		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode,
-			Size: int64(len(f.text))}); err != nil {
-			return err
-		}
-		if _, err := w.Write(f.text); err != nil {
-			return err
-		}
+	err = w.WriteHeader(&tar.Header{Name: path.Base(remoteGuest), Mode: 0o555,
+		Size: int64(len(program))})
+	if err == nil {
+		_, err = w.Write(program)
 	}
-	if err := w.Close(); err != nil {
+	if err = errors.Join(err, w.Close()); err != nil {
 		return err
 	}
 	e := v.engine
-	return e.call(ctx, e.limits.start, "copy to a volume", func(ctx context.Context) error {
-		made, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-			Config: &container.Config{Image: p.Image, Entrypoint: []string{remoteGuest},
-				Labels: map[string]string{labelMade: e.daemon}},
-			HostConfig: &container.HostConfig{NetworkMode: network.NetworkNone,
-				Mounts: []mount.Mount{guestMount(p.GuestVolume, false)}}})
-		if err != nil {
-			return err
+	// A fixed name: what a daemon left when it was killed is found.
+	name := "sandboxd-fill-" + e.daemon
+	clean := func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.limits.remove)
+		defer cancel()
+		if err := e.remove(ctx, "", name); err != nil {
+			e.log.Warn("a container that never ran is left behind", "name", name, "err", err)
 		}
-		_, err = e.api.CopyToContainer(ctx, made.ID, client.CopyToContainerOptions{
+	}
+	clean()
+	defer clean()
+	// As for a sandbox, the end of ctx does not abandon the creation.
+	err = e.call(context.WithoutCancel(ctx), e.limits.create, "create container",
+		func(ctx context.Context) error {
+			_, err := e.api.ContainerCreate(ctx, client.ContainerCreateOptions{Name: name,
+				Config: &container.Config{Image: p.Image, Entrypoint: []string{remoteGuest},
+					Labels: map[string]string{labelMade: e.daemon}},
+				HostConfig: &container.HostConfig{NetworkMode: network.NetworkNone,
+					Mounts: []mount.Mount{guestMount(p.GuestVolume, false)}}})
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	return e.call(ctx, fillWithin, "copy the guest program", func(ctx context.Context) error {
+		_, err := e.api.CopyToContainer(ctx, name, client.CopyToContainerOptions{
 			DestinationPath: guestBin, Content: &archive})
-		return errors.Join(err, e.remove(context.WithoutCancel(ctx), "", made.ID))
+		return err
 	})
 }
 
-// isRemote reports whether the guest of an instance is reached through the engine.
-func (d stateDir) isRemote(id string) bool {
+// listens reports whether the guest of an instance listens: the engine is remote.
+func (d stateDir) listens(id string) bool {
 	k, err := d.ReadKeys(id)
-	return err == nil && len(k.Guest.Listen) > 0
+	return err == nil && k.Listens()
 }
 
 // relay connects to the guest of a running container.
 func (e *engine) relay(ctx context.Context, ref string) (net.Conn, error) {
+	if err := e.silence.check(ref); err != nil {
+		return nil, err
+	}
 	var conn client.HijackedResponse
 	err := e.call(ctx, e.limits.quick, "connect to the guest", func(ctx context.Context) error {
 		made, err := e.api.ExecCreate(ctx, ref, client.ExecCreateOptions{User: "0:0",
@@ -238,61 +259,179 @@ func (e *engine) relay(ctx context.Context, ref string) (net.Conn, error) {
 		return err
 	})
 	if err != nil {
+		if errors.Is(err, sandbox.ErrEngine) || ctx.Err() != nil {
+			e.silence.add(ref)
+		}
 		return nil, err
 	}
-	return &relayed{Conn: conn.Conn, from: conn.Reader}, nil
+	return &relayed{Conn: conn.Conn, frames: conn.Reader, ref: ref, silence: &e.silence}, nil
 }
 
 // relayed is a connection by a program in a container: its standard input and output. Closing it
-// ends the program.
+// ends the program. An expired deadline closes it, because not every connection to an engine has
+// deadlines.
 type relayed struct {
 	net.Conn
 
-	from *bufio.Reader
-	left int // bytes of the current frame
+	frames *bufio.Reader
+	left   int   // bytes of the current frame
+	begun  bool  // the guest has spoken
+	failed error // of the frames, for good
+
+	ref     string
+	silence *silence
+
+	mu    sync.Mutex
+	heard bool        // guarded by mu; the engine has sent something, or has ended the connection
+	over  bool        // guarded by mu; Close was called
+	timer *time.Timer // guarded by mu
 }
 
-// Read returns what the program wrote. The error of its end is what it wrote to its standard error.
-// The engine sends frames of either (Docker Engine API, "Attach to a container").
+// Read returns what the program wrote. The error of its end is what it wrote to its standard error,
+// or what the engine says of a program that it could not start. The engine sends frames of either
+// (Docker Engine API, "Attach to a container").
 func (c *relayed) Read(p []byte) (int, error) {
-	for c.left == 0 {
-		var header [8]byte
-		if _, err := io.ReadFull(c.from, header[:]); err != nil {
-			return 0, err
-		}
-		size := int(binary.BigEndian.Uint32(header[4:]))
-		if stdcopy.StdType(header[0]) == stdcopy.Stdout {
-			c.left = size
-			continue
-		}
-		text, err := io.ReadAll(io.LimitReader(c.from, int64(min(size, maxWords))))
-		if err != nil {
-			return 0, err
-		}
-		return 0, fmt.Errorf("relay: %s", strings.TrimSpace(printable(string(text))))
+	for c.left == 0 && c.failed == nil {
+		c.next()
 	}
-	n, err := c.from.Read(p[:min(len(p), c.left)])
+	if c.failed != nil {
+		return 0, c.failed
+	}
+	n, err := c.frames.Read(p[:min(len(p), c.left)])
 	c.left -= n
 	return n, err
 }
 
-// answers logs in to the guest of a remote engine when it answers, and gives it the authorities. It
-// returns errGuestEnded if the container has ended.
-func (s *booting) answers(ctx context.Context, id string, k guestconfig.Keys) error {
+// next reads the header of the next frame.
+func (c *relayed) next() {
+	var header [8]byte
+	_, c.failed = io.ReadFull(c.frames, header[:])
+	c.mu.Lock()
+	if !c.heard && !c.over {
+		c.heard = true
+		c.silence.forget(c.ref)
+	}
+	c.mu.Unlock()
+	if c.failed != nil {
+		return
+	}
+	size := int(binary.BigEndian.Uint32(header[4:]))
+	if stdcopy.StdType(header[0]) == stdcopy.Stdout {
+		// A server of SSH says so first (RFC 4253, section 4.2); this one says nothing else.
+		begin, err := c.frames.Peek(min(size, 4))
+		if c.begun || string(begin) == "SSH-"[:len(begin)] {
+			c.left, c.begun, c.failed = size, true, err
+			return
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(c.frames, int64(min(size, maxWords))))
+	if c.failed = err; err == nil {
+		c.failed = fmt.Errorf("relay: %s", strings.TrimSpace(printable(string(text))))
+	}
+}
+
+// SetDeadline closes the connection at t, unless it is called again. The zero time means never.
+func (c *relayed) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	if !t.IsZero() {
+		c.timer = time.AfterFunc(time.Until(t), func() { c.Close() })
+	}
+	return nil
+}
+
+// Close ends the connection.
+func (c *relayed) Close() error {
+	c.mu.Lock()
+	if !c.heard && !c.over {
+		c.silence.add(c.ref)
+	}
+	c.over = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// silence counts the relays of containers that were given up before the engine had sent anything.
+// Root in a sandbox can make the engine wait indefinitely, and keep a thread for it, when it starts
+// a program: it reads the /etc/passwd of the container, which may be a FIFO. So it is not asked to
+// start any number of them.
+type silence struct {
+	mu sync.Mutex
+	of map[string]*silent // guarded by mu; by container
+}
+
+type silent struct {
+	relays int
+	last   time.Time // when one was allowed
+}
+
+const (
+	maxSilent   = 8
+	silentPause = 10 * time.Minute // then one more is tried
+)
+
+// check returns an error if no further relay may be started now.
+func (s *silence) check(ref string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.of[ref]
+	switch {
+	case c == nil:
+		return nil
+	case c.relays < maxSilent || time.Since(c.last) > silentPause:
+		c.last = time.Now()
+		return nil
+	}
+	return fmt.Errorf("the engine did not start the last %d connections to the sandbox: stop it and "+
+		"start it again", c.relays)
+}
+
+func (s *silence) add(ref string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = make(map[string]*silent)
+	}
+	if s.of[ref] == nil {
+		s.of[ref] = &silent{last: time.Now()}
+	}
+	s.of[ref].relays++
+}
+
+// forget is called when a relay answers, and when the container starts or is removed.
+func (s *silence) forget(ref string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, ref)
+}
+
+// awaitAnswer logs in to the guest of a remote engine when it answers, and gives it the
+// authorities. It returns errGuestEnded if the container has ended.
+func (s *booting) awaitAnswer(ctx context.Context, id string, k guestconfig.Keys) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
 		fmt.Errorf("guest did not answer within %v", guestTimeout))
 	defer cancel()
-	authorities, err := s.b.state.authorities(id)
+	authorities, err := s.b.state.authorities(id) // no call of Trust changes them meanwhile
 	if err != nil {
 		return err
 	}
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
 		err := s.b.instruct(ctx, s.ref, k, authorities)
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, connect.ErrLogin) || errors.Is(err, connect.ErrIdentity) {
+			return err
 		}
 		c, gone := s.b.engine.container(ctx, s.ref)
-		if gone == nil && !c.State.Running {
+		switch {
+		case errors.Is(gone, sandbox.ErrGone):
+			return gone
+		case gone == nil && !c.State.Running:
 			return errGuestEnded
 		}
 		select {
@@ -332,13 +471,20 @@ func (b *Backend) trustRemote(ctx context.Context, inst sandbox.Instance, k gues
 	if k.Guest.Authorities == "" {
 		return sandbox.ErrUnsupported
 	}
+	unlock, err := b.instances.Lock(ctx, inst.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := b.state.writeAuthorities(inst.ID, authorities); err != nil {
 		return err
 	}
-	err := b.instruct(ctx, refOf(inst), k, append([]byte{}, authorities...))
+	err = b.instruct(ctx, refOf(inst), k, append([]byte{}, authorities...))
 	if err != nil {
 		if _, now := b.engine.running(ctx, inst); errors.Is(now, sandbox.ErrStopped) {
 			return nil
+		} else if now != nil {
+			return now
 		}
 	}
 	if denied, ok := errors.AsType[*wire.Error](err); ok && denied.Code == wire.CodeDenied {

@@ -1,14 +1,18 @@
 package docker
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -94,7 +98,7 @@ func TestRemoteGuestIsReadOnly(t *testing.T) {
 			t.Errorf("%s: worked: %s", command, out)
 		}
 	}
-	if out := mustSh(t, c, "ls /dev/.sandboxd"); out != "complete\nguest" {
+	if out := mustSh(t, c, "ls /dev/.sandboxd"); out != "guest" {
 		t.Errorf("the volume has %q", out)
 	}
 }
@@ -175,7 +179,7 @@ func TestRemoteBySSH(t *testing.T) {
 		o.Host, o.Dir = "ssh://"+server.User+"@127.0.0.1:"+server.Port, apart(t)+"/instances"
 	})
 	inst := boot(t, b, sandbox.Spec{})
-	if !b.state.isRemote(inst.ID) {
+	if !b.state.listens(inst.ID) {
 		t.Fatal("the engine is not remote")
 	}
 	mustSh(t, login(t, b, inst), "echo kept >/kept")
@@ -190,5 +194,83 @@ func TestRemoteBySSH(t *testing.T) {
 	}
 	if err := b.Destroy(t.Context(), inst); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Root in a sandbox that makes the engine wait for a program costs the engine a bounded number of
+// threads. Connections that are open stay.
+func TestRemoteSilence(t *testing.T) {
+	b := remoteBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	c := login(t, b, inst)
+	mustSh(t, c, "cp /etc/passwd /tmp/ && rm /etc/passwd && mkfifo /etc/passwd")
+	asked := 0
+	for range 3 * maxSilent {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		peer, err := b.Dial(ctx, inst)
+		if err == nil {
+			asked++
+			peer.Conn.Close()
+		}
+		cancel()
+	}
+	if asked == 0 || asked > maxSilent {
+		t.Errorf("the engine was asked %d times to start a program, want 1 to %d", asked, maxSilent)
+	}
+	// A program that opens the FIFO ends the waits.
+	mustSh(t, c, "timeout 20 cat /tmp/passwd >/etc/passwd; rm /etc/passwd && cp /tmp/passwd /etc/")
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	mustSh(t, login(t, b, inst), "true")
+}
+
+// A connection through the engine is what the program wrote; what else arrives is its error.
+func TestRelayed(t *testing.T) {
+	frame := func(kind byte, text string) string {
+		return string([]byte{kind, 0, 0, 0, 0, 0, 0, byte(len(text))}) + text
+	}
+	for _, tt := range []struct{ name, sent, want, err string }{
+		{"whole", frame(1, "SSH-2.0-x\r\n") + frame(1, "more"), "SSH-2.0-x\r\nmore", "EOF"},
+		{"empty frames", frame(1, "") + frame(1, "SSH-2.0") + frame(1, ""), "SSH-2.0", "EOF"},
+		{"cut in a header", frame(1, "SSH-") + "\x01\x00", "SSH-", "unexpected EOF"},
+		{"cut in a frame", frame(1, "SSH-2.0")[:12], "SSH-", "EOF"},
+		{"cut at once", "", "", "EOF"},
+		{"error of the relay", frame(2, "sandboxd: relay: refused\n"), "", "relay: sandboxd: relay: refused"},
+		{"error in between", frame(1, "SSH-") + frame(2, "reset"), "SSH-", "relay: reset"},
+		{"error of the engine", frame(1, "OCI runtime exec failed: no\x1b[2J\r\n"), "", "relay: OCI runtime exec failed: no"},
+		{"what follows is text", frame(1, "SSH-") + frame(1, "OCI"), "SSH-OCI", "EOF"},
+		{"short", frame(1, "S") + frame(1, "SH-2.0"), "SSH-2.0", "EOF"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			near, far := net.Pipe()
+			defer near.Close()
+			go func() { // ends with near
+				_, _ = io.WriteString(far, tt.sent)
+				far.Close()
+			}()
+			c := &relayed{Conn: near, frames: bufio.NewReader(near), silence: new(silence)}
+			got, err := io.ReadAll(iotest.OneByteReader(c))
+			if err == nil {
+				err = io.EOF
+			}
+			if string(got) != tt.want || !strings.HasPrefix(err.Error(), tt.err) ||
+				strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("got %q, %v; want %q, %s", got, err, tt.want, tt.err)
+			}
+			if _, again := c.Read(make([]byte, 1)); again == nil {
+				t.Error("a read after the end gives something")
+			}
+		})
+	}
+	near, far := net.Pipe()
+	defer far.Close()
+	c := &relayed{Conn: near, frames: bufio.NewReader(near), silence: new(silence)}
+	c.SetDeadline(time.Now().Add(time.Millisecond))
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("a read after the deadline gives something")
 	}
 }

@@ -37,7 +37,7 @@ func (b *Backend) trust(ctx context.Context, inst sandbox.Instance, authorities 
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("id %q is not a DNS label", inst.ID)
 	}
-	if k, err := b.state.ReadKeys(inst.ID); err == nil && len(k.Guest.Listen) > 0 {
+	if k, err := b.state.ReadKeys(inst.ID); err == nil && k.Listens() {
 		return b.trustRemote(ctx, inst, k, authorities)
 	}
 	dir := b.state.trustDir(inst.ID)

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,8 +50,8 @@ func listenOn(ctx context.Context, addresses []string) (all []net.Listener, err 
 	return all, nil
 }
 
-// answer serves the connections of l until ctx ends. Anyone who reaches l can connect; only the
-// client key logs in.
+// answer serves the connections of l until ctx ends. Anyone who reaches a TCP port can connect, and
+// relays only to a unix socket; only the client key logs in.
 func (g *Guest) answer(ctx context.Context, l net.Listener) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -65,6 +66,13 @@ func (g *Guest) answer(ctx context.Context, l net.Listener) {
 			}
 			continue
 		}
+		if c, ok := conn.(*net.UnixConn); ok {
+			if !isRelay(c) {
+				c.Close()
+				continue
+			}
+			conn = struct{ net.Conn }{c} // it passes no descriptors
+		}
 		waiting.add(conn)
 		wg.Go(func() {
 			loggedIn := func() { waiting.remove(conn) }
@@ -75,6 +83,34 @@ func (g *Guest) answer(ctx context.Context, l net.Listener) {
 			}
 		})
 	}
+}
+
+// isRelay reports whether the process at the other end was started from outside of the sandbox, as
+// an engine starts a relay: it is in another PID namespace, or has no parent in this one. A program
+// of the sandbox has one: its orphans go to PID 1.
+func isRelay(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peer *unix.Ucred
+	var fault error
+	err = raw.Control(func(fd uintptr) {
+		peer, fault = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err != nil || fault != nil {
+		return false
+	}
+	if peer.Pid == 0 {
+		return true
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", peer.Pid))
+	if err != nil {
+		return false
+	}
+	// The name, in parentheses, may contain anything (proc_pid_stat(5)).
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	return len(fields) > 1 && fields[1] == "0"
 }
 
 // callers are the connections of a listener that have not logged in.
@@ -109,7 +145,11 @@ func runRelay(address string) int {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	network, name, err := splitAddress(address)
 	var conn net.Conn
-	if err == nil {
+	switch {
+	case err != nil:
+	case network == "unix": // it waits for its turn
+		conn, err = dial(context.Background(), name)
+	default:
 		conn, err = new(net.Dialer).DialContext(context.Background(), network, name)
 	}
 	if err != nil {

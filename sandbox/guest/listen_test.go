@@ -144,6 +144,27 @@ func TestSilentCallers(t *testing.T) {
 	}
 }
 
+// Programs of the sandbox reach no server at the socket that relays use, however often they try.
+func TestOnlyRelays(t *testing.T) {
+	p := newPod(t)
+	p.configure(t)
+	path, err := shipped()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fifo := t.TempDir() + "/over"
+	// The second one is an orphan.
+	got := execute(t, p.login(t, p.dial(t)), `r='timeout 20 `+path+` relay `+p.address+`'
+		cat /dev/null | $r; echo ended; mkfifo `+fifo+`; (setsid sh -c "$r; echo over >`+fifo+`" &)
+		cat `+fifo+`; rm `+fifo+``, "")
+	if got.Out != "ended\nover\n" {
+		t.Errorf("a program of the sandbox was answered: %+v", got)
+	}
+	if got := execute(t, p.login(t, p.dial(t)), "echo here", ""); got.Out != "here\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestRelay(t *testing.T) {
 	p := newPod(t)
 	p.configure(t)

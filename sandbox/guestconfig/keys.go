@@ -25,6 +25,10 @@ type Keys struct {
 	ClientKey string           `json:"client_key"` // the daemon's, private, OpenSSH PEM
 }
 
+// Listens reports whether the guest listens for the daemon; otherwise it calls a socket of the
+// daemon.
+func (k Keys) Listens() bool { return len(k.Guest.Listen) > 0 }
+
 // NewKeys generates the two keys of a sandbox and adds them to config.
 func NewKeys(config wire.GuestConfig) (Keys, error) {
 	_, host, err := ed25519.GenerateKey(rand.Reader)

@@ -162,3 +162,16 @@ func FindBundle(configured string) (string, error) {
 	}
 	return "", nil
 }
+
+// ReadBundle returns the certificate authorities in a file of FindBundle, for a guest that writes
+// them itself.
+func ReadBundle(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("certificate bundle: %w", err)
+	}
+	if !strings.HasSuffix(string(text), "\n") {
+		text = append(text, '\n')
+	}
+	return string(text), nil
+}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -544,12 +543,8 @@ func (b *Backend) guestConfig(spec sandbox.Spec) (wire.GuestConfig, error) {
 		case err != nil:
 			return g, err
 		case bundle != "":
-			text, err := os.ReadFile(bundle)
-			if err != nil {
-				return g, fmt.Errorf("certificate bundle: %w", err)
-			}
-			if g.Authorities = string(text); !strings.HasSuffix(g.Authorities, "\n") {
-				g.Authorities += "\n"
+			if g.Authorities, err = guestconfig.ReadBundle(bundle); err != nil {
+				return g, err
 			}
 			for _, name := range guestconfig.TrustVariables {
 				g.Env = append(g.Env, name+"="+wire.AuthoritiesFile)
