@@ -62,6 +62,7 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{"boot", boot},
 	{"claim", claim},
+	{"remote", remote},
 	{"fifty", fifty},
 	{"exec", execTrue},
 	{"echo", echo},
