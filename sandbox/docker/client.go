@@ -73,7 +73,10 @@ func newClient(host string) (*client.Client, error) {
 			// The client's own TLS takes no context when it upgrades a connection.
 			options[0] = client.WithHost("http://" + u.Host)
 			dialer := &tls.Dialer{Config: config}
-			options = append(options, client.WithDialContext(dialer.DialContext))
+			options = append(options, client.WithDialContext(
+				func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return dialer.DialContext(ctx, "tcp", u.Host)
+				}))
 		} else if u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return nil, errors.New("the network could read and change what is sent: use ssh://HOST, " +
 				"or set DOCKER_CERT_PATH for TLS")

@@ -3,14 +3,24 @@ package docker
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -272,5 +282,105 @@ func TestRelayed(t *testing.T) {
 	c.SetDeadline(time.Now().Add(time.Millisecond))
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("a read after the deadline gives something")
+	}
+}
+
+// An engine that is reached by TLS: the server's certificate counts, and the client shows its own.
+func TestRemoteByTLS(t *testing.T) {
+	needEngine(t)
+	dir := t.TempDir()
+	pair := func(name string, sign *tls.Certificate) tls.Certificate {
+		t.Helper()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1),
+			NotAfter: time.Now().Add(time.Hour),
+			Subject:  pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
+			IsCA: sign == nil, BasicConstraintsValid: true,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+		parent, signer := template, any(key)
+		if sign != nil {
+			parent, signer = sign.Leaf, sign.PrivateKey
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		certText := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+		keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+		files := map[string][]byte{"cert.pem": certText, "key.pem": keyText}
+		if sign == nil {
+			files = map[string][]byte{"ca.pem": certText}
+		}
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		made, err := tls.X509KeyPair(certText, keyText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	ca := pair("ca", nil)
+	known := x509.NewCertPool()
+	known.AddCert(ca.Leaf)
+	server := pair("server", &ca)
+	pair("client", &ca) // its files stay
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{server},
+		ClientCAs: known, ClientAuth: tls.RequireAndVerifyClientCert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { l.Close() })
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer in.Close()
+				out, err := net.Dial("unix", strings.TrimPrefix(testEngine, "unix://"))
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				var both sync.WaitGroup
+				both.Go(func() {
+					_, _ = io.Copy(out, in)
+					_ = out.(*net.UnixConn).CloseWrite()
+				})
+				_, _ = io.Copy(in, out)
+				_ = in.(*tls.Conn).CloseWrite()
+				out.Close() // what it does not read any more
+				both.Wait()
+			})
+		}
+	})
+	host := "tcp://localhost:" + strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	t.Setenv("DOCKER_CERT_PATH", dir)
+	b := testBackend(t, func(o *Options) { o.Host = host })
+	mustSh(t, login(t, b, boot(t, b, sandbox.Spec{})), "true")
+
+	pair("other", nil) // another authority
+	other, err := New(Options{Host: host, Dir: t.TempDir(), GuestDir: t.TempDir(),
+		DaemonID: newID(), Guest: b.opts.Guest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.engine.facts(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a server that another authority has signed: got error %v", err)
 	}
 }

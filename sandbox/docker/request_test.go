@@ -56,6 +56,12 @@ func TestCreateRequest(t *testing.T) {
 			p.Network, p.Filter, p.Resolver = sandbox.NetworkFiltered,
 				"/state/guest/seccomp-0123456789ab", "/state/guest/resolv-0123456789ab"
 		}},
+		{"remote", func(p *plan) {
+			p.Network, p.Via = sandbox.NetworkFiltered, sandbox.ViaProxy
+			if err := p.planRemote(facts{remote: true}, sandbox.Spec{}); err != nil {
+				t.Error(err)
+			}
+		}},
 		{"bare", func(p *plan) { p.TrustDir, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
