@@ -67,7 +67,7 @@ func TestRemoteContract(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Suite{
 		Open:    func(t *testing.T) sandbox.Backend { return remoteBackend(t) },
 		Spec:    sandbox.Spec{Image: busybox, Isolation: testIsolation},
-		NoImage: "registry.invalid/none:latest",
+		NoImage: "registry.invalid/none:latest", Remote: true,
 	})
 }
 

@@ -26,6 +26,9 @@ type Suite struct {
 	NoImage string
 	// Refused are the network modes that the backend does not support.
 	Refused []sandbox.Network
+	// Remote: the instances are on a machine that shares no files with this one. Such a backend
+	// builds nothing and passes no network device: both are ErrUnsupported.
+	Remote bool
 	// NewID returns a new instance ID; nil derives it from the test's name and the time.
 	NewID func(t *testing.T) string
 }
