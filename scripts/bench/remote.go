@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -18,7 +17,7 @@ import (
 // remote: a daemon whose engine is reached by TCP, and so counts as one on another machine, against
 // the daemon that shares files with the same engine.
 func remote(ctx context.Context, b *bench) (rows []row, err error) {
-	engine, err := b.engineByTCP()
+	engine, err := b.engineByTCP(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +121,7 @@ func (b *bench) connectAs(at *daemon.Daemon, user string) (*ssh.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ssh.Dial("tcp", at.SSH, &ssh.ClientConfig{User: user, Timeout: time.Minute,
-		Auth:            []ssh.AuthMethod{ssh.PublicKeys(signer)},
-		HostKeyCallback: ssh.InsecureIgnoreHostKey()}) //nolint:gosec // of this program's own daemon
+	return daemon.Connect(at.SSH, user, signer)
 }
 
 // forwarder passes connections of a TCP port on to the engine's socket.
@@ -134,12 +131,12 @@ type forwarder struct {
 	wg sync.WaitGroup
 }
 
-func (b *bench) engineByTCP() (*forwarder, error) {
+func (b *bench) engineByTCP(ctx context.Context) (*forwarder, error) {
 	socket, isSocket := strings.CutPrefix(b.docker.DaemonHost(), "unix://")
 	if !isSocket {
 		return nil, fmt.Errorf("the engine at %s has no socket here", b.docker.DaemonHost())
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
