@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
-
-	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // relay connects to the guest of a running container.
@@ -35,10 +32,7 @@ func (e *engine) relay(ctx context.Context, ref string) (net.Conn, error) {
 		conn = r.HijackedResponse
 		return err
 	})
-	if err != nil {
-		if errors.Is(err, sandbox.ErrEngine) || ctx.Err() != nil {
-			e.silence.add(ref)
-		}
+	if err != nil { // an engine that cannot be reached has started nothing
 		return nil, err
 	}
 	return &relayed{Conn: conn.Conn, frames: conn.Reader, ref: ref, silence: &e.silence}, nil
@@ -151,7 +145,7 @@ type silent struct {
 
 const (
 	maxSilent   = 8
-	silentPause = 10 * time.Minute // then one more is tried
+	silentPause = time.Minute // then one more is tried
 )
 
 // check returns an error if no further relay may be started now.
