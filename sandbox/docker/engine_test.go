@@ -143,6 +143,13 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		sweep(ctx, t, b)
+		if f, err := b.engine.facts(ctx); err == nil && f.remote {
+			guest, _, err := b.files.placeFiles(f, sandbox.TrustImage)
+			if err == nil { // another test may use it, and remove it then
+				_, _ = b.engine.api.VolumeRemove(ctx, guestVolume(guest),
+					client.VolumeRemoveOptions{})
+			}
+		}
 		made, err := b.engine.api.ImageList(
 			ctx, client.ImageListOptions{Filters: make(client.Filters).Add(
 				"label", labelMade+"="+b.opts.DaemonID)})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -19,6 +20,9 @@ import (
 
 // fillWithin bounds the copy of the guest, of 7 MB, to an engine that may be far away.
 const fillWithin = 5 * time.Minute
+
+// guestVolume is the name of the volume with a guest, whose file has its checksum in its name.
+func guestVolume(file string) string { return "sandboxd-" + filepath.Base(file) }
 
 // guestMount mounts the volume with the guest.
 func guestMount(volume string, readOnly bool) mount.Mount {

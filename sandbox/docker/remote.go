@@ -93,7 +93,7 @@ func (p *plan) planRemote(f facts, spec sandbox.Spec) error {
 	case len(spec.Mounts) > 0:
 		return lacks("mounted directories", "copy the files: sandboxd cp")
 	}
-	p.GuestVolume = "sandboxd-" + filepath.Base(p.GuestFile)
+	p.GuestVolume = guestVolume(p.GuestFile)
 	p.RunDir, p.TrustDir = "", ""
 	return nil
 }
