@@ -38,9 +38,8 @@ var ErrUnknown = errors.New("no recipe for this image")
 var recipes embed.FS
 
 // Build runs the recipe of ref, and tags the image as ref in the engine at host, in the form of
-// DOCKER_HOST; empty means that of the docker command. It
-// copies the output of the build to out. It does not build an up-to-date image again. The end of
-// ctx ends the build and its processes.
+// DOCKER_HOST; empty means that of the docker command. It copies the output of the build to out. It
+// does not build an up-to-date image again. The end of ctx ends the build and its processes.
 //
 // It needs the docker command, and either mmdebstrap or an engine that may pull Debian's image; its
 // errors say what is missing. It returns ErrUnknown for an image without a recipe.

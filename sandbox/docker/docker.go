@@ -1,7 +1,7 @@
 // Package docker is the Backend that makes sandboxes from containers, with the Docker Engine API.
 // Any image works: the guest is mounted read-only into the container and is its first process. SSH
-// uses a unix socket on which this side listens. An engine that
-// shares no files with this machine needs other ways: remote.go has them.
+// uses a unix socket on which this side listens. An engine that shares no files with this machine
+// needs other ways: remote.go has them.
 //
 // It knows neither the gateway nor the processes inside a sandbox. One pure function,
 // createRequest, decides what a container may do; golden files record its results.

@@ -63,16 +63,6 @@ func remote(ctx context.Context, b *bench) (rows []row, err error) {
 		return nil, err
 	}
 
-	exec := func(c *ssh.Client) func() error {
-		return func() error {
-			s, err := c.NewSession()
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			return s.Run("true")
-		}
-	}
 	there, err := b.connectAs(away, "remote-1")
 	if err != nil {
 		return nil, err
@@ -83,7 +73,7 @@ func remote(ctx context.Context, b *bench) (rows []row, err error) {
 		return nil, err
 	}
 	defer here.Close()
-	execs, err := times(ctx, 100, exec(there), exec(here))
+	execs, err := times(ctx, 100, runTrue(there), runTrue(here))
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +84,7 @@ func remote(ctx context.Context, b *bench) (rows []row, err error) {
 				return err
 			}
 			defer c.Close()
-			return exec(c)()
+			return runTrue(c)()
 		}
 	}
 	logins, err := times(ctx, 20, login(away, "remote-1"), login(b.daemon, "bench"))

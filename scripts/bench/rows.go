@@ -70,6 +70,18 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 		summarize(peer), "docker create+start", "≤ 1.1 ×", atMost(1.1))}, nil
 }
 
+// runTrue runs a command on a connection.
+func runTrue(c *ssh.Client) func() error {
+	return func() error {
+		s, err := c.NewSession()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return s.Run("true")
+	}
+}
+
 // execTrue: one command on a live connection.
 func execTrue(ctx context.Context, b *bench) ([]row, error) {
 	gw, err := b.gateway()
@@ -82,16 +94,6 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	defer direct.Close()
-	on := func(c *ssh.Client) func() error {
-		return func() error {
-			s, err := c.NewSession()
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			return s.Run("true")
-		}
-	}
 	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: mark},
 	})
@@ -106,13 +108,13 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
 		return nil, err
 	}
-	samples, err := times(ctx, 200, on(gw), on(direct))
+	samples, err := times(ctx, 200, runTrue(gw), runTrue(direct))
 	if err != nil {
 		return nil, err
 	}
 	// In turns of ten: docker exec leaves caches and processor cold for the next call, and it
 	// would always be us.
-	docker, err := inTurns(ctx, 100, 10, on(gw),
+	docker, err := inTurns(ctx, 100, 10, runTrue(gw),
 		func() error { return b.dockerExec(ctx, c.ID, "true") })
 	if err != nil {
 		return nil, err
