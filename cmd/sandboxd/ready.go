@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -27,8 +28,16 @@ func newEngine(c *config.Loaded) (*client.Client, error) {
 // noAccount is what the ready line says of a daemon whose sandboxes run on this machine.
 const noAccount = "no account, nothing leaves this machine"
 
+// account says, in the ready line, where the sandboxes of an engine run.
+func account(host string) string {
+	if host == "" || strings.HasPrefix(host, "unix://") {
+		return noAccount
+	}
+	return fmt.Sprintf("no account, sandboxes run at %q", host)
+}
+
 // engineFacts describes the daemon's engine in the ready line, such as "docker 20.10.24, runc; "
-// and noAccount. note is what a user should know before the first sandbox, or "".
+// and account. note is what a user should know before the first sandbox, or "".
 func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	const silent = "engine: no answer, sandboxes cannot start; see: sandboxd doctor"
 	ctx, cancel := context.WithTimeout(ctx, enginePatience)
@@ -36,17 +45,18 @@ func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	if c.Backend == kubernetes.Name {
 		return clusterFacts(ctx, c)
 	}
+	where := account(engineHost(c))
 	engine, err := newEngine(c)
 	if err != nil {
-		return noAccount, silent
+		return where, silent
 	}
 	defer engine.Close()
 	got, err := engine.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return noAccount, silent
+		return where, silent
 	}
 	facts = fmt.Sprintf("docker %s, %s; %s", got.Info.ServerVersion, got.Info.DefaultRuntime,
-		noAccount)
+		where)
 	if image := c.Image; !hasImage(ctx, engine, image) {
 		note = fmt.Sprintf(
 			"image %s is missing: the first sandbox builds or pulls it, which takes a minute or "+
