@@ -6,14 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/creack/pty"
 	"github.com/rogpeppe/go-internal/testscript"
-	"golang.org/x/sys/unix"
 )
 
 // sshdCmd starts Debian's sshd on the loopback address until the story ends, with keys and a home
@@ -72,33 +68,4 @@ func sshdCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("HOSTURI", "ssh://"+who.Username+"@127.0.0.1:"+port)
 	ts.Setenv("SSHD_PORT", port)
 	ts.Setenv("SSHD_PID", fmt.Sprint(cmd.Process.Pid))
-}
-
-// makesTerminals reports whether an sshd of this user can make terminals. It gives them to the
-// group tty (pty_setowner in OpenSSH), which only root and members of that group may, unless the
-// mount of /dev/pts does it.
-func makesTerminals() (bool, error) {
-	if os.Geteuid() == 0 {
-		return true, nil
-	}
-	tty, err := user.LookupGroup("tty")
-	if err != nil {
-		return false, err
-	}
-	gid, err := strconv.Atoi(tty.Gid)
-	if err != nil {
-		return false, err
-	}
-	master, slave, err := pty.Open()
-	if err != nil {
-		return false, err
-	}
-	defer master.Close()
-	defer slave.Close()
-	var st unix.Stat_t
-	if err := unix.Stat(slave.Name(), &st); err != nil {
-		return false, err
-	}
-	groups, err := os.Getgroups()
-	return int(st.Gid) == gid || slices.Contains(groups, gid), err
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
-	"golang.org/x/sys/unix"
 )
 
 func TestLineOffset(t *testing.T) {
@@ -172,15 +170,5 @@ func runWithLog(t *testing.T, dir string) {
 	cmd.Stdout, cmd.Stderr = f, f
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestCopyLogRejectsFIFO(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "daemon.log")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := copyLog(t.Context(), io.Discard, path, 1, true); err == nil {
-		t.Error("no error for a FIFO")
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -189,30 +188,6 @@ func TestEventsAreTrimmedAndGoWithTheirSandbox(t *testing.T) {
 	}
 	if got, _ := s.Events(t.Context(), "id1", 10); len(got) != 0 {
 		t.Errorf("%d events of a removed sandbox, want 0", len(got))
-	}
-}
-
-// A program that is being started holds all descriptors until it is executed.
-func TestReleaseOfASharedDescriptor(t *testing.T) {
-	dir := t.TempDir()
-	l, err := lockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	child, err := unix.Dup(int(l.file.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(child)
-	if err := l.release(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := lockDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := again.release(); err != nil {
-		t.Error(err)
 	}
 }
 

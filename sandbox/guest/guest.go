@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package guest runs inside a sandbox. It is an SSH server with everything that clients expect –
 // commands, files, forwarding both ways, agents – with the sessions of package session on the same
 // connection, and it does the duties of PID 1.

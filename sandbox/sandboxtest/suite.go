@@ -2,6 +2,9 @@ package sandboxtest
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -78,6 +81,20 @@ func (s Suite) boot(t *testing.T, b sandbox.Backend) sandbox.Instance {
 		}
 	})
 	return inst
+}
+
+// newKey returns a fresh key pair.
+func newKey() (string, ssh.Signer, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return "", nil, err
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return "", nil, err
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	return string(pem.EncodeToMemory(block)), signer, err
 }
 
 func timeout(t *testing.T) context.Context {

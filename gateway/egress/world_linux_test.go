@@ -52,13 +52,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// Addresses of the tests' internet. Documentation addresses are open, too.
-const (
-	public    = "203.0.113.10"
-	publicTwo = "198.51.100.7"
-	publicV6  = "2001:db8:1::10"
-)
-
 // closedThere are addresses in the tests' internet that a sandbox must not reach.
 var closedThere = []string{
 	"10.77.0.1", "100.100.100.200", "168.63.129.16", "169.254.169.254", "172.20.0.1", "192.0.0.192",
@@ -292,13 +285,6 @@ func (w *world) start(mode Mode, allow ...string) {
 	w.t.Cleanup(func() { w.stack.Close() })
 }
 
-func policy(t testing.TB, mode Mode, allow ...string) *Policy {
-	t.Helper()
-	p, err := NewPolicy(Rules{Mode: mode, Trusted: allow})
-	must(t, err)
-	return p
-}
-
 func (w *world) resolve(_ context.Context, name string) ([]netip.Addr, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -376,23 +362,9 @@ func (w *world) program(args ...string) (string, error) {
 	return out.String(), err
 }
 
-func addrs(list ...string) (out []netip.Addr) {
-	for _, a := range list {
-		out = append(out, netip.MustParseAddr(a))
-	}
-	return out
-}
-
 func run(t testing.TB, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

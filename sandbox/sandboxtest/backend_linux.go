@@ -1,22 +1,10 @@
-// Package sandboxtest tests the contract of a sandbox.Backend ([Run]), and provides one that needs
-// no container engine. [Backend] keeps sandboxes in memory, each with a real guest in this process,
-// so that code above a backend can be tested with real SSH and real commands. Its sandboxes are not
-// isolated: commands run on this machine, as the user of the test, in a home directory of their
-// own.
-//
-// Only tests import it. The guest starts children of its own kind from the running program: a
-// program that imports this package becomes the guest when it is started as guest.Name.
 package sandboxtest
 
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -39,24 +27,6 @@ func init() {
 	if os.Args[0] == guest.Name {
 		os.Exit(guest.Main(os.Args))
 	}
-}
-
-// Name is the name of the in-memory backend in instances.
-const Name = "memory"
-
-// NoImage is an image that the in-memory backend does not have; it has all others, with the same
-// content.
-const NoImage = "no-such-image:latest"
-
-// Options of a Backend. The zero value works.
-type Options struct {
-	Env []string     // of every sandbox
-	Log *slog.Logger // of the guests; nil discards
-	// Fail, if set, is called at each stage of Boot and Start ("validate", "image", "keys",
-	// "create", "guest"), which fails with its error.
-	Fail func(stage string) error
-	// Freezes allows Freeze. Then no descriptors are passed to guests.
-	Freezes bool
 }
 
 // Backend is an in-memory sandbox.Backend, Finder and Lifecycle.
@@ -259,20 +229,6 @@ func (b *Backend) startLocked(ctx context.Context, in *instance) error {
 	}
 	in.guest, in.client, in.host, in.conns = g, client, host.PublicKey(), new(sync.WaitGroup)
 	return nil
-}
-
-// newKey returns a fresh key pair.
-func newKey() (string, ssh.Signer, error) {
-	_, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return "", nil, err
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		return "", nil, err
-	}
-	signer, err := ssh.NewSignerFromKey(private)
-	return string(pem.EncodeToMemory(block)), signer, err
 }
 
 // lookupLocked returns the instance of inst. b.mu is held.
