@@ -57,7 +57,7 @@ func (b *Board) Follow(principal string, changed func()) *Asked {
 		b.follows[principal] = a.shared
 		go func(s *asking) {
 			defer close(done)
-			s.follow(ctx, w)
+			s.follow(ctx, w, a.seen)
 		}(a.shared)
 	}
 	return a
@@ -67,11 +67,12 @@ func byName(a, b asker) int {
 	return cmp.Or(strings.Compare(a.Sandbox, b.Sandbox), strings.Compare(a.Session, b.Session))
 }
 
-// follow keeps the targets up to date until ctx or the board ends.
-func (s *asking) follow(ctx context.Context, w *Watch) {
+// follow keeps the targets up to date until ctx or the board ends. What asked before begun is not
+// new.
+func (s *asking) follow(ctx context.Context, w *Watch, begun time.Time) {
 	defer w.Close()
 	asks := make(map[wire.Target]asker)
-	begun := time.Now().Truncate(time.Millisecond) // as exact as Since
+	begun = begun.Truncate(time.Millisecond) // as exact as Since
 	for {
 		news, err := w.Next(ctx)
 		if err != nil {
