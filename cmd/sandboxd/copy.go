@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ func (c *cli) copyCommand() *cobra.Command {
 			path, err := exec.LookPath("scp")
 			if err != nil {
 				return &wire.Error{Code: wire.CodeUnavailable,
-					Message: "cp: scp not found on this machine", Hint: "install openssh-client"}
+					Message: "cp: scp not found on this machine", Hint: installSSH()}
 			}
 			link, err := copyOperands(args, of) // check them before starting a daemon
 			if err != nil {
@@ -140,6 +141,9 @@ var notGlob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]
 // copyOperand converts an operand of cp to one of scp. NAME:PATH is remote, everything else is a
 // local path. PATH may be a link to one file.
 func copyOperand(arg, host string, source bool) (word string, remote bool, err error) {
+	if filepath.VolumeName(arg) != "" { // C:\ of Windows
+		return arg, false, nil
+	}
 	name, path, found := strings.Cut(arg, ":")
 	if !found || strings.Contains(name, "/") {
 		// not a host or an option of scp

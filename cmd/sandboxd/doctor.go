@@ -19,6 +19,7 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
@@ -47,6 +48,9 @@ type doctor struct{ cli *cli }
 
 // checks returns all checks in the order of their output.
 func (d doctor) checks() []func(context.Context) []finding {
+	if d.cli.gateway != "" || needsLinux() != nil {
+		return []func(context.Context) []finding{d.checkGateway, d.checkTools}
+	}
 	all := []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter,
 		d.checkLeft}
 	if d.cli.config.Backend == kubernetes.Name {
@@ -63,7 +67,8 @@ func doctorCommand(c *cli) *cobra.Command {
 		Short: "check that this machine can run sandboxd",
 		Long: "Check the engine, the images, the state directory, the network filter and\n" +
 			"everything else that sandboxd needs on this machine. With backend kubernetes,\n" +
-			"check the cluster: it makes and removes small pods for that. Print one line per\n" +
+			"check the cluster: it makes and removes small pods for that. With --gateway, check\n" +
+			"that the daemon there answers, and what this client needs. Print one line per\n" +
 			"check, and how to fix each problem. The exit code is 125 if a check fails.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -304,6 +309,28 @@ func (d doctor) checkPool(ctx context.Context) []finding {
 	return all
 }
 
+// checkGateway checks the daemon that a client uses.
+func (d doctor) checkGateway(ctx context.Context) []finding {
+	f := finding{Check: "gateway", Found: d.cli.gateway}
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	err := needsLinux()
+	if d.cli.gateway != "" {
+		var client *agent.Client
+		if client, err = d.cli.dial(ctx, wire.ControlHost, false); err == nil {
+			f.OK, f.Found = true, d.cli.gateway+" answers"
+			client.Close()
+		}
+	}
+	if err != nil {
+		f.Found, f.Fix = err.Error(), "check the address, and that ssh logs in there"
+		if e, ok := errors.AsType[*wire.Error](err); ok {
+			f.Found, f.Fix = e.Message, e.Hint
+		}
+	}
+	return []finding{f}
+}
+
 func (d doctor) checkTools(context.Context) []finding {
 	var missing []string
 	for _, name := range []string{"ssh", "scp"} {
@@ -315,7 +342,7 @@ func (d doctor) checkTools(context.Context) []finding {
 		// Users of a cluster connect from elsewhere.
 		return []finding{{Check: "ssh client", OK: d.cli.config.Backend == kubernetes.Name,
 			Found: strings.Join(missing, " and ") + " not found",
-			Fix:   "apt-get install openssh-client"}}
+			Fix:   installSSH()}}
 	}
 	clock := finding{Check: "clock", OK: true, Found: time.Now().UTC().Format(time.RFC3339)}
 	if time.Now().Year() < 2025 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The client and all packages build for other systems, and so do their tests: what needs Linux is in
-// files of its own.
+// The client and all packages build for other systems, and so do their tests: what needs Linux is
+// in files of its own.
 func TestBuildsElsewhere(t *testing.T) {
 	for _, to := range [][2]string{{"darwin", "arm64"}, {"windows", "amd64"}} {
 		t.Run(to[0], func(t *testing.T) {

@@ -343,6 +343,9 @@ func (c *cli) daemon() (endpoint, error) {
 	state := string(c.config.State)
 	e, err := readEndpoint(state)
 	if err != nil || !store.Runs(state, e.PID) {
+		if err := needsLinux(); err != nil {
+			return e, err
+		}
 		return e, &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("no daemon runs for %s", state), Hint: "start it: sandboxd up"}
 	}

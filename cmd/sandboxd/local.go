@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +18,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
+
+// gatewayAt returns how a client reaches the daemon that has connected to it at reached, without
+// files, which are on this machine. If reached is invalid the client is on this machine, too.
+func (e endpoint) gatewayAt(reached netip.AddrPort) command.Gateway {
+	if !reached.IsValid() {
+		return e.gateway()
+	}
+	return command.Gateway{Host: reached.Addr().String(), Port: strconv.Itoa(int(reached.Port()))}
+}
 
 // gateway returns how clients on this machine reach the daemon.
 func (e endpoint) gateway() command.Gateway {
@@ -158,7 +169,7 @@ func sshWords(ctx context.Context, c *cli, options []string, target string) ([]s
 		return nil, &wire.Error{
 			Code:    wire.CodeUnavailable,
 			Message: "ssh: not found on this machine",
-			Hint:    "install openssh-client",
+			Hint:    installSSH(),
 		}
 	}
 	address, o, err := c.reach(ctx, true)

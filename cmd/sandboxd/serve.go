@@ -474,7 +474,7 @@ func (d *daemon) control(ctx context.Context, p gateway.Principal, c sshd.Comman
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
 		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
-		Gateway: d.address.gateway(), Tokens: d.tokens, Python: d.python,
+		Gateway: d.address.gatewayAt(c.Reached), Tokens: d.tokens, Python: d.python,
 	}
 	if d.address.HTTP != nil {
 		env.HTTP = *d.address.HTTP

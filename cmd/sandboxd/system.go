@@ -17,3 +17,11 @@ func needsLinux() error {
 		Hint: "start it on a machine with Linux, and use it from here with " +
 			"--gateway ssh://HOST"}
 }
+
+// installSSH returns what to do if there is no ssh(1) or scp(1).
+func installSSH() string {
+	if runtime.GOOS == "windows" {
+		return "add the optional feature OpenSSH Client in the settings of Windows"
+	}
+	return "install openssh-client"
+}

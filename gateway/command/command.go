@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ type Gateway struct {
 
 // URI returns the ssh URI of target.
 func (g Gateway) URI(target string) string {
-	return fmt.Sprintf("ssh://%s@%s:%s", target, g.Host, g.Port)
+	return "ssh://" + target + "@" + net.JoinHostPort(g.Host, g.Port)
 }
 
 // SSHCommand returns the ssh command that attaches to target without a prompt.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"net/netip"
 
 	"github.com/kballard/go-shellquote"
 
@@ -40,7 +42,8 @@ func (s *session) controlHost(ctx context.Context) {
 	defer cancel(nil)
 	resized, interrupts := make(chan wire.WindowChange, 1), make(chan struct{}, 1)
 	c := CommandIO{Args: args, Stdin: s.input(), Stdout: s.channel, Stderr: s.channel.Stderr(),
-		Pty: s.ask.pty, Resized: resized, Interrupts: interrupts}
+		Reached: reached(s.client.conn.LocalAddr(), s.client.conn.RemoteAddr()),
+		Pty:     s.ask.pty, Resized: resized, Interrupts: interrupts}
 	if s.ask.pty != nil {
 		// The client's terminal is raw: the server does what a terminal's line discipline would.
 		out := newlines{s.channel}
@@ -106,4 +109,15 @@ func (w newlines) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// reached returns local, unless remote is on this machine, too.
+func reached(local, remote net.Addr) netip.AddrPort {
+	l, ok := local.(*net.TCPAddr)
+	r, also := remote.(*net.TCPAddr)
+	if !ok || !also || r.IP.IsLoopback() || r.IP.Equal(l.IP) {
+		return netip.AddrPort{}
+	}
+	at := l.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -50,10 +51,13 @@ type Commands func(ctx context.Context, p gateway.Principal, c CommandIO) int
 
 // CommandIO is the input and output of a command of the control host.
 type CommandIO struct {
-	Args   []string // the command line, split as a shell would, without expansion
-	Stdin  io.Reader
-	Stdout io.Writer // with Pty, \n is written as \r\n
-	Stderr io.Writer // with Pty, the same as Stdout
+	Args []string // the command line, split as a shell would, without expansion
+	// Address of this server to which a client on another machine connected; invalid for a client
+	// on this machine.
+	Reached netip.AddrPort
+	Stdin   io.Reader
+	Stdout  io.Writer // with Pty, \n is written as \r\n
+	Stderr  io.Writer // with Pty, the same as Stdout
 
 	Pty     *wire.PtyReq             // nil without a terminal
 	Resized <-chan wire.WindowChange // the latest size that was not received yet

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -21,7 +22,8 @@ type Path string
 
 // UnmarshalText accepts an absolute path, or an empty text.
 func (p *Path) UnmarshalText(text []byte) error {
-	if len(text) > 0 && !filepath.IsAbs(string(text)) {
+	// Of a client's machine or, with slashes, of a sandbox.
+	if p := string(text); p != "" && !filepath.IsAbs(p) && !path.IsAbs(p) {
 		return fmt.Errorf("not an absolute path; write a path that begins with /")
 	}
 	*p = Path(text)
@@ -105,17 +107,19 @@ type Options []string
 func (Options) split(text string) []string    { return strings.Fields(text) }
 func (Options) join(elements []string) string { return strings.Join(elements, " ") }
 
-// Paths are separated by colons; none means an empty list.
+// Paths are separated by colons, on Windows by semicolons; none means an empty list.
 type Paths []string
 
 func (Paths) split(text string) []string {
 	if text == none {
 		return nil
 	}
-	return strings.Split(text, ":")
+	return strings.Split(text, string(filepath.ListSeparator))
 }
 
-func (Paths) join(elements []string) string { return joinOrNone(elements, ":") }
+func (Paths) join(elements []string) string {
+	return joinOrNone(elements, string(filepath.ListSeparator))
+}
 
 func joinOrNone(elements []string, separator string) string {
 	if len(elements) == 0 {
