@@ -25,22 +25,28 @@ const (
 	maxGrace      = 10 * time.Minute
 )
 
-// Control carries out an order of the daemon: hello, health, rescue, stop, name or trust. It
-// answers stop before carrying it out; Stopped reports the end.
-func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply {
-	answer := wire.ControlReply{Version: wire.Version, Software: Software}
-	switch ctl.Do {
-	case "hello":
-	case "health":
-		answer.Health = g.health(ctx)
-	case "rescue":
-		answer.Killed = g.rescue(cmp.Or(ctl.Reason, rescued))
-	case "stop":
+// Control carries out an order of the daemon: hello, health, rescue, stop, name or trust, and calls
+// reply with the answer. It begins to stop after reply, which ends with the guest, and does not
+// wait: Stopped reports the end.
+func (g *Guest) Control(ctx context.Context, ctl wire.Control, reply func(wire.ControlReply)) {
+	reply(g.control(ctx, ctl))
+	if ctl.Do == "stop" {
 		grace := min(time.Duration(ctl.GraceMS)*time.Millisecond, maxGrace)
 		if grace <= 0 {
 			grace = defaultGrace
 		}
 		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it stops
+	}
+}
+
+func (g *Guest) control(ctx context.Context, ctl wire.Control) wire.ControlReply {
+	answer := wire.ControlReply{Version: wire.Version, Software: Software}
+	switch ctl.Do {
+	case "hello", "stop":
+	case "health":
+		answer.Health = g.health(ctx)
+	case "rescue":
+		answer.Killed = g.rescue(cmp.Or(ctl.Reason, rescued))
 	case "name":
 		if _, err := wire.ParseSandbox(ctl.Name); err != nil || !g.sessions.SetName(ctl.Name) {
 			answer.Error = wire.Errorf(wire.CodeDenied,

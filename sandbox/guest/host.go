@@ -202,9 +202,11 @@ func (g *Guest) serveHost(l *net.UnixListener) {
 				_ = g.sessions.Serve(context.Background(), conn, true)
 				return
 			}
-			if b, err := json.Marshal(g.Control(context.Background(), order)); err == nil {
-				_, _ = conn.Write(append(b, '\n'))
-			}
+			g.Control(context.Background(), order, func(a wire.ControlReply) {
+				if b, err := json.Marshal(a); err == nil {
+					_, _ = conn.Write(append(b, '\n'))
+				}
+			})
 		}()
 	}
 }

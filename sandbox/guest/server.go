@@ -197,23 +197,24 @@ func (c *client) serveControl(r *ssh.Request) {
 	if ctl.Do == "hello" {
 		c.control.Store(true)
 	}
-	var answer wire.ControlReply
+	answer := func(a wire.ControlReply) {
+		b, err := json.Marshal(a)
+		if err != nil {
+			c.g.log.Error("control reply", "do", ctl.Do, "err", err)
+			reply(r, false, nil)
+			return
+		}
+		reply(r, true, b)
+	}
 	switch {
 	case !c.control.Load():
-		answer.Error = wire.Errorf(wire.CodeDenied, "say hello first")
+		answer(wire.ControlReply{Error: wire.Errorf(wire.CodeDenied, "say hello first")})
 	case ctl.Do == "user":
-		answer = wire.ControlReply{Version: wire.Version, Software: Software,
-			Error: c.setUser(ctl.User)}
+		answer(wire.ControlReply{Version: wire.Version, Software: Software,
+			Error: c.setUser(ctl.User)})
 	default:
-		answer = c.g.Control(c.ctx, ctl)
+		c.g.Control(c.ctx, ctl, answer)
 	}
-	b, err := json.Marshal(answer)
-	if err != nil {
-		c.g.log.Error("control reply", "do", ctl.Do, "err", err)
-		reply(r, false, nil)
-		return
-	}
-	reply(r, true, b)
 }
 
 // setUser makes later programs of this connection run as spec, a user as for lookupAccount.

@@ -336,7 +336,8 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	if err != nil || stopping.guest == nil {
 		return err
 	}
-	stopping.guest.Control(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()})
+	stopping.guest.Control(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()},
+		func(wire.ControlReply) {})
 	select {
 	case <-stopping.guest.Stopped():
 	case <-ctx.Done():
