@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -59,6 +60,38 @@ func (f facts) mayMount(paths ...string) error {
 		}
 	}
 	return nil
+}
+
+// enforces rejects an engine that started the container ref, whose first process is pid, without
+// its limits: rootless Podman ignores them with version 1 of control groups. Docker's engine
+// reports what it cannot limit.
+func (f facts) enforces(pid int, ref string, l sandbox.Limits) error {
+	if !f.compatible || f.remote {
+		return nil
+	}
+	got, err := usage.BoundsOf(pid, ref)
+	if err != nil {
+		return err
+	}
+	var ignored []string
+	for _, limit := range []struct {
+		of          string
+		asked, kept float64
+	}{
+		{"memory", float64(l.Memory), got.Memory},
+		{"processes", float64(l.PIDs), got.PIDs},
+		{"cpus", l.CPUs, got.CPUs},
+	} {
+		if limit.kept > limit.asked {
+			ignored = append(ignored, limit.of)
+		}
+	}
+	if len(ignored) == 0 {
+		return nil
+	}
+	return hinted{fmt.Errorf("limits: %w: the engine started the container without those of %s",
+		sandbox.ErrUnsupported, strings.Join(ignored, ", ")),
+		"run the engine as root; as another user it needs version 2 of control groups"}
 }
 
 // filter returns the file of the seccomp profile, for an engine whose default is not Docker's.
