@@ -98,7 +98,7 @@ func TestImages(t *testing.T) {
 }
 
 var posture = map[string]string{
-	"hostname; cat /etc/hostname; grep box /etc/hosts": "box\nbox\n127.0.1.1\tbox",
+	"hostname; cat /etc/hostname; grep -w box /etc/hosts": "box\nbox\n127.0.1.1\tbox",
 	"grep CapBnd /proc/self/status":                    "CapBnd:\t00000000a00404fb",
 	"grep CapEff /proc/self/status":                    "CapEff:\t00000000a00404fb",
 	"grep CapPrm /proc/self/status":                    "CapPrm:\t00000000a00404fb",

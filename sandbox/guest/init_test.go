@@ -85,6 +85,22 @@ func unshare(t testing.TB, args ...string) *exec.Cmd {
 			"sh", "-c", `mount -t tmpfs run /run && exec "$@"`, "sh", "setpriv", "--inh-caps", "-all", "--bounding-set", containerCaps, path}, args...)...)
 }
 
+// endUnshare ends a command of unshare and its namespace; waited has the result of its Wait.
+// --kill-child has no effect after the guest's main thread has been another user
+// (PR_SET_PDEATHSIG(2const)).
+func endUnshare(cmd *exec.Cmd, waited chan error) {
+	select {
+	case <-waited: // its number may be another process's now
+		return
+	default:
+	}
+	for _, pid := range tree(cmd.Process.Pid) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	_ = cmd.Process.Kill()
+	<-waited
+}
+
 func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *pid1 {
 	t.Helper()
 	b := &pid1{keys: newKeys(t), socket: filepath.Join(shortdir.New(t), "s"),
@@ -107,8 +123,7 @@ func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *pid1 {
 	}
 	go func() { b.waited <- b.cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = b.cmd.Process.Kill() // this also ends the namespace
-		<-b.waited
+		endUnshare(b.cmd, b.waited)
 		b.listener.Close()
 		if t.Failed() {
 			t.Logf("the guest's log:\n%s", b.log.String())

@@ -43,8 +43,7 @@ func newPod(t *testing.T) *pod {
 	}
 	go func() { p.waited <- p.cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // this also ends the namespace
-		<-p.waited
+		endUnshare(p.cmd, p.waited)
 		if t.Failed() {
 			t.Logf("the guest's log:\n%s", p.log.String())
 		}
