@@ -23,8 +23,12 @@ type picture struct {
 	alt   bool
 }
 
-// settles limits the attempts to wait for the screen before private mode begins or ends without it.
-const settles = 50
+// settles limits the attempts to wait for the screen before private mode begins or ends without it,
+// and settleOutput the bytes of output that come meanwhile.
+const (
+	settles      = 50
+	settleOutput = 64 << 10
+)
 
 var errPrivate = &wire.Error{
 	Code:    wire.CodeDenied,
@@ -92,6 +96,7 @@ func (v *private) hideLocked(p *party, current bool) error {
 // output, it gives up after some attempts, and calls f with current false.
 func (v *private) settled(ctx context.Context, f func(current bool) error) error {
 	s := v.s
+	_, first := s.log.bounds()
 	for try := 0; ; try++ {
 		_, end := s.log.bounds()
 		if err := s.display.sync(ctx, end); err != nil {
@@ -101,7 +106,7 @@ func (v *private) settled(ctx context.Context, f func(current bool) error) error
 		s.display.mu.Lock()
 		_, end = s.log.bounds()
 		current := s.display.fed == end
-		if current || try == settles {
+		if current || try == settles || end-first > settleOutput {
 			err := f(current)
 			s.display.mu.Unlock()
 			s.mu.Unlock()
