@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -205,9 +206,21 @@ func (e *engine) attach(ctx context.Context, ref string) (*attachment, error) {
 		return err
 	})
 	if err != nil {
+		// Podman prepares a container for that, and its client drops why it cannot. A start fails
+		// for the same reason.
+		if strings.Contains(err.Error(), "received 409") {
+			err = cmp.Or(e.start(ctx, ref), err)
+		}
 		return nil, err
 	}
 	return a, nil
+}
+
+func (e *engine) start(ctx context.Context, ref string) error {
+	return e.call(ctx, e.limits.start, "start container", func(ctx context.Context) error {
+		_, err := e.api.ContainerStart(ctx, ref, client.ContainerStartOptions{})
+		return err
+	})
 }
 
 // send sends line and the end of input. It is called at most once. Nothing reads before the start

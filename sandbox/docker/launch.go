@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
@@ -48,12 +47,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		return 0, err
 	}
 	s.b.engine.silence.forget(s.ref)
-	err = s.b.engine.call(ctx, s.b.engine.limits.start, "start container",
-		func(ctx context.Context) error {
-			_, err := s.b.engine.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
-			return err
-		})
-	if err != nil {
+	if err := s.b.engine.start(ctx, s.ref); err != nil {
 		return 0, err
 	}
 
