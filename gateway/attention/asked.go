@@ -41,7 +41,8 @@ type asker struct {
 // Follow returns a reader of the sessions that ask principal, which calls changed, from any
 // goroutine, when they have changed. The caller closes the result.
 func (b *Board) Follow(principal string, changed func()) *Asked {
-	a := &Asked{board: b, principal: principal, changed: changed, seen: time.Now()}
+	begun := time.Now()
+	a := &Asked{board: b, principal: principal, changed: changed, seen: begun}
 	b.fmu.Lock()
 	defer b.fmu.Unlock()
 	if s := b.follows[principal]; s != nil {
@@ -57,7 +58,7 @@ func (b *Board) Follow(principal string, changed func()) *Asked {
 		b.follows[principal] = a.shared
 		go func(s *asking) {
 			defer close(done)
-			s.follow(ctx, w, a.seen)
+			s.follow(ctx, w, begun)
 		}(a.shared)
 	}
 	return a
