@@ -63,11 +63,17 @@ func (d *display) run() {
 		}
 		p = p[:d.s.answers.askedUpTo(d.fed, len(p))]
 		d.mu.Lock()
+		private := d.fed < d.veil
 		if lagged != nil {
 			d.fed += lagged.Missed
 		} else {
 			_, _ = d.screen.Write(p) // in memory: it cannot fail
 			d.fed += uint64(len(p))
+		}
+		if private {
+			// What was drawn after the end of private mode, as in a flood, and a message whose end
+			// the cover is. A message of these bytes that is public loses its text.
+			d.hushed = d.screen.Notice().Count
 		}
 		d.calls.Store(d.screen.Call().Count)
 		if status, n := d.screen.Status(); n > seen {

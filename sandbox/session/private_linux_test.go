@@ -55,6 +55,8 @@ func TestPrivate(t *testing.T) {
 		{"the alternate screen, and back", `printf '\033[?1049h se''cret-42'; printf '\033[?1049lse''cret-42\n'`, `X=secret-42`},
 		{"on the alternate screen", `echo se''cret-42; printf '\033[?1049h se''cret-42\033[?2004h'`, `X=secret-42`},
 		{"a program that waits", `echo se''cret-42`, "read -p 'secret-42? ' x\r"},
+		{"a notice that is not complete", `echo se''cret-42`,
+			"printf '\\033]9;secret-42'; read x\r"},
 		{"a flood", `echo se''cret-42`, "while :; do echo se''cret-42; done\r"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -91,6 +93,7 @@ func TestPrivate(t *testing.T) {
 			mine.until(t, "the last line", func(out string, _ []wire.Event) bool {
 				return strings.HasSuffix(out, "X=secret-42") ||
 					strings.HasSuffix(out, "secret-42? ") ||
+					strings.HasSuffix(out, "\x1b]9;secret-42") ||
 					strings.Count(out, "secret-42") > 300
 			})
 
@@ -157,6 +160,9 @@ func TestPrivate(t *testing.T) {
 				return // from then on, its output is public
 			}
 			res := <-back
+			if res.Notice != nil && strings.Contains(*res.Notice, "secret") {
+				t.Errorf("the agent's notice: %s", *res.Notice)
+			}
 			if res.TakenOver == nil || len(res.TakenOver.Commands) > 0 ||
 				strings.Contains(res.Output, "secret") ||
 				!strings.Contains(res.Output, "[private]") {
