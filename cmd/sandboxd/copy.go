@@ -141,7 +141,7 @@ var notGlob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]
 // copyOperand converts an operand of cp to one of scp. NAME:PATH is remote, everything else is a
 // local path. PATH may be a link to one file.
 func copyOperand(arg, host string, source bool) (word string, remote bool, err error) {
-	if filepath.VolumeName(arg) != "" { // C:\ of Windows
+	if filepath.VolumeName(arg) != "" { // C:\ of Windows, not a sandbox with one letter
 		return arg, false, nil
 	}
 	name, path, found := strings.Cut(arg, ":")

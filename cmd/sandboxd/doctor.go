@@ -43,7 +43,7 @@ const (
 	clusterPatience = 2 * time.Minute
 )
 
-// doctor checks the requirements of the daemon on this machine.
+// doctor checks the requirements of the daemon on this machine, or of a client of another one.
 type doctor struct{ cli *cli }
 
 // checks returns all checks in the order of their output.
@@ -64,7 +64,7 @@ func doctorCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "check that this machine can run sandboxd",
+		Short: "check that this machine can run sandboxd, or reach it",
 		Long: "Check the engine, the images, the state directory, the network filter and\n" +
 			"everything else that sandboxd needs on this machine. With backend kubernetes,\n" +
 			"check the cluster: it makes and removes small pods for that. With --gateway, check\n" +
@@ -325,7 +325,7 @@ func (d doctor) checkGateway(ctx context.Context) []finding {
 	if err != nil {
 		f.Found, f.Fix = err.Error(), "check the address, and that ssh logs in there"
 		if e, ok := errors.AsType[*wire.Error](err); ok {
-			f.Found, f.Fix = e.Message, e.Hint
+			f.Found, f.Fix = e.Message, cmp.Or(e.Hint, f.Fix)
 		}
 	}
 	return []finding{f}

@@ -63,7 +63,8 @@ func (g Gateway) URI(target string) string {
 	return "ssh://" + target + "@" + net.JoinHostPort(g.Host, g.Port)
 }
 
-// SSHCommand returns the ssh command that attaches to target without a prompt.
+// SSHCommand returns the ssh command that attaches to target. With KnownHosts and Identity, ssh
+// asks for nothing.
 func (g Gateway) SSHCommand(target string) string {
 	args := []string{"ssh"}
 	if g.KnownHosts != "" {

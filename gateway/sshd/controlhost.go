@@ -119,5 +119,5 @@ func reached(local, remote net.Addr) netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	at := l.AddrPort()
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()) // a zone is of one machine
 }

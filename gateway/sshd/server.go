@@ -52,8 +52,9 @@ type Commands func(ctx context.Context, p gateway.Principal, c CommandIO) int
 // CommandIO is the input and output of a command of the control host.
 type CommandIO struct {
 	Args []string // the command line, split as a shell would, without expansion
-	// Address of this server to which a client on another machine connected; invalid for a client
-	// on this machine.
+	// Address of this server to which a client on another machine connected, as this machine sees
+	// it: behind a translation of addresses or a jump host, the client used another one. Invalid
+	// for a client on this machine.
 	Reached netip.AddrPort
 	Stdin   io.Reader
 	Stdout  io.Writer // with Pty, \n is written as \r\n

@@ -158,9 +158,6 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	inst.Ref = s.ref
-	if err := f.enforces(pid, s.ref, p.Limits); err != nil {
-		return none, err
-	}
 	inst.Limits, inst.DiskQuota = p.Limits, p.Sized
 	if inst.Limits.NoFile == 0 { // the engine's own
 		inst.Limits.NoFile, _ = noFileOf(pid)

@@ -2,7 +2,6 @@ package docker
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -206,10 +205,13 @@ func (e *engine) attach(ctx context.Context, ref string) (*attachment, error) {
 		return err
 	})
 	if err != nil {
-		// Podman prepares a container for that, and its client drops why it cannot. A start fails
+		// Podman prepares a container for that, and the client drops why it cannot. A start fails
 		// for the same reason.
 		if strings.Contains(err.Error(), "received 409") {
-			err = cmp.Or(e.start(ctx, ref), err)
+			if why := e.start(ctx, ref); why != nil {
+				return nil, why
+			}
+			err = errors.Join(err, e.kill(context.WithoutCancel(ctx), ref))
 		}
 		return nil, err
 	}

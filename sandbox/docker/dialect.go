@@ -1,12 +1,14 @@
 package docker
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
+	"github.com/moby/moby/api/types/container"
 	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
@@ -62,17 +64,30 @@ func (f facts) mayMount(paths ...string) error {
 	return nil
 }
 
-// enforces rejects an engine that started the container ref, whose first process is pid, without
-// its limits: rootless Podman ignores them with version 1 of control groups. Docker's engine
-// reports what it cannot limit.
-func (f facts) enforces(pid int, ref string, l sandbox.Limits) error {
-	if !f.compatible || f.remote {
-		return nil
-	}
-	got, err := usage.BoundsOf(pid, ref)
-	if err != nil {
+// enforces rejects a container that has just started without its limits: rootless Podman ignores
+// them with version 1 of control groups. Docker's engine reports what it cannot limit.
+func (e *engine) enforces(ctx context.Context, c container.InspectResponse) error {
+	f, err := e.facts(ctx)
+	if err != nil || !f.compatible || f.remote {
 		return err
 	}
+	r := c.HostConfig.Resources
+	limits := sandbox.Limits{Memory: r.Memory, CPUs: float64(r.NanoCPUs) / 1e9}
+	if r.PidsLimit != nil {
+		limits.PIDs = *r.PidsLimit
+	}
+	return bounded(c.State.Pid, c.ID, limits)
+}
+
+// bounded returns an error if the process pid of the container ref does not have the limits l.
+func bounded(pid int, ref string, l sandbox.Limits) error {
+	got, err := usage.BoundsOf(pid, ref)
+	if err != nil {
+		return hinted{
+			fmt.Errorf("limits: %w: they cannot be read: %w", sandbox.ErrUnsupported, err),
+			"a daemon in a container needs the control groups of the machine (--cgroupns host)"}
+	}
+	const hundredth = 0.01 // of a processor: systemd rounds
 	var ignored []string
 	for _, limit := range []struct {
 		of          string
@@ -80,7 +95,7 @@ func (f facts) enforces(pid int, ref string, l sandbox.Limits) error {
 	}{
 		{"memory", float64(l.Memory), got.Memory},
 		{"processes", float64(l.PIDs), got.PIDs},
-		{"cpus", l.CPUs, got.CPUs},
+		{"cpus", l.CPUs + hundredth, got.CPUs},
 	} {
 		if limit.kept > limit.asked {
 			ignored = append(ignored, limit.of)

@@ -59,6 +59,9 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		return 0, err
 	}
 	if c.State.Running {
+		if err := s.b.engine.enforces(ctx, c); err != nil {
+			return 0, err
+		}
 		pid := visiblePid(runtime, c.State)
 		if checked {
 			if err := checkProgram(c.State.Pid, c.Path); err != nil {

@@ -99,9 +99,9 @@ func TestImages(t *testing.T) {
 
 var posture = map[string]string{
 	"hostname; cat /etc/hostname; grep -w box /etc/hosts": "box\nbox\n127.0.1.1\tbox",
-	"grep CapBnd /proc/self/status":                    "CapBnd:\t00000000a00404fb",
-	"grep CapEff /proc/self/status":                    "CapEff:\t00000000a00404fb",
-	"grep CapPrm /proc/self/status":                    "CapPrm:\t00000000a00404fb",
+	"grep CapBnd /proc/self/status":                       "CapBnd:\t00000000a00404fb",
+	"grep CapEff /proc/self/status":                       "CapEff:\t00000000a00404fb",
+	"grep CapPrm /proc/self/status":                       "CapPrm:\t00000000a00404fb",
 	// Only PID 1 has SYS_PTRACE, and passes it to no process.
 	"grep CapBnd /proc/1/status":        "CapBnd:\t00000000a00404fb",
 	"grep CapEff /proc/1/status":        "CapEff:\t00000000a00c04fb",

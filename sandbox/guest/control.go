@@ -22,21 +22,33 @@ const (
 	healthTimeout = 5 * time.Second
 	rescueTimeout = 3 * time.Second
 	defaultGrace  = 10 * time.Second
+	replyPatience = time.Second // for a connection that takes nothing
 	maxGrace      = 10 * time.Minute
 )
 
 // Control carries out an order of the daemon: hello, health, rescue, stop, name or trust, and calls
-// reply with the answer. It begins to stop after reply, which ends with the guest, and does not
-// wait: Stopped reports the end.
+// reply once with the answer. For stop, it calls reply first, begins to stop when that returns or
+// blocks, and returns; Stopped reports the end.
 func (g *Guest) Control(ctx context.Context, ctl wire.Control, reply func(wire.ControlReply)) {
-	reply(g.control(ctx, ctl))
-	if ctl.Do == "stop" {
-		grace := min(time.Duration(ctl.GraceMS)*time.Millisecond, maxGrace)
-		if grace <= 0 {
-			grace = defaultGrace
-		}
-		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it stops
+	answer := g.control(ctx, ctl)
+	if ctl.Do != "stop" {
+		reply(answer)
+		return
 	}
+	answered := make(chan struct{})
+	go func() { // ends with the connection at the latest
+		defer close(answered)
+		reply(answer)
+	}()
+	select {
+	case <-answered:
+	case <-time.After(replyPatience):
+	}
+	grace := min(time.Duration(ctl.GraceMS)*time.Millisecond, maxGrace)
+	if grace <= 0 {
+		grace = defaultGrace
+	}
+	g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it stops
 }
 
 func (g *Guest) control(ctx context.Context, ctl wire.Control) wire.ControlReply {

@@ -93,10 +93,10 @@ func (v *private) hideLocked(p *party, current bool) error {
 }
 
 // settled calls f with mu and display.mu held, when the screen shows all of the log. In a flood of
-// output, it gives up after some attempts, and calls f with current false.
+// output, it gives up after some attempts or bytes, and calls f with current false.
 func (v *private) settled(ctx context.Context, f func(current bool) error) error {
 	s := v.s
-	_, first := s.log.bounds()
+	_, begun := s.log.bounds()
 	for try := 0; ; try++ {
 		_, end := s.log.bounds()
 		if err := s.display.sync(ctx, end); err != nil {
@@ -106,7 +106,7 @@ func (v *private) settled(ctx context.Context, f func(current bool) error) error
 		s.display.mu.Lock()
 		_, end = s.log.bounds()
 		current := s.display.fed == end
-		if current || try == settles || end-first > settleOutput {
+		if current || try == settles || end-begun > settleOutput {
 			err := f(current)
 			s.display.mu.Unlock()
 			s.mu.Unlock()

@@ -1,15 +1,13 @@
 package usage
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // Bounds are the limits that the kernel enforces on a control group. A limit that is not set, or
@@ -20,11 +18,15 @@ type Bounds struct {
 
 // BoundsOf reads the limits of a container's own control groups, of either version (cgroups(7)),
 // from the kernel. pid is one of its processes, ref its ID: a group whose name lacks it is not its
-// own, and does not count. It returns ErrStopped if there is no such process.
+// own, and does not count. It returns an error if there is no such process, or if its groups are
+// not visible here because this process has a control group namespace of its own.
 func BoundsOf(pid int, ref string) (Bounds, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
-		return Bounds{}, fmt.Errorf("%w: %w", sandbox.ErrStopped, err)
+		return Bounds{}, err
+	}
+	if strings.Contains(string(text), ":/../") {
+		return Bounds{}, errors.New("the daemon has a control group namespace of its own")
 	}
 	return boundsIn("/sys/fs/cgroup", string(text), ref), nil
 }
@@ -45,17 +47,19 @@ func boundsIn(root, text, ref string) Bounds {
 				text, _ := os.ReadFile(filepath.Join(root, controller, path, file))
 				return append(strings.Fields(string(text)), "", "")
 			}
-			switch {
-			case parts[1] == "": // version 2
+			if parts[1] == "" { // version 2
 				b.Memory = min(b.Memory, limit(words("", "memory.max")[0]))
 				b.PIDs = min(b.PIDs, limit(words("", "pids.max")[0]))
 				cpu := words("", "cpu.max")
 				b.CPUs = min(b.CPUs, limit(cpu[0])/number(cpu[1]))
-			case slices.Contains(controllers, "memory"):
+			}
+			if slices.Contains(controllers, "memory") {
 				b.Memory = min(b.Memory, limit(words("memory", "memory.limit_in_bytes")[0]))
-			case slices.Contains(controllers, "pids"):
+			}
+			if slices.Contains(controllers, "pids") {
 				b.PIDs = min(b.PIDs, limit(words("pids", "pids.max")[0]))
-			case slices.Contains(controllers, "cpu"):
+			}
+			if slices.Contains(controllers, "cpu") {
 				b.CPUs = min(b.CPUs, limit(words("cpu", "cpu.cfs_quota_us")[0])/
 					number(words("cpu", "cpu.cfs_period_us")[0]))
 			}
