@@ -56,12 +56,12 @@ except KeyboardInterrupt:
 			c := fresh(t, set)
 			begun(t, c, test.command)
 			res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-			if res.Ended != test.ended || res.Phase != test.phase || res.Receipt == nil {
-				t.Fatalf("got %s, %s, %+v", res.Ended, res.Phase, res.Receipt)
-			}
 			r := res.Receipt
-			if strings.HasPrefix(test.name, "loop of programs") && len(r.Steps) > 1 {
+			if test.name == "loop of programs" && r != nil && len(r.Steps) > 1 && len(r.Left) == 0 {
 				return // bash loses a ^C around a fork, and on a busy machine later ones too
+			}
+			if res.Ended != test.ended || res.Phase != test.phase || r == nil {
+				t.Fatalf("got %s, %s, %+v", res.Ended, res.Phase, r)
 			}
 			if got := strings.Join(r.Steps, " "); got != test.steps {
 				t.Errorf("steps %q, want %q", got, test.steps)
