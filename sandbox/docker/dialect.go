@@ -85,7 +85,8 @@ func bounded(pid int, ref string, l sandbox.Limits) error {
 	if err != nil {
 		return hinted{
 			fmt.Errorf("limits: %w: they cannot be read: %w", sandbox.ErrUnsupported, err),
-			"a daemon in a container needs the control groups of the machine (--cgroupns host)"}
+			"a daemon in a container needs the machine's processes and control groups (--pid host " +
+				"--cgroupns host)"}
 	}
 	const hundredth = 0.01 // of a processor: systemd rounds
 	var ignored []string

@@ -283,6 +283,23 @@ func TestRescue(t *testing.T) {
 	}
 }
 
+// TestStopWithoutReader stops a guest whose daemon takes no answer.
+func TestStopWithoutReader(t *testing.T) {
+	s := newSandbox(t)
+	s.Begin(t.Context())
+	read := make(chan struct{})
+	defer close(read)
+	s.Control(t.Context(), wire.Control{Do: "stop"}, func(wire.ControlReply) {
+		select {
+		case <-s.Stopped():
+			t.Error("it stopped before it answered")
+		default:
+		}
+		<-read
+	})
+	<-s.Stopped()
+}
+
 func TestStop(t *testing.T) {
 	s := newSandbox(t, func(c *wire.GuestConfig) {
 		c.Entrypoint = []string{"sh", "-c",

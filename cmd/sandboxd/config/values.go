@@ -22,8 +22,8 @@ type Path string
 
 // UnmarshalText accepts an absolute path, or an empty text.
 func (p *Path) UnmarshalText(text []byte) error {
-	// Of a client's machine or, with slashes, of a sandbox.
-	if p := string(text); p != "" && !filepath.IsAbs(p) && !path.IsAbs(p) {
+	// Of this machine or, with slashes also on Windows, of a sandbox.
+	if given := string(text); given != "" && !filepath.IsAbs(given) && !path.IsAbs(given) {
 		return fmt.Errorf("not an absolute path; write a path that begins with /")
 	}
 	*p = Path(text)
