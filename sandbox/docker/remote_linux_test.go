@@ -30,6 +30,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // apart is a directory that the engine does not see: its path means something else in another
@@ -136,6 +137,33 @@ func TestRemoteDial(t *testing.T) {
 	}
 	if _, err := b.Dial(ctx, inst); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("removed: got %v, want %v", err, sandbox.ErrGone)
+	}
+}
+
+// A rescue ends all programs of a sandbox, but not what carries its answer; connections stay. A
+// stop does not wait for what carries its order.
+func TestRemoteRescue(t *testing.T) {
+	b := remoteBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	orders, c := control(t, b, inst), login(t, b, inst)
+	// The last one starts others faster than they end.
+	mustSh(t, c, `sleep 1000 >/dev/null 2>&1 & (setsid sleep 1000 >/dev/null 2>&1 &)
+		(setsid sh -c 'while :; do sleep 1000 & done' >/dev/null 2>&1 &)`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	reply, err := orders.Do(ctx, wire.Control{Do: "rescue"})
+	if err != nil || reply.Killed < 3 {
+		t.Fatalf("got %+v, %v; want three or more killed", reply, err)
+	}
+	if out := mustSh(t, c, "ps -e -o comm= | grep -c '^sleep$' || true"); out != "0" {
+		t.Errorf("%s programs are left", out)
+	}
+	began := time.Now()
+	if err := b.Stop(ctx, inst, 40*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("stop of a sandbox without programs took %v", took)
 	}
 }
 

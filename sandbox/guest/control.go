@@ -190,7 +190,7 @@ func (g *Guest) rescue(reason string) int {
 	for _, t := range terminals {
 		t.because(reason)
 	}
-	g.killAll(unix.SIGKILL)
+	g.killAll()
 	g.waitAlone(rescueTimeout)
 	for _, t := range terminals {
 		g.sessions.Kill(t.session, reason)
@@ -201,14 +201,21 @@ func (g *Guest) rescue(reason string) int {
 // rescued is the reason of sessions that a rescue ended, unless the daemon gave another.
 const rescued = "rescued"
 
-// killAll signals every other process of the sandbox.
-func (g *Guest) killAll(sig syscall.Signal) {
-	if g.pid1 {
-		_ = unix.Kill(-1, sig) // ESRCH: there is none
+// killAll kills every other process of the sandbox.
+func (g *Guest) killAll() {
+	relays := g.carriers()
+	if g.pid1 && len(relays) == 0 {
+		_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is none
 		return
 	}
+	if g.pid1 { // none of them can start another one meanwhile
+		_ = unix.Kill(-1, unix.SIGSTOP)
+	}
 	for _, pid := range g.other() {
-		_ = unix.Kill(pid, sig) // ignores those that ended meanwhile
+		_ = unix.Kill(pid, unix.SIGKILL) // ignores those that ended meanwhile
+	}
+	for _, pid := range relays {
+		_ = unix.Kill(pid, unix.SIGCONT)
 	}
 }
 
@@ -231,7 +238,7 @@ func (g *Guest) carryOutStop(grace time.Duration) {
 	defer close(g.stopped)
 	g.signalForStop(stopSignal(g.config.StopSignal))
 	g.waitAlone(grace)
-	g.killAll(unix.SIGKILL)
+	g.killAll()
 	g.waitAlone(rescueTimeout)
 }
 

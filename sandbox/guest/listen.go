@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -68,8 +69,9 @@ func (g *Guest) answer(ctx context.Context, l net.Listener) {
 			}
 			continue
 		}
+		relay := 0
 		if c, ok := conn.(*net.UnixConn); ok {
-			if !isRelay(c) {
+			if relay, ok = relayOf(c); !ok {
 				c.Close()
 				continue
 			}
@@ -77,6 +79,8 @@ func (g *Guest) answer(ctx context.Context, l net.Listener) {
 		}
 		waiting.add(conn)
 		wg.Go(func() {
+			g.relayed(relay, true)
+			defer g.relayed(relay, false)
 			loggedIn := func() { waiting.remove(conn) }
 			defer loggedIn()
 			// Not a warning: programs of the sandbox can cause any number of errors.
@@ -87,13 +91,40 @@ func (g *Guest) answer(ctx context.Context, l net.Listener) {
 	}
 }
 
-// isRelay reports whether the process at the other end was started from outside of the sandbox, as
-// an engine starts a relay: it is in another PID namespace, or has no parent in this one. A program
-// of the sandbox has one: its orphans go to PID 1.
-func isRelay(conn *net.UnixConn) bool {
+// relayed notes that a process begins or ends to carry a connection. It is no process of the
+// sandbox for the time: what ends all processes spares it, so that its answer arrives. Zero is a
+// process that this one cannot see.
+func (g *Guest) relayed(pid int, begins bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !begins {
+		delete(g.relays, pid)
+	} else if pid != 0 {
+		g.relays[pid] = true
+	}
+}
+
+// carriers returns the processes that carry connections of the daemon.
+func (g *Guest) carriers() []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Collect(maps.Keys(g.relays))
+}
+
+// isRelay reports whether a process carries a connection of the daemon.
+func (g *Guest) isRelay(pid int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.relays[pid]
+}
+
+// relayOf returns the process at the other end, if it was started from outside of the sandbox, as
+// an engine starts a relay: it is in another PID namespace, and 0, or has no parent in this one. A
+// program of the sandbox has one: its orphans go to PID 1.
+func relayOf(conn *net.UnixConn) (pid int, ok bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return false
+		return 0, false
 	}
 	var peer *unix.Ucred
 	var fault error
@@ -101,18 +132,19 @@ func isRelay(conn *net.UnixConn) bool {
 		peer, fault = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err != nil || fault != nil {
-		return false
+		return 0, false
 	}
-	if peer.Pid == 0 {
-		return true
+	pid = int(peer.Pid)
+	if pid == 0 {
+		return 0, true
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", peer.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return 0, false
 	}
 	// The name, in parentheses, may contain anything (proc_pid_stat(5)).
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	return len(fields) > 1 && fields[1] == "0"
+	return pid, len(fields) > 1 && fields[1] == "0"
 }
 
 // callers are the connections of a listener that have not logged in.

@@ -99,11 +99,12 @@ func tree(roots ...int) []int {
 	return pids
 }
 
-// other returns the processes of the sandbox besides the guest: all others for PID 1; for a guest
-// inside another program those that it started, and their descendants.
+// other returns the processes of the sandbox besides the guest: all others for PID 1, but for those
+// that carry a connection of the daemon; for a guest inside another program those that it started,
+// and their descendants.
 func (g *Guest) other() []int {
 	if g.pid1 {
-		return living(func(p process) bool { return p.pid != os.Getpid() })
+		return living(func(p process) bool { return p.pid != os.Getpid() && !g.isRelay(p.pid) })
 	}
 	pids := g.children.pids()
 	return append(pids, tree(pids...)...)
