@@ -81,6 +81,33 @@ func (n node) said(args ...string) (code int, out string) {
 	return 0, stdout.String()
 }
 
+// A coding agent works in a pod: the repository goes in, its program is installed there, and its
+// commit comes back.
+func TestClusterAgent(t *testing.T) {
+	n := newNode(t)
+	dir := n.newProject()
+	file := filepath.Join(t.TempDir(), "worker.yaml")
+	must(t, os.WriteFile(file, []byte(`
+setup:
+  - printf '#!/bin/sh\necho "$@" >made && git add made && git commit -qm "add made" && echo finished.\n' >/usr/local/bin/worker
+  - chmod 755 /usr/local/bin/worker
+command: [worker]
+print: ['{{.Prompt}}']
+`), 0o600))
+	out := n.inDir(dir, 0, "agent", file, "--print", "made in a pod", "-n", "work")
+	if !strings.Contains(out, "finished.") || !strings.Contains(out, "installing worker in work") {
+		t.Errorf("got %s", out)
+	}
+	if got := git(t, dir, "show", "sandboxes/work/work:made"); got != "made in a pod" {
+		t.Errorf("made: %q", got)
+	}
+	must(t, os.WriteFile(file, []byte(`{setup: ["echo no room >&2; exit 3"], command: [worker]}`), 0o600))
+	if out := n.inDir(dir, 125, "agent", file, "do", "-n", "other"); !strings.Contains(out,
+		"exit code 3: no room") || n.list()["other"].ID != "" {
+		t.Errorf("an installation that fails: %s", out)
+	}
+}
+
 // A command that runs while something happens to the cluster runs once, and its caller learns of
 // its end or that it was lost. As long as the pod lives, so do its shells.
 func TestClusterFaults(t *testing.T) {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,8 +16,9 @@ const (
 	prepareDelete = 10 * time.Minute
 )
 
-// prepareCommand prints the image that setup commands make, for new --image. It is hidden: only
-// programs use it.
+// prepareCommand prints the image that setup commands make, for new --image. If sandboxes are not
+// saved as images, it prints the image to begin with, and in "setup" the commands that are left to
+// run in each sandbox. It is hidden: only programs use it.
 func prepareCommand(env *Env) *cobra.Command {
 	var spec lifecycle.NewSpec
 	var network string
@@ -36,6 +38,8 @@ func prepareCommand(env *Env) *cobra.Command {
 			spec.TTL, spec.DeleteAfter = prepareTTL, prepareDelete
 			image, err := env.Hub.Prepare(cmd.Context(), env.Principal, spec, env.progress(false))
 			switch {
+			case errors.Is(err, lifecycle.ErrNoImages) && asJSON:
+				return env.printJSON(map[string]any{"image": spec.Image, "setup": spec.Setup})
 			case err != nil:
 				return err
 			case asJSON:

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// prepare needs setup commands, and a backend that saves their result.
+// prepare needs setup commands. With a backend that does not save their result, programs learn which
+// commands to run in each sandbox.
 func TestPrepare(t *testing.T) {
 	w := newWorld(t)
 	for _, tt := range []struct {
@@ -15,11 +16,15 @@ func TestPrepare(t *testing.T) {
 	}{
 		{2, "setup is required", nil},
 		{2, "--network \"open\"", []string{"--setup=true", "--network=open"}},
-		{125, "setup: ", []string{"--setup=true"}},
+		{125, "are not saved as images", []string{"--setup=true"}},
 	} {
 		code, out, errs := w.command(append([]string{"prepare"}, tt.args...)...)
 		if code != tt.code || !strings.Contains(errs, tt.says) {
 			t.Errorf("%q: %d, %q, %q; want %d and %q", tt.args, code, out, errs, tt.code, tt.says)
 		}
+	}
+	code, out, errs := w.command("prepare", "--setup=a", "--setup=b <c", "--image=x", "--json")
+	if want := `{"image":"x","setup":["a","b <c"]}` + "\n"; code != 0 || out != want {
+		t.Errorf("%d, %q, %q; want %q", code, out, errs, want)
 	}
 }

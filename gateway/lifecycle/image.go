@@ -276,7 +276,7 @@ func (c *creation) findSetup(ctx context.Context, be sandbox.Backend, progress f
 	}
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
-		return c.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
+		return c.Reach(ErrNoImages)
 	}
 	key, err := c.imageSource.setupKey(c.get().Asked)
 	if err != nil {

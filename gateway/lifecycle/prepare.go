@@ -8,6 +8,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// ErrNoImages is the error of Prepare, and of a setup, with a backend that saves no images.
+var ErrNoImages = fmt.Errorf("setup: %w: sandboxes of this kind are not saved as images",
+	sandbox.ErrUnsupported)
+
 // Prepare returns the image of spec after the commands of spec.Setup. Only owner's sandboxes may
 // use it. It returns an existing one, or creates a sandbox with the limits and the network of spec
 // to make it, and removes that sandbox. The commands can use no secrets. Of
@@ -34,7 +38,7 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	sb := newSandbox(reg, f.Spec.ID, f) // only for errors: it is not registered
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
-		return "", sb.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
+		return "", sb.Reach(ErrNoImages)
 	}
 	key, err := images.setupKey(f.Asked)
 	if err != nil {

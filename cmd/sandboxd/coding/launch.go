@@ -53,6 +53,7 @@ type Launch struct {
 	client  *Client
 	gateway *agent.Gateway
 	from    string          // image with the program; empty is the default image
+	setup   []string        // commands that install the program in each sandbox, if from lacks it
 	bound   []agents.Secret // that each of the sandboxes uses
 }
 
@@ -71,7 +72,7 @@ func (c *Client) Prepare(ctx context.Context, o Options) (*Launch, error) {
 		l.bound, err = l.secrets(ctx)
 	}
 	if err == nil {
-		if l.from, err = l.install(ctx); err != nil {
+		if err = l.install(ctx); err != nil {
 			err = fmt.Errorf("install %s: %w", o.Agent.Title, err)
 		}
 	}
@@ -172,14 +173,16 @@ func (l *Launch) secrets(ctx context.Context) ([]agents.Secret, error) {
 	return bound, nil
 }
 
-// install returns the image with the program. The first call makes it.
-func (l *Launch) install(ctx context.Context) (string, error) {
+// install finds the image with the program. The first call makes it. If the daemon does not save
+// sandboxes as images, the program is installed in each of them later.
+func (l *Launch) install(ctx context.Context) error {
 	setup, err := l.Agent.Install(l.Version)
 	if err != nil {
-		return "", &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
+		return &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
 	}
 	if len(setup) == 0 {
-		return l.Image, nil // it has it
+		l.from = l.Image // it has it
+		return nil
 	}
 	words := []string{"prepare", "--json"}
 	for _, command := range setup {
@@ -200,11 +203,35 @@ func (l *Launch) install(ctx context.Context) (string, error) {
 	}
 	out, err := l.gateway.Command(ctx, l.Progress, words...)
 	if err != nil {
-		return "", err
+		return err
 	}
-	var made struct{ Image string }
+	var made struct {
+		Image string
+		Setup []string
+	}
 	err = json.Unmarshal(out, &made)
-	return made.Image, err
+	l.from, l.setup = made.Image, made.Setup
+	return err
+}
+
+// setUp installs the program in a new sandbox, if its image lacks it.
+func (l *Launch) setUp(ctx context.Context, client *agent.Client, name string) error {
+	if len(l.setup) > 0 {
+		l.client.notef("installing %s in %s: the daemon cannot save it as an image",
+			l.Agent.Title, name)
+	}
+	for _, command := range l.setup {
+		said := &text.Head{Limit: 4 << 10}
+		exit, err := client.Exec(ctx, agent.Cmd{Command: command, Stderr: said})
+		if err == nil && exit.Code != 0 {
+			err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s: exit code %d: %s",
+				text.Line(command, 120), exit.Code, text.Line(said.String(), 400))}
+		}
+		if err != nil {
+			return fmt.Errorf("install %s in %s: %w", l.Agent.Title, name, err)
+		}
+	}
+	return nil
 }
 
 // removeWithin bounds how long Start takes to remove a sandbox after an error.
@@ -354,6 +381,9 @@ func (l *Launch) fill(ctx context.Context, client *agent.Client, info agent.Sand
 		return &wire.Error{Code: wire.CodeUnavailable,
 			Message: fmt.Sprintf("sandbox %s with network %s cannot use secrets", info.Name,
 				info.Network), Hint: "use --network filtered or allowlist"}
+	}
+	if err := l.setUp(ctx, client, info.Name); err != nil {
+		return err
 	}
 	record, err := l.Source.Copy(ctx, info.Name, info.ID, client)
 	if err != nil {
