@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// prepare needs setup commands. With a backend that does not save their result, programs learn which
-// commands to run in each sandbox.
+// prepare needs setup commands. With a backend that does not save their result, programs learn
+// which commands to run in each sandbox.
 func TestPrepare(t *testing.T) {
 	w := newWorld(t)
 	for _, tt := range []struct {

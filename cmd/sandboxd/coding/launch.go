@@ -224,8 +224,9 @@ func (l *Launch) setUp(ctx context.Context, client *agent.Client, name string) e
 		said := &text.Head{Limit: 4 << 10}
 		exit, err := client.Exec(ctx, agent.Cmd{Command: command, Stderr: said})
 		if err == nil && exit.Code != 0 {
-			err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s: exit code %d: %s",
-				text.Line(command, 120), exit.Code, text.Line(said.String(), 400))}
+			err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf(
+				"%s: exit code %d: %s", text.Line(command, 120), exit.Code,
+				text.Line(said.String(), 400))}
 		}
 		if err != nil {
 			return fmt.Errorf("install %s in %s: %w", l.Agent.Title, name, err)
