@@ -316,6 +316,7 @@ func TestInterruptRawOnce(t *testing.T) {
 	begun(t, c, `python3 -c '
 import os, select, signal, termios, time, tty
 signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 modes = termios.tcgetattr(0)
 tty.setraw(0)
 print("begun", end="\r\n", flush=True)
@@ -328,7 +329,9 @@ while end is None or time.monotonic() < end:
 termios.tcsetattr(0, termios.TCSANOW, modes)
 print("got", len(got))'`)
 	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-	if res.Phase != wire.PhasePrompt || !slices.Equal(res.Receipt.Steps, []string{"^C"}) ||
+	// On a busy machine it may take so long to end that TERM follows, which it ignores.
+	if steps := res.Receipt.Steps; res.Phase != wire.PhasePrompt || len(steps) == 0 ||
+		steps[0] != "^C" || slices.Contains(steps[1:], "^C") ||
 		!strings.Contains(res.Output, "got 1\n") {
 		t.Errorf("got %s, %+v, %q, want one ^C", res.Ended, res.Receipt, res.Output)
 	}
