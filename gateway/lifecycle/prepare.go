@@ -23,6 +23,9 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 			"prepare: setup is required, and build is not supported")
 	}
 	spec.NoSecrets = true // the image outlasts the secrets
+	// Those of the sandbox in which it is made: a backend without images may not have them.
+	ttl, deleteAfter := spec.TTL, spec.DeleteAfter
+	spec.TTL, spec.DeleteAfter = 0, 0
 	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return "", err
@@ -60,6 +63,7 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 		return image, err
 	}
 	spec.Name, spec.Reuse = f.Name, false
+	spec.TTL, spec.DeleteAfter = ttl, deleteAfter
 	info, err := reg.Create(ctx, owner, spec, progress)
 	if err != nil {
 		return "", err

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -233,7 +234,7 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 		return fmt.Errorf("pod %s: %w", want.Metadata.Name, fs.ErrExist)
 	}
 	if err != nil {
-		return engine(err)
+		return s.b.refused(err)
 	}
 	s.ref = got.Metadata.UID
 	if what := changedBy(want, got); what != "" {
@@ -241,6 +242,25 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 			"exclude the namespace from the admission webhook that does it"}
 	}
 	return nil
+}
+
+// refused is engine, with what to do about an error of a pod's creation.
+func (b *Backend) refused(err error) error {
+	var hint string
+	switch text := err.Error(); {
+	case !errors.Is(err, cluster.ErrForbidden):
+		return engine(err)
+	case strings.Contains(text, "violates PodSecurity"):
+		hint = "allow the profile baseline: kubectl label --overwrite namespace " + b.api.Namespace +
+			" pod-security.kubernetes.io/enforce=baseline"
+	case strings.Contains(text, "exceeded quota"):
+		hint = "remove a sandbox, or raise the quota of namespace " + b.api.Namespace
+	case strings.Contains(text, "is being terminated"):
+		hint = "name another namespace: kubernetes.namespace"
+	default:
+		hint = "sandboxd doctor shows which rights the daemon lacks"
+	}
+	return hinted{engine(err), hint}
 }
 
 // start waits until the container runs.
@@ -336,10 +356,16 @@ func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) 
 	}
 	for wait := redialFirst; ; {
 		given := s.b.give(ctx, id, line)
+		if errors.Is(given, cluster.ErrForbidden) { // the guest would wait in vain
+			return nil, s.b.refused(given)
+		}
 		for range 5 { // it reads the line at once
 			conn, err := s.b.login(ctx, id, k)
 			if err == nil {
 				return conn, nil
+			}
+			if errors.Is(err, cluster.ErrForbidden) {
+				return nil, s.b.refused(err)
 			}
 			p, gone := s.b.pod(ctx, s.instance(id))
 			if gone == nil {

@@ -340,6 +340,23 @@ func TestRefusedSpecs(t *testing.T) {
 	}
 }
 
+// What a cluster refuses comes with what to do.
+func TestRefusalHints(t *testing.T) {
+	b := newFake(t).backend()
+	for text, want := range map[string]string{
+		`pods "x" is forbidden: violates PodSecurity "restricted:latest": …`:         "enforce=baseline",
+		`pods "x" is forbidden: exceeded quota: few, …`:                              "raise the quota",
+		`unable to create new content in namespace x because it is being terminated`: "another namespace",
+		`pods is forbidden: User "u" cannot create resource "pods"`:                  "sandboxd doctor",
+	} {
+		err := b.refused(&cluster.Status{Reason: "Forbidden", Message: text})
+		h, _ := errors.AsType[hinted](err)
+		if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(h.hint, want) {
+			t.Errorf("%s: %v, %q; want %q", text, err, h.hint, want)
+		}
+	}
+}
+
 // A server that goes away in the middle is an engine that does not answer.
 func TestServerIsAway(t *testing.T) {
 	f := newFake(t)
