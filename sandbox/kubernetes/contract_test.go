@@ -17,6 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // baseImage is an image that the nodes have.
@@ -162,7 +163,7 @@ func TestClusterContractWithVolume(t *testing.T) {
 	})
 }
 
-// The daemon may also connect by a program in the container.
+// The daemon may also connect by a program in the container, which a rescue spares.
 func TestClusterRelayed(t *testing.T) {
 	b := onCluster(t, func(o *Options) { o.Relayed = true })
 	inst, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: baseImage,
@@ -177,6 +178,23 @@ func TestClusterRelayed(t *testing.T) {
 	if _, err := b.Dial(t.Context(), sandbox.Instance{ID: newID()}); !errors.Is(err,
 		sandbox.ErrGone) {
 		t.Errorf("no pod: %v", err)
+	}
+	peer, err := b.Dial(t.Context(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders, err := connect.OpenControl(t.Context(), peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer orders.Close()
+	output(t, b, inst, "(setsid sleep 1000 >/dev/null 2>&1 &)")
+	if reply, err := orders.Do(t.Context(), wire.Control{Do: "rescue"}); err != nil ||
+		reply.Killed == 0 {
+		t.Errorf("rescue: %+v, %v", reply, err)
+	}
+	if got := output(t, b, inst, "ps -e -o comm= | grep -c sleep || true"); got != "0\n" {
+		t.Errorf("%s programs are left", got)
 	}
 }
 
