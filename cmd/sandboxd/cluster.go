@@ -63,12 +63,15 @@ func podTemplate(path string) (t kubernetes.Template, err error) {
 	return t, nil
 }
 
+// inPod reports whether this program runs in a pod.
+func inPod() bool { return os.Getenv("KUBERNETES_SERVICE_HOST") != "" }
+
 // clusterConfig finds the API server, and how to log in to it.
 func clusterConfig(k config.Kubernetes) (cluster.Config, error) {
 	switch {
 	case k.Kubeconfig != "":
 		return cluster.Kubeconfig([]string{string(k.Kubeconfig)}, k.Context)
-	case os.Getenv("KUBERNETES_SERVICE_HOST") != "":
+	case inPod():
 		return cluster.InCluster()
 	}
 	return cluster.Kubeconfig(cluster.DefaultKubeconfig(), k.Context)

@@ -24,3 +24,19 @@ func TestGatewayOfOtherMachines(t *testing.T) {
 		}
 	}
 }
+
+// Nor does one for a client of kubectl port-forward, which seems to be in the daemon's pod.
+func TestGatewayOfForwardedPorts(t *testing.T) {
+	d := &daemon{own: "its", address: endpoint{SSH: "0.0.0.0:2222", Identity: "/s/identity"}}
+	for _, tt := range []struct{ pod, key, want string }{
+		{"", "its", "ssh -i /s/identity -p 2222 x@localhost"},
+		{"", "other", "ssh -i /s/identity -p 2222 x@localhost"},
+		{"10.96.0.1", "its", "ssh -i /s/identity -p 2222 x@localhost"},
+		{"10.96.0.1", "other", "ssh -p 2222 x@localhost"},
+	} {
+		t.Setenv("KUBERNETES_SERVICE_HOST", tt.pod)
+		if got := d.gatewayOf(tt.key, netip.AddrPort{}).SSHCommand("x"); got != tt.want {
+			t.Errorf("%+v: %q", tt, got)
+		}
+	}
+}

@@ -105,6 +105,7 @@ type daemon struct {
 	keys    *sshd.Keys
 	listen  net.Listener
 	address endpoint
+	own     string // fingerprint of the key in address.Identity
 	python  command.Python
 
 	// The HTTP API; nil if it is not enabled.
@@ -306,6 +307,7 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	d.own = ssh.FingerprintSHA256(self.PublicKey())
 	d.address = endpoint{SSH: d.listen.Addr().String(),
 		KnownHosts: filepath.Join(state, "known_hosts"), Identity: identity, State: state,
 		PID: os.Getpid(), Version: build.Version, Commit: build.Commit}
@@ -474,7 +476,7 @@ func (d *daemon) control(ctx context.Context, p gateway.Principal, c sshd.Comman
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
 		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
-		Gateway: d.address.gatewayAt(c.Reached), Tokens: d.tokens, Python: d.python,
+		Gateway: d.gatewayOf(p.Key, c.Reached), Tokens: d.tokens, Python: d.python,
 	}
 	if d.address.HTTP != nil {
 		env.HTTP = *d.address.HTTP
