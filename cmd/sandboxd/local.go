@@ -28,9 +28,9 @@ func (e endpoint) gatewayAt(reached netip.AddrPort) command.Gateway {
 	return command.Gateway{Host: reached.Addr().String(), Port: strconv.Itoa(int(reached.Port()))}
 }
 
-// gatewayOf returns how a client that logged in with a key reaches the daemon. In a pod, a client of
-// the loopback address is one of kubectl port-forward, on another machine, unless it has the key of
-// the pod's own command line.
+// gatewayOf returns how a client that logged in with a key reaches the daemon. In a pod, a client
+// of the loopback address is one of kubectl port-forward, on another machine, unless it has the key
+// of the pod's own command line.
 func (d *daemon) gatewayOf(key string, reached netip.AddrPort) command.Gateway {
 	g := d.address.gatewayAt(reached)
 	if inPod() && key != d.own {
