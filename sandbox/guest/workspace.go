@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,8 +35,8 @@ func checkMounts(mounts []wire.GuestMount) error {
 	return nil
 }
 
-// prepareImage makes what bound directories and sudo need: the link, and an account for a user that
-// the image lacks. It skips steps that the image does not permit: they are a convenience, and the
+// prepareImage makes what bound directories, volumes and sudo need: the link, an account for a user
+// that the image lacks, and the owner of the volume. It skips steps that the image does not permit: they are a convenience, and the
 // image may be read-only or empty.
 func prepareImage(etc string, c wire.GuestConfig) error {
 	if len(c.Mounts) > 0 {
@@ -47,8 +48,14 @@ func prepareImage(etc string, c wire.GuestConfig) error {
 		}
 	}
 	a, err := lookupAccount(etc, c.User)
-	if err != nil || !c.Sudo || a.UID == 0 {
+	if err != nil {
 		return nil //nolint:nilerr // code that needs the user reports that it is missing
+	}
+	if c.Volume != "" {
+		giveVolume(c.Volume, a)
+	}
+	if !c.Sudo || a.UID == 0 {
+		return nil
 	}
 	dir := filepath.Join(etc, "sudoers.d")
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
@@ -60,6 +67,27 @@ func prepareImage(etc string, c wire.GuestConfig) error {
 		"Defaults env_keep += \"*_proxy *_PROXY NODE_USE_ENV_PROXY\"\n#%d ALL=(ALL:ALL) "+
 			"NOPASSWD: ALL\n", a.UID)
 	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
+}
+
+// giveVolume gives the directory of a new volume, which is root's in most clusters, to the user of
+// the sessions. One that has files, or another owner, stays as it is.
+func giveVolume(path string, a Account) {
+	dir, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return // the user finds the same
+	}
+	defer dir.Close()
+	info, err := dir.Stat()
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		return
+	}
+	const some = 3 // more than what a new file system has
+	names, err := dir.Readdirnames(some)
+	if err != nil && !errors.Is(err, io.EOF) || len(names) > 1 ||
+		len(names) == 1 && names[0] != "lost+found" {
+		return
+	}
+	_ = dir.Chown(int(a.UID), int(a.GID)) // a network file system may refuse
 }
 
 // writeAuthorities replaces wire.AuthoritiesFile. Programs that read it meanwhile see the former

@@ -558,7 +558,7 @@ func (b *Backend) validate(spec sandbox.Spec) (sandbox.Spec, error) {
 // image's variables and directory.
 func (b *Backend) guestConfig(spec sandbox.Spec) (wire.GuestConfig, error) {
 	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Listen: guestListen(),
-		User: spec.User, Workdir: spec.Workdir, Sudo: spec.Sudo,
+		User: spec.User, Workdir: spec.Workdir, Sudo: spec.Sudo, Volume: spec.Volume.Path,
 		Sessions: int(spec.Limits.Sessions)}
 	if spec.Via == sandbox.ViaProxy {
 		g.Env = wire.ProxyEnv()

@@ -163,6 +163,31 @@ func TestClusterContractWithVolume(t *testing.T) {
 	})
 }
 
+// The directory of a new volume belongs to the user of the sessions, also after a stop. One that has
+// files keeps its owner.
+func TestClusterVolumeOfUser(t *testing.T) {
+	offerVolumes(t, 2)
+	b := onCluster(t, func(o *Options) { o.StorageClass = storageClass })
+	inst, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: baseImage, User: "1234:1235",
+		Network: sandbox.NetworkBridge, Volume: sandbox.Volume{Size: 1 << 20, Path: "/work/files"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const look = "cd /work/files && echo x >>file && stat -c %u:%g . && cat file"
+	if got := output(t, b, inst, look); got != "1234:1235\nx\n" {
+		t.Errorf("%q", got)
+	}
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if inst, err = b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, b, inst, look); got != "1234:1235\nx\nx\n" {
+		t.Errorf("after a stop: %q", got)
+	}
+}
+
 // The daemon may also connect by a program in the container, which a rescue spares.
 func TestClusterRelayed(t *testing.T) {
 	b := onCluster(t, func(o *Options) { o.Relayed = true })

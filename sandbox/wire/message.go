@@ -414,6 +414,8 @@ type GuestConfig struct {
 	// name of the account to create for User, a number, if the image has none
 	Account string `json:"account,omitempty"`
 	Sudo    bool   `json:"sudo,omitempty"` // the image's sudo does not ask User for a password
+	// directory of a volume: as long as it is empty and root's, it is given to User
+	Volume string `json:"volume,omitempty"`
 	// certificate authorities, in PEM, for AuthoritiesFile; empty without
 	Authorities string `json:"authorities,omitempty"`
 }
