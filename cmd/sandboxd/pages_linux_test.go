@@ -28,6 +28,9 @@ func TestPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
+		if name == "kubernetes" { // all of it needs a cluster; scripts/k8s/chart has the same steps
+			continue
+		}
 		file := filepath.Join(dir, strings.ToLower(name)+".txtar")
 		if err := os.WriteFile(file, []byte("page "+page+"\n"), 0o600); err != nil {
 			t.Fatal(err)
