@@ -36,8 +36,8 @@ func checkMounts(mounts []wire.GuestMount) error {
 }
 
 // prepareImage makes what bound directories, volumes and sudo need: the link, an account for a user
-// that the image lacks, and the owner of the volume. It skips steps that the image does not permit: they are a convenience, and the
-// image may be read-only or empty.
+// that the image lacks, and the owner of the volume. It skips steps that the image does not permit:
+// they are a convenience, and the image may be read-only or empty.
 func prepareImage(etc string, c wire.GuestConfig) error {
 	if len(c.Mounts) > 0 {
 		_ = os.Symlink(c.Mounts[0].Path, work) // an existing one stays
