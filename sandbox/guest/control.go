@@ -182,8 +182,8 @@ func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string)
 }
 
 // rescue kills every process of the sandbox but PID 1, at once and without starting one, and
-// returns how many there were. A fork bomb cannot outrun it: the kernel signals all processes under
-// one lock. It ends sessions, and leaves files and the guest untouched.
+// returns how many there were. A fork bomb cannot outrun it (see killAll). It ends sessions, and
+// leaves files and the guest untouched.
 func (g *Guest) rescue(reason string) int {
 	before := len(g.other())
 	terminals := g.running()
@@ -201,22 +201,42 @@ func (g *Guest) rescue(reason string) int {
 // rescued is the reason of sessions that a rescue ended, unless the daemon gave another.
 const rescued = "rescued"
 
-// killAll kills every other process of the sandbox.
+// killRounds bounds how often killAll looks for processes that are new.
+const killRounds = 100
+
+// killAll kills every other process of the sandbox. The kernel does that under one lock, so that no
+// program outruns it, but would include those that carry connections of the daemon. If there are
+// any, all processes are stopped, and killed one by one, until none is new: the end of one may let
+// its jobs continue (orphaned process groups, setpgid(2)).
 func (g *Guest) killAll() {
-	relays := g.carriers()
-	if g.pid1 && len(relays) == 0 {
-		_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is none
+	if !g.pid1 {
+		for _, pid := range g.other() {
+			_ = unix.Kill(pid, unix.SIGKILL) // ignores those that ended meanwhile, here and below
+		}
 		return
 	}
-	if g.pid1 { // none of them can start another one meanwhile
+	killed := make(map[int]bool)
+	for round := 0; round < killRounds && len(g.carriers()) > 0; round++ {
 		_ = unix.Kill(-1, unix.SIGSTOP)
+		all := processes()
+		isNew := len(all) == 0 // they cannot be read
+		for _, p := range all {
+			if p.pid == os.Getpid() || g.isCarrier(p) {
+				continue
+			}
+			isNew = isNew || !killed[p.pid]
+			killed[p.pid] = true
+			_ = unix.Kill(p.pid, unix.SIGKILL) // a zombie may have threads that live
+		}
+		if isNew {
+			continue
+		}
+		for _, pid := range g.carriers() {
+			_ = unix.Kill(pid, unix.SIGCONT)
+		}
+		return
 	}
-	for _, pid := range g.other() {
-		_ = unix.Kill(pid, unix.SIGKILL) // ignores those that ended meanwhile
-	}
-	for _, pid := range relays {
-		_ = unix.Kill(pid, unix.SIGCONT)
-	}
+	_ = unix.Kill(-1, unix.SIGKILL)
 }
 
 // waitAlone waits until no other process is left, at most for the given time.

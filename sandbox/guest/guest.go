@@ -78,7 +78,7 @@ type Guest struct {
 	wg      sync.WaitGroup    // goroutines that read drains
 
 	terminals map[*terminal]bool // guarded by mu; of sessions, until they are closed
-	relays    map[int]bool       // guarded by mu; processes that carry connections of the daemon
+	relays    map[int]int        // guarded by mu; processes that carry connections, and how many
 
 	// Returns memory when it fires; nil inside another program, set before the first connection.
 	quiet *time.Timer
@@ -100,7 +100,7 @@ func newGuest(config wire.GuestConfig, opt Options, procs *children) (*Guest, er
 	}
 	g := &Guest{config: config, log: opt.Log, exe: opt.Exe, children: procs, pid1: procs.all,
 		etc:   "/etc",
-		conns: make(map[net.Conn]bool), drains: make(map[*os.File]bool), relays: make(map[int]bool),
+		conns: make(map[net.Conn]bool), drains: make(map[*os.File]bool), relays: make(map[int]int),
 		terminals: make(map[*terminal]bool), stopped: make(chan struct{})}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)

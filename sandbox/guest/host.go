@@ -176,7 +176,7 @@ func hostGuest() *Guest {
 		log: slog.New(slog.DiscardHandler), exe: "/proc/self/exe",
 		login: true, account: a, etc: "/etc", children: newChildren(false),
 		conns:  make(map[net.Conn]bool),
-		relays: make(map[int]bool),
+		relays: make(map[int]int),
 		drains: make(map[*os.File]bool), terminals: make(map[*terminal]bool),
 		stopped: make(chan struct{})}
 	g.hadShell = shellOf(a) != ""

@@ -93,14 +93,18 @@ func (g *Guest) answer(ctx context.Context, l net.Listener) {
 
 // relayed notes that a process begins or ends to carry a connection. It is no process of the
 // sandbox for the time: what ends all processes spares it, so that its answer arrives. Zero is a
-// process that this one cannot see.
+// process that this one cannot see. Programs of the sandbox cannot trace it: they lack its
+// capabilities.
 func (g *Guest) relayed(pid int, begins bool) {
+	if pid == 0 {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !begins {
+	if begins {
+		g.relays[pid]++
+	} else if g.relays[pid]--; g.relays[pid] == 0 {
 		delete(g.relays, pid)
-	} else if pid != 0 {
-		g.relays[pid] = true
 	}
 }
 
@@ -111,11 +115,12 @@ func (g *Guest) carriers() []int {
 	return slices.Collect(maps.Keys(g.relays))
 }
 
-// isRelay reports whether a process carries a connection of the daemon.
-func (g *Guest) isRelay(pid int) bool {
+// isCarrier reports whether p carries a connection of the daemon. Root of the sandbox can kill it
+// and take its number, but not be a process without a parent.
+func (g *Guest) isCarrier(p process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.relays[pid]
+	return p.parent == 0 && g.relays[p.pid] > 0
 }
 
 // relayOf returns the process at the other end, if it was started from outside of the sandbox, as

@@ -104,7 +104,7 @@ func tree(roots ...int) []int {
 // and their descendants.
 func (g *Guest) other() []int {
 	if g.pid1 {
-		return living(func(p process) bool { return p.pid != os.Getpid() && !g.isRelay(p.pid) })
+		return living(func(p process) bool { return p.pid != os.Getpid() && !g.isCarrier(p) })
 	}
 	pids := g.children.pids()
 	return append(pids, tree(pids...)...)

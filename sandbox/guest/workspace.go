@@ -51,7 +51,9 @@ func prepareImage(etc string, c wire.GuestConfig) error {
 	if err != nil {
 		return nil //nolint:nilerr // code that needs the user reports that it is missing
 	}
-	if c.Volume != "" {
+	// Root's home stays root's: its shells run what is there.
+	if root, err := lookupAccount(etc, "0"); err == nil && a.UID != 0 && c.Volume != "" &&
+		c.Volume != root.Home {
 		giveVolume(c.Volume, a)
 	}
 	if !c.Sudo || a.UID == 0 {
