@@ -37,6 +37,8 @@ const (
 	undoWithin = time.Minute
 	// startWithin is how long a pod may wait for a node, its images and its volume.
 	startWithin = 10 * time.Minute
+	// deniedWithin is how long a right may be missing: servers and nodes learn of a new one later.
+	deniedWithin = 3 * time.Second
 	// guestWithin is how long a guest may take to answer after its container runs.
 	guestWithin = 30 * time.Second
 	// A guest listens milliseconds after it has read its configuration.
@@ -244,20 +246,23 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 	return nil
 }
 
-// refused is engine, with what to do about an error of a pod's creation.
+// refused is engine, with what to do about a refusal that is not about the request itself.
 func (b *Backend) refused(err error) error {
 	var hint string
 	switch text := err.Error(); {
 	case !errors.Is(err, cluster.ErrForbidden):
 		return engine(err)
 	case strings.Contains(text, "violates PodSecurity"):
-		hint = "allow the profile baseline: kubectl label --overwrite namespace " + b.api.Namespace +
+		hint = "the namespace must allow the profile baseline: kubectl label --overwrite namespace " + b.api.Namespace +
 			" pod-security.kubernetes.io/enforce=baseline"
 	case strings.Contains(text, "exceeded quota"):
 		hint = "remove a sandbox, or raise the quota of namespace " + b.api.Namespace
+	case strings.Contains(text, " usage per "):
+		hint = "use other limits, such as --memory, other requests in kubernetes.pod_template, or " +
+			"change the LimitRange of namespace " + b.api.Namespace
 	case strings.Contains(text, "is being terminated"):
 		hint = "name another namespace: kubernetes.namespace"
-	default:
+	case strings.Contains(text, " cannot "): // User "x" cannot create resource "pods"
 		hint = "sandboxd doctor shows which rights the daemon lacks"
 	}
 	return hinted{engine(err), hint}
@@ -306,12 +311,14 @@ func (s *booting) noImage(p *cluster.Pod, image string) error {
 			continue
 		}
 		s.stage = stageImage
-		if c.Name != container {
+		// The kubelet blames the container that mounts an image, too.
+		if c.Name != container || strings.Contains(w.Message, strconv.Quote(s.b.opts.GuestImage)) {
 			image = s.b.opts.GuestImage
 		}
 		return hinted{fmt.Errorf("image %s: %w: %s: %s", image, sandbox.ErrNoImage,
 			cluster.Printable(w.Reason), cluster.Printable(w.Message)),
-			"push it to a registry that the cluster can pull from, or load it into the nodes"}
+			"push it to a registry that the cluster can pull from, with kubernetes.pull_secrets for " +
+				"a login (imagePullSecrets of the chart), or load it into the nodes"}
 	}
 	return nil
 }
@@ -336,7 +343,7 @@ func waitsFor(p *cluster.Pod) string {
 func endOf(p *cluster.Pod) string {
 	text := p.Status.Reason
 	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
-		if t := c.State.Terminated; t != nil && (t.ExitCode != 0 || text == "") {
+		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
 			text += " " + t.Reason + ", exit code " + strconv.Itoa(t.ExitCode) + " " + t.Message
 		}
 	}
@@ -354,9 +361,9 @@ func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) 
 	if err != nil {
 		return nil, err
 	}
-	for wait := redialFirst; ; {
+	for began, wait := time.Now(), redialFirst; ; {
 		given := s.b.give(ctx, id, line)
-		if errors.Is(given, cluster.ErrForbidden) { // the guest would wait in vain
+		if errors.Is(given, cluster.ErrForbidden) && time.Since(began) > deniedWithin {
 			return nil, s.b.refused(given)
 		}
 		for range 5 { // it reads the line at once
@@ -364,7 +371,7 @@ func (s *booting) configure(ctx context.Context, id string, k guestconfig.Keys) 
 			if err == nil {
 				return conn, nil
 			}
-			if errors.Is(err, cluster.ErrForbidden) {
+			if errors.Is(err, cluster.ErrForbidden) && time.Since(began) > deniedWithin {
 				return nil, s.b.refused(err)
 			}
 			p, gone := s.b.pod(ctx, s.instance(id))

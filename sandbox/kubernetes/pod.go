@@ -84,6 +84,8 @@ func podOf(p plan) cluster.Pod {
 			InitContainers: before,
 			Containers: []cluster.Container{{Name: container, Image: p.Image, Pull: "IfNotPresent",
 				Command: []string{guestFile, "pod"}, Stdin: true,
+				// The end of the guest's log is why it could not start.
+				WordPolicy: "FallbackToLogsOnError",
 				// The guest is a Go program: the image's variables must not change how it runs.
 				Env: []cluster.EnvVar{{Name: "GODEBUG"}, {Name: "GOGC"}, {Name: "GOMAXPROCS"},
 					{Name: "GOMEMLIMIT"}, {Name: "GOTRACEBACK"}},

@@ -58,8 +58,11 @@ func (s *booting) createClaim(ctx context.Context, p plan) error {
 		s.claiming = false
 		return fmt.Errorf("volume claim %s: %w", podName(p.ID), fs.ErrExist)
 	}
+	if err != nil {
+		return s.b.refused(err)
+	}
 	s.claim = got.Metadata.UID
-	return engine(err)
+	return nil
 }
 
 // claimOf returns the claim of a plan.

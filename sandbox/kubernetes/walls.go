@@ -73,7 +73,7 @@ func (w *walls) raise(ctx context.Context) error {
 				"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 				"metadata": map[string]string{"name": name}, "spec": spec}}, nil)
 		if err != nil && !errors.Is(err, cluster.ErrAlreadyExists) {
-			return fmt.Errorf("network policy: %w", engine(err))
+			return fmt.Errorf("network policy: %w", w.b.refused(err))
 		}
 	}
 	return nil
