@@ -17,12 +17,12 @@ const (
 )
 
 // prepareCommand prints the image that setup commands make, for new --image. If sandboxes are not
-// saved as images, it prints the image to begin with, and in "setup" the commands that are left to
-// run in each sandbox. It is hidden: only programs use it.
+// saved as images, with --or-setup it prints the image to begin with, and in "setup" the commands
+// that are left to run in each sandbox. It is hidden: only programs use it.
 func prepareCommand(env *Env) *cobra.Command {
 	var spec lifecycle.NewSpec
 	var network string
-	var asJSON bool
+	var asJSON, orSetup bool
 	cmd := &cobra.Command{
 		Use:    "prepare --setup CMD [flags]",
 		Short:  "print the image that setup commands make; make it if it is missing",
@@ -38,7 +38,7 @@ func prepareCommand(env *Env) *cobra.Command {
 			spec.TTL, spec.DeleteAfter = prepareTTL, prepareDelete
 			image, err := env.Hub.Prepare(cmd.Context(), env.Principal, spec, env.progress(false))
 			switch {
-			case errors.Is(err, lifecycle.ErrNoImages) && asJSON:
+			case errors.Is(err, lifecycle.ErrNoImages) && asJSON && orSetup:
 				return env.printJSON(map[string]any{"image": spec.Image, "setup": spec.Setup})
 			case err != nil:
 				return err
@@ -55,5 +55,6 @@ func prepareCommand(env *Env) *cobra.Command {
 	f.StringVar(&network, "network", "", "network mode of the setup")
 	f.StringArrayVar(&spec.Allow, "allow", nil, "additional host to allow; repeatable")
 	f.BoolVar(&asJSON, "json", false, "print one object")
+	f.BoolVar(&orSetup, "or-setup", false, "with --json: print the commands if no image can be saved")
 	return cmd
 }

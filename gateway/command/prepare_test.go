@@ -17,13 +17,15 @@ func TestPrepare(t *testing.T) {
 		{2, "setup is required", nil},
 		{2, "--network \"open\"", []string{"--setup=true", "--network=open"}},
 		{125, "are not saved as images", []string{"--setup=true"}},
+		{125, "are not saved as images", []string{"--setup=true", "--json"}},
 	} {
 		code, out, errs := w.command(append([]string{"prepare"}, tt.args...)...)
-		if code != tt.code || !strings.Contains(errs, tt.says) {
+		if code != tt.code || !strings.Contains(out+errs, tt.says) {
 			t.Errorf("%q: %d, %q, %q; want %d and %q", tt.args, code, out, errs, tt.code, tt.says)
 		}
 	}
-	code, out, errs := w.command("prepare", "--setup=a", "--setup=b <c", "--image=x", "--json")
+	code, out, errs := w.command("prepare", "--setup=a", "--setup=b <c", "--image=x", "--json",
+		"--or-setup")
 	if want := `{"image":"x","setup":["a","b <c"]}` + "\n"; code != 0 || out != want {
 		t.Errorf("%d, %q, %q; want %q", code, out, errs, want)
 	}

@@ -99,8 +99,14 @@ func TestTerminalSocket(t *testing.T) {
 		if status != c.want {
 			t.Errorf("%s: %d, want %d", name, status, c.want)
 		}
-		if got != nil && got.Subprotocol() != "sandboxd.terminal" {
+		if got == nil {
+			continue
+		}
+		if got.Subprotocol() != "sandboxd.terminal" {
 			t.Errorf("%s: subprotocol %q", name, got.Subprotocol())
+		}
+		if _, _, err := got.Read(t.Context()); err != nil { // its session exists now
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if got := w.call("GET", path, secret, ""); got.status != http.StatusUpgradeRequired {

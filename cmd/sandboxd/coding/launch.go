@@ -184,7 +184,7 @@ func (l *Launch) install(ctx context.Context) error {
 		l.from = l.Image // it has it
 		return nil
 	}
-	words := []string{"prepare", "--json"}
+	words := []string{"prepare", "--json", "--or-setup"}
 	for _, command := range setup {
 		words = append(words, "--setup="+command)
 	}
@@ -221,12 +221,12 @@ func (l *Launch) setUp(ctx context.Context, client *agent.Client, name string) e
 			l.Agent.Title, name)
 	}
 	for _, command := range l.setup {
-		said := &text.Head{Limit: 4 << 10}
-		exit, err := client.Exec(ctx, agent.Cmd{Command: command, Stderr: said})
+		said := &text.Head{Limit: 1 << 20} // the reason comes last
+		exit, err := client.Exec(ctx, agent.Cmd{Command: "exec 2>&1\n" + command, Stdout: said})
 		if err == nil && exit.Code != 0 {
 			err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf(
 				"%s: exit code %d: %s", text.Line(command, 120), exit.Code,
-				text.Line(said.String(), 400))}
+				text.End(said.String(), 400))}
 		}
 		if err != nil {
 			return fmt.Errorf("install %s in %s: %w", l.Agent.Title, name, err)
