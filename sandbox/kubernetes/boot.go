@@ -307,7 +307,8 @@ func (s *booting) noImage(p *cluster.Pod, image string) error {
 	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
 		w := c.State.Waiting
 		if w == nil || !slices.Contains([]string{"ErrImagePull", "ImagePullBackOff",
-			"ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}, w.Reason) {
+			"ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}, w.Reason) ||
+			strings.Contains(w.Message, "QPS exceeded") { // the kubelet's own bound; it tries again
 			continue
 		}
 		s.stage = stageImage

@@ -357,6 +357,27 @@ func TestRefusalHints(t *testing.T) {
 	}
 }
 
+// An image that cannot be had is named, also if the kubelet blames the container that mounts it.
+func TestMissingImages(t *testing.T) {
+	s := &booting{b: newFake(t).backend()}
+	guest := s.b.opts.GuestImage
+	for _, tt := range []struct{ container, message, want string }{
+		{container, `failed to pull image "box"`, "image box: "},
+		{container, `failed to mount: failed to pull image "` + guest + `"`, "image " + guest + ": "},
+		{"guest", `failed to pull image "` + guest + `"`, "image " + guest + ": "},
+		{container, "pull QPS exceeded", ""},
+	} {
+		p := cluster.Pod{}
+		p.Status.Containers = []cluster.ContainerStatus{{Name: tt.container, State: cluster.ContainerState{
+			Waiting: &cluster.Waiting{Reason: "ErrImagePull", Message: tt.message}}}}
+		err := s.noImage(&p, "box")
+		if (err == nil) != (tt.want == "") || err != nil && (!errors.Is(err, sandbox.ErrNoImage) ||
+			!strings.HasPrefix(err.Error(), tt.want)) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+}
+
 // A server that goes away in the middle is an engine that does not answer.
 func TestServerIsAway(t *testing.T) {
 	f := newFake(t)

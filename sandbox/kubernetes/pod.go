@@ -160,6 +160,8 @@ func changedBy(wanted, made cluster.Pod) string {
 		caps = *c.Security.Capabilities
 	}
 	switch {
+	case want.HostUsers != nil && (got.HostUsers == nil || *got.HostUsers != *want.HostUsers):
+		return "its user namespace is another"
 	case got.HostNetwork || got.HostPID || got.HostIPC || got.SharePID != nil && *got.SharePID:
 		return "it shares a namespace"
 	case !slices.Equal(c.Command, w.Command) || len(c.Args) > 0:

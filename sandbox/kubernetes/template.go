@@ -35,6 +35,7 @@ type templateSpec struct {
 	Spread       []any             `yaml:"topologySpreadConstraints"`
 	Priority     string            `yaml:"priorityClassName"`
 	Scheduler    string            `yaml:"schedulerName"`
+	HostUsers    *bool             `yaml:"hostUsers"` // false is a user namespace
 	Containers   []templateContainer
 }
 
@@ -91,6 +92,7 @@ func (t Template) addTo(pod *cluster.Pod, probe bool) {
 	pod.Metadata.Annotations = t.Metadata.Annotations
 	s := &pod.Spec
 	s.NodeSelector, s.Priority, s.Scheduler = t.Spec.NodeSelector, t.Spec.Priority, t.Spec.Scheduler
+	s.HostUsers = t.Spec.HostUsers
 	if len(t.Spec.Tolerations) > 0 {
 		s.Tolerations = t.Spec.Tolerations
 	}

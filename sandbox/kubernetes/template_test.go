@@ -17,6 +17,7 @@ spec:
   topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]
   priorityClassName: low
   schedulerName: other
+  hostUsers: false
   containers: [{name: sandbox, resources: {requests: {cpu: 1, memory: 1Gi}}}]
 `
 

@@ -200,7 +200,7 @@ type Kubernetes struct {
 
 	// File with a pod in YAML: what all pods of sandboxes have besides what the daemon sets. It may
 	// have labels, annotations, nodeSelector, tolerations, affinity, topologySpreadConstraints,
-	// priorityClassName, schedulerName, and requests of the container sandbox.
+	// priorityClassName, schedulerName, hostUsers, and requests of the container sandbox.
 	PodTemplate Path `koanf:"pod_template"`
 
 	// Storage class of the volumes of sandboxes. Empty: the cluster's default.
