@@ -60,8 +60,6 @@ func TestTestTargets(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"../Makefile": {"\tscripts/test fast $(value TESTFLAGS)", "\tscripts/test slow $(value TESTFLAGS)", "\tscripts/test all $(value TESTFLAGS)"},
 		"../scripts/test": {
-			`		scripts/go test -C "$1" -json ${race:+-race} -p 6 -parallel 4 -timeout 40m "${@:2}" || failed=1`,
-			`[[ $part == *fast ]] || race=yes # CI; make test TESTFLAGS=-race asks for it`,
 			`		run . -skip "$slow" "$@" ./cmd/sandboxd ./sandbox/session ./...`,
 			`		run scripts -skip "$slow" "$@" ./...`,
 			`		run . -run "$slow" "$@" "${slow_packages[@]}"`,
