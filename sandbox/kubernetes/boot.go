@@ -246,28 +246,6 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 	return nil
 }
 
-// refused is engine, with what to do about a refusal that is not about the request itself.
-func (b *Backend) refused(err error) error {
-	var hint string
-	switch text := err.Error(); {
-	case !errors.Is(err, cluster.ErrForbidden):
-		return engine(err)
-	case strings.Contains(text, "violates PodSecurity"):
-		hint = "the namespace must allow the profile baseline: kubectl label --overwrite namespace " + b.api.Namespace +
-			" pod-security.kubernetes.io/enforce=baseline"
-	case strings.Contains(text, "exceeded quota"):
-		hint = "remove a sandbox, or raise the quota of namespace " + b.api.Namespace
-	case strings.Contains(text, " usage per "):
-		hint = "use other limits, such as --memory, other requests in kubernetes.pod_template, or " +
-			"change the LimitRange of namespace " + b.api.Namespace
-	case strings.Contains(text, "is being terminated"):
-		hint = "name another namespace: kubernetes.namespace"
-	case strings.Contains(text, " cannot "): // User "x" cannot create resource "pods"
-		hint = "sandboxd doctor shows which rights the daemon lacks"
-	}
-	return hinted{engine(err), hint}
-}
-
 // start waits until the container runs.
 func (s *booting) start(ctx context.Context, id, image string, progress func(string)) (
 	pod *cluster.Pod, err error) {
@@ -344,7 +322,7 @@ func waitsFor(p *cluster.Pod) string {
 func endOf(p *cluster.Pod) string {
 	text := p.Status.Reason
 	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
-		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+		if t := c.State.Terminated; t != nil && (t.ExitCode != 0 || c.Name == container) {
 			text += " " + t.Reason + ", exit code " + strconv.Itoa(t.ExitCode) + " " + t.Message
 		}
 	}

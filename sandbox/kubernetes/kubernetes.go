@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -148,6 +149,29 @@ func engine(err error) error {
 		return fmt.Errorf("%w: %w", sandbox.ErrRefused, err)
 	}
 	return err
+}
+
+// refused is engine, with what to do about an error by which the server forbids a request, if that
+// is known.
+func (b *Backend) refused(err error) error {
+	var hint string
+	switch text := err.Error(); {
+	case !errors.Is(err, cluster.ErrForbidden):
+		return engine(err)
+	case strings.Contains(text, "violates PodSecurity"):
+		hint = "the namespace must allow the profile baseline: kubectl label --overwrite namespace " +
+			b.api.Namespace + " pod-security.kubernetes.io/enforce=baseline"
+	case strings.Contains(text, "exceeded quota"):
+		hint = "remove a sandbox, or raise the quota of namespace " + b.api.Namespace
+	case strings.Contains(text, " usage per "):
+		hint = "use other limits, such as --memory, other requests in kubernetes.pod_template, or " +
+			"change the LimitRange of namespace " + b.api.Namespace
+	case strings.Contains(text, "is being terminated"):
+		hint = "name another namespace: kubernetes.namespace"
+	case strings.Contains(text, " cannot "): // User "x" cannot create resource "pods"
+		hint = "sandboxd doctor shows which rights the daemon lacks"
+	}
+	return hinted{engine(err), hint}
 }
 
 // await follows the pod of an instance until done, which gets nil if there is none, returns true or

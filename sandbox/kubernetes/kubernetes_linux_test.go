@@ -348,11 +348,37 @@ func TestRefusalHints(t *testing.T) {
 		`pods "x" is forbidden: exceeded quota: few, …`:                              "raise the quota",
 		`unable to create new content in namespace x because it is being terminated`: "another namespace",
 		`pods is forbidden: User "u" cannot create resource "pods"`:                  "sandboxd doctor",
+		`maximum memory usage per Container is 1Gi, but limit is 2Gi`:                "LimitRange",
+		`pod rejected: RuntimeClass "x" not found`:                                   "",
 	} {
 		err := b.refused(&cluster.Status{Reason: "Forbidden", Message: text})
 		h, _ := errors.AsType[hinted](err)
-		if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(h.hint, want) {
+		if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(h.hint, want) ||
+			(h.hint == "") != (want == "") {
 			t.Errorf("%s: %v, %q; want %q", text, err, h.hint, want)
+		}
+	}
+}
+
+// Why a pod ended does not speak of the container that copied the guest, unless that failed.
+func TestEndOfPods(t *testing.T) {
+	ended := func(name string, code int) cluster.ContainerStatus {
+		return cluster.ContainerStatus{Name: name, State: cluster.ContainerState{
+			Terminated: &cluster.Terminated{Reason: "Ended", ExitCode: code, Message: "of " + name}}}
+	}
+	for _, tt := range []struct {
+		guest, sandbox int
+		want           string
+	}{
+		{0, 0, "Ended, exit code 0 of sandbox"},
+		{0, 78, "Ended, exit code 78 of sandbox"},
+		{1, 0, "Ended, exit code 1 of guest Ended, exit code 0 of sandbox"},
+	} {
+		p := cluster.Pod{}
+		p.Status.Init = []cluster.ContainerStatus{ended("guest", tt.guest)}
+		p.Status.Containers = []cluster.ContainerStatus{ended(container, tt.sandbox)}
+		if got := strings.TrimSpace(endOf(&p)); got != tt.want {
+			t.Errorf("%+v: %q", tt, got)
 		}
 	}
 }

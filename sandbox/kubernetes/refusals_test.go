@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,17 +27,16 @@ type space struct {
 	b     *Backend
 }
 
-// role is the one of docs/how-to/kubernetes.md; TestRoles compares the chart's with it.
-func role() []map[string]any {
-	rule := func(group string, resources, verbs []string) map[string]any {
-		return map[string]any{"apiGroups": []string{group}, "resources": resources, "verbs": verbs}
+// role returns the rules of the documented Role, without one resource; empty leaves out none.
+func role(without string) (rules []map[string]any) {
+	for _, r := range append(rights(false), rights(true)...) {
+		resource := strings.TrimSuffix(r.resource+"/"+r.part, "/")
+		if resource != without {
+			rules = append(rules, map[string]any{"apiGroups": []string{r.group},
+				"resources": []string{resource}, "verbs": r.verbs})
+		}
 	}
-	return []map[string]any{
-		rule("", []string{"pods"}, []string{"create", "get", "list", "watch", "delete"}),
-		rule("", []string{"persistentvolumeclaims"}, []string{"create", "get", "list", "delete"}),
-		rule("", []string{"pods/attach", "pods/portforward", "pods/exec"}, []string{"get", "create"}),
-		rule("networking.k8s.io", []string{"networkpolicies"}, []string{"create"}),
-	}
+	return rules
 }
 
 // newSpace returns a namespace with these labels. It is deleted when t ends. As an administrator, the
@@ -51,7 +49,7 @@ func newSpace(t *testing.T, administrator bool, labels map[string]string) *space
 		"metadata": map[string]any{"name": s.name, "labels": labels}})
 	t.Cleanup(func() { s.delete("/api/v1/namespaces/" + s.name) })
 	s.create("/apis/rbac.authorization.k8s.io/v1/namespaces/"+s.name+"/roles", map[string]any{
-		"metadata": map[string]string{"name": "sandboxd"}, "rules": role()})
+		"metadata": map[string]string{"name": "sandboxd"}, "rules": role("")})
 	s.account("first")
 	config, err := cluster.Kubeconfig([]string{os.Getenv("SANDBOXD_TEST_KUBECONFIG")}, "")
 	if err != nil {
@@ -80,8 +78,8 @@ func (s *space) create(path string, object any) {
 // delete deletes an object. One that is gone is no error.
 func (s *space) delete(path string) {
 	s.t.Helper()
-	// also after the end of the test
-	err := s.admin.Do(context.WithoutCancel(s.t.Context()), cluster.Request{Method: http.MethodDelete, Path: path}, nil)
+	ctx := context.WithoutCancel(s.t.Context()) // also after the end of the test
+	err := s.admin.Do(ctx, cluster.Request{Method: http.MethodDelete, Path: path}, nil)
 	if err != nil && !errors.Is(err, cluster.ErrNotFound) {
 		s.t.Error(err)
 	}
@@ -252,12 +250,9 @@ func TestClusterAccount(t *testing.T) {
 	// Without a right, a boot fails soon, and says which one it is.
 	path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + s.name + "/roles/sandboxd"
 	for _, missing := range []string{"pods/attach", "pods/portforward"} {
-		rules := role()
-		rules[2]["resources"] = slices.DeleteFunc([]string{"pods/attach", "pods/portforward"},
-			func(r string) bool { return r == missing })
 		if err := s.admin.Do(t.Context(), cluster.Request{Method: http.MethodPut, Path: path,
 			Body: map[string]any{"metadata": map[string]string{"name": "sandboxd"},
-				"rules": rules}}, nil); err != nil {
+				"rules": role(missing)}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		var err error
