@@ -45,8 +45,8 @@ func TestLadder(t *testing.T) {
 		{"shell that ignores INT", `trap "" INT; echo begun; while :; do :; done`, "^C KILL", wire.Dead, wire.PhaseDead},
 		{"handles INT and asks", `python3 -c '
 import time
-print("begun", flush=True)
 try:
+    print("begun", flush=True)
     time.sleep(100)
 except KeyboardInterrupt:
     input("really? ")'`, "^C", wire.Interrupted, wire.PhaseWaiting},

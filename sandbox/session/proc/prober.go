@@ -73,7 +73,7 @@ type layer struct {
 	members []*process // the foreground group
 
 	depth  int  // number of outer terminals
-	works  bool // an outer relay is busy with something else
+	works  bool // an outer relay has output to pass on, or is busy with something else
 	timers bool // an outer relay has timers
 }
 
@@ -203,8 +203,8 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	}
 	outer, all := *f, len(inner) > 0 || !coming
 	for i, in := range inner {
-		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own || coming,
-			o.timers
+		in.depth, in.timers = now.depth+1, o.timers
+		in.works = in.works || now.works || o.works || o.own || coming
 		g := outer
 		if err := l.descend(&g, s, in, before); err != nil {
 			return err

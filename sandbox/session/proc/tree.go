@@ -285,6 +285,7 @@ func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, er
 		if in.modes, in.pending, err = slaveModes("/dev/pts/" + index); err != nil {
 			return nil, false, err
 		}
+		in.works = unread(p.pid, fd)
 		inner = append(inner, in)
 	}
 	if inner == nil && !coming {

@@ -105,3 +105,22 @@ func queued(slave int) bool {
 	n, err := unix.IoctlGetInt(slave, unix.TIOCINQ)
 	return err == nil && n > 0
 }
+
+// unread reports whether a process has not read all output of a master of its own, a descriptor fd.
+// It is false if the kernel does not say. As for queued, polling waits for output that is still in
+// a buffer.
+func unread(pid, fd int) bool {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(process)
+	master, err := unix.PidfdGetfd(process, fd, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(master)
+	p := []unix.PollFd{{Fd: int32(master), Events: unix.POLLIN}}
+	_, err = unix.Poll(p, 0)
+	return err == nil && p[0].Revents&unix.POLLIN != 0
+}
