@@ -39,17 +39,17 @@ demo: ## set up this machine, build, and watch an agent work in a real sandbox
 	@$(MAKE) --no-print-directory build
 	bin/sandboxd demo
 
-test: ## set up this machine, build, and run every test but the slow ones with the race detector
+test: ## set up this machine, build, and run every test but the slow ones; TESTFLAGS=-race to find races
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	scripts/test fast $(value TESTFLAGS)
 
-test-slow: ## run the tests of scripts/slow-tests: E2B's SDKs, browsers, faults of daemon and engine
+test-slow: ## run the tests of scripts/slow-tests with the race detector: E2B's SDKs, browsers, faults of daemon and engine
 	@scripts/setup test-slow
 	@$(MAKE) --no-print-directory build
 	scripts/test slow $(value TESTFLAGS)
 
-test-all: ## run test and test-slow, with one summary of both: what CI runs
+test-all: ## run test and test-slow with the race detector, with one summary: what CI runs
 	@scripts/setup test-slow
 	@$(MAKE) --no-print-directory build
 	scripts/test all $(value TESTFLAGS)
