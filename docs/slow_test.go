@@ -60,7 +60,7 @@ func TestTestTargets(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"../Makefile": {"\tscripts/test fast $(value TESTFLAGS)", "\tscripts/test slow $(value TESTFLAGS)", "\tscripts/test all $(value TESTFLAGS)"},
 		"../scripts/test": {
-			`		run . -skip "$slow" "$@" ./cmd/sandboxd ./sandbox/session ./...`,
+			`		run . -skip "$slow" "$@" "${longest[@]}" ./...`,
 			`		run scripts -skip "$slow" "$@" ./...`,
 			`		run . -run "$slow" "$@" "${slow_packages[@]}"`,
 			`		run scripts -run "$slow" "$@" "${slow_scripts[@]}"`,
