@@ -15,6 +15,22 @@ var (
 	ErrRefused     = errors.New("engine refused") // the wrapping error has the engine's own text
 )
 
+// Hint returns err with what to do about it, in one sentence. A backend's BootError has it.
+func Hint(err error, hint string) error { return hinted{err, hint} }
+
+// HintOf returns the hint of err, or "".
+func HintOf(err error) string {
+	h, _ := errors.AsType[hinted](err)
+	return h.hint
+}
+
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
 // LeftError is an error of Destroy that a retry cannot fix: the daemon can no longer reach what is
 // left.
 type LeftError struct {

@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // Dockerfile features that the engine's classic builder lacks. Here-documents in RUN become a plain
@@ -33,9 +35,10 @@ func (d *dockerfile) runHeredocs(node *parser.Node) (string, error) {
 			script = parser.ChompHeredocContent(script)
 		}
 		if strings.HasPrefix(script, "#!") {
-			return "", hinted{
+			return "", sandbox.Hint(
 				fmt.Errorf("RUN %s with #! is not supported", brief(node.Next.Value)),
-				"name the program: RUN python3 <<EOF"}
+				"name the program: RUN python3 <<EOF")
+
 		}
 	} else {
 		for _, doc := range node.Heredocs {
@@ -51,8 +54,9 @@ func (d *dockerfile) runHeredocs(node *parser.Node) (string, error) {
 	}
 	line := "RUN " + string(words)
 	if len(line) > maxLine {
-		return "", hinted{fmt.Errorf("RUN: the here-document is longer than %d bytes", maxLine),
-			"COPY the script, then RUN it"}
+		return "", sandbox.Hint(fmt.Errorf("RUN: the here-document is longer than %d bytes", maxLine),
+			"COPY the script, then RUN it")
+
 	}
 	return line, nil
 }
@@ -80,8 +84,9 @@ func unsupported(instruction, flag string) error {
 	case "ADD --checksum":
 		hint = "add RUN sha256sum -c after it"
 	}
-	return hinted{fmt.Errorf("%s %s is not supported: images are built without BuildKit",
-		instruction, brief(flag)), hint}
+	return sandbox.Hint(fmt.Errorf("%s %s is not supported: images are built without BuildKit",
+		instruction, brief(flag)), hint)
+
 }
 
 // mountHint returns the alternative to a mount of a step.

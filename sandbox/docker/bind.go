@@ -94,7 +94,7 @@ func checkTarget(m sandbox.Mount, before []sandbox.Mount) error {
 	if m.Target != "" {
 		if err := hostdir.CheckTarget(m.Target); err != nil {
 			if e, ok := errors.AsType[*hostdir.Error](err); ok {
-				return hinted{fmt.Errorf("mount: %w", err), e.Hint}
+				return sandbox.Hint(fmt.Errorf("mount: %w", err), e.Hint)
 			}
 			return err
 		}
@@ -138,10 +138,11 @@ func (all bound) fit(f facts, runtime string) error {
 	case len(all.mounts) == 0:
 		return nil
 	case f.rootless:
-		return hinted{fmt.Errorf(
+		return sandbox.Hint(fmt.Errorf(
 			"mount %s: %w: the engine is rootless, and its users are not this machine's",
 			all.mounts[0].Path, sandbox.ErrUnsupported),
-			"use an engine that runs as root, or copy the files in: sandboxd cp"}
+			"use an engine that runs as root, or copy the files in: sandboxd cp")
+
 	}
 	if runtime == "" {
 		runtime = f.defaultRuntime
@@ -167,8 +168,9 @@ func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 			return err
 		}
 		if dir.Path != source { // the container has the path from its creation
-			return hinted{fmt.Errorf("mount %s is now a link to %s", source, dir.Path),
-				"restore the directory, or rm the sandbox"}
+			return sandbox.Hint(fmt.Errorf("mount %s is now a link to %s", source, dir.Path),
+				"restore the directory, or rm the sandbox")
+
 		}
 		m.Dev, m.Ino = dir.Dev, dir.Ino
 	}
@@ -179,7 +181,7 @@ func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 func checkDir(rules hostdir.Rules, path string) (hostdir.Dir, error) {
 	dir, err := rules.Check(path)
 	if e, ok := errors.AsType[*hostdir.Error](err); ok {
-		return dir, hinted{fmt.Errorf("mount: %w", err), e.Hint}
+		return dir, sandbox.Hint(fmt.Errorf("mount: %w", err), e.Hint)
 	}
 	return dir, err
 }

@@ -58,7 +58,7 @@ func (s *booting) enter(ctx context.Context, stage string) error {
 }
 
 func (s *booting) error(err error) error {
-	return &sandbox.BootError{Stage: s.stage, Hint: hintOf(err), Err: err}
+	return &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
 }
 
 // Boot creates and starts a container and returns when its guest has connected. See
@@ -221,8 +221,9 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	case s.bundle != "":
 		p.TrustDir = s.b.state.trustDir(spec.ID)
 	case len(s.authorities) > 0:
-		return p, f, hinted{errNoBundle(),
-			"install ca-certificates, or leave the secrets out with --trust image"}
+		return p, f, sandbox.Hint(errNoBundle(),
+			"install ca-certificates, or leave the secrets out with --trust image")
+
 	}
 	if p.Filter, err = s.b.files.filter(f); err != nil {
 		return p, f, err
@@ -269,7 +270,7 @@ func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err
 		return "", "", err
 	}
 	if ca == "" && trust == sandbox.TrustHost {
-		return "", "", hinted{errNoBundle(), "install ca-certificates, or use --trust image"}
+		return "", "", sandbox.Hint(errNoBundle(), "install ca-certificates, or use --trust image")
 	}
 	return guest, ca, nil
 }
@@ -359,9 +360,10 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return pid, err
 		}
 		if len(p.Options.Ulimits) > 0 {
-			return 0, hinted{fmt.Errorf(
+			return 0, sandbox.Hint(fmt.Errorf(
 				"docker option ulimit: %w: the engine cannot raise the limit that far: %w",
-				sandbox.ErrUnsupported, err), "omit it"}
+				sandbox.ErrUnsupported, err), "omit it")
+
 		}
 		if fixed {
 			return 0,
@@ -398,8 +400,9 @@ func (s *booting) create(ctx context.Context, p plan) error {
 			for _, warning := range got.Warnings {
 				s.b.log(p.ID).Warn("engine warns", "warning", warning)
 				if err == nil && len(p.Options.names) > 0 && strings.Contains(warning, "iscarded") {
-					err = hinted{fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported,
-						printable(warning)), "omit it"}
+					err = sandbox.Hint(fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported,
+						printable(warning)), "omit it")
+
 				}
 			}
 			return err

@@ -44,7 +44,7 @@ type builder struct {
 func (bd *builder) Build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
 	ref, err := bd.build(ctx, s)
 	if err != nil {
-		return "", &sandbox.BootError{Stage: stageBuild, Hint: hintOf(err), Err: err}
+		return "", &sandbox.BootError{Stage: stageBuild, Hint: sandbox.HintOf(err), Err: err}
 	}
 	return ref, nil
 }
@@ -79,10 +79,11 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	}
 	if d.runs && s.Isolation != "" && s.Isolation != f.defaultRuntime {
 		return "",
-			hinted{fmt.Errorf(
+			sandbox.Hint(fmt.Errorf(
 				"isolation %q: %w: the engine runs the steps of %s with its default runtime, %s",
 				s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
-				"use an image that is already built, and move the RUN steps to setup:"}
+				"use an image that is already built, and move the RUN steps to setup:")
+
 	}
 	files, err := openContext(s.Context)
 	if err != nil {
@@ -165,8 +166,9 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 	case s.Network.Carried() && d.runs && len(d.bases) > 0:
 		inst, done, err := s.Carrier(ctx, d.bases[0])
 		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox could fall back to the proxy
-			err = hinted{err, "RUN steps need the network device: load it (modprobe tun), " +
-				"use --network none, or use an image that is already built (--image)"}
+			err = sandbox.Hint(err, "RUN steps need the network device: load it (modprobe tun), "+
+				"use --network none, or use an image that is already built (--image)")
+
 		}
 		if err != nil {
 			return o, nil, fmt.Errorf("network of the build: %w", err)
@@ -198,7 +200,7 @@ func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildCont
 	}()
 	followed := bd.followBuild(ctx, step, r, o)
 	r.CloseWithError(errors.New("the engine stopped reading"))
-	if err := <-sent; err != nil && hintOf(err) != "" {
+	if err := <-sent; err != nil && sandbox.HintOf(err) != "" {
 		return err // why the engine ended the build
 	}
 	return followed
@@ -211,7 +213,7 @@ func (bd *builder) followBuild(ctx context.Context, step *buildStep, archive io.
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case isUnreachable(err):
-			return hinted{fmt.Errorf("%w: %w", sandbox.ErrEngine, err), unreachableHint(err)}
+			return sandbox.Hint(fmt.Errorf("%w: %w", sandbox.ErrEngine, err), unreachableHint(err))
 		}
 		return errors.New(printable(err.Error()))
 	}

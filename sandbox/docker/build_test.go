@@ -185,7 +185,7 @@ func TestBuild(t *testing.T) {
 	spec.Args = []string{"BASE=sandboxd/busybox", "WHO=alice"}
 	ref, err := b.Build(t.Context(), spec)
 	if factsFor(t, b).compatible { // this engine cannot enforce limits on its steps
-		if !errors.Is(err, sandbox.ErrUnsupported) || hintOf(err) == "" {
+		if !errors.Is(err, sandbox.ErrUnsupported) || sandbox.HintOf(err) == "" {
 			t.Errorf("got %q, error %v; want %v and what to do", ref, err, sandbox.ErrUnsupported)
 		}
 		return

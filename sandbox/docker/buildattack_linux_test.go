@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // steps returns the containers in which this backend's builds run.
@@ -104,7 +106,7 @@ func TestAttackBuildDisk(t *testing.T) {
 			if err == nil {
 				b.engine.removeImage(t.Context(), ref)
 			}
-			if !errors.Is(err, errDiskFull) || hintOf(err) == "" {
+			if !errors.Is(err, errDiskFull) || sandbox.HintOf(err) == "" {
 				t.Errorf("got %v, want disk_full and what to do", err)
 			}
 			nothingRuns(t, b)

@@ -44,10 +44,11 @@ func (f facts) mayBuild() error {
 	if f.remote {
 		why = "the engine is remote, and its steps cannot be measured"
 	}
-	return hinted{fmt.Errorf(
+	return sandbox.Hint(fmt.Errorf(
 		"build an image: %w: %s, so processes, terminals and disk would be unlimited",
 		sandbox.ErrUnsupported, why),
-		"use an image that was built elsewhere (--image), and move its steps to setup:"}
+		"use an image that was built elsewhere (--image), and move its steps to setup:")
+
 }
 
 // mayMount rejects paths that the engine would misread: it joins options with commas, so text after
@@ -55,10 +56,11 @@ func (f facts) mayBuild() error {
 func (f facts) mayMount(paths ...string) error {
 	for _, path := range paths {
 		if f.compatible && strings.ContainsAny(path, ",\"\r\n") {
-			return hinted{fmt.Errorf(
+			return sandbox.Hint(fmt.Errorf(
 				"mount %q: %w: the engine splits paths at commas, quotes and line ends", path,
 				sandbox.ErrUnsupported),
-				"rename the directory, or use Docker's own engine"}
+				"rename the directory, or use Docker's own engine")
+
 		}
 	}
 	return nil
@@ -83,10 +85,11 @@ func (e *engine) enforces(ctx context.Context, c container.InspectResponse) erro
 func bounded(pid int, ref string, l sandbox.Limits) error {
 	got, err := usage.BoundsOf(pid, ref)
 	if err != nil {
-		return hinted{
+		return sandbox.Hint(
 			fmt.Errorf("limits: %w: they cannot be read: %w", sandbox.ErrUnsupported, err),
-			"a daemon in a container needs the machine's processes and control groups (--pid host " +
-				"--cgroupns host)"}
+			"a daemon in a container needs the machine's processes and control groups (--pid host "+
+				"--cgroupns host)")
+
 	}
 	const hundredth = 0.01 // of a processor: systemd rounds
 	var ignored []string
@@ -105,9 +108,10 @@ func bounded(pid int, ref string, l sandbox.Limits) error {
 	if len(ignored) == 0 {
 		return nil
 	}
-	return hinted{fmt.Errorf("limits: %w: the engine started the container without those of %s",
+	return sandbox.Hint(fmt.Errorf("limits: %w: the engine started the container without those of %s",
 		sandbox.ErrUnsupported, strings.Join(ignored, ", ")),
-		"run the engine as root; as another user it needs version 2 of control groups"}
+		"run the engine as root; as another user it needs version 2 of control groups")
+
 }
 
 // filter returns the file of the seccomp profile, for an engine whose default is not Docker's.

@@ -137,8 +137,8 @@ func TestUnsupportedHints(t *testing.T) {
 	} {
 		_, err := pinDockerfile([]byte("FROM base\n"+line), "Dockerfile", "amd64", "made=1", nil,
 			fakeImages)
-		if err == nil || !strings.Contains(hintOf(err), want) {
-			t.Errorf("%q: error %v, hint %q, want %q", line, err, hintOf(err), want)
+		if err == nil || !strings.Contains(sandbox.HintOf(err), want) {
+			t.Errorf("%q: error %v, hint %q, want %q", line, err, sandbox.HintOf(err), want)
 		}
 	}
 }

@@ -70,22 +70,6 @@ var defaultLimits = limits{
 // How long facts stay cached: they seldom change while an engine runs.
 const factsAge = 5 * time.Minute
 
-// hinted is an error with advice, which becomes BootError.Hint.
-type hinted struct {
-	error
-	hint string
-}
-
-func (e hinted) Unwrap() error { return e.error }
-
-func hintOf(err error) string {
-	var h hinted
-	if errors.As(err, &h) {
-		return h.hint
-	}
-	return ""
-}
-
 // call makes one request, for at most d. Its error is the cause of ctx if that ended, ErrEngine if
 // the engine did not answer, or the engine's answer.
 func (e *engine) call(ctx context.Context, d time.Duration, what string,
@@ -103,12 +87,14 @@ func (e *engine) call(ctx context.Context, d time.Duration, what string,
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case bounded.Err() != nil:
 		e.cache.forget()
-		return hinted{fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d),
-			e.hint("see the engine's log (journalctl -u docker)")}
+		return sandbox.Hint(fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d),
+			e.hint("see the engine's log (journalctl -u docker)"))
+
 	case isUnreachable(err):
 		e.cache.forget()
-		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err),
-			e.hint(unreachableHint(err))}
+		return sandbox.Hint(fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err),
+			e.hint(unreachableHint(err)))
+
 	}
 	err = fmt.Errorf("%s: %w", what, err)
 	// The client's prefix of an answer.

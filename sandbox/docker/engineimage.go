@@ -71,10 +71,11 @@ func (e *engine) made() string { return labelMade + "=" + e.daemon }
 // has no limit in total.
 func (e *engine) pull(ctx context.Context, ref string, progress func(string)) error {
 	noImage := func(err error) error {
-		return hinted{fmt.Errorf("%w: %s is not present and could not be pulled: %w",
+		return sandbox.Hint(fmt.Errorf("%w: %s is not present and could not be pulled: %w",
 			sandbox.ErrNoImage, ref, err),
-			"check the name and try docker pull " + ref + ", or omit --image to use " +
-				sandbox.DefaultImage}
+			"check the name and try docker pull "+ref+", or omit --image to use "+
+				sandbox.DefaultImage)
+
 	}
 	progress("pulling " + ref)
 	silent := fmt.Errorf("registry did not answer within %v", pullSilence)
@@ -89,8 +90,9 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 		case pulling.Err() != nil:
 			return noImage(context.Cause(pulling))
 		case isUnreachable(err) && client.IsErrConnectionFailed(err):
-			return hinted{fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err),
-				unreachableHint(err)}
+			return sandbox.Hint(fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err),
+				unreachableHint(err))
+
 		}
 		return noImage(err)
 	}

@@ -51,7 +51,7 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 		// Never pulled: the owner of that name in a public registry could run code in every
 		// sandbox.
 		if im.make == nil {
-			return image{}, hinted{err, "build it: images/base/build"}
+			return image{}, sandbox.Hint(err, "build it: images/base/build")
 		}
 		progress("building " + ref)
 		if err := im.make(ctx, ref, progress); err != nil {

@@ -61,7 +61,7 @@ func (im *images) madeFor(owner, ref string) bool {
 func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
 	ref, err := im.prepared(ctx, spec, key)
 	if err != nil {
-		return "", &sandbox.BootError{Stage: stageImage, Hint: hintOf(err), Err: err}
+		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
 	}
 	return ref, nil
 }

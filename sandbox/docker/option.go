@@ -280,7 +280,7 @@ func OptionNames() []string { return slices.Sorted(maps.Keys(optionsByName)) }
 // CheckOptions checks options of a Spec without an engine. Its error names the alternative.
 func CheckOptions(list []string) error {
 	_, err := parseOptions(list)
-	if hint := hintOf(err); hint != "" {
+	if hint := sandbox.HintOf(err); hint != "" {
 		return fmt.Errorf("%w; %s", err, hint)
 	}
 	return err
@@ -326,40 +326,46 @@ func unknownOption(name string) error {
 	plain := strings.Trim(strings.ReplaceAll(strings.ToLower(name), "_", "-"), "- ")
 	for _, try := range []string{plain, strings.TrimSuffix(plain, "s")} {
 		if instead := reserved[try]; instead != "" {
-			return hinted{fmt.Errorf("docker option %.60q is reserved: %w", name,
-				sandbox.ErrUnsupported), instead}
+			return sandbox.Hint(fmt.Errorf("docker option %.60q is reserved: %w", name,
+				sandbox.ErrUnsupported), instead)
+
 		}
 		if _, is := optionsByName[try]; !is {
 			try = other[try]
 		}
 		if try != "" {
-			return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
-				fmt.Sprintf("use %s, which takes %s", try, optionsByName[try].takes)}
+			return sandbox.Hint(fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
+				fmt.Sprintf("use %s, which takes %s", try, optionsByName[try].takes))
+
 		}
 	}
-	return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
-		"supported options: " + strings.Join(OptionNames(), ", ")}
+	return sandbox.Hint(fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
+		"supported options: "+strings.Join(OptionNames(), ", "))
+
 }
 
 // fit rejects options that conflict with spec, or that the engine would silently ignore.
 func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 	for i, name := range o.names {
 		if f.compatible && !slices.Contains(compatibleOptions, name) {
-			return hinted{fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name,
-				sandbox.ErrUnsupported), "omit it; this engine supports " +
-				strings.Join(compatibleOptions, ", ")}
+			return sandbox.Hint(fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name,
+				sandbox.ErrUnsupported), "omit it; this engine supports "+
+				strings.Join(compatibleOptions, ", "))
+
 		}
 		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) &&
 			!slices.Contains(ownKernel, name) {
-			return hinted{fmt.Errorf(
+			return sandbox.Hint(fmt.Errorf(
 				"docker option %s: %w with isolation %s, which has its own kernel", name,
-				sandbox.ErrUnsupported, runtime), "omit it; this isolation supports " +
-				strings.Join(ownKernel, ", ")}
+				sandbox.ErrUnsupported, runtime), "omit it; this isolation supports "+
+				strings.Join(ownKernel, ", "))
+
 		}
 		if (name == "dns" || name == "dns-search") && spec.Network != sandbox.NetworkBridge {
-			return hinted{fmt.Errorf(
+			return sandbox.Hint(fmt.Errorf(
 				"docker option %s: %w with network %s, where the daemon resolves names", o.given[i],
-				sandbox.ErrUnsupported, spec.Network), "omit it, or use --network bridge"}
+				sandbox.ErrUnsupported, spec.Network), "omit it, or use --network bridge")
+
 		}
 	}
 	for at, t := range o.Tmpfs {

@@ -188,8 +188,8 @@ func TestReservedOptions(t *testing.T) {
 		for _, text := range []string{name + "=x", name} {
 			err := CheckOptions([]string{text})
 			if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), name) ||
-				hintOf(err) != instead {
-				t.Errorf("%s: got %v, hint %q; want %v and %q", text, err, hintOf(err),
+				sandbox.HintOf(err) != instead {
+				t.Errorf("%s: got %v, hint %q; want %v and %q", text, err, sandbox.HintOf(err),
 					sandbox.ErrUnsupported, instead)
 			}
 		}
@@ -203,9 +203,9 @@ func TestReservedOptions(t *testing.T) {
 		"hostnmae": "supported options: add-host", "": "supported options",
 		"\x1b[31m": "supported options"} {
 		err := CheckOptions([]string{name + "=1"})
-		if err == nil || !strings.Contains(hintOf(err), want) ||
+		if err == nil || !strings.Contains(sandbox.HintOf(err), want) ||
 			strings.ContainsRune(err.Error(), 0x1b) {
-			t.Errorf("%q: got %v, hint %q; want %q", name, err, hintOf(err), want)
+			t.Errorf("%q: got %v, hint %q; want %q", name, err, sandbox.HintOf(err), want)
 		}
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // errCovered is returned for a container whose first process may not be the guest.
-var errCovered = hinted{
+var errCovered = sandbox.Hint(
 	errors.New("a link in the sandbox's files leads a mount over the guest program"),
-	"fork the sandbox without mounts, or rm it",
-}
+	"fork the sandbox without mounts, or rm it")
 
 // checkProgram returns an error unless the guest program at path is what the container started as
 // its first process, pid. The runtime follows links in the container's files: one at the target of

@@ -42,7 +42,7 @@ func TestMountCannotReplaceGuest(t *testing.T) {
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Start(t.Context(), inst); !errors.Is(err, errCovered.error) {
+	if _, err := b.Start(t.Context(), inst); !errors.Is(err, errCovered) {
 		t.Errorf("start: got error %v, want %v", err, errCovered)
 	}
 	if stolen, _ := os.ReadFile(project + "/stolen"); strings.Contains(string(stolen), "KEY") {

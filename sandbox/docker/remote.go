@@ -84,8 +84,9 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 // planRemote decides how a sandbox of a remote engine is made, and rejects what it cannot have.
 func (p *plan) planRemote(f facts, spec sandbox.Spec) error {
 	lacks := func(what, hint string) error {
-		return hinted{fmt.Errorf("%s: %w: the engine does not share files with the daemon", what,
-			sandbox.ErrUnsupported), hint}
+		return sandbox.Hint(fmt.Errorf("%s: %w: the engine does not share files with the daemon", what,
+			sandbox.ErrUnsupported), hint)
+
 	}
 	switch {
 	case f.compatible:

@@ -121,9 +121,10 @@ func (e *enforcer) checkImage(ctx context.Context, image string) error {
 }
 
 func (e *enforcer) tooMuch(what string) error {
-	return hinted{fmt.Errorf("%w: %s, and the disk limit is %s", errDiskFull, what,
+	return sandbox.Hint(fmt.Errorf("%w: %s, and the disk limit is %s", errDiskFull, what,
 		sandbox.FormatSize(e.limits.Disk)),
-		"reduce what it writes, or raise the limit with --disk"}
+		"reduce what it writes, or raise the limit with --disk")
+
 }
 
 // watch measures the files that a step writes until it ends, and limits its terminals once it runs.
@@ -183,9 +184,10 @@ func (e *enforcer) watchRoom(ctx context.Context) {
 	for e.room > 0 {
 		if room, err := e.bd.meter.Room(ctx); err == nil && room < e.room {
 			e.end(
-				hinted{fmt.Errorf("%w: %s of disk are free on this machine, and %s must stay free",
+				sandbox.Hint(fmt.Errorf("%w: %s of disk are free on this machine, and %s must stay free",
 					errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(e.room)),
-					"free disk space, for example with sandboxd rm or docker image prune"})
+					"free disk space, for example with sandboxd rm or docker image prune"),
+			)
 			return
 		}
 		select {

@@ -19,8 +19,9 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 		return spec, err
 	}
 	if spec.Volume != (sandbox.Volume{}) {
-		return spec, hinted{fmt.Errorf("volume: %w: files outlive a stop in any case",
-			sandbox.ErrUnsupported), "omit the size; --volume SRC:DST mounts a directory"}
+		return spec, sandbox.Hint(fmt.Errorf("volume: %w: files outlive a stop in any case",
+			sandbox.ErrUnsupported), "omit the size; --volume SRC:DST mounts a directory")
+
 	}
 	return guestconfig.Check(spec)
 }
@@ -30,18 +31,20 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	l := spec.Limits
 	if spec.Isolation != "" && !slices.Contains(f.runtimes, spec.Isolation) {
-		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation,
+		return l, sandbox.Hint(fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation,
 			sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
-			"install it and add it to the engine's runtimes, or omit --isolation"}
+			"install it and add it to the engine's runtimes, or omit --isolation")
+
 	}
 	runtime := cmp.Or(spec.Isolation, f.defaultRuntime)
 	if missing := f.unfit[runtime]; missing != "" {
 		return l,
-			hinted{fmt.Errorf(
+			sandbox.Hint(fmt.Errorf(
 				"isolation %q: %w: the engine starts it without %s: sandboxes would lose their "+
 					"files or not answer", runtime, sandbox.ErrUnsupported, missing),
-				"add it to the runtimeArgs of " + runtime +
-					" in the engine's daemon.json, and restart the engine"}
+				"add it to the runtimeArgs of "+runtime+
+					" in the engine's daemon.json, and restart the engine")
+
 	}
 	if _, err := via(spec, f); err != nil {
 		return l, err
@@ -89,8 +92,9 @@ func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
 	case why == "":
 		return sandbox.ViaTUN, nil
 	case spec.Via == sandbox.ViaTUN:
-		return "", hinted{fmt.Errorf("network %s=tun: %w: %s", spec.Network, sandbox.ErrUnsupported,
-			why), hint + ", which is a proxy here"}
+		return "", sandbox.Hint(fmt.Errorf("network %s=tun: %w: %s", spec.Network, sandbox.ErrUnsupported,
+			why), hint+", which is a proxy here")
+
 	}
 	return sandbox.ViaProxy, nil
 }

@@ -46,14 +46,6 @@ const (
 	redialMost  = 500 * time.Millisecond
 )
 
-// hinted is an error with what to do about it.
-type hinted struct {
-	error
-	hint string
-}
-
-func (h hinted) Unwrap() error { return h.error }
-
 // booting is one call of Boot.
 type booting struct {
 	b     *Backend
@@ -82,8 +74,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		err = fmt.Errorf("%w; a pod is left behind: %w", err, left)
 		s.stage = stageStart // whatever the stage was, something exists
 	}
-	h, _ := errors.AsType[hinted](err)
-	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: h.hint, Err: err}
+	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
 }
 
 // instance returns what is known of the instance.
@@ -240,8 +231,9 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 	}
 	s.ref = got.Metadata.UID
 	if what := changedBy(want, got); what != "" {
-		return hinted{fmt.Errorf("the cluster changed the pod: %s", what),
-			"exclude the namespace from the admission webhook that does it"}
+		return sandbox.Hint(fmt.Errorf("the cluster changed the pod: %s", what),
+			"exclude the namespace from the admission webhook that does it")
+
 	}
 	return nil
 }
@@ -294,10 +286,11 @@ func (s *booting) noImage(p *cluster.Pod, image string) error {
 		if c.Name != container || strings.Contains(w.Message, strconv.Quote(s.b.opts.GuestImage)) {
 			image = s.b.opts.GuestImage
 		}
-		return hinted{fmt.Errorf("image %s: %w: %s: %s", image, sandbox.ErrNoImage,
+		return sandbox.Hint(fmt.Errorf("image %s: %w: %s: %s", image, sandbox.ErrNoImage,
 			cluster.Printable(w.Reason), cluster.Printable(w.Message)),
-			"push it to a registry that the cluster can pull from, with kubernetes.pull_secrets for " +
-				"a login (imagePullSecrets of the chart), or load it into the nodes"}
+			"push it to a registry that the cluster can pull from, with kubernetes.pull_secrets for "+
+				"a login (imagePullSecrets of the chart), or load it into the nodes")
+
 	}
 	return nil
 }
@@ -510,7 +503,7 @@ func (b *Backend) validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	}
 	spec.Image = cmp.Or(spec.Image, sandbox.DefaultImage)
 	lacks := func(what, hint string) error {
-		return hinted{fmt.Errorf("%s: %w on Kubernetes", what, sandbox.ErrUnsupported), hint}
+		return sandbox.Hint(fmt.Errorf("%s: %w on Kubernetes", what, sandbox.ErrUnsupported), hint)
 	}
 	preset := sandbox.DefaultLimits
 	switch l := spec.Limits; {
@@ -562,9 +555,10 @@ func (b *Backend) guestConfig(spec sandbox.Spec) (wire.GuestConfig, error) {
 				g.Env = append(g.Env, name+"="+wire.AuthoritiesFile)
 			}
 		case spec.Trust == sandbox.TrustHost || len(spec.Authorities) > 0:
-			return g, hinted{fmt.Errorf("trust host: %w: this machine has no bundle of "+
+			return g, sandbox.Hint(fmt.Errorf("trust host: %w: this machine has no bundle of "+
 				"certificate authorities", sandbox.ErrUnsupported),
-				"install ca-certificates, or use --trust image"}
+				"install ca-certificates, or use --trust image")
+
 		}
 	}
 	g.Env = guestconfig.MergeEnv(g.Env, spec.Env)

@@ -79,8 +79,7 @@ func (b *Backend) Examine(ctx context.Context) []Finding {
 	began := time.Now()
 	closed, err := b.newProbe(ctx, probe{closed: true})
 	if err != nil {
-		h, _ := errors.AsType[hinted](err)
-		return append(all, Finding{Check: "guest", Found: err.Error(), Fix: h.hint})
+		return append(all, Finding{Check: "guest", Found: err.Error(), Fix: sandbox.HintOf(err)})
 	}
 	defer closed.remove(ctx)
 	guest.Found += fmt.Sprintf(", answers after %.1f s", time.Since(began).Seconds())
@@ -92,7 +91,7 @@ func (b *Backend) Examine(ctx context.Context) []Finding {
 	switch {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		network.Found, network.Fix = "network policies are not enforced: only --network bridge works",
-			errOpen.hint
+			sandbox.HintOf(errOpen)
 	case err != nil:
 		network.OK, network.Found = false, err.Error()
 	}

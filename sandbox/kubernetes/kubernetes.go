@@ -171,7 +171,7 @@ func (b *Backend) refused(err error) error {
 	case strings.Contains(text, " cannot "): // User "x" cannot create resource "pods"
 		hint = "sandboxd doctor shows which rights the daemon lacks"
 	}
-	return hinted{engine(err), hint}
+	return sandbox.Hint(engine(err), hint)
 }
 
 // await follows the pod of an instance until done, which gets nil if there is none, returns true or
@@ -263,10 +263,10 @@ func (b *Backend) remove(ctx context.Context, inst sandbox.Instance) error {
 	if err := b.delete(ctx, inst.ID, p.Metadata.UID); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, removeWithin, hinted{fmt.Errorf(
+	ctx, cancel := context.WithTimeoutCause(ctx, removeWithin, sandbox.Hint(fmt.Errorf(
 		"pod %s on node %s is not gone after %v: %w", p.Metadata.Name,
 		cluster.Printable(p.Spec.Node), removeWithin, sandbox.ErrRefused),
-		"if the node is off for good: kubectl delete pod --force " + p.Metadata.Name})
+		"if the node is off for good: kubectl delete pod --force "+p.Metadata.Name))
 	defer cancel()
 	return b.await(ctx, inst.ID, func(now *cluster.Pod) (bool, error) {
 		return now == nil || now.Metadata.UID != p.Metadata.UID, nil

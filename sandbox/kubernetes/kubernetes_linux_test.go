@@ -352,10 +352,10 @@ func TestRefusalHints(t *testing.T) {
 		`pod rejected: RuntimeClass "x" not found`:                                   "",
 	} {
 		err := b.refused(&cluster.Status{Reason: "Forbidden", Message: text})
-		h, _ := errors.AsType[hinted](err)
-		if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(h.hint, want) ||
-			(h.hint == "") != (want == "") {
-			t.Errorf("%s: %v, %q; want %q", text, err, h.hint, want)
+		hint := sandbox.HintOf(err)
+		if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(hint, want) ||
+			(hint == "") != (want == "") {
+			t.Errorf("%s: %v, %q; want %q", text, err, hint, want)
 		}
 	}
 }

@@ -290,8 +290,8 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 	s := &booting{b: b, stage: stageValidate}
 	started, err := s.startAgain(ctx, inst)
 	if err != nil {
-		h, _ := errors.AsType[hinted](err)
-		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: h.hint, Err: err}
+		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err),
+			Err: err}
 	}
 	return started, nil
 }

@@ -87,9 +87,9 @@ func (w *walls) isTested(node string) bool {
 }
 
 // errOpen is the error of a cluster whose network does not enforce policies.
-var errOpen = hinted{fmt.Errorf("network policies: %w: nothing in the cluster enforces them: the "+
+var errOpen = sandbox.Hint(fmt.Errorf("network policies: %w: nothing in the cluster enforces them: the "+
 	"sandbox could connect to another pod", sandbox.ErrUnsupported),
-	"install a network plugin that enforces them, such as Cilium or Calico, or use --network bridge"}
+	"install a network plugin that enforces them, such as Cilium or Calico, or use --network bridge")
 
 // test tests that a closed pod on a node cannot connect to another pod. client is a connection to
 // the pod's guest. An earlier test of the node counts for testedFor.
