@@ -294,7 +294,7 @@ func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, b
 			ended = wire.Interrupted
 		case e == wire.Dead, e == wire.Refused:
 			ended = e
-		case s.track.Phase() == wire.PhaseOpaque && !i.answeredLocked():
+		case s.track.Phase() == wire.PhaseOpaque && (!i.answeredLocked() || i.c.promptDueLocked()):
 			return false
 		case (e == wire.Waiting || e == wire.Attention) && (i.busy || s.console.bare()):
 			ended = wire.Interrupted
@@ -323,8 +323,14 @@ func (i *interrupt) printedLocked() bool {
 }
 
 // bare reports whether the terminal's shell is in the foreground and prints no marks.
-func (c *console) bare() bool {
-	if c.marked || c.local == nil || !c.s.isShell() {
+func (c *console) bare() bool { return !c.marked && c.shellInFrontLocked() }
+
+// promptDueLocked reports whether the terminal's shell is in the foreground, and prints a mark at
+// its prompt: what it has printed so far is a report on the program that ended.
+func (c *console) promptDueLocked() bool { return c.marked && c.shellInFrontLocked() }
+
+func (c *console) shellInFrontLocked() bool {
+	if c.local == nil || !c.s.isShell() {
 		return false
 	}
 	group, err := c.local.Front()
