@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -220,7 +221,7 @@ func TestAttackMounts(t *testing.T) {
 	}
 	for _, path := range mounts {
 		in := path // a file to write: the path itself, or one in it
-		if path == guestRun || path == guestTrust {
+		if path == machine.GuestRun || path == machine.GuestTrust {
 			in += "/new"
 		}
 		fails(t, c, []string{
@@ -246,9 +247,10 @@ func TestAttackMounts(t *testing.T) {
 	}
 	for _, command := range []string{"dd if=/dev/zero bs=1M count=1 conv=notrunc of=",
 		"chmod 4777 ", "rm -f ", "cp /bin/su ", "ln -sf /etc/shadow "} {
-		fails(t, c, []string{command + guestCA}, "Read-only file system", "ermission denied")
+		fails(t, c, []string{command + machine.GuestCA}, "Read-only file system",
+			"ermission denied")
 	}
-	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+guestSocket)
+	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+machine.GuestSocket)
 	after := tree(t, b.opts.Dir)
 	maps.Copy(after, tree(t, b.opts.GuestDir))
 	for path, was := range before {
@@ -526,7 +528,7 @@ try:
     while len(held) < 4000: held.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
 except OSError: pass
 print(len(held))`
-	want := fmt.Sprint(maxTerminals)
+	want := fmt.Sprint(machine.MaxTerminals)
 	if got := mustSh(t, c, python(take)); got != want {
 		t.Errorf("got %s terminals, want %s", got, want)
 	}

@@ -38,7 +38,6 @@ func (d *dockerfile) runHeredocs(node *parser.Node) (string, error) {
 			return "", sandbox.Hint(
 				fmt.Errorf("RUN %s with #! is not supported", brief(node.Next.Value)),
 				"name the program: RUN python3 <<EOF")
-
 		}
 	} else {
 		for _, doc := range node.Heredocs {
@@ -54,9 +53,9 @@ func (d *dockerfile) runHeredocs(node *parser.Node) (string, error) {
 	}
 	line := "RUN " + string(words)
 	if len(line) > maxLine {
-		return "", sandbox.Hint(fmt.Errorf("RUN: the here-document is longer than %d bytes", maxLine),
+		return "", sandbox.Hint(
+			fmt.Errorf("RUN: the here-document is longer than %d bytes", maxLine),
 			"COPY the script, then RUN it")
-
 	}
 	return line, nil
 }
@@ -86,7 +85,6 @@ func unsupported(instruction, flag string) error {
 	}
 	return sandbox.Hint(fmt.Errorf("%s %s is not supported: images are built without BuildKit",
 		instruction, brief(flag)), hint)
-
 }
 
 // mountHint returns the alternative to a mount of a step.

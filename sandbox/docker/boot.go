@@ -15,8 +15,9 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -91,7 +92,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.b.images.mayBoot(spec); err != nil {
 		return none, err
 	}
-	bound, err := bind(s.b.opts.Dirs, &spec)
+	bound, err := machine.Bind(s.b.opts.Dirs, &spec)
 	if err != nil {
 		return none, err
 	}
@@ -122,8 +123,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
 	}
-	config := guestConfig(spec, img.config, p.ca(s.bundle))
-	bound.configure(&config)
+	config := machine.GuestConfig(spec, img.config.ImageConfig, p.ca(s.bundle))
+	bound.Configure(&config)
 	if f.remote {
 		if config, err = remoteConfig(config, s.bundle); err != nil {
 			return none, err
@@ -148,7 +149,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		Created: p.Created,
 		User:    k.User(), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via,
 		Mounts: spec.Mounts,
-		Notes:  append(notes(p, f, img), bound.notes...)}
+		Notes:  append(notes(p, f, img), bound.Notes...)}
 	if inst.Runtime == "" {
 		inst.Runtime = f.defaultRuntime
 	}
@@ -174,8 +175,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 
 // plan checks with the engine whether spec is possible, and sets fields of spec that were left
 // open.
-func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dirs bound) (p plan,
-	f facts, err error) {
+func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options,
+	dirs machine.Bound) (p plan, f facts, err error) {
 	if err := s.enter(ctx, stageEngine); err != nil {
 		return p, f, err
 	}
@@ -185,7 +186,7 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	p = plan{
 		Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
 		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs,
-		RunDir: s.b.state.runDir(spec.ID), Mounts: spec.Mounts, Options: own,
+		RunDir: s.b.state.RunDir(spec.ID), Mounts: spec.Mounts, Options: own,
 	}
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
 		// A pooled sandbox has no name yet, and no process in it may change the host name.
@@ -209,32 +210,30 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	if err := own.fit(*spec, p.Limits.Memory, f); err != nil {
 		return p, f, err
 	}
-	if err := dirs.fit(f, spec.Isolation); err != nil {
+	if err := mayBind(dirs, f, spec.Isolation); err != nil {
 		return p, f, err
 	}
 	p.Sized = s.b.engine.cache.sized(f)
-	if p.GuestFile, s.bundle, err = s.b.files.placeFiles(f, spec.Trust); err != nil {
+	if p.GuestFile, s.bundle, err = s.b.files.Place(f.arch, spec.Trust); err != nil {
 		return p, f, err
 	}
 	s.authorities = spec.Authorities
-	switch {
-	case s.bundle != "":
-		p.TrustDir = s.b.state.trustDir(spec.ID)
-	case len(s.authorities) > 0:
-		return p, f, sandbox.Hint(errNoBundle(),
-			"install ca-certificates, or leave the secrets out with --trust image")
-
-	}
-	if p.Filter, err = s.b.files.filter(f); err != nil {
+	if err := machine.MayTrust(s.bundle, s.authorities); err != nil {
 		return p, f, err
 	}
-	if p.Resolver, err = s.b.files.resolver(f, *spec); err != nil {
+	if s.bundle != "" {
+		p.TrustDir = s.b.state.TrustDir(spec.ID)
+	}
+	if p.Filter, err = filter(s.b.files, f); err != nil {
+		return p, f, err
+	}
+	if p.Resolver, err = resolver(s.b.files, f, *spec); err != nil {
 		return p, f, err
 	}
 	if f.remote {
 		return p, f, p.planRemote(f, *spec)
 	}
-	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.TrustDir)...)
+	return p, f, f.mayMount(append(dirs.Paths(), p.GuestFile, p.RunDir, p.TrustDir)...)
 }
 
 // revision identifies the inputs of an instance besides its image and spec: the guest program and
@@ -247,45 +246,11 @@ func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, erro
 	if err != nil {
 		return "", err
 	}
-	guest, _, err := b.files.placeFiles(f, sandbox.TrustImage)
+	guest, _, err := b.files.Place(f.arch, sandbox.TrustImage)
 	if err != nil {
 		return "", err
 	}
 	return revision(guest, cmp.Or(spec.Isolation, f.defaultRuntime)), nil
-}
-
-// placeFiles copies the files that sandboxes mount to paths that never change.
-func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err error) {
-	source, err := fs.guest(f.arch)
-	if err != nil {
-		return "", "", fmt.Errorf("guest program for %s: %w", f.arch, err)
-	}
-	if guest, err = fs.copies.place(source, "guest", 0o555); err != nil {
-		return "", "", fmt.Errorf("guest program: %w", err)
-	}
-	if trust == sandbox.TrustImage {
-		return guest, "", nil
-	}
-	if ca, err = fs.placeBundle(); err != nil {
-		return "", "", err
-	}
-	if ca == "" && trust == sandbox.TrustHost {
-		return "", "", sandbox.Hint(errNoBundle(), "install ca-certificates, or use --trust image")
-	}
-	return guest, ca, nil
-}
-
-// placeBundle copies this machine's certificate authorities. It returns "" if there are none.
-func (fs *files) placeBundle() (string, error) {
-	bundle, err := guestconfig.FindBundle(fs.bundle)
-	if err != nil || bundle == "" {
-		return "", err
-	}
-	path, err := fs.copies.place(bundle, "ca", 0o444)
-	if err != nil {
-		return "", fmt.Errorf("certificate bundle: %w", err)
-	}
-	return path, nil
 }
 
 // prepare makes everything that must exist before the container: its directory, keys and sockets.
@@ -305,11 +270,11 @@ func (s *booting) prepare(id string, k guestconfig.Keys) (*guestsock.Server, err
 		}
 		return nil, s.b.state.WriteKeys(id, k)
 	}
-	if err := os.Mkdir(s.b.state.runDir(id), 0o700); err != nil {
+	if err := os.Mkdir(s.b.state.RunDir(id), 0o700); err != nil {
 		return nil, err
 	}
 	if s.bundle != "" {
-		if err := makeTrust(s.b.state.trustDir(id), s.bundle, s.authorities); err != nil {
+		if err := s.b.files.MakeTrust(s.b.state.TrustDir(id), s.authorities); err != nil {
 			return nil, fmt.Errorf("certificate authorities: %w", err)
 		}
 	}
@@ -363,7 +328,6 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return 0, sandbox.Hint(fmt.Errorf(
 				"docker option ulimit: %w: the engine cannot raise the limit that far: %w",
 				sandbox.ErrUnsupported, err), "omit it")
-
 		}
 		if fixed {
 			return 0,
@@ -402,7 +366,6 @@ func (s *booting) create(ctx context.Context, p plan) error {
 				if err == nil && len(p.Options.names) > 0 && strings.Contains(warning, "iscarded") {
 					err = sandbox.Hint(fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported,
 						printable(warning)), "omit it")
-
 				}
 			}
 			return err

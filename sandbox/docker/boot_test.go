@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 var stages = []string{stageValidate, stageEngine, stageImage, stageKeys, stageCreate, stageAttach,
@@ -568,7 +569,8 @@ func TestRevision(t *testing.T) {
 	if err := os.WriteFile(other, []byte("newer"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.files.guest = func(string) (string, error) { return other, nil }
+	b.files = machine.NewFiles(b.opts.GuestDir, func(string) (string, error) { return other, nil },
+		b.opts.CABundle)
 	if got := now(sandbox.Spec{}); got == inst.Revision {
 		t.Errorf("with another guest: %q", got)
 	}

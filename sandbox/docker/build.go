@@ -83,7 +83,6 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 				"isolation %q: %w: the engine runs the steps of %s with its default runtime, %s",
 				s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
 				"use an image that is already built, and move the RUN steps to setup:")
-
 	}
 	files, err := openContext(s.Context)
 	if err != nil {
@@ -168,7 +167,6 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox could fall back to the proxy
 			err = sandbox.Hint(err, "RUN steps need the network device: load it (modprobe tun), "+
 				"use --network none, or use an image that is already built (--image)")
-
 		}
 		if err != nil {
 			return o, nil, fmt.Errorf("network of the build: %w", err)

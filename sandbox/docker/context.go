@@ -113,7 +113,6 @@ func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
 func (p *packing) tooMuch(what string) error {
 	return sandbox.Hint(fmt.Errorf("%s: it contains %s", p.root.Name(), what),
 		"list files that the build does not need in "+ignoreFile)
-
 }
 
 func (p *packing) add(name string, entry fs.DirEntry) error {
@@ -183,7 +182,6 @@ func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte,
 	if again != sum {
 		return sandbox.Hint(errors.New("build context: files changed during the build"),
 			"try again when nothing writes to the directory")
-
 	}
 	t := tar.NewWriter(w)
 	hidden := "\n" + sentDockerfile + "\n"

@@ -14,7 +14,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/usage"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -48,7 +49,6 @@ func (f facts) mayBuild() error {
 		"build an image: %w: %s, so processes, terminals and disk would be unlimited",
 		sandbox.ErrUnsupported, why),
 		"use an image that was built elsewhere (--image), and move its steps to setup:")
-
 }
 
 // mayMount rejects paths that the engine would misread: it joins options with commas, so text after
@@ -60,7 +60,6 @@ func (f facts) mayMount(paths ...string) error {
 				"mount %q: %w: the engine splits paths at commas, quotes and line ends", path,
 				sandbox.ErrUnsupported),
 				"rename the directory, or use Docker's own engine")
-
 		}
 	}
 	return nil
@@ -78,46 +77,13 @@ func (e *engine) enforces(ctx context.Context, c container.InspectResponse) erro
 	if r.PidsLimit != nil {
 		limits.PIDs = *r.PidsLimit
 	}
-	return bounded(c.State.Pid, c.ID, limits)
-}
-
-// bounded returns an error if the process pid of the container ref does not have the limits l.
-func bounded(pid int, ref string, l sandbox.Limits) error {
-	got, err := usage.BoundsOf(pid, ref)
-	if err != nil {
-		return sandbox.Hint(
-			fmt.Errorf("limits: %w: they cannot be read: %w", sandbox.ErrUnsupported, err),
-			"a daemon in a container needs the machine's processes and control groups (--pid host "+
-				"--cgroupns host)")
-
-	}
-	const hundredth = 0.01 // of a processor: systemd rounds
-	var ignored []string
-	for _, limit := range []struct {
-		of          string
-		asked, kept float64
-	}{
-		{"memory", float64(l.Memory), got.Memory},
-		{"processes", float64(l.PIDs), got.PIDs},
-		{"cpus", l.CPUs + hundredth, got.CPUs},
-	} {
-		if limit.kept > limit.asked {
-			ignored = append(ignored, limit.of)
-		}
-	}
-	if len(ignored) == 0 {
-		return nil
-	}
-	return sandbox.Hint(fmt.Errorf("limits: %w: the engine started the container without those of %s",
-		sandbox.ErrUnsupported, strings.Join(ignored, ", ")),
-		"run the engine as root; as another user it needs version 2 of control groups")
-
+	return usage.Enforced(c.State.Pid, c.ID, limits)
 }
 
 // filter returns the file of the seccomp profile, for an engine whose default is not Docker's.
 // Podman's default allows unshare, mount and keyctl, and so all capabilities in a new user
 // namespace. Empty means the engine's default.
-func (fs *files) filter(f facts) (string, error) {
+func filter(fs *machine.Files, f facts) (string, error) {
 	if !f.compatible {
 		return "", nil
 	}
@@ -125,7 +91,7 @@ func (fs *files) filter(f facts) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("seccomp profile: %w", err)
 	}
-	path, err := fs.copies.write(text, "seccomp", 0o444)
+	path, err := fs.Write(text, "seccomp")
 	if err != nil {
 		return "", fmt.Errorf("seccomp profile: %w", err)
 	}
@@ -134,12 +100,12 @@ func (fs *files) filter(f facts) (string, error) {
 
 // resolver returns the resolv.conf of sandboxes whose network the daemon carries, for an engine
 // that writes none for a container without a network. Empty means the engine's own.
-func (fs *files) resolver(f facts, spec sandbox.Spec) (string, error) {
+func resolver(fs *machine.Files, f facts, spec sandbox.Spec) (string, error) {
 	if !f.compatible || !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
 		return "", nil
 	}
-	path, err := fs.copies.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"),
-		"resolv", 0o444)
+	path, err := fs.Write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"),
+		"resolv")
 	if err != nil {
 		return "", fmt.Errorf("resolv.conf: %w", err)
 	}
@@ -166,4 +132,25 @@ func dockersName(tag string) string {
 		return tag // <none>:<none>
 	}
 	return reference.FamiliarString(named)
+}
+
+// mayBind rejects an engine that would mount other directories than those of this machine.
+func mayBind(all machine.Bound, f facts, runtime string) error {
+	switch {
+	case len(all.Paths()) == 0:
+		return nil
+	case f.rootless:
+		return sandbox.Hint(fmt.Errorf(
+			"mount %s: %w: the engine is rootless, and its users are not this machine's",
+			all.Paths()[0], sandbox.ErrUnsupported),
+			"use an engine that runs as root, or copy the files in: sandboxd cp")
+	}
+	if runtime == "" {
+		runtime = f.defaultRuntime
+	}
+	if !passesDescriptors(runtime) {
+		return fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted",
+			all.Paths()[0], sandbox.ErrUnsupported, runtime)
+	}
+	return nil
 }

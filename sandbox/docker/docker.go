@@ -17,9 +17,10 @@ import (
 	"runtime"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // Name is the Instance.Backend of instances of this package.
@@ -74,7 +75,7 @@ type Backend struct {
 	sockets   *guestsock.Set
 	volumes   *guestVolumes // of a remote engine
 	state     stateDir
-	files     *files
+	files     *machine.Files
 
 	starts chan struct{}      // slots for concurrent creations and starts of containers
 	at     func(stage string) // called when Boot or Start enters a stage; tests replace it
@@ -123,10 +124,10 @@ func New(o Options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{opts: o, engine: e, instances: &instances{engine: e},
-		state: stateDir{guestconfig.State(o.Dir)}, at: func(string) {},
-		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
+		state: stateDir{machine.State{State: guestconfig.State(o.Dir)}}, at: func(string) {},
+		files:  machine.NewFiles(o.GuestDir, o.Guest, o.CABundle),
 		starts: make(chan struct{}, o.MaxStarts)}
-	b.sockets = guestsock.NewSet(b.state.runDir, o.Log)
+	b.sockets = guestsock.NewSet(b.state.RunDir, o.Log)
 	b.volumes = &guestVolumes{engine: e, filling: make(chan struct{}, 1)}
 	b.images = &images{engine: e, instances: b.instances, make: o.Build, makes: o.Builds}
 	b.meter = newMeter(e, b.sockets)
@@ -147,7 +148,5 @@ func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox"
 // that were started from a committed image, which inherit the labels.
 func containerName(id string) string { return "sandboxd-" + id }
 
-// stateDir is the directory of all instances' state, with a directory for each.
-type stateDir struct{ guestconfig.State }
-
-func (d stateDir) runDir(id string) string { return filepath.Join(d.Dir(id), "run") } // sockets
+// stateDir is the directory of all instances' state.
+type stateDir struct{ machine.State }

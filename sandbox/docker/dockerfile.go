@@ -111,7 +111,6 @@ func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 		return "", sandbox.Hint(
 			fmt.Errorf("%s with a here-document is not supported", strings.ToUpper(kind)),
 			"write the file in a step (RUN cat <<EOF >/path), or store it in the directory")
-
 	}
 	switch kind {
 	case "arg":

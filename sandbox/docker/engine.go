@@ -22,7 +22,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
 )
 
 // engine makes single calls of the Docker Engine. Each call is bounded in time, and its error says
@@ -94,7 +94,6 @@ func (e *engine) call(ctx context.Context, d time.Duration, what string,
 		e.cache.forget()
 		return sandbox.Hint(fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err),
 			e.hint(unreachableHint(err)))
-
 	}
 	err = fmt.Errorf("%s: %w", what, err)
 	// The client's prefix of an answer.

@@ -144,7 +144,7 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		defer cancel()
 		sweep(ctx, t, b)
 		if f, err := b.engine.facts(ctx); err == nil && f.remote {
-			guest, _, err := b.files.placeFiles(f, sandbox.TrustImage)
+			guest, _, err := b.files.Place(f.arch, sandbox.TrustImage)
 			if err == nil { // another test may use it, and remove it then
 				_, _ = b.engine.api.VolumeRemove(ctx, guestVolume(guest),
 					client.VolumeRemoveOptions{})

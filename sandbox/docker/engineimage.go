@@ -75,7 +75,6 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 			sandbox.ErrNoImage, ref, err),
 			"check the name and try docker pull "+ref+", or omit --image to use "+
 				sandbox.DefaultImage)
-
 	}
 	progress("pulling " + ref)
 	silent := fmt.Errorf("registry did not answer within %v", pullSilence)
@@ -92,7 +91,6 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 		case isUnreachable(err) && client.IsErrConnectionFailed(err):
 			return sandbox.Hint(fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err),
 				unreachableHint(err))
-
 		}
 		return noImage(err)
 	}

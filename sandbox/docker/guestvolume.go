@@ -16,6 +16,8 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // fillWithin bounds the copy of the guest, of 7 MB, to an engine that may be far away.
@@ -26,7 +28,7 @@ func guestVolume(file string) string { return "sandboxd-" + filepath.Base(file) 
 
 // guestMount mounts the volume with the guest.
 func guestMount(volume string, readOnly bool) mount.Mount {
-	return mount.Mount{Type: mount.TypeVolume, Source: volume, Target: guestBin,
+	return mount.Mount{Type: mount.TypeVolume, Source: volume, Target: machine.GuestBin,
 		ReadOnly: readOnly, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}
 }
 
@@ -120,7 +122,7 @@ func (v *guestVolumes) fill(ctx context.Context, p plan) error {
 	}
 	return e.call(ctx, fillWithin, "copy the guest program", func(ctx context.Context) error {
 		_, err := e.api.CopyToContainer(ctx, name, client.CopyToContainerOptions{
-			DestinationPath: guestBin, Content: &archive})
+			DestinationPath: machine.GuestBin, Content: &archive})
 		return err
 	})
 }

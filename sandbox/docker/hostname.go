@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // SetHostname sets the host name of a running instance. The engine can set it only when it makes a
@@ -19,7 +20,7 @@ func (b *Backend) SetHostname(_ context.Context, inst sandbox.Instance, name str
 	}
 	d, err := b.sockets.Open(inst.ID, guestsock.SSH)
 	if err == nil {
-		err = setHostname(d.PID(), inst.Ref, name)
+		err = machine.SetHostname(d.PID(), inst.Ref, name)
 	}
 	if err != nil {
 		return fmt.Errorf("host name of %s: %w", inst.ID, err)

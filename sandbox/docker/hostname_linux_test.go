@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // The host name of a sandbox changes, and never that of this machine or of another container.
@@ -21,10 +22,10 @@ func TestSetHostname(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"of a process that is not the container's": setHostname(os.Getpid(), one.Ref, "wrong"),
-		"of another container's":                   setHostname(pid, two.Ref, "wrong"),
-		"without a process":                        setHostname(0, one.Ref, "wrong"),
-		"without a container":                      setHostname(pid, "", "wrong"),
+		"of a process that is not the container's": machine.SetHostname(os.Getpid(), one.Ref, "wrong"),
+		"of another container's":                   machine.SetHostname(pid, two.Ref, "wrong"),
+		"without a process":                        machine.SetHostname(0, one.Ref, "wrong"),
+		"without a container":                      machine.SetHostname(pid, "", "wrong"),
 	} {
 		if !errors.Is(err, sandbox.ErrStopped) && !errors.Is(err, sandbox.ErrUnsupported) {
 			t.Errorf("%s: got %v, want an error", name, err)

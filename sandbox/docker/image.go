@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 	"sync"
 
@@ -13,8 +11,6 @@ import (
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // images makes, finds and removes images, and decides who may boot them.
@@ -85,53 +81,4 @@ func parseImage(ref string) (string, error) {
 		return "", fmt.Errorf("image %q: %w", ref, err)
 	}
 	return reference.FamiliarString(reference.TagNameOnly(named)), nil
-}
-
-// guestConfig returns the guest's configuration for an image and a spec, without keys.
-func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig,
-	ca string) wire.GuestConfig {
-	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Socket: guestSocket,
-		User:    spec.User,
-		Workdir: config.WorkingDir, StopSignal: config.StopSignal, Sudo: spec.Sudo,
-		Sessions: int(spec.Limits.Sessions)}
-	if spec.Workdir != "" {
-		g.Workdir = spec.Workdir
-	}
-	if spec.Network.Carried() && spec.Via != sandbox.ViaProxy {
-		g.TunSocket = guestTun
-	}
-	if g.User == "" {
-		g.User = config.User
-	}
-	g.Env = guestconfig.MergeEnv([]string{"PATH=" + guestconfig.DefaultPath}, config.Env)
-	if ca != "" {
-		for _, name := range guestconfig.TrustVariables {
-			g.Env = guestconfig.MergeEnv(g.Env, []string{name + "=" + ca})
-		}
-	}
-	if spec.Via == sandbox.ViaProxy {
-		g.Env = guestconfig.MergeEnv(g.Env, wire.ProxyEnv())
-	}
-	g.Env = guestconfig.MergeEnv(g.Env, spec.Env)
-	if spec.Entrypoint == sandbox.EntrypointSession {
-		if argv := slices.Concat(config.Entrypoint, config.Cmd); !isShell(argv) {
-			g.Entrypoint = argv
-		}
-	}
-	return g
-}
-
-// isShell reports whether an image's command is empty or an interactive shell, as in most base
-// images.
-func isShell(argv []string) bool {
-	if len(argv) == 0 {
-		return true
-	}
-	if !slices.Contains([]string{"sh", "bash", "ash", "dash", "zsh", "ksh", "fish"},
-		path.Base(argv[0])) {
-		return false
-	}
-	return !slices.ContainsFunc(argv[1:], func(arg string) bool {
-		return arg != "-l" && arg != "-i" && arg != "--login" && arg != "-il"
-	})
 }

@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +12,9 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/usage"
 )
 
 // Inspect reports the state of a container. See sandbox.Finder.
@@ -30,7 +30,7 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		// cgroup counts them. Counters checks that the process belongs to the container.
 		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil {
 			s.OOMKilled = s.OOMKilled || u.OOMKills > 0
-			s.Halted = isHalted(c.State.Pid)
+			s.Halted = machine.Halted(c.State.Pid)
 		}
 		return s, nil
 	}
@@ -46,16 +46,6 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		s.Notes = append(s.Notes, c.State.Error)
 	}
 	return s, nil
-}
-
-// isHalted reports whether a signal stopped a process (proc_pid_stat(5)).
-func isHalted(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	// The state follows the name, which may contain anything.
-	return bytes.HasPrefix(text[bytes.LastIndexByte(text, ')')+1:], []byte(" T"))
 }
 
 // List returns the instances that this daemon made. See sandbox.Finder.

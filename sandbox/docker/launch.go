@@ -9,8 +9,9 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // A guest calls within milliseconds. It exits when it has no keys after 10 s.
@@ -64,7 +65,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		}
 		pid := visiblePid(runtime, c.State)
 		if checked {
-			if err := checkProgram(c.State.Pid, c.Path); err != nil {
+			if err := machine.CheckProgram(c.State.Pid, c.Path); err != nil {
 				return 0, err
 			}
 			a.send(line)
@@ -77,7 +78,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		}
 		if err == nil {
 			if pid != 0 { // the process that the guest has just called from
-				if err := capTerminals(pid); err != nil {
+				if err := machine.CapTerminals(pid); err != nil {
 					s.b.opts.Log.Debug("no limit of terminals for a sandbox", "container", s.ref,
 						"err", err)
 				}

@@ -11,8 +11,9 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 const (
@@ -248,7 +249,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if err != nil {
 		return err
 	}
-	if err := bindAgain(s.b.opts.Dirs, &k.Guest); err != nil {
+	if err := machine.BindAgain(s.b.opts.Dirs, &k.Guest); err != nil {
 		s.stage = stageValidate
 		return err
 	}

@@ -16,7 +16,3 @@ func kernelRelease() string { return "" }
 func sinceBoot() (time.Duration, error) { return 0, errors.ErrUnsupported }
 
 func freeIn(string) (int64, error) { return 0, errors.ErrUnsupported }
-
-func capTerminals(int) error { return errors.ErrUnsupported }
-
-func setHostname(int, string, string) error { return errors.ErrUnsupported }

@@ -11,8 +11,8 @@ import (
 	"github.com/moby/moby/api/types/mount"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
-	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/usage"
 )
 
 // meter is the backend's sandbox.Meter. It reads files and counters itself. It asks the engine only

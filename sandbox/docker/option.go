@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // Options of docker run that a Spec may set by the engine's names, as NAME=VALUE. Only these reach
@@ -328,7 +329,6 @@ func unknownOption(name string) error {
 		if instead := reserved[try]; instead != "" {
 			return sandbox.Hint(fmt.Errorf("docker option %.60q is reserved: %w", name,
 				sandbox.ErrUnsupported), instead)
-
 		}
 		if _, is := optionsByName[try]; !is {
 			try = other[try]
@@ -336,12 +336,10 @@ func unknownOption(name string) error {
 		if try != "" {
 			return sandbox.Hint(fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
 				fmt.Sprintf("use %s, which takes %s", try, optionsByName[try].takes))
-
 		}
 	}
 	return sandbox.Hint(fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported),
 		"supported options: "+strings.Join(OptionNames(), ", "))
-
 }
 
 // fit rejects options that conflict with spec, or that the engine would silently ignore.
@@ -351,7 +349,6 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 			return sandbox.Hint(fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name,
 				sandbox.ErrUnsupported), "omit it; this engine supports "+
 				strings.Join(compatibleOptions, ", "))
-
 		}
 		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) &&
 			!slices.Contains(ownKernel, name) {
@@ -359,18 +356,16 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 				"docker option %s: %w with isolation %s, which has its own kernel", name,
 				sandbox.ErrUnsupported, runtime), "omit it; this isolation supports "+
 				strings.Join(ownKernel, ", "))
-
 		}
 		if (name == "dns" || name == "dns-search") && spec.Network != sandbox.NetworkBridge {
 			return sandbox.Hint(fmt.Errorf(
 				"docker option %s: %w with network %s, where the daemon resolves names", o.given[i],
 				sandbox.ErrUnsupported, spec.Network), "omit it, or use --network bridge")
-
 		}
 	}
 	for at, t := range o.Tmpfs {
 		for _, m := range spec.Mounts {
-			if inside := m.Inside(); within(at, inside) || within(inside, at) {
+			if inside := m.Inside(); machine.Within(at, inside) || machine.Within(inside, at) {
 				return fmt.Errorf("docker option tmpfs=%s: the directory %s is mounted there", at,
 					m.Path)
 			}
@@ -429,7 +424,9 @@ var closedToTmpfs = []string{"/proc", "/sys", "/dev", "/.sandboxd", "/etc"}
 func parseTmpfs(value string) (at string, t tmpfs, err error) {
 	at, text, _ := strings.Cut(value, ":")
 	if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.ContainsAny(at, ",\\\"") ||
-		slices.ContainsFunc(closedToTmpfs, func(dir string) bool { return within(at, dir) }) {
+		slices.ContainsFunc(closedToTmpfs, func(dir string) bool {
+			return machine.Within(at, dir)
+		}) {
 		return "", t, errTakes
 	}
 	var uid, gid int64
@@ -460,11 +457,6 @@ func parseTmpfs(value string) (at string, t tmpfs, err error) {
 	t.options = fmt.Sprintf("rw,nosuid,nodev,%s,size=%d,mode=%s,uid=%d,gid=%d", exec, t.size, mode,
 		uid, gid)
 	return at, t, nil
-}
-
-// within reports whether a path is dir or below it.
-func within(at, dir string) bool {
-	return at == dir || strings.HasPrefix(at, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // number parses a whole number within bounds.

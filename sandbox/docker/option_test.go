@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // The supported options, with their effect in the engine's description of the container, and on a
@@ -303,7 +304,7 @@ func FuzzOptions(f *testing.F) {
 		r := createRequest(plan{ID: "s1", Network: sandbox.NetworkNone,
 			Limits: sandbox.DefaultLimits, GuestFile: "/g/guest-1", RunDir: "/r", Options: o})
 		for path, said := range r.HostConfig.Tmpfs {
-			if within(path, "/dev") || within(path, "/.sandboxd") ||
+			if machine.Within(path, "/dev") || machine.Within(path, "/.sandboxd") ||
 				!strings.HasPrefix(path, "/") || !strings.Contains(said, "nosuid,nodev") {
 				t.Errorf("tmpfs at %q: %s", path, said)
 			}

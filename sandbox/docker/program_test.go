@@ -8,24 +8,8 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
-
-func TestCovered(t *testing.T) {
-	const program = guestBin + "/guest-1"
-	plain := []string{"/", "/proc", "/dev", "/dev/pts", guestRun, program, "/srv/app",
-		"/dev/.sandboxd2"}
-	if err := covered(plain, program); err != nil {
-		t.Errorf("mounts of a sandbox: %v", err)
-	}
-	for _, extra := range []string{"/", "/dev", guestBin, program, guestBin + "/other"} {
-		if err := covered(append(plain[:len(plain):len(plain)], extra), program); err == nil {
-			t.Errorf("no error with another mount at %s", extra)
-		}
-	}
-	if err := covered([]string{"/", "/dev"}, program); err == nil {
-		t.Error("no error without the program, as after a chroot")
-	}
-}
 
 // Root in a sandbox leaves a link that leads the next mount over the guest program. The program
 // there becomes PID 1, gets no keys, and ends.
@@ -42,8 +26,8 @@ func TestMountCannotReplaceGuest(t *testing.T) {
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Start(t.Context(), inst); !errors.Is(err, errCovered) {
-		t.Errorf("start: got error %v, want %v", err, errCovered)
+	if _, err := b.Start(t.Context(), inst); !errors.Is(err, machine.ErrCovered) {
+		t.Errorf("start: got error %v, want %v", err, machine.ErrCovered)
 	}
 	if stolen, _ := os.ReadFile(project + "/stolen"); strings.Contains(string(stolen), "KEY") {
 		t.Error("a program of the sandbox got the keys of the guest")

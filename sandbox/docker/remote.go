@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -33,7 +34,7 @@ const (
 	// the network namespace of the container has.
 	guestAddress = "unix:@sandboxd"
 	// remoteGuest is the guest program, in a volume.
-	remoteGuest = guestBin + "/guest"
+	remoteGuest = machine.GuestBin + "/guest"
 )
 
 // isRemote reports whether the engine is remote, or why an engine with a socket on this machine
@@ -60,7 +61,7 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 		made, err = e.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 			Config: &container.Config{Image: "sandboxd/none:" + strings.ToLower(rand.Text())},
 			HostConfig: &container.HostConfig{
-				Mounts: []mount.Mount{readOnly(file.Name(), guestRun)}},
+				Mounts: []mount.Mount{readOnly(file.Name(), machine.GuestRun)}},
 		})
 		return err
 	})
@@ -86,7 +87,6 @@ func (p *plan) planRemote(f facts, spec sandbox.Spec) error {
 	lacks := func(what, hint string) error {
 		return sandbox.Hint(fmt.Errorf("%s: %w: the engine does not share files with the daemon", what,
 			sandbox.ErrUnsupported), hint)
-
 	}
 	switch {
 	case f.compatible:
@@ -119,7 +119,7 @@ func (p plan) ca(bundle string) string {
 	case p.GuestVolume != "":
 		return wire.AuthoritiesFile
 	}
-	return guestCA
+	return machine.GuestCA
 }
 
 // listens reports whether the guest of an instance listens: the engine is remote.

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"math"
 	"net/netip"
-	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -15,7 +13,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -27,34 +25,6 @@ const (
 	labelID      = "sandboxd.id"
 	labelCreated = "sandboxd.created"
 )
-
-// Paths inside a sandbox. All are mounted read-only. A socket on a read-only mount still accepts
-// connections; a writable mount would let the sandbox fill this machine's disk and leave setuid
-// files there.
-const (
-	// The guest program is below /dev, which is new and empty at each start. In a persistent
-	// directory, root in the sandbox could leave a symbolic link such as /proc/self/cwd. It leads
-	// to one file when the runtime mounts (it is the runtime's then) and to another when it
-	// executes. That file would be PID 1 at the next start, with its keys and capabilities.
-	guestBin    = "/dev/.sandboxd"
-	guestRun    = "/.sandboxd/run"
-	guestSocket = guestRun + "/" + guestsock.SSH
-	guestTun    = guestRun + "/" + guestsock.Tun
-	// A directory, not the file: a mount of a file keeps showing what it was.
-	guestTrust = "/.sandboxd/trust"
-	guestCA    = guestTrust + "/" + trustFile
-)
-
-// capabilities are those of root that apt, PostgreSQL, nginx and gcc need, and two that the guest
-// removes from every process that it starts: SYS_PTRACE, to see what processes of other users wait
-// for, and SETPCAP, to remove both.
-var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT",
-	"AUDIT_WRITE", "FOWNER", "FSETID",
-	"KILL", "SETFCAP", "NET_BIND_SERVICE", "SYS_PTRACE", "SETPCAP"}
-
-// tunDevice is the device from which a guest makes its network device. It needs NET_ADMIN, which
-// the guest drops before it starts any process.
-const tunDevice = "/dev/net/tun"
 
 // plan is all input that decides what a container may do.
 type plan struct {
@@ -81,7 +51,7 @@ type plan struct {
 	// Files of this machine.
 	GuestFile string
 	RunDir    string
-	TrustDir  string // with the file of guestCA; empty: none
+	TrustDir  string // with the file of machine.GuestCA; empty: none
 	Resolver  string // file mounted as its resolv.conf; empty: the engine's
 }
 
@@ -95,9 +65,9 @@ func createRequest(p plan) container.CreateRequest {
 		ulimits = append(ulimits, &container.Ulimit{Name: "nofile", Soft: p.Limits.NoFile,
 			Hard: p.Limits.NoFile})
 	}
-	program := guestProgram(p.GuestFile)
+	program := machine.GuestProgram(p.GuestFile)
 	mounts := []mount.Mount{
-		readOnly(p.RunDir, guestRun),
+		readOnly(p.RunDir, machine.GuestRun),
 		readOnly(p.GuestFile, program),
 	}
 	if p.GuestVolume != "" {
@@ -105,7 +75,7 @@ func createRequest(p plan) container.CreateRequest {
 		mounts = []mount.Mount{guestMount(p.GuestVolume, true)}
 	}
 	if p.TrustDir != "" {
-		mounts = append(mounts, readOnly(p.TrustDir, guestTrust))
+		mounts = append(mounts, readOnly(p.TrustDir, machine.GuestTrust))
 	}
 	if p.Resolver != "" {
 		mounts = append(mounts, readOnly(p.Resolver, "/etc/resolv.conf"))
@@ -155,7 +125,7 @@ func createRequest(p plan) container.CreateRequest {
 			IpcMode:       container.IPCModePrivate,
 			CgroupnsMode:  container.CgroupnsModePrivate,
 			CapDrop:       []string{"ALL"},
-			CapAdd:        slices.Clone(capabilities),
+			CapAdd:        slices.Clone(machine.Capabilities),
 			SecurityOpt:   security,
 			ShmSize:       p.Limits.Shm,
 			Mounts:        mounts,
@@ -183,8 +153,8 @@ func createRequest(p plan) container.CreateRequest {
 	}
 	if p.Network.Carried() && p.Via != sandbox.ViaProxy {
 		r.HostConfig.CapAdd = append(r.HostConfig.CapAdd, "NET_ADMIN")
-		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: tunDevice,
-			PathInContainer: tunDevice, CgroupPermissions: "rw"}}
+		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: machine.TunDevice,
+			PathInContainer: machine.TunDevice, CgroupPermissions: "rw"}}
 		r.HostConfig.DNS = []netip.Addr{netip.AddrFrom4(wire.TunDNS)}
 	}
 	return r
@@ -203,7 +173,3 @@ func workspace(m sandbox.Mount) mount.Mount {
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate,
 			NonRecursive: m.ReadOnly}}
 }
-
-// guestProgram is the path at which a guest file is mounted: by its own name, so that ps shows
-// which one a sandbox runs.
-func guestProgram(file string) string { return path.Join(guestBin, filepath.Base(file)) }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -141,7 +142,7 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 func volumesOf(c container.InspectResponse) []string {
 	var dirs []string
 	for _, m := range c.Mounts {
-		if m.Type == mount.TypeVolume && m.Destination != guestBin {
+		if m.Type == mount.TypeVolume && m.Destination != machine.GuestBin {
 			dirs = append(dirs, m.Destination)
 		}
 	}

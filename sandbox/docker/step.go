@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 const (
@@ -124,7 +125,6 @@ func (e *enforcer) tooMuch(what string) error {
 	return sandbox.Hint(fmt.Errorf("%w: %s, and the disk limit is %s", errDiskFull, what,
 		sandbox.FormatSize(e.limits.Disk)),
 		"reduce what it writes, or raise the limit with --disk")
-
 }
 
 // watch measures the files that a step writes until it ends, and limits its terminals once it runs.
@@ -143,7 +143,7 @@ func (e *enforcer) watch(ctx context.Context, c container.InspectResponse) error
 		if err == nil && now.State.Running {
 			if !capped {
 				capped = true
-				if err := capTerminals(now.State.Pid); err != nil {
+				if err := machine.CapTerminals(now.State.Pid); err != nil {
 					e.bd.engine.log.Debug("no limit of terminals for a step", "container", c.ID,
 						"err", err)
 				}

@@ -5,8 +5,9 @@ import (
 	"fmt"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // Tunnel receives the network device from the guest; it may be called repeatedly. See
@@ -31,7 +32,7 @@ func (b *Backend) tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tu
 	if err != nil {
 		return none, err
 	}
-	device, err := guestsock.ReceiveFile(ctx, conn, tunDevice)
+	device, err := guestsock.ReceiveFile(ctx, conn, machine.TunDevice)
 	if err != nil {
 		conn.Close()
 		return none, err

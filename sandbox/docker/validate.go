@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // validate checks spec without the engine, and returns it with the defaults that do not depend on
@@ -21,7 +22,6 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	if spec.Volume != (sandbox.Volume{}) {
 		return spec, sandbox.Hint(fmt.Errorf("volume: %w: files outlive a stop in any case",
 			sandbox.ErrUnsupported), "omit the size; --volume SRC:DST mounts a directory")
-
 	}
 	return guestconfig.Check(spec)
 }
@@ -34,7 +34,6 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 		return l, sandbox.Hint(fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation,
 			sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
 			"install it and add it to the engine's runtimes, or omit --isolation")
-
 	}
 	runtime := cmp.Or(spec.Isolation, f.defaultRuntime)
 	if missing := f.unfit[runtime]; missing != "" {
@@ -44,7 +43,6 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 					"files or not answer", runtime, sandbox.ErrUnsupported, missing),
 				"add it to the runtimeArgs of "+runtime+
 					" in the engine's daemon.json, and restart the engine")
-
 	}
 	if _, err := via(spec, f); err != nil {
 		return l, err
@@ -84,17 +82,16 @@ func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
 	} else if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
 		why, hint = "a sandbox of "+runtime+" cannot hand its network device to the daemon",
 			"use another isolation, or --network "+string(spec.Network)
-	} else if _, err := os.Stat(tunDevice); err != nil {
-		why, hint = "this machine has no "+tunDevice, "load it: modprobe tun; or use --network "+
-			string(spec.Network)
+	} else if _, err := os.Stat(machine.TunDevice); err != nil {
+		why, hint = "this machine has no "+machine.TunDevice,
+			"load it: modprobe tun; or use --network "+string(spec.Network)
 	}
 	switch {
 	case why == "":
 		return sandbox.ViaTUN, nil
 	case spec.Via == sandbox.ViaTUN:
-		return "", sandbox.Hint(fmt.Errorf("network %s=tun: %w: %s", spec.Network, sandbox.ErrUnsupported,
-			why), hint+", which is a proxy here")
-
+		return "", sandbox.Hint(fmt.Errorf("network %s=tun: %w: %s", spec.Network,
+			sandbox.ErrUnsupported, why), hint+", which is a proxy here")
 	}
 	return sandbox.ViaProxy, nil
 }

@@ -233,7 +233,6 @@ func (s *booting) create(ctx context.Context, want cluster.Pod) error {
 	if what := changedBy(want, got); what != "" {
 		return sandbox.Hint(fmt.Errorf("the cluster changed the pod: %s", what),
 			"exclude the namespace from the admission webhook that does it")
-
 	}
 	return nil
 }
@@ -290,7 +289,6 @@ func (s *booting) noImage(p *cluster.Pod, image string) error {
 			cluster.Printable(w.Reason), cluster.Printable(w.Message)),
 			"push it to a registry that the cluster can pull from, with kubernetes.pull_secrets for "+
 				"a login (imagePullSecrets of the chart), or load it into the nodes")
-
 	}
 	return nil
 }
@@ -558,7 +556,6 @@ func (b *Backend) guestConfig(spec sandbox.Spec) (wire.GuestConfig, error) {
 			return g, sandbox.Hint(fmt.Errorf("trust host: %w: this machine has no bundle of "+
 				"certificate authorities", sandbox.ErrUnsupported),
 				"install ca-certificates, or use --trust image")
-
 		}
 	}
 	g.Env = guestconfig.MergeEnv(g.Env, spec.Env)

@@ -1,4 +1,4 @@
-package docker
+package machine
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTerminals bounds the pseudo-terminals of a sandbox. The machine has some 3,000 in total
+// MaxTerminals bounds the pseudo-terminals of a sandbox. The machine has some 3,000 in total
 // (kernel.pty.max less kernel.pty.reserve). A sandbox that took all of them would leave none for
 // sessions of others.
-const maxTerminals = 256
+const MaxTerminals = 256
 
-// capTerminals limits the terminals of a container through its file system, because the engine has
+// CapTerminals limits the terminals of a container through its file system, because the engine has
 // no option for it. pid is its first process. It needs CAP_SYS_ADMIN and a kernel of 5.6 or later;
 // without them it returns an error and changes nothing.
-func capTerminals(pid int) error {
+func CapTerminals(pid int) error {
 	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root",
 		unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -54,7 +54,7 @@ func capTerminals(pid int) error {
 	if err != nil {
 		return fmt.Errorf("limit terminals: %w", err)
 	}
-	for _, o := range append(options, "max="+strconv.Itoa(maxTerminals)) {
+	for _, o := range append(options, "max="+strconv.Itoa(MaxTerminals)) {
 		name, value, _ := strings.Cut(o, "=")
 		if err := unix.FsconfigSetString(conf, name, value); err != nil {
 			return fmt.Errorf("limit terminals: %s: %w", name, os.NewSyscallError("fsconfig", err))

@@ -1,4 +1,4 @@
-package docker
+package machine
 
 import (
 	"os/exec"
@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestIsHalted(t *testing.T) {
+func TestHalted(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	if isHalted(pid) {
+	if Halted(pid) {
 		t.Error("a running process is halted")
 	}
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
@@ -24,10 +24,10 @@ func TestIsHalted(t *testing.T) {
 	if _, err := unix.Wait4(pid, &status, unix.WUNTRACED, nil); err != nil || !status.Stopped() {
 		t.Fatalf("%v, %v", status, err)
 	}
-	if !isHalted(pid) {
+	if !Halted(pid) {
 		t.Error("a stopped process is not halted")
 	}
-	if isHalted(-1) {
+	if Halted(-1) {
 		t.Error("a missing process is halted")
 	}
 }

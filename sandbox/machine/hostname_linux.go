@@ -1,4 +1,4 @@
-package docker
+package machine
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// setHostname sets the host name of the container ref; pid is its first process.
-func setHostname(pid int, ref, name string) error {
+// SetHostname sets the host name of the container ref; pid is its first process.
+func SetHostname(pid int, ref, name string) error {
 	if pid == 0 || ref == "" {
 		return fmt.Errorf("%w: the guest's process is not known", sandbox.ErrUnsupported)
 	}

@@ -118,3 +118,28 @@ func Processes(pid int, ref string) []int {
 	}
 	return nil
 }
+
+// Frozen reports whether a container is paused, given one of its processes and its ID. It is false
+// if pid is not one.
+func Frozen(pid int, ref string) bool {
+	text, err := groupsOf(pid, ref)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(text) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3) // hierarchy:controllers:path
+		if len(parts) != 3 {
+			continue
+		}
+		switch parts[1] {
+		case "freezer":
+			state, _ := os.ReadFile("/sys/fs/cgroup/freezer" + parts[2] + "/freezer.state")
+			return strings.TrimSpace(string(state)) == "FROZEN"
+		case "": // version 2, or none of the controllers
+			if counter("/sys/fs/cgroup"+parts[2]+"/cgroup.events", "frozen") == 1 {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,4 +1,4 @@
-package docker
+package usage
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 // group of its own has the name of a container.
 func TestLimitsThatTheEngineIgnores(t *testing.T) {
 	limits := sandbox.Limits{Memory: 64 << 20, PIDs: 100, CPUs: 1}
-	err := bounded(os.Getpid(), "0123456789abcdef", limits)
+	err := Enforced(os.Getpid(), "0123456789abcdef", limits)
 	if !errors.Is(err, sandbox.ErrUnsupported) ||
 		!strings.Contains(err.Error(), "without those of memory, processes, cpus") {
 		t.Errorf("got error %v", err)
@@ -23,7 +23,7 @@ func TestLimitsThatTheEngineIgnores(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if err := bounded(gone.Process.Pid, "0123", limits); !errors.Is(err, sandbox.ErrUnsupported) ||
+	if err := Enforced(gone.Process.Pid, "0123", limits); !errors.Is(err, sandbox.ErrUnsupported) ||
 		!strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("of a process that ended: got error %v", err)
 	}

@@ -1,4 +1,4 @@
-package docker
+package machine
 
 import (
 	"bytes"
@@ -11,14 +11,6 @@ import (
 	"sync"
 	"time"
 )
-
-// files places the files that every sandbox mounts.
-type files struct {
-	copies placer
-	guest  func(arch string) (string, error) // Options.Guest
-	bundle string                            // Options.CABundle
-	trust  sync.Mutex                        // held while a trust directory is written
-}
 
 // placer keeps copies of files that containers mount, named by checksum. A container mounts its
 // file for its whole life, so a copy is never replaced.

@@ -2,12 +2,15 @@ package usage
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // Bounds are the limits that the kernel enforces on a control group. A limit that is not set, or
@@ -29,6 +32,38 @@ func BoundsOf(pid int, ref string) (Bounds, error) {
 		return Bounds{}, errors.New("the daemon has a control group namespace of its own")
 	}
 	return boundsIn("/sys/fs/cgroup", string(text), ref), nil
+}
+
+// Enforced returns an error if the process pid of the container ref does not have the limits l.
+func Enforced(pid int, ref string, l sandbox.Limits) error {
+	got, err := BoundsOf(pid, ref)
+	if err != nil {
+		return sandbox.Hint(
+			fmt.Errorf("limits: %w: they cannot be read: %w", sandbox.ErrUnsupported, err),
+			"a daemon in a container needs the machine's processes and control groups (--pid host "+
+				"--cgroupns host)")
+	}
+	const hundredth = 0.01 // of a processor: systemd rounds
+	var ignored []string
+	for _, limit := range []struct {
+		of          string
+		asked, kept float64
+	}{
+		{"memory", float64(l.Memory), got.Memory},
+		{"processes", float64(l.PIDs), got.PIDs},
+		{"cpus", l.CPUs + hundredth, got.CPUs},
+	} {
+		if limit.kept > limit.asked {
+			ignored = append(ignored, limit.of)
+		}
+	}
+	if len(ignored) == 0 {
+		return nil
+	}
+	return sandbox.Hint(
+		fmt.Errorf("limits: %w: the engine started the container without those of %s",
+			sandbox.ErrUnsupported, strings.Join(ignored, ", ")),
+		"run the engine as root; as another user it needs version 2 of control groups")
 }
 
 // boundsIn reads the limits of the groups in text, which has the form of /proc/PID/cgroup, below

@@ -1,4 +1,4 @@
-package docker
+package machine
 
 import (
 	"cmp"
@@ -16,22 +16,22 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxMounts is the most directories of the machine that a sandbox may mount.
-const maxMounts = 16
+// MaxMounts is the most directories of the machine that a sandbox may mount.
+const MaxMounts = 16
 
-// bound is the result of checking a sandbox's Mounts.
-type bound struct {
+// Bound is the result of checking a sandbox's Mounts.
+type Bound struct {
 	mounts  []wire.GuestMount
 	account string   // user name of an account to create for their owner; empty: none
-	notes   []string // for describe
+	Notes   []string // for describe
 }
 
-// bind checks the directories of spec. It sets their paths, the user of sessions and the working
+// Bind checks the directories of spec. It sets their paths, the user of sessions and the working
 // directory.
-func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
-	var all bound
-	if len(spec.Mounts) > maxMounts {
-		return all, fmt.Errorf("%d mounts; at most %d are allowed", len(spec.Mounts), maxMounts)
+func Bind(rules hostdir.Rules, spec *sandbox.Spec) (Bound, error) {
+	var all Bound
+	if len(spec.Mounts) > MaxMounts {
+		return all, fmt.Errorf("%d mounts; at most %d are allowed", len(spec.Mounts), MaxMounts)
 	}
 	spec.Mounts = slices.Clone(spec.Mounts)
 	var owner *hostdir.Dir // of the first writable directory
@@ -76,11 +76,11 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	default:
 		spec.User, spec.Sudo, all.account = fmt.Sprintf("%d:%d", owner.UID, owner.GID), true,
 			accountName(owner.UID)
-		all.notes = append(all.notes, fmt.Sprintf("sessions run as uid %d, the owner of %s",
+		all.Notes = append(all.Notes, fmt.Sprintf("sessions run as uid %d, the owner of %s",
 			owner.UID, owner.Path))
 	}
 	if spec.Sudo || spec.User == "0" || spec.User == "root" {
-		all.notes = append(all.notes, "root in the sandbox can create files of any user in "+
+		all.Notes = append(all.Notes, "root in the sandbox can create files of any user in "+
 			owner.Path+" on this machine, also setuid programs")
 	}
 	return all, nil
@@ -106,7 +106,7 @@ func checkTarget(m sandbox.Mount, before []sandbox.Mount) error {
 		case at == inside:
 			return fmt.Errorf("mount %s: %s is already mounted at %s", m.Path, other.Path, at)
 		case m.Target == "" && other.Target == "":
-		case within(at, inside), within(inside, at):
+		case Within(at, inside), Within(inside, at):
 			return fmt.Errorf("mount %s: %s and %s must not contain each other", m.Path, inside, at)
 		}
 	}
@@ -121,8 +121,8 @@ func sudoer(spec *sandbox.Spec) (uint32, bool) {
 	return uint32(uid), err == nil && uid != 0 && spec.Sudo
 }
 
-// paths returns the directories.
-func (all bound) paths() (paths []string) {
+// Paths returns the directories.
+func (all Bound) Paths() (paths []string) {
 	for _, m := range all.mounts {
 		paths = append(paths, m.Path)
 		if m.Source != "" {
@@ -132,34 +132,12 @@ func (all bound) paths() (paths []string) {
 	return paths
 }
 
-// fit rejects an engine that would mount other directories than those of this machine.
-func (all bound) fit(f facts, runtime string) error {
-	switch {
-	case len(all.mounts) == 0:
-		return nil
-	case f.rootless:
-		return sandbox.Hint(fmt.Errorf(
-			"mount %s: %w: the engine is rootless, and its users are not this machine's",
-			all.mounts[0].Path, sandbox.ErrUnsupported),
-			"use an engine that runs as root, or copy the files in: sandboxd cp")
+// Configure adds the directories to the guest's configuration.
+func (all Bound) Configure(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
 
-	}
-	if runtime == "" {
-		runtime = f.defaultRuntime
-	}
-	if !passesDescriptors(runtime) {
-		return fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted",
-			all.mounts[0].Path, sandbox.ErrUnsupported, runtime)
-	}
-	return nil
-}
-
-// configure adds the directories to the guest's configuration.
-func (all bound) configure(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
-
-// bindAgain checks the directories of a sandbox before it starts again: they may have been removed
+// BindAgain checks the directories of a sandbox before it starts again: they may have been removed
 // or replaced.
-func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
+func BindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 	for i := range g.Mounts {
 		m := &g.Mounts[i]
 		source := cmp.Or(m.Source, m.Path)
@@ -170,7 +148,6 @@ func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 		if dir.Path != source { // the container has the path from its creation
 			return sandbox.Hint(fmt.Errorf("mount %s is now a link to %s", source, dir.Path),
 				"restore the directory, or rm the sandbox")
-
 		}
 		m.Dev, m.Ino = dir.Dev, dir.Ino
 	}
