@@ -21,19 +21,25 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
 	github.com/go-viper/mapstructure/v2 v2.5.0 // errors of koanf, field by field
 	github.com/google/go-cmp v0.7.0 // differences in tests
+	github.com/google/go-containerregistry v0.22.1 // images from registries and of docker save
 	github.com/google/jsonschema-go v0.4.3 // which arguments an MCP tool takes
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // the words of a command line
 	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
+	github.com/klauspost/compress v1.20.1 // layers by gzip and zstd
 	github.com/knadh/koanf/v2 v2.4.1 // merges the sources of the configuration into one struct
 	github.com/lmittmann/tint v1.2.1 // the log on a terminal
 	github.com/mattn/go-sixel v0.0.14 // pictures for terminals that draw by sixel
 	github.com/moby/buildkit v0.33.0 // the parser of Dockerfiles
 	github.com/moby/docker-image-spec v1.3.1 // what an image says of its command and environment
+	github.com/moby/go-archive v0.3.3 // layers of images, unpacked for overlayfs
 	github.com/moby/moby/api v1.56.1 // the engine's types
 	github.com/moby/moby/client v0.6.2 // the Docker Engine API
 	github.com/moby/patternmatcher v0.6.1 // .dockerignore
+	github.com/moby/profiles/seccomp v0.2.4 // Docker's filter of system calls, for other engines and runtimes
 	github.com/modelcontextprotocol/go-sdk v1.8.0 // MCP
-	github.com/opencontainers/image-spec v1.1.1 // images made by tests
+	github.com/opencontainers/go-digest v1.0.0 // digests in the configuration of an image
+	github.com/opencontainers/image-spec v1.1.1 // the configuration of an image
+	github.com/opencontainers/runtime-spec v1.3.0 // what an OCI runtime reads
 	github.com/pkg/sftp v1.13.12 // the guest's SFTP server, the library's client
 	github.com/pressly/goose/v3 v3.29.0 // the store's schema versions
 	github.com/prometheus/client_golang v1.25.0 // /metrics
@@ -70,8 +76,10 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/clipperhouse/uax29/v2 v2.7.0 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
+	github.com/containerd/log v0.1.0 // indirect
 	github.com/containerd/typeurl/v2 v2.3.0 // indirect
-	github.com/cpuguy83/go-md2man/v2 v2.0.6 // indirect
+	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
+	github.com/docker/docker-credential-helpers v0.9.8 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
@@ -86,11 +94,11 @@ require (
 	github.com/mfridman/interpolate v0.0.2 // indirect
 	github.com/mitchellh/copystructure v1.2.0 // indirect
 	github.com/mitchellh/reflectwalk v1.0.2 // indirect
-	github.com/moby/profiles/seccomp v0.2.4 // Docker's filter of system calls, for engines whose default is another
+	github.com/moby/sys/sequential v0.7.0 // indirect
+	github.com/moby/sys/user v0.4.1 // indirect
+	github.com/moby/sys/userns v0.2.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
-	github.com/opencontainers/go-digest v1.0.0 // indirect
-	github.com/opencontainers/runtime-spec v1.3.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect

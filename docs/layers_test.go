@@ -49,7 +49,8 @@ func TestLayers(t *testing.T) {
 
 // TestWalls holds the rules that no drawing may loosen.
 func TestWalls(t *testing.T) {
-	backends := []string{"sandbox/docker", "sandbox/host", "sandbox/kubernetes", "sandbox/sandboxtest"}
+	backends := []string{"sandbox/docker", "sandbox/host", "sandbox/kubernetes", "sandbox/oci",
+		"sandbox/sandboxtest"}
 	servers := []string{"gateway/sshd", "gateway/httpd"}
 	for pkg, imports := range readImports(t) {
 		for _, to := range imports {

@@ -1,7 +1,7 @@
 // Package images contains the recipes of sandboxd's own images, and builds a missing one into a
-// Docker engine. It runs the same scripts as scripts/setup, from a copy inside the binary, so that
-// an installed sandboxd needs no source tree. It knows nothing of sandboxes; the engine pulls all
-// other images.
+// Docker engine, or as a tar file. It runs the same scripts as scripts/setup, from a copy inside
+// the binary, so that an installed sandboxd needs no source tree. It knows nothing of sandboxes;
+// the engine pulls all other images.
 package images
 
 import (
@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
@@ -44,15 +46,70 @@ var recipes embed.FS
 // It needs the docker command, and either mmdebstrap or an engine that may pull Debian's image; its
 // errors say what is missing. It returns ErrUnknown for an image without a recipe.
 func Build(ctx context.Context, host, ref string, out io.Writer) error {
+	var env []string
+	if host != "" {
+		env = append(env, "DOCKER_HOST="+host)
+		if strings.HasPrefix(host, "tcp://") && os.Getenv("DOCKER_CERT_PATH") != "" {
+			env = append(env, "DOCKER_TLS_VERIFY=1") // as package docker does
+		}
+	}
+	tail := &lastLines{w: out}
+	return run(ctx, ref, []string{"bash", "docker"}, env, tail, tail)
+}
+
+// Files runs the recipe of ref without an engine. It writes the files of the image to out, as a tar
+// file, and the output of the build to log. It returns what the image says of its command and
+// environment.
+//
+// It needs mmdebstrap, or busybox for sandboxd/busybox; its errors say what is missing. An image
+// that another one is made from needs an engine: that is ErrUnknown.
+func Files(ctx context.Context, ref string, out, log io.Writer) (v1.ImageConfig, error) {
+	name, err := recipe(ref)
+	if err != nil {
+		return v1.ImageConfig{}, err
+	}
+	config, ok := configs[name]
+	if !ok {
+		return v1.ImageConfig{}, fmt.Errorf("image %s: %w that works without Docker", ref,
+			ErrUnknown)
+	}
+	return config, run(ctx, ref, []string{"bash"}, nil, out, &lastLines{w: log}, "--tar")
+}
+
+// configs are what images say of their command and environment, for images that are not made from
+// others. Their build scripts have the same for an engine.
+var configs = map[string]v1.ImageConfig{
+	"base": {Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8"}, Cmd: []string{"bash"}},
+	"busybox": {Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}},
+}
+
+// Current returns the checksum of the recipe of ref; empty if it has none that works without an
+// engine.
+func Current(ref string) string {
+	name, err := recipe(ref)
+	if _, ok := configs[name]; err != nil || !ok {
+		return ""
+	}
+	files, err := fs.Glob(recipes, name+"/*")
+	if err != nil {
+		panic(err) // only for a pattern that is malformed
+	}
+	return checksum(files...)
+}
+
+// run runs the recipe of ref with arguments. The last lines of said are in its error.
+func run(ctx context.Context, ref string, tools, env []string, out io.Writer, said *lastLines,
+	args ...string) error {
 	name, err := recipe(ref)
 	if err != nil {
 		return err
 	}
-	for _, tool := range []string{"bash", "docker"} {
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			return fmt.Errorf(
 				"building image %s: the %s command is missing; install it, or use an image that "+
-					"the engine can pull", ref, tool)
+					"can be pulled", ref, tool)
 		}
 	}
 
@@ -65,16 +122,13 @@ func Build(ctx context.Context, host, ref string, out io.Writer) error {
 		return fmt.Errorf("building image %s: %w", ref, err)
 	}
 
-	tail := &lastLines{w: out}
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, name, "build"))
+	cmd := exec.CommandContext(ctx, "bash", append([]string{filepath.Join(dir, name, "build")},
+		args...)...)
 	cmd.Dir = dir
-	if host != "" {
-		cmd.Env = append(os.Environ(), "DOCKER_HOST="+host)
-		if strings.HasPrefix(host, "tcp://") && os.Getenv("DOCKER_CERT_PATH") != "" {
-			cmd.Env = append(cmd.Env, "DOCKER_TLS_VERIFY=1") // as package docker does
-		}
+	if env != nil {
+		cmd.Env = append(os.Environ(), env...)
 	}
-	cmd.Stdout, cmd.Stderr = tail, tail
+	cmd.Stdout, cmd.Stderr = out, said
 	// Signal the whole group at once: bash waits for the program that it runs before it obeys. Do
 	// not kill it: mmdebstrap has mounts to undo.
 	signals.EndTogether(cmd, syscall.SIGTERM)
@@ -83,7 +137,7 @@ func Build(ctx context.Context, host, ref string, out io.Writer) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("building image %s: %w", ref, context.Cause(ctx))
 		}
-		return fmt.Errorf("building image %s: %w: %s", ref, err, tail)
+		return fmt.Errorf("building image %s: %w: %s", ref, err, said)
 	}
 	return nil
 }

@@ -1,0 +1,481 @@
+package oci
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/profiles/seccomp"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/oci/store"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/usage"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// The stages of Boot and Start, as BootError names them.
+const (
+	stageValidate = "validate"
+	stageEngine   = "engine"
+	stageImage    = "image"
+	stageKeys     = "keys"
+	stageCreate   = "create"
+	stageStart    = "start"
+	stageGuest    = "guest"
+)
+
+// A guest calls within milliseconds. It exits when it has no keys after 10 s.
+const guestTimeout = 15 * time.Second
+
+// undoTime bounds the removal of what a failed Boot made.
+const undoTime = 60 * time.Second
+
+// booting is one run of Boot, or of the part of it that Start shares.
+type booting struct {
+	b     *Backend
+	id    string
+	stage string
+
+	made bool // its directory exists
+}
+
+// enter begins a stage. It returns the cause of ctx if that has ended.
+func (s *booting) enter(ctx context.Context, stage string) error {
+	s.stage = stage
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+func (s *booting) error(err error) error {
+	return &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
+}
+
+// Boot starts a container and returns when its guest has connected. See sandbox.Backend.
+func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	s := &booting{b: b, id: spec.ID, stage: stageValidate}
+	inst, err := s.boot(ctx, spec)
+	if err == nil {
+		return inst, nil
+	}
+	if s.made {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		if left := b.remove(undo, spec.ID); left != nil {
+			b.log(spec.ID).Error("undo boot", "err", left)
+			err = fmt.Errorf("%w; a container is left behind: %w", err, left)
+		}
+	}
+	return sandbox.Instance{}, s.error(err)
+}
+
+func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	var none sandbox.Instance
+	spec, err := validate(spec)
+	if err != nil {
+		return none, err
+	}
+	bound, err := machine.Bind(s.b.opts.Dirs, &spec)
+	if err != nil {
+		return none, err
+	}
+	unlock, err := s.b.locks.Lock(ctx, spec.ID)
+	if err != nil {
+		return none, err
+	}
+	defer unlock()
+
+	if err := s.enter(ctx, stageEngine); err != nil {
+		return none, err
+	}
+	p, bundle, err := s.plan(&spec)
+	if err != nil {
+		return none, err
+	}
+
+	if err := s.enter(ctx, stageImage); err != nil {
+		return none, err
+	}
+	progress := spec.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	img, err := s.b.image(ctx, spec.Image, progress)
+	if err != nil {
+		return none, err
+	}
+
+	if err := s.enter(ctx, stageKeys); err != nil {
+		return none, err
+	}
+	config := machine.GuestConfig(spec, img.Config, p.ca())
+	bound.Configure(&config)
+	k, err := guestconfig.NewKeys(config)
+	if err != nil {
+		return none, err
+	}
+	if err := s.prepare(p, spec, k, bundle, img); err != nil {
+		return none, err
+	}
+	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Ref: p.Ref, Image: spec.Image,
+		Digest: img.ID, Revision: revision(p.GuestFile, p.Runtime),
+		Created: time.Now().UTC().Truncate(time.Second),
+		User:    k.User(), Runtime: p.Runtime, Network: spec.Network, Via: spec.Via,
+		Limits: p.Limits, Mounts: spec.Mounts, Notes: append(notes(p, img), bound.Notes...)}
+	if err := s.run(ctx, inst, img.Layers, k); err != nil {
+		return none, err
+	}
+	if err := s.b.state.WriteNote(spec.ID,
+		guestconfig.Note{Name: spec.Name, Instance: inst}); err != nil {
+		return none, err
+	}
+	if ctx.Err() != nil { // ended between the checks
+		return none, context.Cause(ctx)
+	}
+	return inst, nil
+}
+
+// validate checks spec as far as that needs no files, and returns it with defaults.
+func validate(spec sandbox.Spec) (sandbox.Spec, error) {
+	if len(spec.Options) > 0 {
+		return spec, sandbox.Hint(fmt.Errorf("options of docker run: %w", sandbox.ErrUnsupported),
+			"omit them, or install Docker")
+	}
+	if spec.Volume != (sandbox.Volume{}) {
+		return spec, sandbox.Hint(fmt.Errorf("volume: %w: files outlive a stop in any case",
+			sandbox.ErrUnsupported), "omit the size; --volume SRC:DST mounts a directory")
+	}
+	spec, err := guestconfig.Check(spec)
+	if err != nil {
+		return spec, err
+	}
+	if spec.Network == sandbox.NetworkBridge {
+		return spec, sandbox.Hint(fmt.Errorf("network bridge: %w: without an engine there is none",
+			sandbox.ErrUnsupported),
+			"use --network filtered, which reaches all public addresses; or install Docker")
+	}
+	if err := checkImage(spec); err != nil {
+		return spec, err
+	}
+	spec.Via, err = via(spec)
+	return spec, err
+}
+
+// via returns how the daemon carries a sandbox's network; empty if it does not. If the device
+// cannot work it is the proxy, unless spec asks for the device.
+func via(spec sandbox.Spec) (sandbox.Via, error) {
+	if !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
+		return spec.Via, nil
+	}
+	if _, err := os.Stat(machine.TunDevice); err == nil {
+		return sandbox.ViaTUN, nil
+	}
+	if spec.Via == sandbox.ViaTUN {
+		return "", sandbox.Hint(fmt.Errorf("network %s=tun: %w: this machine has no %s",
+			spec.Network, sandbox.ErrUnsupported, machine.TunDevice),
+			"load it: modprobe tun; or use --network "+string(spec.Network)+
+				", which is a proxy here")
+	}
+	return sandbox.ViaProxy, nil
+}
+
+// fit returns the limits of spec with defaults for this machine, or an error if the machine has
+// less than they ask for.
+func fit(l sandbox.Limits) (sandbox.Limits, error) {
+	cpus, memory, noFile, err := capacity()
+	if err != nil {
+		return l, err
+	}
+	switch {
+	case l.CPUs > cpus:
+		return l, fmt.Errorf("%g cpus: %w: this machine has %g", l.CPUs, sandbox.ErrUnsupported,
+			cpus)
+	case l.Memory > memory:
+		return l, fmt.Errorf("%s of memory: %w: this machine has %s", sandbox.FormatSize(l.Memory),
+			sandbox.ErrUnsupported, sandbox.FormatSize(memory>>20<<20))
+	case l.NoFile > noFile:
+		return l, fmt.Errorf("%d open files: %w: the daemon may have %d", l.NoFile,
+			sandbox.ErrUnsupported, noFile)
+	}
+	preset := sandbox.DefaultLimits
+	preset.CPUs, preset.Memory = min(preset.CPUs, cpus), min(preset.Memory, memory)
+	preset.NoFile = min(preset.NoFile, noFile)
+	if l.Memory > 0 {
+		preset.Shm = min(preset.Shm, l.Memory)
+	}
+	return l.Or(preset), nil
+}
+
+// plan checks whether this machine can make spec, and returns what the container may do and the
+// runtime's input for it.
+func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
+	name, err := s.b.runtime.find(spec.Isolation)
+	if err != nil {
+		return p, nil, err
+	}
+	p = plan{ID: spec.ID, Ref: newRef(), Runtime: name, Network: spec.Network, Via: spec.Via,
+		Sudo: spec.Sudo, Swap: limitsSwap(), Mounts: spec.Mounts, Root: s.b.in(spec.ID, rootName),
+		RunDir: s.b.state.RunDir(spec.ID), NamesDir: s.b.in(spec.ID, namesDir)}
+	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
+		p.Host = "" // a pooled sandbox has no name yet
+	}
+	if p.Limits, err = fit(spec.Limits); err != nil {
+		return p, nil, err
+	}
+	spec.Limits = p.Limits
+	var ca string
+	if p.GuestFile, ca, err = s.b.files.Place(runtime.GOARCH, spec.Trust); err != nil {
+		return p, nil, err
+	}
+	if err := machine.MayTrust(ca, spec.Authorities); err != nil {
+		return p, nil, err
+	}
+	if ca != "" {
+		p.TrustDir = s.b.state.TrustDir(spec.ID)
+	}
+	bundle, err = p.encode()
+	return p, bundle, err
+}
+
+// encode returns the runtime's input.
+func (p plan) encode() ([]byte, error) {
+	spec := bundle(p)
+	filter, err := seccomp.GetDefaultProfile(spec)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	spec.Linux.Seccomp = filter
+	return json.Marshal(spec)
+}
+
+// ca returns the file with certificate authorities in the container; empty if there is none.
+func (p plan) ca() string {
+	if p.TrustDir == "" {
+		return ""
+	}
+	return machine.GuestCA
+}
+
+// newRef returns a new ID of a container.
+func newRef() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+// revision identifies the inputs of an instance besides its image and spec.
+func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
+
+// prepare makes everything that must exist before the container: its directory, keys and files.
+func (s *booting) prepare(p plan, spec sandbox.Spec, k guestconfig.Keys, bundle []byte,
+	img store.Image) error {
+	b, id := s.b, spec.ID
+	if err := os.Mkdir(b.state.Dir(id), 0o700); errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
+	} else if err != nil {
+		return err
+	}
+	s.made = true
+	if err := b.images.Hold(b.holder(id), img); err != nil {
+		return err
+	}
+	if err := os.Mkdir(b.state.RunDir(id), 0o700); err != nil {
+		return err
+	}
+	if err := b.makeFiles(id); err != nil {
+		return err
+	}
+	if err := b.writeNames(id, cmp.Or(p.Host, p.ID), spec); err != nil {
+		return err
+	}
+	if p.TrustDir != "" {
+		if err := b.files.MakeTrust(p.TrustDir, spec.Authorities); err != nil {
+			return fmt.Errorf("certificate authorities: %w", err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(b.in(id, bundleDir), "config.json"), bundle,
+		0o600); err != nil {
+		return err
+	}
+	return b.state.WriteKeys(id, k)
+}
+
+// holder names an instance in the image store, which other daemons use as well.
+func (b *Backend) holder(id string) string { return b.opts.DaemonID + "/" + id }
+
+// listen opens the sockets on which a guest calls, and returns the one for SSH.
+func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, error) {
+	if k.Guest.TunSocket != "" {
+		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
+			return nil, err
+		}
+	}
+	return b.sockets.Open(id, guestsock.SSH)
+}
+
+// run starts a container that does not run, gives its guest the keys and waits for its call. After
+// an error the container does not run.
+func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []string,
+	k guestconfig.Keys) error {
+	b := s.b
+	select {
+	case b.starts <- struct{}{}:
+		defer func() { <-b.starts }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	d, err := b.listen(inst.ID, k)
+	if err != nil {
+		return err
+	}
+	if err := s.enter(ctx, stageCreate); err != nil {
+		return err
+	}
+	unmount, err := b.mount(inst.ID, layers)
+	if err != nil {
+		return err
+	}
+	defer unmount()
+	keys, guest, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer guest.Close()
+	first, err := s.start(ctx, inst, keys)
+	keys.Close()
+	if err != nil {
+		return err
+	}
+	if err := s.enter(ctx, stageGuest); err != nil {
+		return err
+	}
+	return s.greet(ctx, d, first, inst, k, guest)
+}
+
+// start starts the container with keys as its input.
+func (s *booting) start(ctx context.Context, inst sandbox.Instance, keys *os.File) (process,
+	error) {
+	if err := s.enter(ctx, stageStart); err != nil {
+		return process{}, err
+	}
+	out, err := os.OpenFile(s.b.in(inst.ID, logFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return process{}, err
+	}
+	defer out.Close()
+	number := s.b.in(inst.ID, pidFile) + ".new"
+	// A runtime that is killed leaves half a container.
+	if _, err := s.b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, keys, out, "run",
+		"--detach", "--bundle", s.b.in(inst.ID, bundleDir), "--pid-file", number,
+		inst.Ref); err != nil {
+		return process{}, err
+	}
+	written, err := os.ReadFile(number)
+	if err != nil {
+		return process{}, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(written)))
+	if err != nil {
+		return process{}, err
+	}
+	first, err := processOf(pid)
+	if err != nil {
+		return process{}, s.ended(inst.ID)
+	}
+	return first, first.store(s.b.in(inst.ID, pidFile))
+}
+
+// greet checks a container that has started, gives its guest the keys, and waits for its call.
+func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process,
+	inst sandbox.Instance, k guestconfig.Keys, guest io.WriteCloser) error {
+	line, err := k.Line()
+	if err != nil {
+		return err
+	}
+	if err := usage.Enforced(first.pid, inst.Ref, inst.Limits); err != nil {
+		return err
+	}
+	made, err := s.b.bundle(inst.ID)
+	if err != nil {
+		return err
+	}
+	if err := machine.CheckProgram(first.pid, made.Process.Args[0]); err != nil {
+		return err
+	}
+	d.Admit(first.pid)
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
+		fmt.Errorf("guest did not call in within %v", guestTimeout))
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end(nil)
+	defer guest.Close() // ends the write below
+	wg.Go(func() {
+		_, _ = guest.Write(line) // a guest that does not read it does not call
+		guest.Close()
+	})
+	wg.Go(func() {
+		if first.wait(ctx) == nil {
+			end(errGuestEnded)
+		}
+	})
+	err = d.Wait(ctx)
+	if errors.Is(err, errGuestEnded) {
+		return s.ended(inst.ID)
+	}
+	if err == nil {
+		if err := machine.CapTerminals(first.pid); err != nil {
+			s.b.log(inst.ID).Debug("no limit of terminals for a sandbox", "err", err)
+		}
+	}
+	return err
+}
+
+var errGuestEnded = errors.New("guest ended")
+
+// maxWords bounds what is shown of a guest's output, in bytes.
+const maxWords = 500
+
+// ended is the error of a guest that ended, with the last it printed.
+func (s *booting) ended(id string) error {
+	said, _ := os.ReadFile(s.b.in(id, logFile))
+	if words := text.End(strings.TrimSpace(string(said)), maxWords); words != "" {
+		return fmt.Errorf("%w: %s", errGuestEnded, words)
+	}
+	return errGuestEnded
+}
+
+// notes returns facts that users should know about a sandbox.
+func notes(p plan, img store.Image) []string {
+	var notes []string
+	if p.Sudo {
+		notes = append(notes, "sudo: setuid programs work; no-new-privileges is off")
+	}
+	if !p.Swap {
+		notes = append(notes, "this machine's kernel does not limit swap")
+	}
+	if img.Arch != "" && img.Arch != runtime.GOARCH {
+		notes = append(notes, fmt.Sprintf("the image is for %s, this machine is %s: its programs "+
+			"may fail to start", img.Arch, runtime.GOARCH))
+	}
+	return notes
+}

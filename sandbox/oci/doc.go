@@ -1,0 +1,13 @@
+// Package oci is the Backend that makes sandboxes from containers without a container engine: an
+// OCI runtime of the distribution, runc or crun, starts them, and the kernel's overlay file system
+// joins the layers of their images with what they write. Package store keeps the images.
+//
+// Nothing runs beside a container: the daemon starts the runtime, which ends when the container
+// runs, and then sees the container's first process, our guest, itself. It needs root.
+//
+// One pure function, bundle, decides what a container may do; golden files record its results. It
+// is the same as what package docker asks of an engine.
+package oci
+
+// Name is the Instance.Backend of instances of this package.
+const Name = "oci"

@@ -1,0 +1,149 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// In an instance's directory:
+const (
+	bundleDir = "bundle" // what the runtime reads
+	rootName  = "root"   // where its files are while it starts
+	upperDir  = "upper"  // what it has written
+	workDir   = "work"   // of the overlay
+	namesDir  = "names"  // nameFiles
+	logFile   = "log"    // what the guest printed
+	pidFile   = "pid"    // its first process
+)
+
+func (b *Backend) in(id, name string) string { return filepath.Join(b.state.Dir(id), name) }
+
+// makeFiles makes the directories of an instance's own files.
+func (b *Backend) makeFiles(id string) error {
+	for name, mode := range map[string]os.FileMode{bundleDir: 0o700, rootName: 0o700,
+		workDir: 0o700, upperDir: 0o755, namesDir: 0o755} {
+		if err := os.Mkdir(b.in(id, name), mode); err != nil {
+			return err
+		}
+		if err := os.Chmod(b.in(id, name), mode); err != nil { // whatever the umask is
+			return err
+		}
+	}
+	return nil
+}
+
+// writeNames writes the files that name the sandbox, this machine and its DNS server.
+func (b *Backend) writeNames(id, host string, spec sandbox.Spec) error {
+	resolver := ""
+	if spec.Network.Carried() && spec.Via != sandbox.ViaProxy {
+		resolver = "nameserver " + netip.AddrFrom4(wire.TunDNS).String() + "\n"
+	}
+	for name, text := range map[string]string{
+		"hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
+			// Programs that look up the host's own name, such as sudo, do not wait for an answer.
+			"127.0.1.1\t" + host + "\n",
+		"hostname":    host + "\n",
+		"resolv.conf": resolver,
+	} {
+		path := filepath.Join(b.in(id, namesDir), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+		// #nosec G302 -- for every user of the sandbox; the directory above is ours
+		if err := os.Chmod(path, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mount joins the layers of an image with what the instance has written. The container keeps the
+// mount when it has started; here it is undone then, so that a daemon that is killed, or a machine
+// with many sandboxes, has none.
+func (b *Backend) mount(id string, layers []string) (unmount func(), err error) {
+	root := b.in(id, rootName)
+	lower := make([]string, 0, len(layers))
+	for i := range layers { // the topmost first
+		lower = append(lower, layers[len(layers)-1-i])
+	}
+	if strings.ContainsAny(root, ",:\\") {
+		return nil, fmt.Errorf("overlay: the path %q has a comma, colon or backslash", root)
+	}
+	// What was written must make sense over copies of these layers, too: it refers to none of
+	// their files.
+	data := "metacopy=off,redirect_dir=off,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" +
+		b.in(id, upperDir) + ",workdir=" + b.in(id, workDir)
+	if len(data) >= os.Getpagesize() {
+		return nil, fmt.Errorf("overlay: %w: the image has too many layers (%d)",
+			sandbox.ErrUnsupported, len(layers))
+	}
+	switch err := unix.Mount("overlay", root, "overlay", 0, data); {
+	case errors.Is(err, unix.EINVAL):
+		return nil, sandbox.Hint(fmt.Errorf("overlay: %w", err),
+			"move the state directory to a file system such as ext4 or xfs: overlays cannot write "+
+				"to another overlay, or to NFS")
+	case errors.Is(err, unix.EPERM):
+		return nil, sandbox.Hint(fmt.Errorf("overlay: %w", err), "run the daemon as root")
+	case err != nil:
+		return nil, fmt.Errorf("overlay: %w", os.NewSyscallError("mount", err))
+	}
+	return func() { b.unmount(id) }, nil
+}
+
+// unmount undoes what mount did, also of a daemon that was killed.
+func (b *Backend) unmount(id string) {
+	err := unix.Unmount(b.in(id, rootName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+		b.log(id).Warn("a mount is left behind", "path", b.in(id, rootName), "err", err)
+	}
+}
+
+// bundle reads the runtime's input for an instance. A missing one is fs.ErrNotExist.
+func (b *Backend) bundle(id string) (s specs.Spec, err error) {
+	text, err := os.ReadFile(filepath.Join(b.in(id, bundleDir), "config.json"))
+	if err != nil {
+		return s, err
+	}
+	if err = json.Unmarshal(text, &s); err == nil && (s.Process == nil ||
+		len(s.Process.Args) != 1 || s.Annotations[refNote] == "" ||
+		!slices.Contains(runtimeNames, s.Annotations[runtimeNote])) {
+		err = errors.New("it is not one of this program")
+	}
+	if err != nil {
+		return s, fmt.Errorf("bundle of %s: %w", id, err)
+	}
+	return s, nil
+}
+
+// remove ends an instance and removes all that Boot made for it. The caller has locked it.
+func (b *Backend) remove(ctx context.Context, id string) error {
+	b.sockets.Shut(id)
+	if err := b.kill(ctx, id); err != nil {
+		return err
+	}
+	b.unmount(id)
+	// The keys last: they must exist as long as the container may.
+	for _, name := range []string{upperDir, workDir} {
+		if err := os.RemoveAll(b.in(id, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(b.state.Dir(id)); err != nil {
+		return err
+	}
+	return b.images.Release(b.holder(id))
+}

@@ -1,0 +1,107 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/usage"
+)
+
+// Inspect reports the state of a container. The exit code of its first process is not known. See
+// sandbox.Finder.
+func (b *Backend) Inspect(_ context.Context, inst sandbox.Instance) (sandbox.Status, error) {
+	p, err := b.first(inst)
+	if errors.Is(err, sandbox.ErrStopped) {
+		return sandbox.Status{}, nil
+	}
+	if err != nil {
+		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
+	}
+	s := sandbox.Status{Running: true, Paused: usage.Frozen(p.pid, inst.Ref),
+		Halted: machine.Halted(p.pid)}
+	if u, err := usage.Counters(p.pid, inst.Ref); err == nil {
+		s.OOMKilled = u.OOMKills > 0
+	}
+	return s, nil
+}
+
+// List returns the instances that this daemon made. See sandbox.Finder.
+func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
+	dirs, err := os.ReadDir(b.opts.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	var list []sandbox.Instance
+	for _, dir := range dirs {
+		id := dir.Name()
+		if !guestconfig.ValidID.MatchString(id) {
+			continue
+		}
+		n, err := b.state.ReadNote(id)
+		switch {
+		case err == nil && n.Instance.ID == id && n.Instance.Backend == Name:
+			list = append(list, n.Instance)
+		case err == nil || !errors.Is(err, fs.ErrNotExist):
+			b.log(id).Error("read note", "err", err)
+		case !b.locks.Changing(id):
+			// A daemon ended while it made the sandbox, whose name nobody knows.
+			if err := b.Destroy(ctx, sandbox.Instance{ID: id}); err != nil {
+				b.log(id).Warn("a sandbox that was not complete is left behind", "err", err)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Sweep removes layers that no image and no instance needs. See sandbox.Finder.
+func (b *Backend) Sweep(ctx context.Context) error { return b.images.Collect(ctx) }
+
+// Usage reads the control groups of a container. See sandbox.Meter.
+func (b *Backend) Usage(_ context.Context, inst sandbox.Instance) (u sandbox.Usage, err error) {
+	p, err := b.first(inst)
+	if err == nil {
+		u, err = usage.Counters(p.pid, inst.Ref)
+	}
+	if err != nil {
+		return u, fmt.Errorf("usage of %s: %w", inst.ID, err)
+	}
+	return u, nil
+}
+
+// Disk visits each file that a container wrote. See sandbox.Meter.
+func (b *Backend) Disk(ctx context.Context, inst sandbox.Instance,
+	limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+	p, err := b.first(inst)
+	if err != nil && !errors.Is(err, sandbox.ErrStopped) {
+		return sandbox.DiskUsage{}, fmt.Errorf("disk of %s: %w", inst.ID, err)
+	}
+	w := &usage.Walk{Limit: limit}
+	err = w.Tree(ctx, b.in(inst.ID, upperDir))
+	for _, name := range nameFiles {
+		w.File(b.in(inst.ID, namesDir) + "/" + name)
+	}
+	if err == nil && p.pid != 0 {
+		w.Removed(usage.Processes(p.pid, inst.Ref))
+	}
+	if err != nil && !errors.Is(err, usage.ErrLimit) {
+		return sandbox.DiskUsage{}, fmt.Errorf("disk of %s: %w", inst.ID, err)
+	}
+	return w.DiskUsage, nil
+}
+
+// Room returns the free space where instances write. See sandbox.Meter.
+func (b *Backend) Room(context.Context) (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(b.opts.Dir, &fs); err != nil {
+		return 0, fmt.Errorf("room: %s: %w", b.opts.Dir, os.NewSyscallError("statfs", err))
+	}
+	return int64(fs.Bavail) * fs.Bsize, nil
+}

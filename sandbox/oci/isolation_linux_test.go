@@ -1,0 +1,128 @@
+package oci
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+)
+
+// A sandbox has the walls of one of Docker's engine.
+func TestPosture(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{Name: "demo",
+		Limits: sandbox.Limits{Memory: 64 << 20, PIDs: 100, CPUs: 0.5}})
+	c := login(t, b, inst)
+	for command, want := range map[string]string{
+		"id -u":    "0",
+		"hostname": "demo",
+		"grep -c . /proc/net/dev; ls /sys/class/net":   "3\nlo",
+		"grep NoNewPrivs /proc/self/status | cut -f 2": "1",
+		"grep Seccomp: /proc/self/status | cut -f 2":   "2",
+		"grep CapBnd /proc/self/status | cut -f 2":     "00000000a00404fb",
+		"ulimit -c": "0",
+		"cat /proc/1/environ >/dev/null 2>&1 || echo no":        "no",
+		"mount -t tmpfs none /tmp 2>/dev/null || echo no":       "no",
+		"unshare -U true 2>/dev/null || echo no":                "no",
+		"mknod /tmp/x b 8 0 2>/dev/null || echo no":             "no",
+		"echo 1 2>/dev/null >/proc/sys/kernel/panic || echo no": "no",
+		"echo 1 2>/dev/null >/proc/sysrq-trigger || echo no":    "no",
+		"cat /proc/kcore 2>/dev/null | wc -c":                   "0",
+		"touch /sys/fs/cgroup/*/x 2>/dev/null || echo no":       "no",
+		"ls /dev | tr '\\n' ' '":                                "fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero",
+		"grep demo /etc/hosts":                                  "127.0.1.1\tdemo",
+		"df /dev/shm | tail -1 | awk '{ print $2 }'":            "65536",
+	} {
+		if got := sh(t, c, command); got != want {
+			t.Errorf("%s: got %q, want %q", command, got, want)
+		}
+	}
+	u, err := b.Usage(t.Context(), inst)
+	if err != nil || u.Memory == 0 || u.PIDs == 0 || u.CPU == 0 {
+		t.Errorf("usage: %+v, %v", u, err)
+	}
+}
+
+// The limits hold: more memory than allowed ends a program, more processes are refused.
+func TestLimits(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{Limits: sandbox.Limits{Memory: 64 << 20, PIDs: 80}})
+	c := login(t, b, inst)
+	sh(t, c, "head -c 200m /dev/zero | tail -c 150m >/dev/null || true")
+	sh(t, c, "(for i in $(seq 200); do sleep 2 & done) 2>/dev/null || true")
+	u, err := b.Usage(t.Context(), inst)
+	if err != nil || u.OOMKills == 0 || u.PIDsRefused == 0 {
+		t.Errorf("usage: %+v, %v; want programs that were killed and refused", u, err)
+	}
+	if s, err := b.Inspect(t.Context(), inst); err != nil || !s.OOMKilled || !s.Running {
+		t.Errorf("got %+v, %v", s, err)
+	}
+}
+
+// A directory of the machine is mounted where it was asked for. A link that root in the sandbox
+// leaves cannot lead it over the guest program at the next start.
+func TestMounts(t *testing.T) {
+	project := t.TempDir()
+	if err := os.WriteFile(project+"/file", []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := testBackend(t, func(o *Options) { o.Dirs = hostdir.Rules{Roots: []string{project}} })
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/srv/app"},
+		{Path: project, Target: "/data", ReadOnly: true}}})
+	c := login(t, b, inst)
+	if got := sh(t, c, "pwd; cat file; echo more >new; touch /data/x 2>/dev/null || echo no"); got !=
+		"/srv/app\ntextno" {
+		t.Errorf("got %q", got)
+	}
+	if text, err := os.ReadFile(project + "/new"); err != nil || string(text) != "more\n" {
+		t.Errorf("got %q, %v", text, err)
+	}
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	upper := b.in(inst.ID, upperDir)
+	if err := os.RemoveAll(upper + "/srv/app"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(upper+"/srv", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/.sandboxd", upper+"/srv/app"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), inst); err == nil {
+		t.Error("started with a mount over the guest program")
+	}
+	if s, err := b.Inspect(t.Context(), inst); err != nil || s.Running {
+		t.Errorf("after a refused start: %+v, %v", s, err)
+	}
+}
+
+// What is not available is an error that says what to do.
+func TestRefused(t *testing.T) {
+	b := testBackend(t)
+	for _, tt := range []struct {
+		spec       sandbox.Spec
+		want, hint string
+	}{
+		{sandbox.Spec{Isolation: "runsc"}, "no such runtime", "omit --isolation"},
+		{sandbox.Spec{Network: sandbox.NetworkBridge}, "network bridge", "filtered"},
+		{sandbox.Spec{Options: []string{"shm-size=1g"}}, "options of docker run", "omit them"},
+		{sandbox.Spec{Volume: sandbox.Volume{Size: 1 << 30}}, "volume", "omit the size"},
+		{sandbox.Spec{Limits: sandbox.Limits{CPUs: 4000}}, "this machine has", ""},
+		{sandbox.Spec{Limits: sandbox.Limits{Memory: 1 << 45}}, "this machine has", ""},
+		{sandbox.Spec{User: "nobody-there"}, "guest ended", ""},
+	} {
+		tt.spec.ID, tt.spec.Image = newID(), busybox
+		_, err := b.Boot(t.Context(), tt.spec)
+		var boot *sandbox.BootError
+		if !errors.As(err, &boot) || !strings.Contains(err.Error(), tt.want) ||
+			!strings.Contains(boot.Hint, tt.hint) {
+			t.Errorf("%+v: got %v, want %q and hint %q", tt.spec, err, tt.want, tt.hint)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.uber.org/goleak"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// busybox is an image that the tests make: one static program and its links.
+const busybox = "test/busybox:latest"
+
+// shared is made once for all tests.
+var shared struct {
+	dir   string
+	guest func() (string, error)
+	files func() ([]byte, error) // tar file of busybox
+}
+
+func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
+	dir, err := os.MkdirTemp("", "sandboxd-oci-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	shared.dir = dir
+	shared.guest = sync.OnceValues(func() (string, error) {
+		out := filepath.Join(dir, "sandboxd-guest")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
+			"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build guest: %w\n%s", err, text)
+		}
+		return out, nil
+	})
+	shared.files = sync.OnceValues(busyboxFiles)
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// busyboxFiles returns the files of the image busybox.
+func busyboxFiles() ([]byte, error) {
+	path, err := exec.LookPath("busybox")
+	if err != nil {
+		return nil, fmt.Errorf("%w; scripts/setup test installs it", err)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	list, err := exec.Command(path, "--list").Output()
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	add := func(h tar.Header, text []byte) {
+		if h.Size = int64(len(text)); h.Mode == 0 {
+			h.Mode = 0o755
+		}
+		if err == nil {
+			err = w.WriteHeader(&h)
+		}
+		if err == nil {
+			_, err = w.Write(text)
+		}
+	}
+	for _, dir := range []string{"bin/", "etc/", "root/", "proc/", "sys/", "dev/", "home/"} {
+		add(tar.Header{Name: dir, Typeflag: tar.TypeDir}, nil)
+	}
+	add(tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
+	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg}, program)
+	for _, name := range strings.Fields(string(list)) {
+		if name != "busybox" {
+			add(tar.Header{Name: "bin/" + name, Typeflag: tar.TypeSymlink,
+				Linkname: "busybox"}, nil)
+		}
+	}
+	add(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644},
+		[]byte("root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home:/bin/sh\n"))
+	add(tar.Header{Name: "etc/group", Typeflag: tar.TypeReg, Mode: 0o644},
+		[]byte("root:x:0:\nann:x:1000:\n"))
+	if err != nil {
+		return nil, err
+	}
+	return out.Bytes(), w.Close()
+}
+
+// testBackend returns a backend whose sandboxes end with the test.
+func testBackend(t testing.TB, change ...func(*Options)) *Backend {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("containers without an engine take root")
+	}
+	dir := t.TempDir()
+	// Longer than the address of a socket may be.
+	o := Options{Dir: filepath.Join(dir, strings.Repeat("long", 30), "instances"),
+		Images: filepath.Join(dir, "images"), GuestDir: filepath.Join(dir, "guest"),
+		DaemonID: newRef(), Guest: func(string) (string, error) { return shared.guest() }}
+	for _, f := range change {
+		f(&o)
+	}
+	b, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := shared.files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.images.Image(busybox); err != nil {
+		config := v1.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}
+		if _, err := b.images.Import(t.Context(), busybox, bytes.NewReader(files),
+			config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Not counted as boot time: a first build may take minutes.
+	if _, err := shared.guest(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		list, err := b.List(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, inst := range list {
+			if err := b.Destroy(ctx, inst); err != nil {
+				t.Error(err)
+			}
+		}
+		b.Close()
+		if left, err := os.ReadDir(b.opts.Dir); err != nil || len(left) > 1 {
+			t.Errorf("left in the state directory: %v, %v", left, err)
+		}
+		if left, err := os.ReadDir(b.runtime.root); err == nil && len(left) > 0 {
+			t.Errorf("left of the runtime: %v", left)
+		}
+	})
+	return b
+}
+
+func newID() string { return "t" + newRef()[:16] }
+
+// boot boots a sandbox of busybox.
+func boot(t testing.TB, b *Backend, spec sandbox.Spec) sandbox.Instance {
+	t.Helper()
+	spec.ID, spec.Image = newID(), busybox
+	inst, err := b.Boot(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("boot: %v", err)
+	}
+	return inst
+}
+
+func login(t testing.TB, b *Backend, inst sandbox.Instance) *ssh.Client {
+	t.Helper()
+	peer, err := b.Dial(t.Context(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sandboxtest.Login(t, peer)
+}
+
+// sh runs a command and returns its output.
+func sh(t testing.TB, c *ssh.Client, command string) string {
+	t.Helper()
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	out, err := s.CombinedOutput(command)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestContract(t *testing.T) {
+	sandboxtest.Run(t, sandboxtest.Suite{
+		Open:    func(t *testing.T) sandbox.Backend { return testBackend(t) },
+		Spec:    sandbox.Spec{Image: busybox},
+		NoImage: "registry.invalid/none:latest",
+		Refused: []sandbox.Network{sandbox.NetworkBridge},
+	})
+}
+
+// The files of a sandbox outlive a stop, and a second daemon reaches a sandbox that the first made.
+func TestDaemons(t *testing.T) {
+	first := testBackend(t)
+	inst := boot(t, first, sandbox.Spec{})
+	sh(t, login(t, first, inst), "echo kept > /root/file; sync")
+	first.sockets.Close()
+	second, err := New(first.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	list, err := second.List(t.Context())
+	if err != nil || len(list) != 1 || list[0].ID != inst.ID || list[0].Ref != inst.Ref {
+		t.Fatalf("got %+v, %v; want %+v", list, err, inst)
+	}
+	if got := sh(t, login(t, second, inst), "cat /root/file"); got != "kept" {
+		t.Errorf("got %q", got)
+	}
+	if err := second.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := second.Inspect(t.Context(), inst); err != nil || s.Running {
+		t.Errorf("after stop: %+v, %v", s, err)
+	}
+	if _, err := second.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, login(t, second, inst), "cat /root/file"); got != "kept" {
+		t.Errorf("after start: got %q", got)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), first.opts.Dir) {
+		t.Errorf("mounts are left while a sandbox runs, or %v", err)
+	}
+	if err := second.Destroy(t.Context(), inst); err != nil {
+		t.Error(err)
+	}
+	if _, err := second.Inspect(t.Context(), inst); err == nil {
+		t.Error("after destroy: no error")
+	}
+	if _, err := os.Stat(second.state.Dir(inst.ID)); err == nil || !os.IsNotExist(err) {
+		t.Errorf("its directory: %v, want %v", err, fs.ErrNotExist)
+	}
+}

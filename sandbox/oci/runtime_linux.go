@@ -1,0 +1,125 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// runtimeNames are the runtimes that this package knows, the preferred one first.
+var runtimeNames = []string{"runc", "crun"}
+
+// runtimeTime bounds one call of a runtime.
+const runtimeTime = 60 * time.Second
+
+// runtimes calls OCI runtimes. Their command line is the one of runc(8).
+type runtimes struct {
+	root string // directory with the state of containers
+}
+
+// find returns the name of a runtime of this machine: isolation, or the preferred one when that is
+// empty.
+func (r *runtimes) find(isolation string) (string, error) {
+	for _, name := range runtimeNames {
+		if isolation != "" && isolation != name {
+			continue
+		}
+		if _, err := exec.LookPath(name); err == nil {
+			return name, nil
+		}
+	}
+	if isolation != "" {
+		return "", sandbox.Hint(fmt.Errorf("isolation %q: %w: this machine has no such runtime, "+
+			"or it needs an engine", isolation, sandbox.ErrUnsupported),
+			"install it, or omit --isolation")
+	}
+	return "", sandbox.Hint(fmt.Errorf("%w: neither runc nor crun is installed", sandbox.ErrEngine),
+		"install it: apt-get install runc")
+}
+
+// call runs a runtime and returns what it printed. The container gets stdin and out, if they are
+// set. The error has the runtime's own text.
+func (r *runtimes) call(ctx context.Context, name string, stdin, out *os.File,
+	args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, runtimeTime)
+	defer cancel()
+	if err := os.MkdirAll(r.root, 0o700); err != nil {
+		return nil, err
+	}
+	log, err := os.CreateTemp(r.root, ".log-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(log.Name())
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, name, append([]string{"--root", r.root, "--log-format", "json",
+		"--log", log.Name()}, args...)...)
+	var printed text.Head
+	cmd.Stdout = &printed
+	if stdin != nil { // a nil *os.File is no nil io.Reader
+		cmd.Stdin = stdin
+	}
+	if out != nil {
+		cmd.Stdout, cmd.Stderr = out, out
+	}
+	err = cmd.Run()
+	if err == nil {
+		return printed.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	entries, _ := io.ReadAll(io.LimitReader(log, maxLog))
+	if why := lastError(entries); why != "" {
+		return nil, fmt.Errorf("%s %s: %s", name, args[0], why)
+	}
+	return nil, fmt.Errorf("%s %s: %w", name, args[0], err)
+}
+
+// maxLog bounds what is read of a runtime's log, in bytes; maxWhy what is shown of it.
+const (
+	maxLog = 64 << 10
+	maxWhy = 500
+)
+
+// lastError returns the last error in a runtime's log, safe to display; "" if there is none.
+func lastError(log []byte) (last string) {
+	for dec := json.NewDecoder(bytes.NewReader(log)); ; {
+		var entry struct{ Level, Msg string }
+		if dec.Decode(&entry) != nil {
+			return text.Line(last, maxWhy)
+		}
+		if entry.Level == "error" {
+			last = entry.Msg
+		}
+	}
+}
+
+// container is what a runtime says of a container.
+type container struct {
+	Status string // creating, created, running, paused, stopped
+	PID    int
+}
+
+// state asks for the state of a container. It returns ErrGone if the runtime does not know it.
+func (r *runtimes) state(ctx context.Context, name, ref string) (c container, err error) {
+	if _, err := os.Stat(filepath.Join(r.root, ref)); errors.Is(err, fs.ErrNotExist) {
+		return c, sandbox.ErrGone
+	}
+	said, err := r.call(ctx, name, nil, nil, "state", ref)
+	if err != nil {
+		return c, err
+	}
+	return c, json.Unmarshal(said, &c)
+}
