@@ -258,7 +258,9 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	alt, _ := s.display.glance()
 	notice, noticed := s.display.noticeSince(f.notices)
 	s.mu.Lock()
-	delete(s.calls, f)
+	if delete(s.calls, f); len(s.calls) == 0 {
+		s.fireLocked() // Kill waits for it
+	}
 	from, to := f.outputLocked()
 	end := s.log.shown()
 	from, to = min(from, end), min(to, end)

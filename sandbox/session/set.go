@@ -144,7 +144,8 @@ func (s *Set) Begin(ctx context.Context, name string, start wire.Start) error {
 }
 
 // Kill sets a session dead, with a reason, after its processes were killed, for example by a
-// rescue. The session is kept, and the next run restarts its shell.
+// rescue. The session is kept, and the next run restarts its shell. Kill returns when the calls that
+// were under way have their results, or after a second: the sandbox may be stopped next.
 func (s *Set) Kill(name, reason string) {
 	one := s.lookup(name)
 	if one == nil {
@@ -156,7 +157,13 @@ func (s *Set) Kill(name, reason string) {
 	if c != nil {
 		c.died(Exit{Signal: "KILL", Reason: reason})
 	}
+	ctx, cancel := context.WithTimeout(one.ctx, killedTime)
+	defer cancel()
+	_ = one.until(ctx, func() bool { return len(one.calls) == 0 }) // or they are late
 }
+
+// killedTime is how long the calls of a killed session may take to end.
+const killedTime = time.Second
 
 // Close ends all sessions and streams. It returns when their processes have ended. If ctx ends
 // first, it returns the cause of ctx, and the processes still end.
