@@ -141,7 +141,9 @@ function follow() {
       draw();
       if (first) {
         route();
-        if (!at && document.activeElement === document.body) $("list").querySelector(".row")?.focus();
+        // The form that was hidden above has the focus until the browser draws the page.
+        const free = document.activeElement === document.body || $("login").contains(document.activeElement);
+        if (!at && free) $("list").querySelector(".row")?.focus();
         setTimeout(() => terminals().catch(() => {}), 0); // a failure is shown when a terminal is opened
       }
     },
