@@ -58,22 +58,29 @@ func Build(ctx context.Context, host, ref string, out io.Writer) error {
 }
 
 // Files runs the recipe of ref without an engine. It writes the files of the image to out, as a tar
-// file, and the output of the build to log. It returns what the image says of its command and
-// environment.
+// file, and the output of the build to log. What it wrote is complete only if it returns no error.
 //
-// It needs mmdebstrap, or busybox for sandboxd/busybox; its errors say what is missing. An image
-// that another one is made from needs an engine: that is ErrUnknown.
-func Files(ctx context.Context, ref string, out, log io.Writer) (v1.ImageConfig, error) {
+// It needs mmdebstrap, or busybox for sandboxd/busybox; its errors say what is missing. It returns
+// ErrUnknown as Config does.
+func Files(ctx context.Context, ref string, out, log io.Writer) error {
+	if _, err := Config(ref); err != nil {
+		return err
+	}
+	return run(ctx, ref, []string{"bash"}, nil, out, &lastLines{w: log}, "--tar")
+}
+
+// Config returns what an image that Files makes says of its command and environment. It returns
+// ErrUnknown for other images: one that is made from another one needs an engine.
+func Config(ref string) (v1.ImageConfig, error) {
 	name, err := recipe(ref)
 	if err != nil {
 		return v1.ImageConfig{}, err
 	}
 	config, ok := configs[name]
 	if !ok {
-		return v1.ImageConfig{}, fmt.Errorf("image %s: %w that works without Docker", ref,
-			ErrUnknown)
+		return config, fmt.Errorf("image %s: %w that works without Docker", ref, ErrUnknown)
 	}
-	return config, run(ctx, ref, []string{"bash"}, nil, out, &lastLines{w: log}, "--tar")
+	return config, nil
 }
 
 // configs are what images say of their command and environment, for images that are not made from
@@ -82,20 +89,6 @@ var configs = map[string]v1.ImageConfig{
 	"base": {Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG=C.UTF-8"}, Cmd: []string{"bash"}},
 	"busybox": {Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}},
-}
-
-// Current returns the checksum of the recipe of ref; empty if it has none that works without an
-// engine.
-func Current(ref string) string {
-	name, err := recipe(ref)
-	if _, ok := configs[name]; err != nil || !ok {
-		return ""
-	}
-	files, err := fs.Glob(recipes, name+"/*")
-	if err != nil {
-		panic(err) // only for a pattern that is malformed
-	}
-	return checksum(files...)
 }
 
 // run runs the recipe of ref with arguments. The last lines of said are in its error.

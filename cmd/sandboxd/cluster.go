@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
-	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes/cluster"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -75,16 +74,6 @@ func clusterConfig(k config.Kubernetes) (cluster.Config, error) {
 		return cluster.InCluster()
 	}
 	return cluster.Kubeconfig(cluster.DefaultKubeconfig(), k.Context)
-}
-
-// hasEngine reports whether the daemon uses a Docker engine: not if sandboxes are pods and this
-// machine has no engine.
-func hasEngine(c *config.Loaded) bool {
-	if c.Backend != kubernetes.Name || engineHost(c) != "" {
-		return true
-	}
-	_, err := os.Stat(strings.TrimPrefix(docker.DefaultHost, "unix://"))
-	return err == nil
 }
 
 // examiner returns the backend of pods for a check outside of the daemon, whose state directory

@@ -24,6 +24,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -53,8 +54,11 @@ func (d doctor) checks() []func(context.Context) []finding {
 	}
 	all := []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter,
 		d.checkLeft}
-	if d.cli.config.Backend == kubernetes.Name {
+	switch backendOf(d.cli.config) {
+	case kubernetes.Name:
 		all = []func(context.Context) []finding{d.checkCluster}
+	case oci.Name:
+		all = []func(context.Context) []finding{d.checkBundles}
 	}
 	return append(all, d.checkGuests, d.checkState, d.checkDaemon, d.checkRoom, d.checkPool,
 		d.checkHook, d.checkModel, d.checkTools)

@@ -15,6 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
 )
 
 // enginePatience is the longest time that the ready line waits for the engine.
@@ -42,8 +43,11 @@ func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	const silent = "engine: no answer, sandboxes cannot start; see: sandboxd doctor"
 	ctx, cancel := context.WithTimeout(ctx, enginePatience)
 	defer cancel()
-	if c.Backend == kubernetes.Name {
+	switch backendOf(c) {
+	case kubernetes.Name:
 		return clusterFacts(ctx, c)
+	case oci.Name:
+		return bundleFacts(ctx, c)
 	}
 	where := account(engineHost(c))
 	engine, err := newEngine(c)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -42,6 +41,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/host"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -98,6 +98,7 @@ type daemon struct {
 	log     *slog.Logger
 	store   *store.Store
 	backend *docker.Backend     // nil without an engine
+	bundles bundles             // nil unless it is the backend
 	cluster *kubernetes.Backend // nil unless it is configured
 	hosts   *host.Backend
 	hub     *gateway.Hub
@@ -216,14 +217,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if d.config.Backend == kubernetes.Name {
-		id, err := daemonID(state)
-		if err != nil {
-			return err
-		}
-		if d.cluster, err = openCluster(d.config, id, d.log); err != nil {
-			return fmt.Errorf("kubernetes: %w", err)
-		}
+	if err := d.openOther(state); err != nil {
+		return err
 	}
 	if d.hosts, err = d.openHosts(); err != nil {
 		return err
@@ -249,6 +244,29 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	return d.openHTTP(ctx, state)
 }
 
+// openOther opens the backend of sandboxes if it is none of an engine.
+func (d *daemon) openOther(state string) error {
+	name := backendOf(d.config)
+	if name == docker.Name {
+		return nil
+	}
+	id, err := daemonID(state)
+	if err != nil {
+		return err
+	}
+	switch name {
+	case kubernetes.Name:
+		if d.cluster, err = openCluster(d.config, id, d.log); err != nil {
+			return fmt.Errorf("kubernetes: %w", err)
+		}
+	case oci.Name:
+		if d.bundles, err = openBundles(d.config, id, d.log); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // openHub creates the hub from what open has opened.
 func (d *daemon) openHub(state string, keys *sshd.Keys) (hub *gateway.Hub, err error) {
 	records := filepath.Join(state, "records")
@@ -264,7 +282,10 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (hub *gateway.Hub, err e
 	if d.cluster != nil {
 		o.Backends[kubernetes.Name] = d.cluster
 	}
-	o.Backend = d.config.Backend
+	if d.bundles != nil {
+		o.Backends[oci.Name] = d.bundles
+	}
+	o.Backend = backendOf(d.config)
 	o.Owner, o.Logins = owner(), []string{owner()}
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)
@@ -425,24 +446,6 @@ func engineHost(c *config.Loaded) string {
 	return cmp.Or(c.DockerHost, os.Getenv("DOCKER_HOST"))
 }
 
-// buildImage builds an image in the engine at host, from the recipe that this program has.
-func buildImage(ctx context.Context, host, ref string, progress func(string)) error {
-	r, w := io.Pipe()
-	said := make(chan struct{})
-	go func() {
-		defer close(said)
-		for lines := bufio.NewScanner(r); lines.Scan(); {
-			progress(lines.Text())
-		}
-		// a line too long for the scanner does not block the build
-		r.CloseWithError(io.ErrClosedPipe)
-	}()
-	err := images.Build(ctx, host, ref, w)
-	w.Close()
-	<-said
-	return err
-}
-
 // daemonIDFile is the file of daemonID in the state directory.
 const daemonIDFile = "daemon_id"
 
@@ -566,6 +569,9 @@ func (d *daemon) close() {
 		if err := d.backend.Close(); err != nil {
 			d.log.Warn("close Docker backend failed", "err", err)
 		}
+	}
+	if d.bundles != nil {
+		_ = d.bundles.Close() // it has no error
 	}
 	if d.hosts != nil {
 		if err := d.hosts.Close(); err != nil {

@@ -89,7 +89,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if spec, err = validate(spec); err != nil {
 		return none, err
 	}
-	if err := s.b.images.mayBoot(spec); err != nil {
+	if err := s.b.images.names.MayBoot(spec); err != nil {
 		return none, err
 	}
 	bound, err := machine.Bind(s.b.opts.Dirs, &spec)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 const (
@@ -93,7 +94,8 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 		return "", err
 	}
 	args := strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00")
-	ref := bd.images.madeImage(buildPrefix, s.Owner, "1", d.out.String(), args, s.Target, sum)
+	ref := bd.images.names.Made(machine.BuildPrefix, s.Owner, "1", d.out.String(), args, s.Target,
+		sum)
 	// One build at a time: a second one reuses the result of the first, and one that fails cannot
 	// remove the other's name.
 	unlock, err := bd.instances.Lock(ctx, ref)

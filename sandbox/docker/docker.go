@@ -129,7 +129,8 @@ func New(o Options) (*Backend, error) {
 		starts: make(chan struct{}, o.MaxStarts)}
 	b.sockets = guestsock.NewSet(b.state.RunDir, o.Log)
 	b.volumes = &guestVolumes{engine: e, filling: make(chan struct{}, 1)}
-	b.images = &images{engine: e, instances: b.instances, make: o.Build, makes: o.Builds}
+	b.images = &images{engine: e, instances: b.instances, names: machine.Names{Daemon: o.DaemonID},
+		make: o.Build, makes: o.Builds}
 	b.meter = newMeter(e, b.sockets)
 	b.builder = &builder{engine: e, instances: b.instances, images: b.images, meter: b.meter}
 	return b, nil

@@ -390,7 +390,7 @@ func (im *images) baseImage(ctx context.Context, owner, ref string, progress fun
 	if err != nil {
 		return image{}, err
 	}
-	if err := im.mayBoot(sandbox.Spec{Owner: owner, Image: name}); err != nil {
+	if err := im.names.MayBoot(sandbox.Spec{Owner: owner, Image: name}); err != nil {
 		return image{}, err
 	}
 	return im.image(ctx, name, progress)

@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // How long a registry may be silent before a pull fails.
@@ -43,7 +44,8 @@ func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
 	if got.Config != nil {
 		i.config = *got.Config
-		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(dockersName(got.RepoTags[0])) {
+		if machine.IsSnapshot(ref) || len(got.RepoTags) > 0 &&
+			machine.IsSnapshot(dockersName(got.RepoTags[0])) {
 			if err := originalConfig(&i.config); err != nil {
 				return image{}, fmt.Errorf("image %s: %w", ref, err)
 			}

@@ -11,12 +11,14 @@ import (
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // images makes, finds and removes images, and decides who may boot them.
 type images struct {
 	engine    *engine
 	instances *instances
+	names     machine.Names
 
 	make  func(ctx context.Context, ref string, progress func(string)) error // Options.Build
 	makes func(ref string) bool                                              // Options.Builds
@@ -40,7 +42,7 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return got, err
 	}
-	if isSnapshot(ref) || strings.HasPrefix(ref, buildPrefix) {
+	if machine.IsSnapshot(ref) || strings.HasPrefix(ref, machine.BuildPrefix) {
 		return image{}, err
 	}
 	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {

@@ -146,7 +146,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	}
 	b.meter.forget(inst.ID)
 	b.engine.silence.forget(refOf(inst))
-	b.engine.removeImage(ctx, forkImage(inst.ID))
+	b.engine.removeImage(ctx, machine.ForkImage(inst.ID))
 	// Last: the keys must exist as long as the container may.
 	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)

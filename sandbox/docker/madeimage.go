@@ -3,26 +3,20 @@ package docker
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
-// Name prefixes of images that can be made again. Like snapshots they belong to one owner.
 const (
-	buildPrefix = "sandboxd-build/"
-	setupPrefix = "sandboxd-setup/"
-
 	// labelMade holds the daemon's ID on everything that a build makes: Sweep and prune may remove
 	// images that have the label and no name.
 	labelMade = "sandboxd.made"
@@ -36,26 +30,6 @@ const (
 	// How long build steps are kept for reuse.
 	keepSteps = "24h"
 )
-
-// madeImage returns the name of the image that is made from the given parts.
-func (im *images) madeImage(prefix, owner string, of ...string) string {
-	sum := sha256.New()
-	for _, part := range of {
-		fmt.Fprintf(sum, "%d\n%s", len(part), part)
-	}
-	return im.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
-}
-
-// isMade reports whether an image can be made again.
-func isMade(ref string) bool {
-	return strings.HasPrefix(ref, buildPrefix) || strings.HasPrefix(ref, setupPrefix)
-}
-
-// madeFor reports whether ref belongs to owner and can be made again.
-func (im *images) madeFor(owner, ref string) bool {
-	return strings.HasPrefix(ref, im.ownRepo(buildPrefix, owner)+":") ||
-		strings.HasPrefix(ref, im.ownRepo(setupPrefix, owner)+":")
-}
 
 // Prepared returns the image that Prepare saved. See sandbox.Imager.
 func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
@@ -71,7 +45,7 @@ func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 	if spec.Image, err = parseImage(spec.Image); err != nil {
 		return "", err
 	}
-	if err := im.mayBoot(spec); err != nil {
+	if err := im.names.MayBoot(spec); err != nil {
 		return "", err
 	}
 	progress := spec.Progress
@@ -82,7 +56,7 @@ func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 	if err != nil {
 		return "", err
 	}
-	ref := im.madeImage(setupPrefix, spec.Owner, "1", base.id, key)
+	ref := im.names.Made(machine.SetupPrefix, spec.Owner, "1", base.id, key)
 	switch _, err := im.engine.inspectImage(ctx, ref); {
 	case errors.Is(err, sandbox.ErrNoImage):
 		return "", nil
@@ -98,7 +72,7 @@ func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string,
 	error) {
 	im.trimMade(ctx)
-	ref := im.madeImage(setupPrefix, owner, "1", inst.Digest, key)
+	ref := im.names.Made(machine.SetupPrefix, owner, "1", inst.Digest, key)
 	return ref, im.commit(ctx, inst, ref, im.engine.daemon)
 }
 
@@ -110,7 +84,7 @@ func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err er
 	}
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if ref != keep && im.madeFor(owner, ref) && im.engine.removeUnused(ctx, ref) {
+			if ref != keep && im.names.MadeFor(owner, ref) && im.engine.removeUnused(ctx, ref) {
 				n++
 			}
 		}
@@ -149,7 +123,7 @@ func (im *images) trim(ctx context.Context) error {
 	since := make(map[string]int64) // last use of a name, in nanoseconds
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if !isMade(ref) {
+			if !machine.IsMade(ref) {
 				continue
 			}
 			got, err := im.engine.rawImage(ctx, ref)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // nth makes the engine fail at one of the calls of an operation, and counts them.
@@ -90,7 +91,7 @@ func TestR5NthCallFails(t *testing.T) {
 					// The operation can be repeated, and succeeds.
 					for range 2 {
 						if act.name == "fork" {
-							b.engine.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
+							b.engine.removeImage(t.Context(), machine.ForkImage("f"+inst.ID[1:]))
 						}
 						if again := act.do(t.Context(), b, inst); again != nil {
 							t.Errorf("it failed with %v; again: %v", err, again)
@@ -105,7 +106,7 @@ func TestR5NthCallFails(t *testing.T) {
 							t.Errorf("after call %d failed: dial of a stopped sandbox: %v", at, err)
 						}
 					case "fork":
-						b.engine.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
+						b.engine.removeImage(t.Context(), machine.ForkImage("f"+inst.ID[1:]))
 					}
 					if err := b.Destroy(t.Context(), inst); err != nil {
 						t.Errorf("destroy: %v", err)

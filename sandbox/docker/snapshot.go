@@ -2,8 +2,6 @@ package docker
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,50 +21,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Name prefixes of images of a sandbox's files, besides setupPrefix. Such images are never pulled,
-// even if a public registry has those names.
-const (
-	snapshotPrefix = "sandboxd-snapshot/"
-	forkPrefix     = "sandboxd-fork/"
-)
-
 // labelImage holds the configuration of the sandbox's own image. The container's configuration
 // names the guest as its program, and the engine copies every field that a commit leaves empty.
 const labelImage = "sandboxd.image"
-
-// snapshotRepo is the repository of an owner's snapshots. The name identifies the owner even
-// without the daemon's store.
-func (im *images) snapshotRepo(owner string) string {
-	return im.ownRepo(snapshotPrefix, owner) + "/"
-}
-
-// ownRepo is the repository of an owner's images of one kind.
-func (im *images) ownRepo(prefix, owner string) string {
-	sum := sha256.Sum256([]byte(im.engine.daemon + "\x00" + owner))
-	return prefix + hex.EncodeToString(sum[:6])
-}
-
-func forkImage(id string) string { return forkPrefix + id + ":latest" }
-
-// mayBoot returns ErrNoImage for an image that was made for another owner.
-func (im *images) mayBoot(spec sandbox.Spec) error {
-	switch {
-	case strings.HasPrefix(spec.Image, "sha256:"): // an ID would match images of any owner
-		return fmt.Errorf("image %s: use a name, not an ID", spec.Image)
-	case strings.HasPrefix(spec.Image, snapshotPrefix) &&
-		!strings.HasPrefix(spec.Image, im.snapshotRepo(spec.Owner)),
-		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
-		isMade(spec.Image) && !im.madeFor(spec.Owner, spec.Image):
-		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
-	}
-	return nil
-}
-
-// isSnapshot reports whether an image was made from a sandbox's files.
-func isSnapshot(ref string) bool {
-	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) ||
-		strings.HasPrefix(ref, setupPrefix)
-}
 
 // Snapshot saves the files of inst as an image. See sandbox.Imager.
 func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name,
@@ -76,7 +33,7 @@ func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 			return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
 		}
 	}
-	ref := im.snapshotRepo(owner) + name + ":" + tag
+	ref := im.names.Snapshots(owner) + name + ":" + tag
 	switch _, err := im.engine.inspectImage(ctx, ref); {
 	case err == nil:
 		return "", fmt.Errorf("snapshot %s: %s: %w", inst.ID, ref, fs.ErrExist)
@@ -91,7 +48,7 @@ func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 	if !guestconfig.ValidID.MatchString(id) {
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
 	}
-	ref := forkImage(id)
+	ref := machine.ForkImage(id)
 	return ref, im.commit(ctx, inst, ref, "")
 }
 
@@ -165,12 +122,12 @@ func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, 
 	if err != nil {
 		return 0, fmt.Errorf("kept images: %w", err)
 	}
-	snapshots, forks := im.snapshotRepo(owner), make(map[string]bool)
+	snapshots, forks := im.names.Snapshots(owner), make(map[string]bool)
 	for _, id := range ids {
-		forks[forkImage(id)] = true
+		forks[machine.ForkImage(id)] = true
 	}
 	return keptOf(images, func(tag string) bool {
-		return strings.HasPrefix(tag, snapshots) || forks[tag] || im.madeFor(owner, tag)
+		return strings.HasPrefix(tag, snapshots) || forks[tag] || im.names.MadeFor(owner, tag)
 	},
 		func(i engineimage.Summary) bool { return i.Labels[labelMade] == im.engine.daemon }), nil
 }

@@ -35,6 +35,7 @@ const (
 	stageValidate = "validate"
 	stageEngine   = "engine"
 	stageImage    = "image"
+	stageBuild    = "build"
 	stageKeys     = "keys"
 	stageCreate   = "create"
 	stageStart    = "start"
@@ -93,11 +94,14 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
+	if err := s.b.names.MayBoot(spec); err != nil {
+		return none, err
+	}
 	bound, err := machine.Bind(s.b.opts.Dirs, &spec)
 	if err != nil {
 		return none, err
 	}
-	unlock, err := s.b.locks.Lock(ctx, spec.ID)
+	unlock, err := s.b.Lock(ctx, spec.ID)
 	if err != nil {
 		return none, err
 	}
@@ -172,7 +176,7 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 			sandbox.ErrUnsupported),
 			"use --network filtered, which reaches all public addresses; or install Docker")
 	}
-	if err := checkImage(spec); err != nil {
+	if spec.Image, err = parseImage(spec.Image); err != nil {
 		return spec, err
 	}
 	spec.Via, err = via(spec)
@@ -319,7 +323,7 @@ func (s *booting) prepare(p plan, spec sandbox.Spec, k guestconfig.Keys, bundle 
 }
 
 // holder names an instance in the image store, which other daemons use as well.
-func (b *Backend) holder(id string) string { return b.opts.DaemonID + "/" + id }
+func (l *instances) holder(id string) string { return l.daemon + "/" + id }
 
 // listen opens the sockets on which a guest calls, and returns the one for SSH.
 func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, error) {

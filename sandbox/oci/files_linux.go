@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,6 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/oci/store"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -30,16 +35,31 @@ const (
 	pidFile   = "pid"    // its first process
 )
 
-func (b *Backend) in(id, name string) string { return filepath.Join(b.state.Dir(id), name) }
+// instances are the sandboxes of a daemon: their directories and their containers. It serializes
+// changes of each.
+type instances struct {
+	guestconfig.Locks
+
+	state   machine.State
+	images  *store.Store
+	runtime *runtimes
+	sockets *guestsock.Set
+	daemon  string // Options.DaemonID
+	logs    *slog.Logger
+}
+
+func (l *instances) log(id string) *slog.Logger { return l.logs.With("sandbox", id) }
+
+func (l *instances) in(id, name string) string { return filepath.Join(l.state.Dir(id), name) }
 
 // makeFiles makes the directories of an instance's own files.
-func (b *Backend) makeFiles(id string) error {
+func (l *instances) makeFiles(id string) error {
 	for name, mode := range map[string]os.FileMode{bundleDir: 0o700, rootName: 0o700,
 		workDir: 0o700, upperDir: 0o755, namesDir: 0o755} {
-		if err := os.Mkdir(b.in(id, name), mode); err != nil {
+		if err := os.Mkdir(l.in(id, name), mode); err != nil {
 			return err
 		}
-		if err := os.Chmod(b.in(id, name), mode); err != nil { // whatever the umask is
+		if err := os.Chmod(l.in(id, name), mode); err != nil { // whatever the umask is
 			return err
 		}
 	}
@@ -47,7 +67,7 @@ func (b *Backend) makeFiles(id string) error {
 }
 
 // writeNames writes the files that name the sandbox, this machine and its DNS server.
-func (b *Backend) writeNames(id, host string, spec sandbox.Spec) error {
+func (l *instances) writeNames(id, host string, spec sandbox.Spec) error {
 	resolver := ""
 	if spec.Network.Carried() && spec.Via != sandbox.ViaProxy {
 		resolver = "nameserver " + netip.AddrFrom4(wire.TunDNS).String() + "\n"
@@ -59,7 +79,7 @@ func (b *Backend) writeNames(id, host string, spec sandbox.Spec) error {
 		"hostname":    host + "\n",
 		"resolv.conf": resolver,
 	} {
-		path := filepath.Join(b.in(id, namesDir), name)
+		path := filepath.Join(l.in(id, namesDir), name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
 		}
@@ -74,8 +94,8 @@ func (b *Backend) writeNames(id, host string, spec sandbox.Spec) error {
 // mount joins the layers of an image with what the instance has written. The container keeps the
 // mount when it has started; here it is undone then, so that a daemon that is killed, or a machine
 // with many sandboxes, has none.
-func (b *Backend) mount(id string, layers []string) (unmount func(), err error) {
-	root := b.in(id, rootName)
+func (l *instances) mount(id string, layers []string) (unmount func(), err error) {
+	root := l.in(id, rootName)
 	lower := make([]string, 0, len(layers))
 	for i := range layers { // the topmost first
 		lower = append(lower, layers[len(layers)-1-i])
@@ -86,7 +106,7 @@ func (b *Backend) mount(id string, layers []string) (unmount func(), err error) 
 	// What was written must make sense over copies of these layers, too: it refers to none of
 	// their files.
 	data := "metacopy=off,redirect_dir=off,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" +
-		b.in(id, upperDir) + ",workdir=" + b.in(id, workDir)
+		l.in(id, upperDir) + ",workdir=" + l.in(id, workDir)
 	if len(data) >= os.Getpagesize() {
 		return nil, fmt.Errorf("overlay: %w: the image has too many layers (%d)",
 			sandbox.ErrUnsupported, len(layers))
@@ -101,20 +121,20 @@ func (b *Backend) mount(id string, layers []string) (unmount func(), err error) 
 	case err != nil:
 		return nil, fmt.Errorf("overlay: %w", os.NewSyscallError("mount", err))
 	}
-	return func() { b.unmount(id) }, nil
+	return func() { l.unmount(id) }, nil
 }
 
 // unmount undoes what mount did, also of a daemon that was killed.
-func (b *Backend) unmount(id string) {
-	err := unix.Unmount(b.in(id, rootName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+func (l *instances) unmount(id string) {
+	err := unix.Unmount(l.in(id, rootName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-		b.log(id).Warn("a mount is left behind", "path", b.in(id, rootName), "err", err)
+		l.log(id).Warn("a mount is left behind", "path", l.in(id, rootName), "err", err)
 	}
 }
 
 // bundle reads the runtime's input for an instance. A missing one is fs.ErrNotExist.
-func (b *Backend) bundle(id string) (s specs.Spec, err error) {
-	text, err := os.ReadFile(filepath.Join(b.in(id, bundleDir), "config.json"))
+func (l *instances) bundle(id string) (s specs.Spec, err error) {
+	text, err := os.ReadFile(filepath.Join(l.in(id, bundleDir), "config.json"))
 	if err != nil {
 		return s, err
 	}
@@ -130,20 +150,24 @@ func (b *Backend) bundle(id string) (s specs.Spec, err error) {
 }
 
 // remove ends an instance and removes all that Boot made for it. The caller has locked it.
-func (b *Backend) remove(ctx context.Context, id string) error {
-	b.sockets.Shut(id)
-	if err := b.kill(ctx, id); err != nil {
+func (l *instances) remove(ctx context.Context, id string) error {
+	l.sockets.Shut(id)
+	if err := l.kill(ctx, id); err != nil {
 		return err
 	}
-	b.unmount(id)
+	l.unmount(id)
 	// The keys last: they must exist as long as the container may.
 	for _, name := range []string{upperDir, workDir} {
-		if err := os.RemoveAll(b.in(id, name)); err != nil {
+		if err := os.RemoveAll(l.in(id, name)); err != nil {
 			return err
 		}
 	}
-	if err := os.RemoveAll(b.state.Dir(id)); err != nil {
+	if err := os.RemoveAll(l.state.Dir(id)); err != nil {
 		return err
 	}
-	return b.images.Release(b.holder(id))
+	err := l.images.Remove(machine.ForkImage(id))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return l.images.Release(l.holder(id))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -15,12 +16,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/usage"
 )
 
-// Inspect reports the state of a container. The exit code of its first process is not known. See
-// sandbox.Finder.
+// exitKilled is the exit code of a process that was killed, as engines report it: 128 and the
+// number of the signal.
+const exitKilled = 128 + 9
+
+// Inspect reports the state of a container. The exit code of its first process is 0 after Stop, and
+// that of a killed process otherwise: nothing else ends the guest. See sandbox.Finder.
 func (b *Backend) Inspect(_ context.Context, inst sandbox.Instance) (sandbox.Status, error) {
 	p, err := b.first(inst)
 	if errors.Is(err, sandbox.ErrStopped) {
-		return sandbox.Status{}, nil
+		if _, err := os.Stat(b.in(inst.ID, pidFile)); err != nil {
+			return sandbox.Status{}, nil
+		}
+		u := usage.CountersOf(path.Join(groupsDir, inst.Ref))
+		return sandbox.Status{ExitCode: exitKilled, OOMKilled: u.OOMKills > 0}, nil
 	}
 	if err != nil {
 		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
@@ -35,23 +44,19 @@ func (b *Backend) Inspect(_ context.Context, inst sandbox.Instance) (sandbox.Sta
 
 // List returns the instances that this daemon made. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
-	dirs, err := os.ReadDir(b.opts.Dir)
+	ids, err := b.ids()
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	var list []sandbox.Instance
-	for _, dir := range dirs {
-		id := dir.Name()
-		if !guestconfig.ValidID.MatchString(id) {
-			continue
-		}
+	for _, id := range ids {
 		n, err := b.state.ReadNote(id)
 		switch {
 		case err == nil && n.Instance.ID == id && n.Instance.Backend == Name:
 			list = append(list, n.Instance)
 		case err == nil || !errors.Is(err, fs.ErrNotExist):
 			b.log(id).Error("read note", "err", err)
-		case !b.locks.Changing(id):
+		case !b.Changing(id):
 			// A daemon ended while it made the sandbox, whose name nobody knows.
 			if err := b.Destroy(ctx, sandbox.Instance{ID: id}); err != nil {
 				b.log(id).Warn("a sandbox that was not complete is left behind", "err", err)
@@ -59,6 +64,17 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 		}
 	}
 	return list, nil
+}
+
+// ids returns the IDs of all instances, also of those that are being made.
+func (l *instances) ids() (ids []string, err error) {
+	dirs, err := os.ReadDir(string(l.state.State))
+	for _, dir := range dirs {
+		if guestconfig.ValidID.MatchString(dir.Name()) {
+			ids = append(ids, dir.Name())
+		}
+	}
+	return ids, err
 }
 
 // Sweep removes layers that no image and no instance needs. See sandbox.Finder.

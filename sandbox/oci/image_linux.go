@@ -6,44 +6,50 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
-	"strings"
+
+	"github.com/distribution/reference"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/oci/store"
 )
 
-// checkImage refuses names of images that no registry may decide on.
-func checkImage(spec sandbox.Spec) error {
-	if strings.HasPrefix(spec.Image, "sha256:") { // an ID would match images of any owner
-		return fmt.Errorf("image %s: use a name, not an ID", spec.Image)
+// parseImage returns the name of an image in its usual form. An empty name is the default image.
+func parseImage(ref string) (string, error) {
+	if ref == "" {
+		return sandbox.DefaultImage, nil
 	}
-	return nil
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return "", fmt.Errorf("image %q: %w", ref, err)
+	}
+	return reference.FamiliarString(reference.TagNameOnly(named)), nil
 }
 
 // image finds ref in the store. It builds a missing image that Options.Builds accepts, and pulls
 // any other.
-func (b *Backend) image(ctx context.Context, ref string, progress func(string)) (store.Image,
+func (im *imager) image(ctx context.Context, ref string, progress func(string)) (store.Image,
 	error) {
-	if ref == "" {
-		ref = sandbox.DefaultImage
-	}
-	img, err := b.images.Image(ref)
+	img, err := im.images.Image(ref)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return img, err
 	}
-	if ref == sandbox.DefaultImage || b.opts.Builds != nil && b.opts.Builds(ref) {
+	if machine.IsSnapshot(ref) || machine.IsMade(ref) {
+		return img, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
+	}
+	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
 		// Never pulled: the owner of that name in a public registry could run code in every
 		// sandbox.
-		if b.opts.Build == nil {
+		if im.make == nil {
 			return img, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 		}
 		progress("building " + ref)
-		if err := b.opts.Build(ctx, b.images, ref, progress); err != nil {
+		if err := im.make(ctx, im.images, ref, progress); err != nil {
 			return img, fmt.Errorf("build %s: %w", ref, err)
 		}
-		return b.images.Image(ref)
+		return im.images.Image(ref)
 	}
-	img, err = b.images.Pull(ctx, ref, runtime.GOARCH, progress)
+	img, err = im.images.Pull(ctx, ref, runtime.GOARCH, progress)
 	if err != nil && ctx.Err() == nil {
 		return img, fmt.Errorf("%w: %w", sandbox.ErrNoImage, err)
 	}
@@ -51,11 +57,12 @@ func (b *Backend) image(ctx context.Context, ref string, progress func(string)) 
 }
 
 // Resolve returns the ID of an image that is present. See sandbox.Reviser.
-func (b *Backend) Resolve(_ context.Context, ref string) (string, error) {
-	if ref == "" {
-		ref = sandbox.DefaultImage
+func (im *imager) Resolve(_ context.Context, ref string) (string, error) {
+	ref, err := parseImage(ref)
+	if err != nil {
+		return "", err
 	}
-	img, err := b.images.Image(ref)
+	img, err := im.images.Image(ref)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 	}

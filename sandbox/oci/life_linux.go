@@ -35,14 +35,14 @@ const (
 
 // first returns the first process of an instance that runs. It returns ErrGone or ErrStopped
 // otherwise.
-func (b *Backend) first(inst sandbox.Instance) (process, error) {
+func (l *instances) first(inst sandbox.Instance) (process, error) {
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return process{}, fmt.Errorf("id %q is not a DNS label", inst.ID)
 	}
-	if _, err := os.Stat(b.state.KeysPath(inst.ID)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(l.state.KeysPath(inst.ID)); errors.Is(err, fs.ErrNotExist) {
 		return process{}, sandbox.ErrGone
 	}
-	p := readProcess(b.in(inst.ID, pidFile))
+	p := readProcess(l.in(inst.ID, pidFile))
 	if !p.runs() {
 		return process{}, sandbox.ErrStopped
 	}
@@ -160,13 +160,13 @@ func (b *Backend) Trust(_ context.Context, inst sandbox.Instance, authorities []
 }
 
 // change locks an instance and passes its first process to do.
-func (b *Backend) change(ctx context.Context, what string, inst sandbox.Instance,
+func (l *instances) change(ctx context.Context, what string, inst sandbox.Instance,
 	do func(process) error) error {
-	unlock, err := b.locks.Lock(ctx, inst.ID)
+	unlock, err := l.Lock(ctx, inst.ID)
 	if err == nil {
 		defer unlock()
 		var p process
-		if p, err = b.first(inst); err == nil || errors.Is(err, sandbox.ErrStopped) {
+		if p, err = l.first(inst); err == nil || errors.Is(err, sandbox.ErrStopped) {
 			err = do(p)
 		}
 	}
@@ -193,7 +193,7 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 			return err
 		}
 		b.sockets.Shut(inst.ID) // drops waiting connections, too
-		return nil
+		return os.Remove(b.in(inst.ID, pidFile))
 	})
 }
 
@@ -232,9 +232,9 @@ func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace ti
 
 // kill ends all processes of an instance's container, if it has any, and removes what the runtime
 // knows of it.
-func (b *Backend) kill(ctx context.Context, id string) error {
-	p := readProcess(b.in(id, pidFile))
-	made, err := b.bundle(id)
+func (l *instances) kill(ctx context.Context, id string) error {
+	p := readProcess(l.in(id, pidFile))
+	made, err := l.bundle(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was started
 	}
@@ -242,8 +242,8 @@ func (b *Backend) kill(ctx context.Context, id string) error {
 		return err
 	}
 	ref := made.Annotations[refNote]
-	if _, err := os.Stat(filepath.Join(b.runtime.root, ref)); err == nil {
-		if _, err := b.runtime.call(ctx, made.Annotations[runtimeNote], nil, nil, "delete",
+	if _, err := os.Stat(filepath.Join(l.runtime.root, ref)); err == nil {
+		if _, err := l.runtime.call(ctx, made.Annotations[runtimeNote], nil, nil, "delete",
 			"--force", ref); err != nil {
 			return err
 		}
@@ -311,7 +311,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	if !guestconfig.ValidID.MatchString(inst.ID) {
 		return fmt.Errorf("destroy: id %q is not a DNS label", inst.ID)
 	}
-	unlock, err := b.locks.Lock(ctx, inst.ID)
+	unlock, err := b.Lock(ctx, inst.ID)
 	if err == nil {
 		defer unlock()
 		err = b.remove(ctx, inst.ID)

@@ -48,14 +48,15 @@ type Options struct {
 }
 
 // Backend makes sandboxes with an OCI runtime. Its methods may be called concurrently.
+//
+// It implements the life cycle of instances. Its parts know their directories and processes, and
+// their images.
 type Backend struct {
-	opts    Options
-	images  *store.Store
-	runtime *runtimes
-	locks   guestconfig.Locks
-	sockets *guestsock.Set
-	state   machine.State
-	files   *machine.Files
+	*instances
+	*imager // sandbox.Imager
+
+	opts  Options
+	files *machine.Files
 
 	starts chan struct{} // slots for concurrent starts
 }
@@ -66,6 +67,7 @@ var (
 	_ sandbox.Reviser   = (*Backend)(nil)
 	_ sandbox.Lifecycle = (*Backend)(nil)
 	_ sandbox.Pauser    = (*Backend)(nil)
+	_ sandbox.Imager    = (*Backend)(nil)
 	_ sandbox.Meter     = (*Backend)(nil)
 	_ sandbox.Networker = (*Backend)(nil)
 	_ sandbox.Truster   = (*Backend)(nil)
@@ -100,12 +102,14 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("oci: %w", err)
 	}
-	b := &Backend{opts: o, images: images, runtime: &runtimes{root: filepath.Join(o.Dir, rootDir)},
-		state:  machine.State{State: guestconfig.State(o.Dir)},
+	l := &instances{state: machine.State{State: guestconfig.State(o.Dir)}, images: images,
+		runtime: &runtimes{root: filepath.Join(o.Dir, rootDir)}, daemon: o.DaemonID, logs: o.Log}
+	l.sockets = guestsock.NewSet(l.state.RunDir, o.Log)
+	return &Backend{instances: l, opts: o,
+		imager: &imager{instances: l, names: machine.Names{Daemon: o.DaemonID}, make: o.Build,
+			makes: o.Builds},
 		files:  machine.NewFiles(o.GuestDir, o.Guest, o.CABundle),
-		starts: make(chan struct{}, o.MaxStarts)}
-	b.sockets = guestsock.NewSet(b.state.RunDir, o.Log)
-	return b, nil
+		starts: make(chan struct{}, o.MaxStarts)}, nil
 }
 
 // rootDir is the directory in Options.Dir with the runtime's own state. It is no ID of an instance.
@@ -116,5 +120,3 @@ func (b *Backend) Close() error {
 	b.sockets.Close()
 	return nil
 }
-
-func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox", id) }

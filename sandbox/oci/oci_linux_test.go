@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -245,6 +246,22 @@ func TestDaemons(t *testing.T) {
 	}
 	if got := sh(t, login(t, second, inst), "cat /root/file"); got != "kept" {
 		t.Errorf("after start: got %q", got)
+	}
+	p, err := second.first(inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := second.Inspect(t.Context(), inst); err != nil || s.Running || s.ExitCode != 137 {
+		t.Errorf("killed: %+v, %v; want exit code 137", s, err)
+	}
+	if _, err := second.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), first.opts.Dir) {

@@ -35,7 +35,17 @@ func Counters(pid int, ref string) (sandbox.Usage, error) {
 	if err != nil {
 		return sandbox.Usage{}, err
 	}
-	var u sandbox.Usage
+	return countersIn(text), nil
+}
+
+// CountersOf is Counters of the control groups at path, below the root of each hierarchy. They
+// outlive their processes until they are removed.
+func CountersOf(path string) sandbox.Usage {
+	return countersIn("0::" + path + "\n1:memory:" + path + "\n2:pids:" + path + "\n3:cpuacct:" +
+		path + "\n")
+}
+
+func countersIn(text string) (u sandbox.Usage) {
 	for line := range strings.Lines(text) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3) // hierarchy:controllers:path
 		if len(parts) != 3 || parts[2] == "/" {                  // the root group is the machine's
@@ -64,7 +74,7 @@ func Counters(pid int, ref string) (sandbox.Usage, error) {
 			}
 		}
 	}
-	return u, nil
+	return u
 }
 
 // counter reads a file that contains a number, or lines of a key and a number. A missing value is

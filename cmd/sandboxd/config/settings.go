@@ -38,8 +38,10 @@ type Config struct {
 	// reverse proxy.
 	HTTPHosts Words `koanf:"http_hosts"`
 
-	// What makes sandboxes.
-	Backend string `koanf:"backend" default:"docker" oneof:"docker kubernetes"`
+	// What makes sandboxes: docker, an engine; oci, the runtime runc or crun without an engine;
+	// kubernetes, a cluster. auto: docker where an engine is installed or docker_host is set, and
+	// oci elsewhere.
+	Backend string `koanf:"backend" default:"auto" oneof:"auto docker oci kubernetes"`
 
 	// Default network of sandboxes: filtered, allowlist, none or bridge. =tun or =proxy after the
 	// first two forces a TUN device or a proxy.
@@ -111,6 +113,9 @@ type Config struct {
 	// Sandboxes that are pods of a Kubernetes cluster, with backend kubernetes.
 	Kubernetes Kubernetes `koanf:"kubernetes"`
 
+	// Sandboxes without an engine, with backend oci.
+	OCI OCI `koanf:"oci"`
+
 	// Limits of all sandboxes of one owner together.
 	Quota Quota `koanf:"quota"`
 
@@ -170,6 +175,15 @@ type Limits struct {
 
 	// Maximum connections, with network filtered or allowlist.
 	Connections int64 `koanf:"connections" default:"1024"`
+}
+
+// BackendAuto is the Backend that is chosen by what this machine has.
+const BackendAuto = "auto"
+
+// OCI is about backend oci.
+type OCI struct {
+	// Directory of images. Several daemons of this machine may use one. Only root may enter it.
+	Images Path `koanf:"images" default:"/var/lib/sandboxd/images"`
 }
 
 // Kubernetes is about the cluster of backend kubernetes.

@@ -78,6 +78,7 @@ type Image struct {
 	Config  v1.ImageConfig // what to run in it
 	Layers  []string       // directories, the lowest first; none is there twice
 	Size    int64          // bytes that the files of its layers occupy
+	Top     int64          // of these, those of the topmost layer
 	Created time.Time      // zero if unknown
 }
 
@@ -143,6 +144,9 @@ func (s *Store) image(r record) Image {
 		Created: r.Created}
 	for _, name := range r.Layers {
 		img.Layers = append(img.Layers, s.layerDir(name))
+	}
+	if n := len(r.Layers); n > 0 {
+		img.Top, _ = s.layerSize(r.Layers[n-1]) // a removed one has no size
 	}
 	return img
 }

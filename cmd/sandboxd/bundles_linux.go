@@ -1,0 +1,70 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
+	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
+	"github.com/sandboxd/sandboxd/sandbox/oci/store"
+)
+
+func runtimeOf(ctx context.Context) (name, version string, err error) { return oci.Runtime(ctx) }
+
+// openBundles returns the backend of containers without an engine for a daemon with an ID.
+func openBundles(c *config.Loaded, id string, log *slog.Logger) (bundles, error) {
+	guests, err := findGuests(string(c.GuestDir))
+	if err != nil {
+		return nil, err
+	}
+	state := string(c.State)
+	return oci.New(oci.Options{
+		Dir:      filepath.Join(state, "containers"),
+		Images:   string(c.OCI.Images),
+		GuestDir: filepath.Join(state, "guest"),
+		Guest:    guests.Path,
+		DaemonID: id,
+		Dirs:     dirRules(c),
+		CABundle: string(c.CABundle),
+		Build:    buildBundle,
+		Builds:   images.Has,
+		Log:      log,
+	})
+}
+
+// buildBundle builds an image from the recipe that this program has, and adds it to the store.
+func buildBundle(ctx context.Context, s *store.Store, ref string, progress func(string)) error {
+	config, err := images.Config(ref)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	files, out := io.Pipe()
+	built := make(chan error, 1)
+	go func() {
+		err := withLines(progress, func(log io.Writer) error {
+			return images.Files(ctx, ref, out, log)
+		})
+		out.CloseWithError(err) // nil is the end of the files
+		built <- err
+	}()
+	_, err = s.Import(ctx, ref, files, config)
+	files.CloseWithError(errors.New("not read"))
+	cancel()
+	return cmp.Or(<-built, err)
+}
+
+func hasBundleImage(c *config.Loaded) bool {
+	s, err := store.Open(string(c.OCI.Images))
+	if err != nil {
+		return false
+	}
+	_, err = s.Image(c.Image)
+	return err == nil
+}

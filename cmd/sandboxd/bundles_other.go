@@ -1,0 +1,16 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
+)
+
+func runtimeOf(context.Context) (name, version string, err error) { return "", "", needsLinux() }
+
+func openBundles(*config.Loaded, string, *slog.Logger) (bundles, error) { return nil, needsLinux() }
+
+func hasBundleImage(*config.Loaded) bool { return false }

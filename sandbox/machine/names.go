@@ -1,0 +1,78 @@
+package machine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Prefixes of the names of images that a backend makes. Such images are never pulled, even if a
+// public registry has those names. BuildPrefix and SetupPrefix are of images that can be made
+// again.
+const (
+	SnapshotPrefix = "sandboxd-snapshot/"
+	ForkPrefix     = "sandboxd-fork/"
+	BuildPrefix    = "sandboxd-build/"
+	SetupPrefix    = "sandboxd-setup/"
+)
+
+// Names are the names of the images that the backend of the daemon with this ID makes. A name
+// identifies the owner even without the daemon's store.
+type Names struct{ Daemon string }
+
+// Snapshots returns the beginning of the names of an owner's snapshots.
+func (n Names) Snapshots(owner string) string { return n.own(SnapshotPrefix, owner) + "/" }
+
+// own is the repository of an owner's images of one kind.
+func (n Names) own(prefix, owner string) string {
+	sum := sha256.Sum256([]byte(n.Daemon + "\x00" + owner))
+	return prefix + hex.EncodeToString(sum[:6])
+}
+
+// ForkImage returns the name of the image that Fork makes for the instance id.
+func ForkImage(id string) string { return ForkPrefix + id + ":latest" }
+
+// Made returns the name of the image that is made from the given parts. prefix is BuildPrefix or
+// SetupPrefix.
+func (n Names) Made(prefix, owner string, of ...string) string {
+	sum := sha256.New()
+	for _, part := range of {
+		fmt.Fprintf(sum, "%d\n%s", len(part), part)
+	}
+	return n.own(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+// IsMade reports whether an image can be made again.
+func IsMade(ref string) bool {
+	return strings.HasPrefix(ref, BuildPrefix) || strings.HasPrefix(ref, SetupPrefix)
+}
+
+// MadeFor reports whether ref belongs to owner and can be made again.
+func (n Names) MadeFor(owner, ref string) bool {
+	return strings.HasPrefix(ref, n.own(BuildPrefix, owner)+":") ||
+		strings.HasPrefix(ref, n.own(SetupPrefix, owner)+":")
+}
+
+// IsSnapshot reports whether an image was made from a sandbox's files.
+func IsSnapshot(ref string) bool {
+	return strings.HasPrefix(ref, SnapshotPrefix) || strings.HasPrefix(ref, ForkPrefix) ||
+		strings.HasPrefix(ref, SetupPrefix)
+}
+
+// MayBoot returns ErrNoImage for an image that was made for another owner. spec.Image is
+// normalized.
+func (n Names) MayBoot(spec sandbox.Spec) error {
+	switch {
+	case strings.HasPrefix(spec.Image, "sha256:"): // an ID would match images of any owner
+		return fmt.Errorf("image %s: use a name, not an ID", spec.Image)
+	case strings.HasPrefix(spec.Image, SnapshotPrefix) &&
+		!strings.HasPrefix(spec.Image, n.Snapshots(spec.Owner)),
+		strings.HasPrefix(spec.Image, ForkPrefix) && spec.Image != ForkImage(spec.ID),
+		IsMade(spec.Image) && !n.MadeFor(spec.Owner, spec.Image):
+		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/oci/store"
+	"github.com/sandboxd/sandboxd/sandbox/usage"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// maxMade is how many images that can be made again are kept. The oldest are removed first, unless
+// a sandbox uses them.
+const maxMade = 32
+
+// imager is the backend's sandbox.Imager. It also finds the images of sandboxes.
+type imager struct {
+	*instances
+
+	names machine.Names
+	make  func(ctx context.Context, s *store.Store, ref string, progress func(string)) error
+	makes func(ref string) bool
+}
+
+// Snapshot saves the files of inst as an image. See sandbox.Imager.
+func (im *imager) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name,
+	tag string) (string, error) {
+	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
+		if _, err := wire.ParseLabel(what, label); err != nil {
+			return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
+		}
+	}
+	ref := im.names.Snapshots(owner) + name + ":" + tag
+	switch _, err := im.images.Image(ref); {
+	case err == nil:
+		return "", fmt.Errorf("snapshot %s: %s: %w", inst.ID, ref, fs.ErrExist)
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
+	}
+	return ref, im.commit(ctx, inst, ref)
+}
+
+// Fork saves the files of inst for another instance. See sandbox.Imager.
+func (im *imager) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
+	if !guestconfig.ValidID.MatchString(id) {
+		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
+	}
+	ref := machine.ForkImage(id)
+	return ref, im.commit(ctx, inst, ref)
+}
+
+// commit makes an image of what the container has written, over the layers of its own image. A
+// container that runs is paused meanwhile. The image does not include mounts: the guest, its
+// sockets, /dev/shm. No file contains keys.
+func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string) error {
+	return im.change(ctx, "snapshot", inst, func(p process) error {
+		img, err := im.images.Image(inst.Digest)
+		if err != nil {
+			return err
+		}
+		if p.runs() && !usage.Frozen(p.pid, inst.Ref) {
+			_, err := im.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
+			if err != nil {
+				return err
+			}
+			defer func() {
+				_, err := im.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil,
+					"resume", inst.Ref)
+				if err != nil {
+					im.log(inst.ID).Error("a sandbox stays paused after a snapshot", "err", err)
+				}
+			}()
+		}
+		_, err = im.images.Add(ctx, ref, img, im.in(inst.ID, upperDir), img.Config)
+		return err
+	})
+}
+
+// Weight returns the size of a snapshot: holes in files are kept. See sandbox.Imager.
+func (im *imager) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
+	if _, err := im.first(inst); err != nil && !errors.Is(err, sandbox.ErrStopped) {
+		return 0, fmt.Errorf("image size of %s: %w", inst.ID, err)
+	}
+	w := &usage.Walk{}
+	if err := w.Tree(ctx, im.in(inst.ID, upperDir)); err != nil {
+		return 0, fmt.Errorf("image size of %s: %w", inst.ID, err)
+	}
+	return w.Bytes, nil
+}
+
+// Kept adds up the layers that were made with these images. See sandbox.Imager.
+func (im *imager) Kept(_ context.Context, owner string, ids []string) (sum int64, err error) {
+	list, err := im.images.List()
+	if err != nil {
+		return 0, fmt.Errorf("kept images: %w", err)
+	}
+	snapshots, forks := im.names.Snapshots(owner), make(map[string]bool)
+	for _, id := range ids {
+		forks[machine.ForkImage(id)] = true
+	}
+	seen := make(map[string]bool)
+	for _, img := range list {
+		if !strings.HasPrefix(img.Ref, snapshots) && !forks[img.Ref] &&
+			!im.names.MadeFor(owner, img.Ref) || len(img.Layers) == 0 {
+			continue
+		}
+		if top := img.Layers[len(img.Layers)-1]; !seen[top] {
+			seen[top] = true
+			sum += img.Top
+		}
+	}
+	return sum, nil
+}
+
+// Build returns ErrUnsupported. See sandbox.Imager.
+func (*imager) Build(context.Context, sandbox.BuildSpec) (string, error) {
+	err := fmt.Errorf("build an image: %w: it takes an engine", sandbox.ErrUnsupported)
+	hint := "use an image that was built elsewhere (--image), and move its steps to setup:; or " +
+		"install Docker"
+	return "", &sandbox.BootError{Stage: stageBuild, Hint: hint, Err: err}
+}
+
+// Prepared returns the image that Prepare saved. See sandbox.Imager.
+func (im *imager) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	ref, err := im.prepared(ctx, spec, key)
+	if err != nil {
+		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
+	}
+	return ref, nil
+}
+
+func (im *imager) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	var err error
+	if spec.Image, err = parseImage(spec.Image); err != nil {
+		return "", err
+	}
+	if err := im.names.MayBoot(spec); err != nil {
+		return "", err
+	}
+	progress := spec.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	base, err := im.image(ctx, spec.Image, progress)
+	if err != nil {
+		return "", err
+	}
+	ref := im.names.Made(machine.SetupPrefix, spec.Owner, "1", base.ID, key)
+	if _, err := im.images.Image(ref); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	return ref, nil
+}
+
+// Prepare saves the files of inst for sandboxes of the same owner, image and key. See
+// sandbox.Imager.
+func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string,
+	error) {
+	made, err := im.made(func(string) bool { return true })
+	if err != nil {
+		return "", err
+	}
+	for _, img := range made[:max(0, len(made)-maxMade+1)] {
+		if err := im.images.Remove(img.Ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	ref := im.names.Made(machine.SetupPrefix, owner, "1", inst.Digest, key)
+	return ref, im.commit(ctx, inst, ref)
+}
+
+// Forget removes images that can be made again. See sandbox.Imager.
+func (im *imager) Forget(ctx context.Context, owner, keep string) (n int, err error) {
+	made, err := im.made(func(ref string) bool {
+		return ref != keep && im.names.MadeFor(owner, ref)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("forget images: %w", err)
+	}
+	for _, img := range made {
+		if err := im.images.Remove(img.Ref); err == nil {
+			n++
+		}
+	}
+	return n, im.images.Collect(ctx)
+}
+
+// made returns the images that can be made again and that no instance uses, the oldest first.
+func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
+	list, err := im.images.List()
+	if err != nil {
+		return nil, err
+	}
+	dirs, err := im.ids()
+	if err != nil {
+		return nil, err
+	}
+	used := make(map[string]bool)
+	for _, id := range dirs {
+		if n, err := im.state.ReadNote(id); err == nil {
+			used[n.Instance.Image] = true
+		}
+	}
+	list = slices.DeleteFunc(list, func(img store.Image) bool {
+		return !machine.IsMade(img.Ref) || used[img.Ref] || !of(img.Ref)
+	})
+	slices.SortFunc(list, func(a, b store.Image) int { return a.Created.Compare(b.Created) })
+	return list, nil
+}

@@ -1,0 +1,36 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// Runtime returns the name and the version of the runtime that sandboxes of this machine get. The
+// error says what is missing on this machine, with a hint.
+func Runtime(ctx context.Context) (name, version string, err error) {
+	if os.Geteuid() != 0 {
+		return "", "", sandbox.Hint(errors.New("containers without an engine need a daemon that "+
+			"runs as root"), "run it as root, or install Docker")
+	}
+	if name, err = new(runtimes).find(""); err != nil {
+		return "", "", err
+	}
+	out, err := exec.CommandContext(ctx, name, "--version").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("%s --version: %w", name, err)
+	}
+	// As "runc version 1.1.5+ds1".
+	line, _, _ := strings.Cut(string(out), "\n")
+	fields := strings.Fields(line)
+	if len(fields) == 0 {
+		return "", "", fmt.Errorf("%s --version: it printed nothing", name)
+	}
+	return name, text.Line(fields[len(fields)-1], 40), nil
+}
