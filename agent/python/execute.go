@@ -175,6 +175,8 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	res := c.result(r)
 	if ended != "" {
 		res.Ended, res.OK, res.Restart = ended, false, restarted || res.Ended == agent.EndedDead
+	} else if res.Ended == agent.EndedInterrupted {
+		err = context.Cause(ctx) // the code ended as soon as the caller had gone
 	}
 	return res, err
 }
