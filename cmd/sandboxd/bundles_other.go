@@ -14,3 +14,5 @@ func runtimeOf(context.Context) (name, version string, err error) { return "", "
 func openBundles(*config.Loaded, string, *slog.Logger) (bundles, error) { return nil, needsLinux() }
 
 func hasBundleImage(*config.Loaded) bool { return false }
+
+func openImages(*config.Loaded) (imageStore, error) { return nil, needsLinux() }

@@ -146,7 +146,8 @@ func (c *cli) tree() *cobra.Command {
 		c.downCommand("down"), daemonCommand(c),
 		demoCommand(c), c.configCommand(), c.copyCommand(), repositories{c}.fetchCommand(),
 		repositories{c}.diffCommand(), c.portCommand(),
-		c.sshCommand(), sshHosts{c}.command(), doctorCommand(c), c.mcpCommand(),
+		c.sshCommand(), sshHosts{c}.command(), doctorCommand(c),
+		bundleImages{c}.command(), c.mcpCommand(),
 		mcpConfigCommand(c), repositories{c}.agentCommand(), c.conformanceCommand(),
 		c.taskCommand(), versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"

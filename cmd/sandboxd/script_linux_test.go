@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sandboxd/sandboxd/agent/task/modeltest"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
@@ -73,6 +74,10 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, p)
 }
 
+// machineVariables are taken from this machine. With SANDBOXD_BACKEND=oci, stories run without an
+// engine; see scripts/engines.
+var machineVariables = []string{"DOCKER_HOST", "GORACE", "SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES"}
+
 // story returns what stories run with. Without an engine it skips or fails the test.
 func story(t *testing.T) testscript.Params {
 	t.Helper()
@@ -96,8 +101,11 @@ func story(t *testing.T) testscript.Params {
 			e.Setenv("SANDBOXD_SSH", "127.0.0.1:0")
 			e.Setenv("SANDBOXD_TEST_GUESTS", guestBinaries)
 			e.Setenv("TERM", "xterm-256color")
-			e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
-			e.Setenv("GORACE", os.Getenv("GORACE"))
+			for _, name := range machineVariables {
+				if v := os.Getenv(name); v != "" {
+					e.Setenv(name, v)
+				}
+			}
 			e.Values[reachedKey{}] = new(atomic.Int64)
 			e.Defer(func() {
 				cleanUp(t, e, state)
@@ -110,6 +118,8 @@ func story(t *testing.T) testscript.Params {
 			switch name {
 			case "root":
 				return os.Geteuid() == 0, nil
+			case "engine":
+				return os.Getenv("SANDBOXD_BACKEND") != oci.Name, nil
 			case "terminals":
 				return makesTerminals()
 			}
@@ -221,7 +231,7 @@ func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
 	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE",
 		"SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST",
-		"SSH_AUTH_SOCK"} {
+		"SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES", "SSH_AUTH_SOCK"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}

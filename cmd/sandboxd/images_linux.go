@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
+	"github.com/sandboxd/sandboxd/sandbox/oci/store"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+type ociImages struct{ *store.Store }
+
+func openImages(c *config.Loaded) (imageStore, error) {
+	s, err := store.Open(string(c.OCI.Images))
+	return ociImages{s}, err
+}
+
+func kept(img store.Image) keptImage {
+	return keptImage{Name: img.Ref, ID: img.ID, Size: img.Size, Created: img.Created}
+}
+
+func keptAll(list []store.Image) []keptImage {
+	all := make([]keptImage, 0, len(list))
+	for _, img := range list {
+		all = append(all, kept(img))
+	}
+	return all
+}
+
+func (s ociImages) list() ([]keptImage, error) {
+	list, err := s.List()
+	return keptAll(list), err
+}
+
+func (s ociImages) pull(ctx context.Context, name string, progress func(string)) (keptImage,
+	error) {
+	img, err := s.Pull(ctx, name, runtime.GOARCH, progress)
+	return kept(img), err
+}
+
+func (s ociImages) load(ctx context.Context, file string) ([]keptImage, error) {
+	list, err := s.Load(ctx, file)
+	return keptAll(list), err
+}
+
+func (s ociImages) remove(ctx context.Context, names []string) error {
+	for _, name := range names {
+		if err := s.Remove(name); errors.Is(err, fs.ErrNotExist) {
+			return &wire.Error{Code: wire.CodeUsage,
+				Message: fmt.Sprintf("no such image: %q", name), Hint: "see: sandboxd images ls"}
+		} else if err != nil {
+			return err
+		}
+	}
+	return s.Collect(ctx)
+}
