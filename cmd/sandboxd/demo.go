@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
@@ -99,7 +100,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 
-	err = d.step("boot a sandbox", func() (string, error) {
+	what := "boot a sandbox"
+	if backendOf(d.cli.config) == oci.Name && !hasBundleImage(d.cli.config) {
+		what = "build its image (about a minute), boot a sandbox"
+	}
+	err = d.step(what, func() (string, error) {
 		out, err := d.control(ctx, "new", demoSandbox)
 		return out, err
 	})
