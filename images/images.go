@@ -1,7 +1,7 @@
 // Package images contains the recipes of sandboxd's own images, and builds a missing one into a
 // Docker engine, or as a tar file. It runs the same scripts as scripts/setup, from a copy inside
 // the binary, so that an installed sandboxd needs no source tree. It knows nothing of sandboxes;
-// the engine pulls all other images.
+// all other images are pulled.
 package images
 
 import (

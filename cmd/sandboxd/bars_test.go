@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"io"
 	"os"
 	"strings"
@@ -22,18 +24,24 @@ func drawnBars(t *testing.T, draw func(b *bars)) (received, shown string) {
 	if err := pty.Setsize(terminal, &pty.Winsize{Rows: 24, Cols: 100}); err != nil {
 		t.Fatal(err)
 	}
+	// Not until the other side is closed: the kernel may then drop what was just written.
+	const end = 0
 	all := make(chan []byte)
 	go func() {
-		got, _ := io.ReadAll(master) // EIO when the other side is closed
-		all <- got
+		got, err := bufio.NewReader(master).ReadBytes(end)
+		if err != nil {
+			t.Error(err)
+		}
+		all <- bytes.TrimSuffix(got, []byte{end})
 	}()
 	b := newBars(terminal)
 	draw(b)
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	terminal.Close()
+	say(t, terminal, string(rune(end)))
 	got := <-all
+	terminal.Close()
 	s := screen.New(screen.Options{Cols: 100, Rows: 24})
 	_, _ = s.Write(got)
 	return string(got), s.Text()

@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
@@ -19,9 +21,20 @@ type bundles interface {
 	io.Closer
 }
 
-// backendOf returns the backend of sandboxes that name none. Where the configuration leaves it
-// open, it is Docker's engine if one is configured or installed, also while it is down, and
-// otherwise the one without an engine if this machine can have it.
+// bundlesDir is the directory in the state directory with sandboxes without an engine.
+const bundlesDir = "containers"
+
+// hasBundles reports whether a state directory has sandboxes without an engine.
+func hasBundles(state string) bool {
+	all, err := os.ReadDir(filepath.Join(state, bundlesDir))
+	return err == nil && slices.ContainsFunc(all, func(e os.DirEntry) bool {
+		return !strings.HasPrefix(e.Name(), ".")
+	})
+}
+
+// backendOf returns the backend of sandboxes that name none. With backend auto, it is Docker's
+// engine if one is configured or installed, also while it is down, and otherwise the one without an
+// engine if this machine can run it.
 func backendOf(c *config.Loaded) string {
 	if c.Backend != config.BackendAuto {
 		return c.Backend
@@ -55,7 +68,7 @@ func bundleFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	if err != nil {
 		return noAccount, "sandboxes cannot start; see: sandboxd doctor"
 	}
-	if !hasBundleImage(c) {
+	if found, _ := hasBundleImage(c); !found {
 		note = "image " + c.Image + " is missing: the first sandbox builds or pulls it, which " +
 			"takes a minute or more"
 	}
@@ -68,8 +81,10 @@ func (d doctor) checkBundles(ctx context.Context) []finding {
 	if err != nil {
 		return []finding{{Check: "runtime", Found: err.Error(), Fix: sandbox.HintOf(err)}}
 	}
-	image := finding{Check: "image", OK: hasBundleImage(d.cli.config), Found: d.cli.config.Image}
-	if !image.OK {
+	image := finding{Check: "image", Found: d.cli.config.Image}
+	if image.OK, err = hasBundleImage(d.cli.config); err != nil {
+		image.Found = err.Error()
+	} else if !image.OK {
 		image.Found += " is missing"
 		image.Fix = "create a sandbox, which builds or pulls it"
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
@@ -24,7 +26,7 @@ func openBundles(c *config.Loaded, id string, log *slog.Logger) (bundles, error)
 	}
 	state := string(c.State)
 	return oci.New(oci.Options{
-		Dir:      filepath.Join(state, "containers"),
+		Dir:      filepath.Join(state, bundlesDir),
 		Images:   string(c.OCI.Images),
 		GuestDir: filepath.Join(state, "guest"),
 		Guest:    guests.Path,
@@ -43,8 +45,8 @@ func buildBundle(ctx context.Context, s *store.Store, ref string, progress func(
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	files, out := io.Pipe()
 	built := make(chan error, 1)
 	go func() {
@@ -55,16 +57,22 @@ func buildBundle(ctx context.Context, s *store.Store, ref string, progress func(
 		built <- err
 	}()
 	_, err = s.Import(ctx, ref, files, config)
-	files.CloseWithError(errors.New("not read"))
-	cancel()
+	files.CloseWithError(err)
+	cancel(err)
 	return cmp.Or(<-built, err)
 }
 
-func hasBundleImage(c *config.Loaded) bool {
-	s, err := store.Open(string(c.OCI.Images))
-	if err != nil {
-		return false
+// hasBundleImage reports whether the store has the default image.
+func hasBundleImage(c *config.Loaded) (bool, error) {
+	if _, err := os.Stat(string(c.OCI.Images)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil // the daemon makes it
 	}
-	_, err = s.Image(c.Image)
-	return err == nil
+	s, err := store.Open(string(c.OCI.Images))
+	if err == nil {
+		_, err = s.Image(c.Image)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }

@@ -13,6 +13,6 @@ func runtimeOf(context.Context) (name, version string, err error) { return "", "
 
 func openBundles(*config.Loaded, string, *slog.Logger) (bundles, error) { return nil, needsLinux() }
 
-func hasBundleImage(*config.Loaded) bool { return false }
+func hasBundleImage(*config.Loaded) (bool, error) { return false, needsLinux() }
 
 func openImages(*config.Loaded) (imageStore, error) { return nil, needsLinux() }

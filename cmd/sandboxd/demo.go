@@ -101,7 +101,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.stop()) }()
 
 	what := "boot a sandbox"
-	if backendOf(d.cli.config) == oci.Name && !hasBundleImage(d.cli.config) {
+	if found, _ := hasBundleImage(d.cli.config); !found && backendOf(d.cli.config) == oci.Name {
 		what = "build its image (about a minute), boot a sandbox"
 	}
 	err = d.step(what, func() (string, error) {

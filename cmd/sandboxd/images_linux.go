@@ -8,6 +8,8 @@ import (
 	"runtime"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
+	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/oci/store"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -38,6 +40,11 @@ func (s ociImages) list() ([]keptImage, error) {
 
 func (s ociImages) pull(ctx context.Context, name string, progress func(string)) (keptImage,
 	error) {
+	if !oci.MayPull(name, images.Has) {
+		return keptImage{}, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf(
+			"%q is a name of sandboxd's own images, which are never pulled", name),
+			Hint: "create a sandbox of it, which builds it"}
+	}
 	img, err := s.Pull(ctx, name, runtime.GOARCH, progress)
 	return kept(img), err
 }

@@ -75,7 +75,7 @@ func TestScripts(t *testing.T) {
 }
 
 // machineVariables are taken from this machine. With SANDBOXD_BACKEND=oci, stories run without an
-// engine; see scripts/engines.
+// engine; see scripts/stories-oci.
 var machineVariables = []string{"DOCKER_HOST", "GORACE", "SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES"}
 
 // story returns what stories run with. Without an engine it skips or fails the test.

@@ -98,7 +98,8 @@ type daemon struct {
 	log     *slog.Logger
 	store   *store.Store
 	backend *docker.Backend     // nil without an engine
-	bundles bundles             // nil unless it is the backend
+	bundles bundles             // nil unless it is the backend, or was
+	main    string              // name of the backend of sandboxes that name none
 	cluster *kubernetes.Backend // nil unless it is configured
 	hosts   *host.Backend
 	hub     *gateway.Hub
@@ -212,7 +213,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.keys = keys
-	if hasEngine(d.config) {
+	d.main = backendOf(d.config)
+	if d.main == docker.Name || hasEngine(d.config) {
 		if d.backend, err = d.openBackend(state); err != nil {
 			return err
 		}
@@ -244,22 +246,19 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	return d.openHTTP(ctx, state)
 }
 
-// openOther opens the backend of sandboxes if it is none of an engine.
+// openOther opens the other backends that sandboxes of this daemon may have.
 func (d *daemon) openOther(state string) error {
-	name := backendOf(d.config)
-	if name == docker.Name {
-		return nil
-	}
 	id, err := daemonID(state)
 	if err != nil {
 		return err
 	}
-	switch name {
-	case kubernetes.Name:
+	if d.main == kubernetes.Name {
 		if d.cluster, err = openCluster(d.config, id, d.log); err != nil {
 			return fmt.Errorf("kubernetes: %w", err)
 		}
-	case oci.Name:
+	}
+	// Sandboxes keep their backend when an engine has been installed.
+	if d.main == oci.Name || hasBundles(state) {
 		if d.bundles, err = openBundles(d.config, id, d.log); err != nil {
 			return err
 		}
@@ -285,7 +284,7 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (hub *gateway.Hub, err e
 	if d.bundles != nil {
 		o.Backends[oci.Name] = d.bundles
 	}
-	o.Backend = backendOf(d.config)
+	o.Backend = d.main
 	o.Owner, o.Logins = owner(), []string{owner()}
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)

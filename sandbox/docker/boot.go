@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -153,7 +152,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if inst.Runtime == "" {
 		inst.Runtime = f.defaultRuntime
 	}
-	inst.Revision = revision(p.GuestFile, inst.Runtime)
+	inst.Revision = machine.Revision(p.GuestFile, inst.Runtime)
 	pid, err := s.launch(ctx, &p, inst.Runtime, spec.Limits.NoFile != 0, k, d)
 	if err != nil {
 		return none, err
@@ -236,10 +235,6 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options,
 	return p, f, f.mayMount(append(dirs.Paths(), p.GuestFile, p.RunDir, p.TrustDir)...)
 }
 
-// revision identifies the inputs of an instance besides its image and spec: the guest program and
-// the runtime, which may be the engine's default.
-func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
-
 // Revision returns the revision of an instance made now. See sandbox.Reviser.
 func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, error) {
 	f, err := b.engine.facts(ctx)
@@ -250,7 +245,7 @@ func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return revision(guest, cmp.Or(spec.Isolation, f.defaultRuntime)), nil
+	return machine.Revision(guest, cmp.Or(spec.Isolation, f.defaultRuntime)), nil
 }
 
 // prepare makes everything that must exist before the container: its directory, keys and sockets.

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // dockerfile is a Dockerfile that is rewritten for the engine. Names of images are resolved here:
@@ -386,7 +387,7 @@ func (d *dockerfile) nested(node *parser.Node) error {
 // baseImage returns the image of a FROM for owner. It pulls or builds a missing one.
 func (im *images) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image,
 	error) {
-	name, err := parseImage(ref)
+	name, err := machine.ParseImage(ref)
 	if err != nil {
 		return image{}, err
 	}

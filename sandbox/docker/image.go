@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/distribution/reference"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -65,22 +64,10 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 
 // Resolve returns the ID of an image that is present. See sandbox.Reviser.
 func (im *images) Resolve(ctx context.Context, ref string) (string, error) {
-	ref, err := parseImage(ref)
+	ref, err := machine.ParseImage(ref)
 	if err != nil {
 		return "", err
 	}
 	i, err := im.engine.inspectImage(ctx, ref)
 	return i.id, err
-}
-
-// parseImage normalizes an image reference. Without a tag it means :latest.
-func parseImage(ref string) (string, error) {
-	if ref == "" {
-		return sandbox.DefaultImage, nil
-	}
-	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
-		return "", fmt.Errorf("image %q: %w", ref, err)
-	}
-	return reference.FamiliarString(reference.TagNameOnly(named)), nil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 func TestParseImage(t *testing.T) {
@@ -19,7 +20,7 @@ func TestParseImage(t *testing.T) {
 		{"a:b:c", "error"},
 		{"a\nb", "error"},
 	} {
-		got, err := parseImage(tt.in)
+		got, err := machine.ParseImage(tt.in)
 		if err != nil {
 			got = "error"
 		}
@@ -33,11 +34,11 @@ func FuzzParseImage(f *testing.F) {
 	f.Add("debian")
 	f.Add("a/b:c@sha256:0")
 	f.Fuzz(func(t *testing.T, s string) {
-		got, err := parseImage(s)
+		got, err := machine.ParseImage(s)
 		if err != nil {
 			return
 		}
-		if again, err := parseImage(got); err != nil || again != got {
+		if again, err := machine.ParseImage(got); err != nil || again != got {
 			t.Errorf("%q became %q, which becomes %q (%v)", s, got, again, err)
 		}
 	})

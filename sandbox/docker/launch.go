@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
 
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/machine"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A guest calls within milliseconds. It exits when it has no keys after 10 s.
@@ -46,6 +51,11 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 
 	if err := s.enter(ctx, stageStart); err != nil {
 		return 0, err
+	}
+	if len(k.Guest.Mounts) > 0 {
+		if err := s.b.engine.checkMounts(ctx, s.ref, k.Guest.Mounts); err != nil {
+			return 0, err
+		}
 	}
 	s.b.engine.silence.forget(s.ref)
 	if err := s.b.engine.start(ctx, s.ref); err != nil {
@@ -132,4 +142,28 @@ func passesDescriptors(runtime string) bool {
 		return true
 	}
 	return false
+}
+
+// checkMounts checks the files of a container that does not run, as machine.CheckMounts does: links
+// that root in the sandbox left there may lead its mounts to another place.
+func (e *engine) checkMounts(ctx context.Context, ref string, mounts []wire.GuestMount) error {
+	all := make([]sandbox.Mount, 0, len(mounts))
+	for _, m := range mounts {
+		all = append(all, sandbox.Mount{Path: m.Path})
+	}
+	return machine.CheckMounts(all, func(path string) (string, error) {
+		var got client.ContainerStatPathResult
+		err := e.call(ctx, e.limits.quick, "look at "+path, func(ctx context.Context) (err error) {
+			got, err = e.api.ContainerStatPath(ctx, ref,
+				client.ContainerStatPathOptions{Path: path})
+			return err
+		})
+		if cerrdefs.IsNotFound(err) {
+			return "", nil // the engine makes it
+		}
+		if err != nil || got.Stat.Mode&os.ModeSymlink == 0 {
+			return "", err
+		}
+		return got.Stat.LinkTarget, nil
+	})
 }

@@ -42,7 +42,7 @@ func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (
 
 func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
 	var err error
-	if spec.Image, err = parseImage(spec.Image); err != nil {
+	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
 		return "", err
 	}
 	if err := im.names.MayBoot(spec); err != nil {

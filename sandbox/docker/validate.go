@@ -16,7 +16,7 @@ import (
 // the engine.
 func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	var err error
-	if spec.Image, err = parseImage(spec.Image); err != nil {
+	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
 		return spec, err
 	}
 	if spec.Volume != (sandbox.Volume{}) {

@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"strings"
+
+	"github.com/distribution/reference"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -76,3 +79,20 @@ func (n Names) MayBoot(spec sandbox.Spec) error {
 	}
 	return nil
 }
+
+// ParseImage returns the name of an image in its usual form. Without a tag it means :latest, and an
+// empty name is the default image.
+func ParseImage(ref string) (string, error) {
+	if ref == "" {
+		return sandbox.DefaultImage, nil
+	}
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return "", fmt.Errorf("image %q: %w", ref, err)
+	}
+	return reference.FamiliarString(reference.TagNameOnly(named)), nil
+}
+
+// Revision identifies the inputs of an instance besides its image and spec: the guest program and
+// the runtime, which may be the engine's default.
+func Revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }

@@ -73,6 +73,11 @@ func (s *booting) error(err error) error {
 // Boot starts a container and returns when its guest has connected. See sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	s := &booting{b: b, id: spec.ID, stage: stageValidate}
+	unlock, err := b.Lock(ctx, spec.ID)
+	if err != nil {
+		return sandbox.Instance{}, s.error(err)
+	}
+	defer unlock()
 	inst, err := s.boot(ctx, spec)
 	if err == nil {
 		return inst, nil
@@ -101,12 +106,6 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
-	unlock, err := s.b.Lock(ctx, spec.ID)
-	if err != nil {
-		return none, err
-	}
-	defer unlock()
-
 	if err := s.enter(ctx, stageEngine); err != nil {
 		return none, err
 	}
@@ -140,7 +139,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Ref: p.Ref, Image: spec.Image,
-		Digest: img.ID, Revision: revision(p.GuestFile, p.Runtime),
+		Digest: img.ID, Revision: machine.Revision(p.GuestFile, p.Runtime),
 		Created: time.Now().UTC().Truncate(time.Second),
 		User:    k.User(), Runtime: p.Runtime, Network: spec.Network, Via: spec.Via,
 		Limits: p.Limits, Mounts: spec.Mounts, Notes: append(notes(p, img), bound.Notes...)}
@@ -176,7 +175,7 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 			sandbox.ErrUnsupported),
 			"use --network filtered, which reaches all public addresses; or install Docker")
 	}
-	if spec.Image, err = parseImage(spec.Image); err != nil {
+	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
 		return spec, err
 	}
 	spec.Via, err = via(spec)
@@ -285,9 +284,6 @@ func newRef() string {
 	return hex.EncodeToString(b[:])
 }
 
-// revision identifies the inputs of an instance besides its image and spec.
-func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
-
 // prepare makes everything that must exist before the container: its directory, keys and files.
 func (s *booting) prepare(p plan, spec sandbox.Spec, k guestconfig.Keys, bundle []byte,
 	img store.Image) error {
@@ -315,8 +311,12 @@ func (s *booting) prepare(p plan, spec sandbox.Spec, k guestconfig.Keys, bundle 
 			return fmt.Errorf("certificate authorities: %w", err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(b.in(id, bundleDir), "config.json"), bundle,
-		0o600); err != nil {
+	// Whole or not at all: later calls read it to remove the container.
+	config := filepath.Join(b.in(id, bundleDir), "config.json")
+	if err := os.WriteFile(config+".new", bundle, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(config+".new", config); err != nil {
 		return err
 	}
 	return b.state.WriteKeys(id, k)
@@ -358,28 +358,41 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 		return err
 	}
 	defer unmount()
+	if err := b.checkFiles(inst); err != nil {
+		return err
+	}
 	keys, guest, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer guest.Close()
-	first, err := s.start(ctx, inst, keys)
+	first, err := s.create(ctx, inst, keys)
 	keys.Close()
 	if err != nil {
+		return err
+	}
+	if err := s.enter(ctx, stageStart); err != nil {
+		return err
+	}
+	if err := s.check(inst, first); err != nil {
+		return err
+	}
+	d.Admit(first.pid)
+	if err := b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil, "start",
+		inst.Ref); err != nil {
 		return err
 	}
 	if err := s.enter(ctx, stageGuest); err != nil {
 		return err
 	}
-	return s.greet(ctx, d, first, inst, k, guest)
+	return s.greet(ctx, d, first, inst.ID, k, guest)
 }
 
-// start starts the container with keys as its input.
-func (s *booting) start(ctx context.Context, inst sandbox.Instance, keys *os.File) (process,
+// create creates the container with keys as its input. Its first process is the runtime's, which
+// has mounted everything and waits to become the guest: nothing of the sandbox runs before it is
+// checked.
+func (s *booting) create(ctx context.Context, inst sandbox.Instance, keys *os.File) (process,
 	error) {
-	if err := s.enter(ctx, stageStart); err != nil {
-		return process{}, err
-	}
 	out, err := os.OpenFile(s.b.in(inst.ID, logFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return process{}, err
@@ -387,9 +400,8 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance, keys *os.Fil
 	defer out.Close()
 	number := s.b.in(inst.ID, pidFile) + ".new"
 	// A runtime that is killed leaves half a container.
-	if _, err := s.b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, keys, out, "run",
-		"--detach", "--bundle", s.b.in(inst.ID, bundleDir), "--pid-file", number,
-		inst.Ref); err != nil {
+	if err := s.b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, keys, out, "create",
+		"--bundle", s.b.in(inst.ID, bundleDir), "--pid-file", number, inst.Ref); err != nil {
 		return process{}, err
 	}
 	written, err := os.ReadFile(number)
@@ -407,13 +419,9 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance, keys *os.Fil
 	return first, first.store(s.b.in(inst.ID, pidFile))
 }
 
-// greet checks a container that has started, gives its guest the keys, and waits for its call.
-func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process,
-	inst sandbox.Instance, k guestconfig.Keys, guest io.WriteCloser) error {
-	line, err := k.Line()
-	if err != nil {
-		return err
-	}
+// check checks a container that was created and does not run yet: its limits, and that its program
+// is the guest.
+func (s *booting) check(inst sandbox.Instance, first process) error {
 	if err := usage.Enforced(first.pid, inst.Ref, inst.Limits); err != nil {
 		return err
 	}
@@ -421,10 +429,16 @@ func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process,
 	if err != nil {
 		return err
 	}
-	if err := machine.CheckProgram(first.pid, made.Process.Args[0]); err != nil {
+	return machine.CheckProgram(first.pid, made.Process.Args[0])
+}
+
+// greet gives the guest of a container that runs its keys, and waits for its call.
+func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process, id string,
+	k guestconfig.Keys, guest io.WriteCloser) error {
+	line, err := k.Line()
+	if err != nil {
 		return err
 	}
-	d.Admit(first.pid)
 	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
 		fmt.Errorf("guest did not call in within %v", guestTimeout))
 	defer cancel()
@@ -444,11 +458,11 @@ func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process,
 	})
 	err = d.Wait(ctx)
 	if errors.Is(err, errGuestEnded) {
-		return s.ended(inst.ID)
+		return s.ended(id)
 	}
 	if err == nil {
 		if err := machine.CapTerminals(first.pid); err != nil {
-			s.b.log(inst.ID).Debug("no limit of terminals for a sandbox", "err", err)
+			s.b.log(id).Debug("no limit of terminals for a sandbox", "err", err)
 		}
 	}
 	return err
@@ -461,11 +475,24 @@ const maxWords = 500
 
 // ended is the error of a guest that ended, with the last it printed.
 func (s *booting) ended(id string) error {
-	said, _ := os.ReadFile(s.b.in(id, logFile))
-	if words := text.End(strings.TrimSpace(string(said)), maxWords); words != "" {
+	if words := lastWords(s.b.in(id, logFile)); words != "" {
 		return fmt.Errorf("%w: %s", errGuestEnded, words)
 	}
 	return errGuestEnded
+}
+
+// lastWords returns the end of a guest's output, safe to display.
+func lastWords(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil {
+		_, _ = f.Seek(max(0, info.Size()-4*maxWords), io.SeekStart) // at worst, its beginning
+	}
+	said, _ := io.ReadAll(io.LimitReader(f, 4*maxWords))
+	return text.End(strings.TrimSpace(string(said)), maxWords)
 }
 
 // notes returns facts that users should know about a sandbox.

@@ -78,6 +78,7 @@ func bundle(p plan) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities,
 				Permitted: capabilities},
 			NoNewPrivileges: !p.Sudo,
+			OOMScoreAdj:     new(int), // not the daemon's own
 			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"},
 				{Type: "RLIMIT_NOFILE", Soft: uint64(p.Limits.NoFile),
 					Hard: uint64(p.Limits.NoFile)}},
@@ -132,9 +133,10 @@ func kernelMounts(shm int64) []specs.Mount {
 	}
 }
 
-// mounts are the files of this machine in the container.
+// mounts are the files of this machine in the container. The guest program is last: nothing covers
+// it.
 func (p plan) mounts(program string) []specs.Mount {
-	all := []specs.Mount{readOnly(p.RunDir, machine.GuestRun), readOnly(p.GuestFile, program)}
+	all := []specs.Mount{readOnly(p.RunDir, machine.GuestRun)}
 	if p.TrustDir != "" {
 		all = append(all, readOnly(p.TrustDir, machine.GuestTrust))
 	}
@@ -151,7 +153,7 @@ func (p plan) mounts(program string) []specs.Mount {
 		all = append(all, specs.Mount{Destination: m.Inside(), Type: "bind", Source: m.Path,
 			Options: options})
 	}
-	return all
+	return append(all, readOnly(p.GuestFile, program))
 }
 
 func readOnly(source, target string) specs.Mount {

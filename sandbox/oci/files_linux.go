@@ -95,6 +95,7 @@ func (l *instances) writeNames(id, host string, spec sandbox.Spec) error {
 // mount when it has started; here it is undone then, so that a daemon that is killed, or a machine
 // with many sandboxes, has none.
 func (l *instances) mount(id string, layers []string) (unmount func(), err error) {
+	l.unmount(id) // of a daemon that was killed
 	root := l.in(id, rootName)
 	lower := make([]string, 0, len(layers))
 	for i := range layers { // the topmost first
@@ -124,12 +125,46 @@ func (l *instances) mount(id string, layers []string) (unmount func(), err error
 	return func() { l.unmount(id) }, nil
 }
 
-// unmount undoes what mount did, also of a daemon that was killed.
+// unmount undoes what mount did, also that of daemons that were killed.
 func (l *instances) unmount(id string) {
-	err := unix.Unmount(l.in(id, rootName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-		l.log(id).Warn("a mount is left behind", "path", l.in(id, rootName), "err", err)
+	for {
+		switch err := unix.Unmount(l.in(id, rootName), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); {
+		case err == nil:
+		case errors.Is(err, unix.EINVAL), errors.Is(err, fs.ErrNotExist): // none is left
+			return
+		default:
+			l.log(id).Warn("a mount is left behind", "path", l.in(id, rootName), "err", err)
+			return
+		}
 	}
+}
+
+// checkFiles checks the mounted files of a container that does not run: no link in them may lead a
+// mount to another place. The runtime itself opens files there, such as /dev/null, before anything
+// can be checked.
+func (l *instances) checkFiles(inst sandbox.Instance) error {
+	root, err := os.OpenRoot(l.in(inst.ID, rootName))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	readlink := func(path string) (string, error) {
+		to, err := root.Readlink(strings.TrimPrefix(path, "/"))
+		// Neither one that is missing nor one that is no link.
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) ||
+			errors.Is(err, unix.ENOTDIR) {
+			return "", nil
+		}
+		return to, err
+	}
+	if err := machine.CheckMounts(inst.Mounts, readlink); err != nil {
+		return err
+	}
+	names := make([]string, 0, len(nameFiles))
+	for _, name := range nameFiles {
+		names = append(names, "/etc/"+name)
+	}
+	return machine.CheckNames(names, readlink)
 }
 
 // bundle reads the runtime's input for an instance. A missing one is fs.ErrNotExist.
@@ -155,19 +190,31 @@ func (l *instances) remove(ctx context.Context, id string) error {
 	if err := l.kill(ctx, id); err != nil {
 		return err
 	}
+	l.sockets.Shut(id) // a dial may have opened them meanwhile
 	l.unmount(id)
-	// The keys last: they must exist as long as the container may.
 	for _, name := range []string{upperDir, workDir} {
-		if err := os.RemoveAll(l.in(id, name)); err != nil {
+		if err := store.RemoveAll(ctx, l.in(id, name)); err != nil {
 			return err
 		}
-	}
-	if err := os.RemoveAll(l.state.Dir(id)); err != nil {
-		return err
 	}
 	err := l.images.Remove(machine.ForkImage(id))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return l.images.Release(l.holder(id))
+	if err := l.images.Release(l.holder(id)); err != nil {
+		return err
+	}
+	// The directory last: by it a later daemon finds what is left.
+	if err := os.RemoveAll(l.state.Dir(id)); err != nil {
+		return err
+	}
+	l.collect(ctx)
+	return nil
+}
+
+// collect removes the layers that no image and no instance needs any more.
+func (l *instances) collect(ctx context.Context) {
+	if err := l.images.Collect(ctx); err != nil && ctx.Err() == nil {
+		l.logs.Warn("layers of removed images are left", "err", err)
+	}
 }

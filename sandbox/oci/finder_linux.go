@@ -50,13 +50,14 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	}
 	var list []sandbox.Instance
 	for _, id := range ids {
+		changing := b.Changing(id) // before the note, which the change may write
 		n, err := b.state.ReadNote(id)
 		switch {
 		case err == nil && n.Instance.ID == id && n.Instance.Backend == Name:
 			list = append(list, n.Instance)
 		case err == nil || !errors.Is(err, fs.ErrNotExist):
 			b.log(id).Error("read note", "err", err)
-		case !b.Changing(id):
+		case !changing:
 			// A daemon ended while it made the sandbox, whose name nobody knows.
 			if err := b.Destroy(ctx, sandbox.Instance{ID: id}); err != nil {
 				b.log(id).Warn("a sandbox that was not complete is left behind", "err", err)

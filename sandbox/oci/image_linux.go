@@ -7,23 +7,18 @@ import (
 	"io/fs"
 	"runtime"
 
-	"github.com/distribution/reference"
-
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/oci/store"
 )
 
-// parseImage returns the name of an image in its usual form. An empty name is the default image.
-func parseImage(ref string) (string, error) {
-	if ref == "" {
-		return sandbox.DefaultImage, nil
-	}
-	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
-		return "", fmt.Errorf("image %q: %w", ref, err)
-	}
-	return reference.FamiliarString(reference.TagNameOnly(named)), nil
+// MayPull reports whether a registry may decide what the image ref is: not for the default one, for
+// those that builds accepts, and for those that are made of sandboxes. The owner of such a name in
+// a public registry could run code in sandboxes.
+func MayPull(ref string, builds func(ref string) bool) bool {
+	ref, err := machine.ParseImage(ref)
+	return err != nil || ref != sandbox.DefaultImage && !machine.IsSnapshot(ref) &&
+		!machine.IsMade(ref) && (builds == nil || !builds(ref))
 }
 
 // image finds ref in the store. It builds a missing image that Options.Builds accepts, and pulls
@@ -37,9 +32,7 @@ func (im *imager) image(ctx context.Context, ref string, progress func(string)) 
 	if machine.IsSnapshot(ref) || machine.IsMade(ref) {
 		return img, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 	}
-	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
-		// Never pulled: the owner of that name in a public registry could run code in every
-		// sandbox.
+	if !MayPull(ref, im.makes) {
 		if im.make == nil {
 			return img, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 		}
@@ -58,7 +51,7 @@ func (im *imager) image(ctx context.Context, ref string, progress func(string)) 
 
 // Resolve returns the ID of an image that is present. See sandbox.Reviser.
 func (im *imager) Resolve(_ context.Context, ref string) (string, error) {
-	ref, err := parseImage(ref)
+	ref, err := machine.ParseImage(ref)
 	if err != nil {
 		return "", err
 	}
@@ -79,5 +72,5 @@ func (b *Backend) Revision(_ context.Context, spec sandbox.Spec) (string, error)
 	if err != nil {
 		return "", err
 	}
-	return revision(guest, name), nil
+	return machine.Revision(guest, name), nil
 }

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
@@ -16,9 +19,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxMade is how many images that can be made again are kept. The oldest are removed first, unless
-// a sandbox uses them.
-const maxMade = 32
+const (
+	// maxMade is how many images that can be made again are kept. The oldest are removed first,
+	// unless a sandbox uses them.
+	maxMade = 32
+	// freshMade is how long one is kept after it was made: its sandbox may not exist yet.
+	freshMade = 2 * time.Minute
+
+	// Labels of images that are made of sandboxes: the daemon, and how many of their layers are of
+	// the image below all of them.
+	labelMade  = "sandboxd.made"
+	labelBelow = "sandboxd.below"
+)
 
 // imager is the backend's sandbox.Imager. It also finds the images of sandboxes.
 type imager struct {
@@ -66,19 +78,28 @@ func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string)
 			return err
 		}
 		if p.runs() && !usage.Frozen(p.pid, inst.Ref) {
-			_, err := im.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
+			err := im.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
 			if err != nil {
 				return err
 			}
 			defer func() {
-				_, err := im.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil,
+				err := im.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil,
 					"resume", inst.Ref)
 				if err != nil {
 					im.log(inst.ID).Error("a sandbox stays paused after a snapshot", "err", err)
 				}
 			}()
 		}
-		_, err = im.images.Add(ctx, ref, img, im.in(inst.ID, upperDir), img.Config)
+		config := img.Config
+		config.Labels = maps.Clone(config.Labels)
+		if config.Labels == nil {
+			config.Labels = make(map[string]string)
+		}
+		config.Labels[labelMade] = im.daemon
+		if _, made := config.Labels[labelBelow]; !made {
+			config.Labels[labelBelow] = strconv.Itoa(len(img.Layers))
+		}
+		_, err = im.images.Add(ctx, ref, img, im.in(inst.ID, upperDir), config)
 		return err
 	})
 }
@@ -108,12 +129,15 @@ func (im *imager) Kept(_ context.Context, owner string, ids []string) (sum int64
 	seen := make(map[string]bool)
 	for _, img := range list {
 		if !strings.HasPrefix(img.Ref, snapshots) && !forks[img.Ref] &&
-			!im.names.MadeFor(owner, img.Ref) || len(img.Layers) == 0 {
+			!im.names.MadeFor(owner, img.Ref) {
 			continue
 		}
-		if top := img.Layers[len(img.Layers)-1]; !seen[top] {
-			seen[top] = true
-			sum += img.Top
+		below, _ := strconv.Atoi(img.Config.Labels[labelBelow])
+		for i := below; i < len(img.Layers); i++ {
+			if dir := img.Layers[i]; !seen[dir] {
+				seen[dir] = true
+				sum += img.Sizes[i]
+			}
 		}
 	}
 	return sum, nil
@@ -138,7 +162,7 @@ func (im *imager) Prepared(ctx context.Context, spec sandbox.Spec, key string) (
 
 func (im *imager) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
 	var err error
-	if spec.Image, err = parseImage(spec.Image); err != nil {
+	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
 		return "", err
 	}
 	if err := im.names.MayBoot(spec); err != nil {
@@ -167,13 +191,18 @@ func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner, key
 	error) {
 	made, err := im.made(func(string) bool { return true })
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("save setup: %w", err)
 	}
 	for _, img := range made[:max(0, len(made)-maxMade+1)] {
-		if err := im.images.Remove(img.Ref); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+		if time.Since(img.Created) < freshMade {
+			break
+		}
+		err := im.images.Remove(img.Ref)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			im.logs.Warn("an image of an earlier setup is left", "image", img.Ref, "err", err)
 		}
 	}
+	im.collect(ctx)
 	ref := im.names.Made(machine.SetupPrefix, owner, "1", inst.Digest, key)
 	return ref, im.commit(ctx, inst, ref)
 }
@@ -194,7 +223,8 @@ func (im *imager) Forget(ctx context.Context, owner, keep string) (n int, err er
 	return n, im.images.Collect(ctx)
 }
 
-// made returns the images that can be made again and that no instance uses, the oldest first.
+// made returns the images of this daemon that can be made again and that no instance uses, the
+// oldest first.
 func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
 	list, err := im.images.List()
 	if err != nil {
@@ -211,7 +241,8 @@ func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
 		}
 	}
 	list = slices.DeleteFunc(list, func(img store.Image) bool {
-		return !machine.IsMade(img.Ref) || used[img.Ref] || !of(img.Ref)
+		return !machine.IsMade(img.Ref) || img.Config.Labels[labelMade] != im.daemon ||
+			used[img.Ref] || !of(img.Ref)
 	})
 	slices.SortFunc(list, func(a, b store.Image) int { return a.Created.Compare(b.Created) })
 	return list, nil

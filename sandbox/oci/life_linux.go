@@ -186,8 +186,8 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 		grace = defaultGrace
 	}
 	return b.change(ctx, "stop", inst, func(p process) error {
-		if !p.runs() {
-			return nil
+		if !p.runs() { // or it is not known, because a daemon was killed at its start
+			return b.kill(ctx, inst.ID)
 		}
 		if err := b.stop(ctx, inst, p, grace); err != nil {
 			return err
@@ -200,7 +200,7 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, p process,
 	grace time.Duration) error {
 	if usage.Frozen(p.pid, inst.Ref) { // paused processes cannot obey
-		if _, err := b.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref); err != nil {
+		if err := b.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref); err != nil {
 			return err
 		}
 	}
@@ -243,7 +243,7 @@ func (l *instances) kill(ctx context.Context, id string) error {
 	}
 	ref := made.Annotations[refNote]
 	if _, err := os.Stat(filepath.Join(l.runtime.root, ref)); err == nil {
-		if _, err := l.runtime.call(ctx, made.Annotations[runtimeNote], nil, nil, "delete",
+		if err := l.runtime.call(ctx, made.Annotations[runtimeNote], nil, nil, "delete",
 			"--force", ref); err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func (l *instances) kill(ctx context.Context, id string) error {
 		return nil
 	}
 	end, cancel := context.WithTimeoutCause(ctx, killTime,
-		fmt.Errorf("process %d was killed and has not ended within %v", p.pid, killTime))
+		fmt.Errorf("process %d has not ended within %v", p.pid, killTime))
 	defer cancel()
 	return p.wait(end)
 }
@@ -331,7 +331,7 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 		case usage.Frozen(p.pid, inst.Ref):
 			return nil
 		}
-		_, err := b.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
+		err := b.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
 		return err
 	})
 }
@@ -342,7 +342,7 @@ func (b *Backend) Resume(ctx context.Context, inst sandbox.Instance) error {
 		if !p.runs() || !usage.Frozen(p.pid, inst.Ref) {
 			return nil
 		}
-		_, err := b.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref)
+		err := b.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref)
 		return err
 	})
 }

@@ -214,6 +214,7 @@ func TestContract(t *testing.T) {
 		Spec:    sandbox.Spec{Image: busybox},
 		NoImage: "registry.invalid/none:latest",
 		Refused: []sandbox.Network{sandbox.NetworkBridge},
+		NoBuild: true,
 	})
 }
 
@@ -275,5 +276,92 @@ func TestDaemons(t *testing.T) {
 	}
 	if _, err := os.Stat(second.state.Dir(inst.ID)); err == nil || !os.IsNotExist(err) {
 		t.Errorf("its directory: %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+// What an instance and its fork image alone had is free when they are removed.
+func TestDestroyFreesLayers(t *testing.T) {
+	b := testBackend(t)
+	layers := func() int {
+		t.Helper()
+		all, err := os.ReadDir(filepath.Join(b.opts.Images, "layers"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := layers()
+	inst := boot(t, b, sandbox.Spec{})
+	sh(t, login(t, b, inst), "echo text >/file")
+	id := newID()
+	image, err := b.Fork(t.Context(), inst, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fork, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if layers() != before+1 {
+		t.Errorf("%d layers with a fork, %d before", layers(), before)
+	}
+	if n, err := b.Kept(t.Context(), "", []string{id}); err != nil || n == 0 {
+		t.Errorf("a fork image keeps %d bytes, %v", n, err)
+	}
+	for _, inst := range []sandbox.Instance{inst, fork} {
+		if err := b.Destroy(t.Context(), inst); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if layers() != before {
+		t.Errorf("%d layers are left, %d before", layers(), before)
+	}
+	holds, err := os.ReadDir(filepath.Join(b.opts.Images, "holds"))
+	if err != nil || len(holds) > 0 {
+		t.Errorf("holds are left: %v, %v", holds, err)
+	}
+}
+
+// A sandbox whose boot a killed daemon did not complete is removed, one that is being made is not.
+func TestListRemovesHalves(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	p, err := b.first(inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(b.state.NotePath(inst.ID)); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := b.Lock(t.Context(), inst.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := b.List(t.Context()); err != nil || len(list) > 0 || !p.runs() {
+		t.Errorf("while it changes: %v, %v, runs: %v", list, err, p.runs())
+	}
+	unlock()
+	if list, err := b.List(t.Context()); err != nil || len(list) > 0 || p.runs() {
+		t.Errorf("afterwards: %v, %v, runs: %v", list, err, p.runs())
+	}
+	if _, err := os.Stat(b.state.Dir(inst.ID)); !os.IsNotExist(err) {
+		t.Errorf("its directory: %v", err)
+	}
+}
+
+// Directories inside each other by the thousand are removed like others, and make no image.
+func TestDeepDirectories(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	sh(t, login(t, b, inst), "i=0; while [ $i -lt 3000 ]; do mkdir a; cd a; i=$((i+1)); done")
+	if _, err := b.Fork(t.Context(), inst, newID()); err == nil ||
+		!strings.Contains(err.Error(), "directories inside each other") || len(err.Error()) > 1000 {
+		t.Errorf("fork: error %v", err)
+	}
+	if got := sh(t, login(t, b, inst), "echo here"); got != "here" {
+		t.Errorf("after a failed fork: %q", got)
+	}
+	if err := b.Destroy(t.Context(), inst); err != nil {
+		t.Error(err)
 	}
 }

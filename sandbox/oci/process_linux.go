@@ -17,7 +17,7 @@ import (
 // same number. The zero value does not run.
 type process struct {
 	pid   int
-	start string // field starttime of proc_pid_stat(5)
+	start string // the machine's boot, and field starttime of proc_pid_stat(5)
 }
 
 // processOf returns the running process pid.
@@ -38,7 +38,11 @@ func startOf(pid int) (string, error) {
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return "", sandbox.ErrStopped
 	}
-	return fields[19], nil
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(boot)) + "/" + fields[19], nil
 }
 
 func (p process) runs() bool {

@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -48,25 +45,23 @@ func (r *runtimes) find(isolation string) (string, error) {
 		"install it: apt-get install runc")
 }
 
-// call runs a runtime and returns what it printed. The container gets stdin and out, if they are
-// set. The error has the runtime's own text.
+// call runs a runtime. The container gets stdin and out, if they are set. The error has the
+// runtime's own text.
 func (r *runtimes) call(ctx context.Context, name string, stdin, out *os.File,
-	args ...string) ([]byte, error) {
+	args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTime)
 	defer cancel()
 	if err := os.MkdirAll(r.root, 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	log, err := os.CreateTemp(r.root, ".log-*")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer os.Remove(log.Name())
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, name, append([]string{"--root", r.root, "--log-format", "json",
 		"--log", log.Name()}, args...)...)
-	var printed text.Head
-	cmd.Stdout = &printed
 	if stdin != nil { // a nil *os.File is no nil io.Reader
 		cmd.Stdin = stdin
 	}
@@ -75,16 +70,16 @@ func (r *runtimes) call(ctx context.Context, name string, stdin, out *os.File,
 	}
 	err = cmd.Run()
 	if err == nil {
-		return printed.Bytes(), nil
+		return nil
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	entries, _ := io.ReadAll(io.LimitReader(log, maxLog))
 	if why := lastError(entries); why != "" {
-		return nil, fmt.Errorf("%s %s: %s", name, args[0], why)
+		return fmt.Errorf("%s %s: %s", name, args[0], why)
 	}
-	return nil, fmt.Errorf("%s %s: %w", name, args[0], err)
+	return fmt.Errorf("%s %s: %w", name, args[0], err)
 }
 
 // maxLog bounds what is read of a runtime's log, in bytes; maxWhy what is shown of it.
@@ -104,22 +99,4 @@ func lastError(log []byte) (last string) {
 			last = entry.Msg
 		}
 	}
-}
-
-// container is what a runtime says of a container.
-type container struct {
-	Status string // creating, created, running, paused, stopped
-	PID    int
-}
-
-// state asks for the state of a container. It returns ErrGone if the runtime does not know it.
-func (r *runtimes) state(ctx context.Context, name, ref string) (c container, err error) {
-	if _, err := os.Stat(filepath.Join(r.root, ref)); errors.Is(err, fs.ErrNotExist) {
-		return c, sandbox.ErrGone
-	}
-	said, err := r.call(ctx, name, nil, nil, "state", ref)
-	if err != nil {
-		return c, err
-	}
-	return c, json.Unmarshal(said, &c)
 }

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
@@ -18,6 +20,13 @@ func Runtime(ctx context.Context) (name, version string, err error) {
 	if os.Geteuid() != 0 {
 		return "", "", sandbox.Hint(errors.New("containers without an engine need a daemon that "+
 			"runs as root"), "run it as root, or install Docker")
+	}
+	// A unit of systemd has this for the daemon. Programs of sandboxes would inherit it, with the
+	// other restrictions of the unit.
+	none, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err != nil || none != 0 {
+		return "", "", sandbox.Hint(errors.New("the daemon runs without new privileges, as in the "+
+			"systemd unit of the package"), "see docs/how-to/without-docker.md")
 	}
 	if name, err = new(runtimes).find(""); err != nil {
 		return "", "", err

@@ -296,7 +296,7 @@ func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, b
 			ended = e
 		case s.track.Phase() == wire.PhaseOpaque && (!i.answeredLocked() || i.c.promptDueLocked()):
 			return false
-		case (e == wire.Waiting || e == wire.Attention) && (i.busy || s.console.bare()):
+		case (e == wire.Waiting || e == wire.Attention) && (i.busy || s.console.bareLocked()):
 			ended = wire.Interrupted
 		default:
 			return false
@@ -322,8 +322,8 @@ func (i *interrupt) printedLocked() bool {
 	return end > i.struck && !strings.HasSuffix(prompt, "^C")
 }
 
-// bare reports whether the terminal's shell is in the foreground and prints no marks.
-func (c *console) bare() bool { return !c.marked && c.shellInFrontLocked() }
+// bareLocked reports whether the terminal's shell is in the foreground and prints no marks.
+func (c *console) bareLocked() bool { return !c.marked && c.shellInFrontLocked() }
 
 // promptDueLocked reports whether the terminal's shell is in the foreground, and prints a mark at
 // its prompt: what it has printed so far is a report on the program that ended.

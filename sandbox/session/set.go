@@ -145,7 +145,7 @@ func (s *Set) Begin(ctx context.Context, name string, start wire.Start) error {
 
 // Kill sets a session dead, with a reason, after its processes were killed, for example by a
 // rescue. The session is kept, and the next run restarts its shell. Kill returns when the calls
-// that were under way have their results, or after a second: the sandbox may be stopped next.
+// that were under way have ended, or after a second: the sandbox may be stopped next.
 func (s *Set) Kill(name, reason string) {
 	one := s.lookup(name)
 	if one == nil {

@@ -66,8 +66,13 @@ func (c *copier) dir(ctx context.Context, from, to *os.File, rel string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := c.entry(ctx, from, to, name, path.Join(rel, name)); err != nil {
-			return fmt.Errorf("copy %.200q: %w", path.Join(rel, name), err)
+		at := path.Join(rel, name)
+		err := c.entry(ctx, from, to, name, at)
+		if _, named := errors.AsType[*copyError](err); err != nil && !named {
+			err = &copyError{at, err}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	var st unix.Stat_t
@@ -76,6 +81,15 @@ func (c *copier) dir(ctx context.Context, from, to *os.File, rel string) error {
 	}
 	return copyAttributes(from, to, ".", st)
 }
+
+// copyError names the file that cannot be copied.
+type copyError struct {
+	path string
+	err  error
+}
+
+func (e *copyError) Error() string { return fmt.Sprintf("copy %.200q: %v", e.path, e.err) }
+func (e *copyError) Unwrap() error { return e.err }
 
 func (c *copier) entry(ctx context.Context, from, to *os.File, name, rel string) error {
 	var st unix.Stat_t
@@ -119,6 +133,9 @@ func (c *copier) entry(ctx context.Context, from, to *os.File, name, rel string)
 }
 
 func (c *copier) subdir(ctx context.Context, from, to *os.File, name, rel string) error {
+	if strings.Count(rel, "/") >= maxDepth {
+		return fmt.Errorf("more than %d directories inside each other", maxDepth)
+	}
 	in, err := openAt(from, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 
 const (
 	maxName  = 4096     // bytes of a name in a layer, as Linux has it
-	maxDepth = 256      // directories in one
+	maxDepth = 256      // directories in one, also in what is copied
 	statSize = 16 << 20 // bytes of a file for which free space is checked first
 )
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 
@@ -73,6 +74,7 @@ func (s *Store) begin() (*making, error) {
 		err = flock(f, unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err != nil {
+		f.Close() // also if it is nil
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return &making{store: s, dir: dir, lock: f}, nil
@@ -80,7 +82,7 @@ func (s *Store) begin() (*making, error) {
 
 // end removes what the call did not commit.
 func (m *making) end() {
-	os.RemoveAll(m.dir)
+	_ = RemoveAll(context.Background(), m.dir) // or Collect does it
 	unlockFile(m.lock)
 }
 
@@ -171,7 +173,7 @@ func (s *Store) Collect(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // the rest is still in tmp
 		}
-		if err := os.RemoveAll(path); err != nil {
+		if err := RemoveAll(ctx, path); err != nil {
 			return fmt.Errorf("collect images: %w", err)
 		}
 	}
@@ -264,4 +266,19 @@ func examine(path string) (alive bool, needs []string, err error) {
 		return false, nil, err
 	}
 	return true, needs, json.Unmarshal(data, &needs)
+}
+
+// RemoveAll removes a directory with all that it has; a missing one is no error. It runs rm(1),
+// which needs no descriptor for each level: a program may make directories in each other by the
+// thousand.
+func RemoveAll(ctx context.Context, dir string) error {
+	out, err := exec.CommandContext(ctx, "rm", "-rf", "--one-file-system", "--", dir).
+		CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w: %.200q", dir, err, out)
+	}
+	return nil
 }

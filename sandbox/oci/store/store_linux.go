@@ -78,7 +78,7 @@ type Image struct {
 	Config  v1.ImageConfig // what to run in it
 	Layers  []string       // directories, the lowest first; none is there twice
 	Size    int64          // bytes that the files of its layers occupy
-	Top     int64          // of these, those of the topmost layer
+	Sizes   []int64        // of these, those of each layer
 	Created time.Time      // zero if unknown
 }
 
@@ -143,10 +143,8 @@ func (s *Store) image(r record) Image {
 	img := Image{Ref: r.Ref, ID: r.ID, Arch: r.Arch, Config: r.Config, Size: r.Size,
 		Created: r.Created}
 	for _, name := range r.Layers {
-		img.Layers = append(img.Layers, s.layerDir(name))
-	}
-	if n := len(r.Layers); n > 0 {
-		img.Top, _ = s.layerSize(r.Layers[n-1]) // a removed one has no size
+		size, _ := s.layerSize(name) // a removed one has no size
+		img.Layers, img.Sizes = append(img.Layers, s.layerDir(name)), append(img.Sizes, size)
 	}
 	return img
 }
@@ -170,8 +168,8 @@ func (s *Store) Image(ref string) (Image, error) {
 	img := s.image(r)
 	for _, dir := range img.Layers {
 		if _, err := os.Stat(dir); err != nil {
-			return Image{}, fmt.Errorf("image %s is damaged: remove it and get it again: %w", ref,
-				err)
+			return Image{}, fmt.Errorf("image %s is damaged: remove it and get it again: %v", ref,
+				err) // which is no missing image
 		}
 	}
 	return img, nil
