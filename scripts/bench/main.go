@@ -64,6 +64,7 @@ var benchmarks = []benchmark{
 	{"claim", claim},
 	{"remote", remote},
 	{"fifty", fifty},
+	{"engineless", engineless},
 	{"exec", execTrue},
 	{"echo", echo},
 	{"run", shellRun},

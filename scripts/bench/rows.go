@@ -16,13 +16,21 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // boot: docker's own create and start, against a sandbox until its first command is done.
 func boot(ctx context.Context, b *bench) ([]row, error) {
-	control, err := b.control(ctx, b.daemon)
+	ours, peer, err := boots(ctx, b, b.daemon)
+	return []row{against("boot: create until the first command is done", "ms", ours, peer,
+		"docker create+start", "≤ 1.1 ×", atMost(1.1))}, err
+}
+
+// boots measures sandboxes of a daemon, and containers of Docker's engine in turn with them.
+func boots(ctx context.Context, b *bench, d *daemon.Daemon) (own, docker sample, err error) {
+	control, err := b.control(ctx, d)
 	if err != nil {
-		return nil, err
+		return own, docker, err
 	}
 	defer control.Close()
 	command := func(line string) error {
@@ -34,14 +42,14 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 		name := fmt.Sprintf("boot-%d", i)
 		began := time.Now()
 		if err := command("new " + name); err != nil {
-			return nil, err
+			return own, docker, err
 		}
 		if err := command("exec " + name + " true"); err != nil {
-			return nil, err
+			return own, docker, err
 		}
 		took := time.Since(began)
 		if err := command("rm -f " + name); err != nil {
-			return nil, err
+			return own, docker, err
 		}
 		began = time.Now()
 		c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
@@ -50,7 +58,7 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 			HostConfig: &container.HostConfig{NetworkMode: "none"},
 		})
 		if err != nil {
-			return nil, err
+			return own, docker, err
 		}
 		_, err = b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{})
 		alone := time.Since(began)
@@ -59,15 +67,14 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 			err = rmErr
 		}
 		if err != nil {
-			return nil, err
+			return own, docker, err
 		}
 		if i >= 2 {
 			ours = append(ours, milliseconds(took))
 			peer = append(peer, milliseconds(alone))
 		}
 	}
-	return []row{against("boot: create until the first command is done", "ms", summarize(ours),
-		summarize(peer), "docker create+start", "≤ 1.1 ×", atMost(1.1))}, nil
+	return summarize(ours), summarize(peer), nil
 }
 
 // runTrue runs a command on a connection.
