@@ -93,7 +93,8 @@ type Imager interface {
 	// exist yet, and returns its reference, valid in that instance's Spec only. Destroy of that
 	// instance removes the image, even if the instance was never booted. Errors as of Snapshot.
 	Fork(ctx context.Context, inst Instance, id string) (image string, err error)
-	// Weight returns the size in bytes of an image of the instance's files. Holes in files count.
+	// Weight returns the size in bytes of an image of the instance's files. Holes in files count if
+	// the image does not keep them.
 	Weight(ctx context.Context, inst Instance) (int64, error)
 	// Kept returns the total size in bytes of the images that Snapshot, Build and Prepare made for
 	// owner, and Fork for the instances with these IDs. Their base images do not count.
@@ -101,7 +102,8 @@ type Imager interface {
 
 	// Build makes the image that s describes and returns its reference. An image built of the same
 	// files, arguments and base images is reused. The error of a failed step wraps a *StepError.
-	// When ctx ends, the running step is ended.
+	// When ctx ends, the running step is ended. A backend that builds nothing returns
+	// ErrUnsupported.
 	Build(ctx context.Context, s BuildSpec) (image string, err error)
 	// Prepared returns the image that Prepare saved for the same owner, image and key, or "" if
 	// there is none. Like Boot, it first pulls or builds spec.Image.
