@@ -12,20 +12,27 @@ import (
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/oci/store"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func runtimeOf(ctx context.Context) (name, version string, err error) { return oci.Runtime(ctx) }
 
 // openBundles returns the backend of containers without an engine for a daemon with an ID.
 func openBundles(c *config.Loaded, id string, log *slog.Logger) (bundles, error) {
+	if os.Geteuid() != 0 {
+		return nil, &wire.Error{Code: wire.CodeDenied,
+			Message: "sandboxes without an engine need a daemon that runs as root",
+			Hint:    "run it as root; or install Docker, and set backend: docker"}
+	}
 	guests, err := findGuests(string(c.GuestDir))
 	if err != nil {
 		return nil, err
 	}
 	state := string(c.State)
-	return oci.New(oci.Options{
+	b, err := oci.New(oci.Options{
 		Dir:      filepath.Join(state, bundlesDir),
 		Images:   string(c.OCI.Images),
 		GuestDir: filepath.Join(state, "guest"),
@@ -37,13 +44,18 @@ func openBundles(c *config.Loaded, id string, log *slog.Logger) (bundles, error)
 		Builds:   images.Has,
 		Log:      log,
 	})
+	if err != nil {
+		return nil, err // and no interface of a nil pointer
+	}
+	return b, nil
 }
 
 // buildBundle builds an image from the recipe that this program has, and adds it to the store.
 func buildBundle(ctx context.Context, s *store.Store, ref string, progress func(string)) error {
 	config, err := images.Config(ref)
 	if err != nil {
-		return err
+		return sandbox.Hint(err, "build it on a machine with Docker, docker save it, and: sandboxd "+
+			"images load FILE")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

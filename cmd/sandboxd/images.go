@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -51,6 +51,9 @@ func (c bundleImages) command() *cobra.Command {
 
 // open opens the store of this machine's images.
 func (c bundleImages) open() (imageStore, error) {
+	if c.gateway != "" {
+		return nil, usage("images works on the machine of the daemon", "run it there")
+	}
 	if err := needsLinux(); err != nil {
 		return nil, err
 	}
@@ -100,7 +103,7 @@ func printImages(all []keptImage, asJSON bool) error {
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "NAME\tSIZE\tID")
 	for _, img := range all {
-		fmt.Fprintf(t, "%s\t%s\t%.19s\n", img.Name, sandbox.FormatSize(img.Size), img.ID)
+		fmt.Fprintf(t, "%s\t%s\t%.19s\n", img.Name, admission.Size(img.Size), img.ID)
 	}
 	return t.Flush()
 }
@@ -108,7 +111,7 @@ func printImages(all []keptImage, asJSON bool) error {
 func (c bundleImages) pull() *cobra.Command {
 	return &cobra.Command{
 		Use: "pull IMAGE", Short: "get an image from its registry, also if it is there",
-		Example: "  sandboxd images pull debian:12", Args: cobra.ExactArgs(1),
+		Example: "  sandboxd images pull debian:12", Args: oneArg("an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := c.open()
 			if err != nil {
@@ -130,7 +133,7 @@ func (c bundleImages) load() *cobra.Command {
 		Use: "load FILE", Short: "get the images of a file that docker save made",
 		Example: "  docker save ann/tools -o tools.tar      # on another machine\n" +
 			"  sandboxd images load tools.tar",
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := c.open()
 			if err != nil {
@@ -152,7 +155,8 @@ func (c bundleImages) remove() *cobra.Command {
 		Use: "rm [IMAGE...]", Short: "remove images, and files that no image needs",
 		Example: "  sandboxd images rm debian:12",
 		Long: "Remove the names of images, and then the files that no image and no sandbox\n" +
-			"needs. Sandboxes keep what they use. Without a name, only remove files.",
+			"needs. Sandboxes keep what they use. Without a name, only remove files. Other\n" +
+			"daemons of this machine may have images in the same directory.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := c.open()
 			if err != nil {
@@ -160,5 +164,15 @@ func (c bundleImages) remove() *cobra.Command {
 			}
 			return s.remove(cmd.Context(), args)
 		},
+	}
+}
+
+// oneArg requires one argument, described by what.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usage(cmd.CommandPath()+" needs "+what, "see: "+cmd.CommandPath()+" --help")
+		}
+		return noArgs(cmd, args[1:])
 	}
 }

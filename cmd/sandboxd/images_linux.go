@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"runtime"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
@@ -55,13 +56,18 @@ func (s ociImages) load(ctx context.Context, file string) ([]keptImage, error) {
 }
 
 func (s ociImages) remove(ctx context.Context, names []string) error {
-	for _, name := range names {
-		if err := s.Remove(name); errors.Is(err, fs.ErrNotExist) {
+	for _, name := range names { // all or none
+		if _, err := s.Image(name); errors.Is(err, fs.ErrNotExist) {
 			return &wire.Error{Code: wire.CodeUsage,
-				Message: fmt.Sprintf("no such image: %q", name), Hint: "see: sandboxd images ls"}
-		} else if err != nil {
+				Message: fmt.Sprintf("no such image: %q; nothing was removed", name),
+				Hint:    "see: sandboxd images ls"}
+		}
+	}
+	for _, name := range names {
+		if err := s.Remove(name); err != nil {
 			return err
 		}
+		fmt.Fprintf(os.Stdout, "%s removed\n", name)
 	}
 	return s.Collect(ctx)
 }

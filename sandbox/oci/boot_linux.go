@@ -209,14 +209,15 @@ func fit(l sandbox.Limits) (sandbox.Limits, error) {
 	}
 	switch {
 	case l.CPUs > cpus:
-		return l, fmt.Errorf("%g cpus: %w: this machine has %g", l.CPUs, sandbox.ErrUnsupported,
-			cpus)
+		return l, sandbox.Hint(fmt.Errorf("%g cpus: %w: this machine has %g", l.CPUs,
+			sandbox.ErrUnsupported, cpus), "ask for less")
 	case l.Memory > memory:
-		return l, fmt.Errorf("%s of memory: %w: this machine has %s", sandbox.FormatSize(l.Memory),
-			sandbox.ErrUnsupported, sandbox.FormatSize(memory>>20<<20))
+		return l, sandbox.Hint(fmt.Errorf("%s of memory: %w: this machine has %s",
+			sandbox.FormatSize(l.Memory), sandbox.ErrUnsupported,
+			sandbox.FormatSize(memory>>20<<20)), "ask for less")
 	case l.NoFile > noFile:
-		return l, fmt.Errorf("%d open files: %w: the daemon may have %d", l.NoFile,
-			sandbox.ErrUnsupported, noFile)
+		return l, sandbox.Hint(fmt.Errorf("%d open files: %w: the daemon may have %d", l.NoFile,
+			sandbox.ErrUnsupported, noFile), "ask for less")
 	}
 	preset := sandbox.DefaultLimits
 	preset.CPUs, preset.Memory = min(preset.CPUs, cpus), min(preset.Memory, memory)

@@ -44,7 +44,9 @@ func (im *imager) image(ctx context.Context, ref string, progress func(string)) 
 	}
 	img, err = im.images.Pull(ctx, ref, runtime.GOARCH, progress)
 	if err != nil && ctx.Err() == nil {
-		return img, fmt.Errorf("%w: %w", sandbox.ErrNoImage, err)
+		return img, sandbox.Hint(fmt.Errorf("%w here, and it was not pulled: %w",
+			sandbox.ErrNoImage, err), "check the name, the network and the proxy; or load a file: "+
+			"sandboxd images load FILE")
 	}
 	return img, err
 }

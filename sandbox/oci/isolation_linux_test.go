@@ -130,7 +130,7 @@ func TestRefused(t *testing.T) {
 		spec       sandbox.Spec
 		want, hint string
 	}{
-		{sandbox.Spec{Isolation: "runsc"}, "no such runtime", "omit --isolation"},
+		{sandbox.Spec{Isolation: "runsc"}, "runc or crun", "omit it"},
 		{sandbox.Spec{Network: sandbox.NetworkBridge}, "network bridge", "filtered"},
 		{sandbox.Spec{Options: []string{"shm-size=1g"}}, "options of docker run", "omit them"},
 		{sandbox.Spec{Volume: sandbox.Volume{Size: 1 << 30}}, "volume", "omit the size"},

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -36,13 +38,16 @@ func (r *runtimes) find(isolation string) (string, error) {
 			return name, nil
 		}
 	}
-	if isolation != "" {
-		return "", sandbox.Hint(fmt.Errorf("isolation %q: %w: this machine has no such runtime, "+
-			"or it needs an engine", isolation, sandbox.ErrUnsupported),
-			"install it, or omit --isolation")
+	switch {
+	case isolation != "" && !slices.Contains(runtimeNames, isolation):
+		return "", sandbox.Hint(fmt.Errorf("isolation %q: %w: without an engine it is runc or crun",
+			isolation, sandbox.ErrUnsupported), "omit it, or install Docker")
+	case isolation != "":
+		return "", sandbox.Hint(fmt.Errorf("isolation %q: %w: it is not installed", isolation,
+			sandbox.ErrUnsupported), "install it: apt-get install "+isolation)
 	}
-	return "", sandbox.Hint(fmt.Errorf("%w: neither runc nor crun is installed", sandbox.ErrEngine),
-		"install it: apt-get install runc")
+	return "", sandbox.Hint(errors.New("neither runc nor crun is installed"),
+		"install one: apt-get install runc")
 }
 
 // call runs a runtime. The container gets stdin and out, if they are set. The error has the

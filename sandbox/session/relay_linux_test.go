@@ -26,7 +26,8 @@ func sshCommand(t *testing.T, shell string) string {
 func atPromptOf(t *testing.T, c *wire.Client, command string) *wire.Result {
 	t.Helper()
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 20000})
-	for end := time.Now().Add(time.Minute); res.Phase == wire.PhaseOpaque && res.Prompt == "" &&
+	waits := []wire.Phase{wire.PhaseOpaque, wire.PhaseRunning} // it connects
+	for end := time.Now().Add(time.Minute); slices.Contains(waits, res.Phase) && res.Prompt == "" &&
 		!res.LooksLikeShell && !(res.Screen != nil && res.Screen.AltScreen) &&
 		time.Now().Before(end); {
 		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt},

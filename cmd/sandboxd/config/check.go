@@ -37,6 +37,7 @@ func (c *Config) check() map[string]error {
 		"state":       required(c.State),
 		"ssh":         address(c.SSH),
 		"http":        addressOrNone(c.HTTP),
+		"backend":     oneOf("backend", c.Backend),
 		"network":     networkRequired(c.Network),
 		"allow":       allow(c.Allow),
 		"closed":      closed(c.Closed),
