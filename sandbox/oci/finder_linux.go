@@ -25,7 +25,7 @@ const exitKilled = 128 + 9
 func (b *Backend) Inspect(_ context.Context, inst sandbox.Instance) (sandbox.Status, error) {
 	p, err := b.first(inst)
 	if errors.Is(err, sandbox.ErrStopped) {
-		if _, err := os.Stat(b.in(inst.ID, pidFile)); err != nil {
+		if p := readProcess(b.in(inst.ID, pidFile)); p == (process{}) { // Stop has ended it
 			return sandbox.Status{}, nil
 		}
 		u := usage.CountersOf(path.Join(groupsDir, inst.Ref))

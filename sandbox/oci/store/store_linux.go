@@ -168,8 +168,9 @@ func (s *Store) Image(ref string) (Image, error) {
 	img := s.image(r)
 	for _, dir := range img.Layers {
 		if _, err := os.Stat(dir); err != nil {
-			return Image{}, fmt.Errorf("image %s is damaged: remove it and get it again: %v", ref,
-				err) // which is no missing image
+			// Not wrapped: it is no missing image.
+			return Image{}, fmt.Errorf("image %s is damaged: remove it and get it again: %s", ref,
+				err.Error())
 		}
 	}
 	return img, nil
