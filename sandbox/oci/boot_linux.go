@@ -337,7 +337,7 @@ func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, erro
 }
 
 // run starts a container that does not run, gives its guest the keys and waits for its call. After
-// an error the container does not run.
+// an error the caller ends the container.
 func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []string,
 	k guestconfig.Keys) error {
 	b := s.b

@@ -197,10 +197,6 @@ func (l *instances) remove(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	err := l.images.Remove(machine.ForkImage(id))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	if err := l.images.Release(l.holder(id)); err != nil {
 		return err
 	}
@@ -208,7 +204,6 @@ func (l *instances) remove(ctx context.Context, id string) error {
 	if err := os.RemoveAll(l.state.Dir(id)); err != nil {
 		return err
 	}
-	l.collect(ctx)
 	return nil
 }
 

@@ -314,11 +314,16 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	unlock, err := b.Lock(ctx, inst.ID)
 	if err == nil {
 		defer unlock()
+		// Also of one that was never booted.
+		err = b.images.Remove(machine.ForkImage(inst.ID))
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = b.remove(ctx, inst.ID)
 	}
 	if err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
+	b.collect(ctx)
 	return nil
 }
 
