@@ -86,11 +86,16 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(d.dir)
+	what, left := "boot a sandbox", "nothing behind"
+	if found, _ := hasBundleImage(d.cli.config); !found && backendOf(d.cli.config) == oci.Name {
+		what = "build its image (about a minute), boot a sandbox"
+		left = "the image behind, in " + string(d.cli.config.OCI.Images)
+	}
 	fmt.Fprintf(
 		d.out, "A temporary daemon, one sandbox with a network, an agent, and a user who "+
 			"watches.\n"+
-			"It takes about 20 s, most of it for apt, and 100 MB while it runs. It leaves nothing "+
-			"behind.\n\n")
+			"It takes about 20 s, most of it for apt, and 100 MB while it runs. It leaves "+
+			"%s.\n\n", left)
 
 	if err := d.step("start a daemon", func() (string, error) {
 		return "",
@@ -100,10 +105,6 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 
-	what := "boot a sandbox"
-	if found, _ := hasBundleImage(d.cli.config); !found && backendOf(d.cli.config) == oci.Name {
-		what = "build its image (about a minute), boot a sandbox"
-	}
 	err = d.step(what, func() (string, error) {
 		out, err := d.control(ctx, "new", demoSandbox)
 		return out, err
