@@ -131,11 +131,12 @@ func TestPageMovesRows(t *testing.T) {
 		`{ bubbles: true, cancelable: true, detail: 1 })); done(true) })`+
 		`.observe(list, { childList: true }); `+
 		`document.elementFromPoint(place.x + 5, place.y + 5).click() })`)
-	b.until("one asks its second question", `document.querySelector('[data-row="one~main"]')`+
-		`.textContent.includes("second")`)
+	b.until("one asks its second question", `((row) => row.textContent.includes("second") && `+
+		`!row.nextSibling.hidden)(document.querySelector('[data-row="one~main"]'))`)
 	field := `document.querySelector('[data-row="one~main"]').parentElement.querySelector("input")`
 	valueOf[bool](b, field+`.focus(), true`)
 	b.types("half")
+	b.until("half an answer is in the field", field+`.value === "half"`)
 	if _, err := one.Request(t.Context(),
 		wire.Request{Verb: wire.VerbType, Text: "n"}); err != nil {
 		t.Fatal(err)
