@@ -12,17 +12,21 @@ import (
 )
 
 const (
-	maxName  = 4096     // bytes of a name in a layer, as Linux has it
-	maxDepth = 256      // directories in one, also in what is copied
-	statSize = 16 << 20 // bytes of a file for which free space is checked first
+	maxName  = 4096    // bytes of a name in a layer, as Linux has it
+	maxDepth = 256     // directories in one, also in what is copied
+	stride   = 1 << 20 // bytes of a layer after which free space is checked again
+	perEntry = 4 << 10 // bytes that an entry occupies besides its data
+
+	maxReserve = 1 << 30 // bytes of a disk that images leave free
 )
 
-// inspect copies a tar, and ends with an error at the first entry that no layer has, or for which
-// the file system of dir has no space. Sparse files become plain ones. It keeps from go-archive
+// inspect copies a tar, and ends with an error at the first entry that no layer has, or with which
+// the image would fill the file system of dir. Sparse files become plain ones. It keeps from go-archive
 // what that does badly: names with many directories, which take it minutes to resolve, and holes of
 // terabytes, which it fills.
 func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) error {
 	in, out := tar.NewReader(from), tar.NewWriter(to)
+	due := int64(0) // bytes until the next check of free space
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -31,8 +35,14 @@ func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) erro
 		if err != nil {
 			return err
 		}
-		if err := inspectEntry(h, dir); err != nil {
+		if err := inspectEntry(h); err != nil {
 			return err
+		}
+		if due -= perEntry + min(h.Size, stride); due < 0 {
+			if err := checkRoom(dir, h); err != nil {
+				return err
+			}
+			due = stride
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
@@ -47,7 +57,7 @@ func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) erro
 }
 
 // inspectEntry checks an entry, and changes it into one that a tar.Writer can write.
-func inspectEntry(h *tar.Header, dir string) error {
+func inspectEntry(h *tar.Header) error {
 	for _, name := range []string{h.Name, h.Linkname} {
 		if len(name) > maxName || strings.Count(name, "/") > maxDepth {
 			return fmt.Errorf("layer: entry %.80q: a name of more than %d bytes or %d directories",
@@ -58,16 +68,22 @@ func inspectEntry(h *tar.Header, dir string) error {
 	case tar.TypeGNUSparse, tar.TypeCont:
 		h.Typeflag = tar.TypeReg
 	}
-	if h.Size > statSize {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			return err
-		}
-		if free := st.Bavail * uint64(st.Bsize); uint64(h.Size) > free {
-			return fmt.Errorf("layer: entry %.80q has %s, and %s are free: %w", h.Name,
-				formatSize(h.Size), formatSize(int64(free)), unix.ENOSPC)
-		}
-	}
 	h.Format = tar.FormatPAX // the one for all times, names and attributes
 	return nil
+}
+
+// checkRoom checks that an entry leaves the reserve of the file system of dir: a twentieth of it,
+// at most maxReserve. What runs on this machine, the daemon first, needs some disk.
+func checkRoom(dir string, h *tar.Header) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	free, reserve := st.Bavail*uint64(st.Bsize), min(st.Blocks*uint64(st.Bsize)/20, maxReserve)
+	if uint64(h.Size)+reserve <= free && (st.Files == 0 || st.Ffree > st.Files/20) {
+		return nil
+	}
+	return fmt.Errorf("layer: entry %.80q has %s, %s and %d files are free, and images leave %s: %w",
+		h.Name, formatSize(h.Size), formatSize(int64(free)), st.Ffree, formatSize(int64(reserve)),
+		unix.ENOSPC)
 }

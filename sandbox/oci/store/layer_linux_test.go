@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -292,12 +293,12 @@ func TestCompression(t *testing.T) {
 	wantCounts(t, s, [4]int{1, 1, 0, 0}) // the same layer each time
 }
 
-// smallDisk returns a store on a file system of one megabyte.
-func smallDisk(t *testing.T) *Store {
+// smallDisk returns a store on a file system of a size in tmpfs(5)'s spelling.
+func smallDisk(t *testing.T, size string) *Store {
 	t.Helper()
 	asRoot(t)
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Skip("cannot mount: ", err)
 	}
 	t.Cleanup(func() {
@@ -313,7 +314,7 @@ func smallDisk(t *testing.T) *Store {
 }
 
 func TestFullDisk(t *testing.T) {
-	s := smallDisk(t)
+	s := smallDisk(t, "1m")
 	_, err := s.Import(t.Context(), "a",
 		bytes.NewReader(tarOf(t, regular("x", strings.Repeat("x", 2<<20)))), v1.ImageConfig{})
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "remove images") {
@@ -330,6 +331,21 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("got %v, want ENOSPC and what to do", err)
 	}
 	wantCounts(t, s, [4]int{1, 1, 0, 0})
+}
+
+// An image of small files leaves the reserve, too.
+func TestReserve(t *testing.T) {
+	s := smallDisk(t, "40m")
+	var files []file
+	for i := range 400 {
+		files = append(files, regular(strconv.Itoa(i), strings.Repeat("x", 100<<10)))
+	}
+	_, err := s.Import(t.Context(), "a", bytes.NewReader(tarOf(t, files...)), v1.ImageConfig{})
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "images leave 2.1 MB") {
+		t.Errorf("got %v, want ENOSPC and the reserve", err)
+	}
+	wantCounts(t, s, [4]int{})
+	mustImport(t, s, "b", files[:370]...)
 }
 
 func TestImportEnds(t *testing.T) {
