@@ -167,6 +167,9 @@ func Pause(d time.Duration) {
 // descend fills f with the facts about the group of now, and of the groups on inner terminals that
 // it forwards the keyboard to.
 func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Facts) error {
+	if now.depth > 0 {
+		s.inner = append(s.inner, now.modes)
+	}
 	o := l.judge(now)
 	o.busy, o.timers = o.busy || now.works, o.timers || now.timers
 	l.describe(f, now, o, before)

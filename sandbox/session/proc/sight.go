@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,16 +12,18 @@ import (
 )
 
 // sight is the result of one reading. Two are equal if no process has run, started or ended between
-// them, and the terminal's modes are the same.
+// them, and the modes of the terminals are the same.
 type sight struct {
 	group int
 	modes modes
+	inner []modes // of the terminals inside the terminal
 	print string
 	naps  []nap // of every inspected thread, and of the shell
 }
 
 func (s sight) equal(t sight) bool {
-	return s.group == t.group && s.modes == t.modes && s.print == t.print
+	return s.group == t.group && s.modes == t.modes && slices.Equal(s.inner, t.inner) &&
+		s.print == t.print
 }
 
 // nap is the run times of a thread as the kernel reports them. They do not change while the thread
