@@ -21,9 +21,9 @@ const (
 )
 
 // inspect copies a tar, and ends with an error at the first entry that no layer has, or with which
-// the image would fill the file system of dir. Sparse files become plain ones. It keeps from go-archive
-// what that does badly: names with many directories, which take it minutes to resolve, and holes of
-// terabytes, which it fills.
+// the image would fill the file system of dir. Sparse files become plain ones. It keeps from
+// go-archive what that does badly: names with many directories, which take it minutes to resolve,
+// and holes of terabytes, which it fills.
 func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) error {
 	in, out := tar.NewReader(from), tar.NewWriter(to)
 	due := int64(0) // bytes until the next check of free space
@@ -83,7 +83,7 @@ func checkRoom(dir string, h *tar.Header) error {
 	if uint64(h.Size)+reserve <= free && (st.Files == 0 || st.Ffree > st.Files/20) {
 		return nil
 	}
-	return fmt.Errorf("layer: entry %.80q has %s, %s and %d files are free, and images leave %s: %w",
-		h.Name, formatSize(h.Size), formatSize(int64(free)), st.Ffree, formatSize(int64(reserve)),
-		unix.ENOSPC)
+	return fmt.Errorf("layer: entry %.80q has %s; %s and %d files are free, of which images leave "+
+		"%s: %w", h.Name, formatSize(h.Size), formatSize(int64(free)), st.Ffree,
+		formatSize(int64(reserve)), unix.ENOSPC)
 }
