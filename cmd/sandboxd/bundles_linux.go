@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
@@ -15,18 +17,27 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/oci"
 	"github.com/sandboxd/sandboxd/sandbox/oci/store"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func runtimeOf(ctx context.Context) (name, version string, err error) { return oci.Runtime(ctx) }
 
+// enterBundles makes this process one that may keep containers without an engine, and their images.
+// That of an ordinary user starts once more for it.
+func enterBundles(ctx context.Context, c *config.Loaded) error {
+	err := oci.Enter(ctx, "SANDBOXD_STATE="+string(c.State), "SANDBOXD_OCI_IMAGES="+
+		string(c.OCI.Images))
+	if err == nil {
+		return nil
+	}
+	return sandbox.Hint(fmt.Errorf("containers without an engine: %w", err), cmp.Or(
+		sandbox.HintOf(err), "run it as root; or install Docker, and set backend: docker"))
+}
+
+// outsideUser returns the ordinary user whose namespace this process runs in.
+func outsideUser() (*user.User, bool) { return oci.Outside() }
+
 // openBundles returns the backend of containers without an engine for a daemon with an ID.
 func openBundles(c *config.Loaded, id string, log *slog.Logger) (bundles, error) {
-	if os.Geteuid() != 0 {
-		return nil, &wire.Error{Code: wire.CodeDenied,
-			Message: "sandboxes without an engine need a daemon that runs as root",
-			Hint:    "run it as root; or install Docker, and set backend: docker"}
-	}
 	guests, err := findGuests(string(c.GuestDir))
 	if err != nil {
 		return nil, err

@@ -5,11 +5,16 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os/user"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 )
 
 func runtimeOf(context.Context) (name, version string, err error) { return "", "", needsLinux() }
+
+func enterBundles(context.Context, *config.Loaded) error { return needsLinux() }
+
+func outsideUser() (*user.User, bool) { return nil, false }
 
 func openBundles(*config.Loaded, string, *slog.Logger) (bundles, error) { return nil, needsLinux() }
 

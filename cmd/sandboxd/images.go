@@ -50,7 +50,7 @@ func (c bundleImages) command() *cobra.Command {
 }
 
 // open opens the store of this machine's images.
-func (c bundleImages) open() (imageStore, error) {
+func (c bundleImages) open(ctx context.Context) (imageStore, error) {
 	if c.gateway != "" {
 		return nil, usage("images works on the machine of the daemon", "run it there")
 	}
@@ -62,9 +62,8 @@ func (c bundleImages) open() (imageStore, error) {
 			Message: "the backend of this machine is " + name + ", which keeps its own images",
 			Hint:    "see: docker images; or set backend: oci"}
 	}
-	if os.Geteuid() != 0 {
-		return nil, &wire.Error{Code: wire.CodeDenied, Message: "only root may use the images in " +
-			string(c.config.OCI.Images), Hint: "run it as root"}
+	if err := enterBundles(ctx, c.config); err != nil {
+		return nil, err
 	}
 	return openImages(c.config)
 }
@@ -75,8 +74,8 @@ func (c bundleImages) list() *cobra.Command {
 		Use: "ls", Short: "list the images", Args: noArgs, Example: "  sandboxd images ls --json",
 		Long: "List the images by name, with the size of their files. Layers that images share\n" +
 			"count in each of them.",
-		RunE: func(*cobra.Command, []string) error {
-			s, err := c.open()
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := c.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -113,7 +112,7 @@ func (c bundleImages) pull() *cobra.Command {
 		Use: "pull IMAGE", Short: "get an image from its registry, also if it is there",
 		Example: "  sandboxd images pull debian:12", Args: oneArg("an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := c.open()
+			s, err := c.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -135,7 +134,7 @@ func (c bundleImages) load() *cobra.Command {
 			"  sandboxd images load tools.tar",
 		Args: oneArg("a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := c.open()
+			s, err := c.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -158,7 +157,7 @@ func (c bundleImages) remove() *cobra.Command {
 			"needs. Sandboxes keep what they use. Without a name, only remove files. Other\n" +
 			"daemons of this machine may have images in the same directory.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := c.open()
+			s, err := c.open(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -118,6 +118,11 @@ type daemon struct {
 }
 
 func serve(ctx context.Context, c *config.Loaded, how started, asJSON bool) error {
+	if backendOf(c) == oci.Name || hasBundles(string(c.State)) {
+		if err := enterBundles(ctx, c); err != nil {
+			return err
+		}
+	}
 	ctx, stop := interruptible(ctx)
 	defer stop()
 	defer signals.DefaultForChildren()() // for hooks, proxy commands and builds

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/moby/profiles/seccomp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
@@ -188,13 +189,13 @@ func via(spec sandbox.Spec) (sandbox.Via, error) {
 	if !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
 		return spec.Via, nil
 	}
-	if _, err := os.Stat(machine.TunDevice); err == nil {
+	if unix.Access(machine.TunDevice, unix.R_OK|unix.W_OK) == nil {
 		return sandbox.ViaTUN, nil
 	}
 	if spec.Via == sandbox.ViaTUN {
-		return "", sandbox.Hint(fmt.Errorf("network %s=tun: %w: this machine has no %s",
+		return "", sandbox.Hint(fmt.Errorf("network %s=tun: %w: the daemon may not use %s",
 			spec.Network, sandbox.ErrUnsupported, machine.TunDevice),
-			"load it: modprobe tun; or use --network "+string(spec.Network)+
+			"load it: modprobe tun; an ordinary user needs mode 0666; or use --network "+string(spec.Network)+
 				", which is a proxy here")
 	}
 	return sandbox.ViaProxy, nil
@@ -236,7 +237,8 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 		return p, nil, err
 	}
 	p = plan{ID: spec.ID, Ref: newRef(), Runtime: name, Network: spec.Network, Via: spec.Via,
-		Sudo: spec.Sudo, Swap: limitsSwap(), Mounts: spec.Mounts, Root: s.b.in(spec.ID, rootName),
+		Sudo: spec.Sudo, Swap: limitsSwap(), ByUser: s.b.runtime.byUser,
+		Mounts: spec.Mounts, Root: s.b.in(spec.ID, rootName),
 		RunDir: s.b.state.RunDir(spec.ID), NamesDir: s.b.in(spec.ID, namesDir)}
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
 		p.Host = "" // a pooled sandbox has no name yet

@@ -24,6 +24,7 @@ type plan struct {
 	Limits  sandbox.Limits // resolved
 	Swap    bool           // the kernel limits swap
 	Sudo    bool
+	ByUser  bool            // the daemon is an ordinary user's
 	Mounts  []sandbox.Mount // with checked paths
 
 	// Files of this machine.
@@ -66,6 +67,14 @@ func bundle(p plan) *specs.Spec {
 	if device {
 		capabilities = append(capabilities, "CAP_NET_ADMIN")
 	}
+	// Only for the container's own network: low ports and ping need no capability there.
+	sysctl := map[string]string{"net.ipv4.ip_unprivileged_port_start": "0",
+		"net.ipv4.ping_group_range": "0 2147483647"}
+	group, badness := path.Join(groupsDir, p.Ref), new(int) // not the daemon's own
+	if p.ByUser {
+		sysctl["net.ipv4.ping_group_range"] = "0 65535" // other groups do not exist
+		group, badness = slice+":sandboxd:"+p.Ref, nil  // it may not be less than the daemon's
+	}
 	s := &specs.Spec{
 		Version:     "1.0.2",
 		Hostname:    cmp.Or(p.Host, p.ID),
@@ -78,23 +87,21 @@ func bundle(p plan) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities,
 				Permitted: capabilities},
 			NoNewPrivileges: !p.Sudo,
-			OOMScoreAdj:     new(int), // not the daemon's own
+			OOMScoreAdj:     badness,
 			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"},
 				{Type: "RLIMIT_NOFILE", Soft: uint64(p.Limits.NoFile),
 					Hard: uint64(p.Limits.NoFile)}},
 		},
 		Mounts: append(kernelMounts(p.Limits.Shm), p.mounts(program)...),
 		Linux: &specs.Linux{
-			CgroupsPath: path.Join(groupsDir, p.Ref),
+			CgroupsPath: group,
 			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace},
 				{Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace},
 				{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 				{Type: specs.CgroupNamespace}},
 			Resources:         resources(p.Limits, p.Swap, device),
 			RootfsPropagation: "rprivate",
-			// Only for the container's own network: low ports and ping need no capability there.
-			Sysctl: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0",
-				"net.ipv4.ping_group_range": "0 2147483647"},
+			Sysctl:            sysctl,
 			// As Docker's engine hides them.
 			MaskedPaths: []string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore",
 				"/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",

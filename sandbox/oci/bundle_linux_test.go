@@ -26,6 +26,7 @@ func TestBundle(t *testing.T) {
 		"none":     func(*plan) {},
 		"filtered": func(p *plan) { p.Network, p.Via = sandbox.NetworkFiltered, sandbox.ViaTUN },
 		"sudo":     func(p *plan) { p.Sudo = true },
+		"user":     func(p *plan) { p.ByUser = true },
 		"bare":     func(p *plan) { p.Swap, p.TrustDir, p.Host = false, "", "demo" },
 		"mounts": func(p *plan) {
 			p.Mounts = []sandbox.Mount{{Path: "/home/u/a, b"},

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/userns"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -106,7 +107,11 @@ func (l *instances) mount(id string, layers []string) (unmount func(), err error
 	}
 	// What was written must make sense over copies of these layers, too: it refers to none of
 	// their files.
-	data := "metacopy=off,redirect_dir=off,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" +
+	data := "metacopy=off,redirect_dir=nofollow,"
+	if userns.RunningInUserNS() {
+		data += "userxattr,"
+	}
+	data += "lowerdir=" + strings.Join(lower, ":") + ",upperdir=" +
 		l.in(id, upperDir) + ",workdir=" + l.in(id, workDir)
 	if len(data) >= os.Getpagesize() {
 		return nil, fmt.Errorf("overlay: %w: the image has too many layers (%d)",

@@ -103,7 +103,8 @@ func New(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("oci: %w", err)
 	}
 	l := &instances{state: machine.State{State: guestconfig.State(o.Dir)}, images: images,
-		runtime: &runtimes{root: filepath.Join(o.Dir, rootDir)}, daemon: o.DaemonID, logs: o.Log}
+		runtime: &runtimes{root: filepath.Join(o.Dir, rootDir), byUser: byUser()},
+		daemon:  o.DaemonID, logs: o.Log}
 	l.sockets = guestsock.NewSet(l.state.RunDir, o.Log)
 	return &Backend{instances: l, opts: o,
 		imager: &imager{instances: l, names: machine.Names{Daemon: o.DaemonID}, make: o.Build,

@@ -38,6 +38,9 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(entering) != "" {
+		reportEnter()
+	}
 	signals.DefaultForChildren()
 	dir, err := os.MkdirTemp("", "sandboxd-oci-test-")
 	if err != nil {

@@ -24,7 +24,8 @@ const runtimeTime = 60 * time.Second
 
 // runtimes calls OCI runtimes. Their command line is the one of runc(8).
 type runtimes struct {
-	root string // directory with the state of containers
+	root   string // directory with the state of containers
+	byUser bool   // the service manager of an ordinary user makes control groups
 }
 
 // find returns the name of a runtime of this machine: isolation, or the preferred one when that is
@@ -65,8 +66,11 @@ func (r *runtimes) call(ctx context.Context, name string, stdin, out *os.File,
 	}
 	defer os.Remove(log.Name())
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, name, append([]string{"--root", r.root, "--log-format", "json",
-		"--log", log.Name()}, args...)...)
+	global := []string{"--root", r.root, "--log-format", "json", "--log", log.Name()}
+	if r.byUser {
+		global = append(global, "--systemd-cgroup")
+	}
+	cmd := exec.CommandContext(ctx, name, append(global, args...)...)
 	if stdin != nil { // a nil *os.File is no nil io.Reader
 		cmd.Stdin = stdin
 	}

@@ -18,8 +18,14 @@ import (
 // error says what is missing on this machine, with a hint.
 func Runtime(ctx context.Context) (name, version string, err error) {
 	if os.Geteuid() != 0 {
-		return "", "", sandbox.Hint(errors.New("containers without an engine need a daemon that "+
-			"runs as root"), "run it as root, or install Docker")
+		if err := mayEnter(ctx); err != nil {
+			return "", "", err
+		}
+	}
+	if os.Geteuid() != 0 || byUser() {
+		if err := checkManager("/sys/fs/cgroup", os.Getenv("XDG_RUNTIME_DIR")); err != nil {
+			return "", "", err
+		}
 	}
 	// A unit of systemd has this for the daemon. Programs of sandboxes would inherit it, with the
 	// other restrictions of the unit.

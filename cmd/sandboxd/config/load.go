@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/adrg/xdg"
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/v2"
 
@@ -273,6 +274,9 @@ func defaults() *layer {
 	home, err := os.UserHomeDir()
 	if err == nil && filepath.IsAbs(home) && filepath.Clean(home) != "/" {
 		computed["mount_roots"] = home
+	}
+	if os.Getuid() != 0 {
+		computed["oci.images"] = filepath.Join(xdg.DataHome, "sandboxd", "images")
 	}
 	l := &layer{entries: make(map[string]entry)}
 	for _, f := range fields() {

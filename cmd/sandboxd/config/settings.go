@@ -182,7 +182,8 @@ const BackendAuto = "auto"
 
 // OCI is about backend oci.
 type OCI struct {
-	// Directory of images. Several daemons of this machine may use one. Only root may enter it.
+	// Directory of images. Several daemons of one user may use it, and only that user. For a user
+	// other than root it is $XDG_DATA_HOME/sandboxd/images.
 	Images Path `koanf:"images" default:"/var/lib/sandboxd/images"`
 }
 

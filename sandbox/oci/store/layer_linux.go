@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/moby/go-archive"
+	"github.com/moby/sys/userns"
 	"golang.org/x/sys/unix"
 )
 
@@ -141,8 +142,10 @@ func extract(ctx context.Context, tar io.Reader, dir string) error {
 		_ = w.CloseWithError(err)
 		checked <- err
 	}()
-	err := archive.Unpack(r, dir,
-		&archive.TarOptions{WhiteoutFormat: archive.OverlayWhiteoutFormat})
+	err := archive.Unpack(r, dir, &archive.TarOptions{
+		WhiteoutFormat: archive.OverlayWhiteoutFormat,
+		InUserNS:       userns.RunningInUserNS(), // nobody may make devices there: none are made
+	})
 	if err == nil {
 		_, err = io.Copy(io.Discard, r) // the end of the tar
 	}
@@ -160,7 +163,14 @@ func refuseOverlay(path, attribute string) error {
 	return nil
 }
 
-const overlayPrefix = "trusted.overlay."
+// overlayPrefix begins the names of overlayfs's own attributes. In a user namespace it is mounted
+// with option userxattr.
+var overlayPrefix = func() string {
+	if userns.RunningInUserNS() {
+		return "user.overlay."
+	}
+	return "trusted.overlay."
+}()
 
 // finish makes a layer durable and writes what it occupies. It calls check for each extended
 // attribute.
