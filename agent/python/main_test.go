@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
@@ -73,21 +74,7 @@ func open() (err error) {
 		return err
 	}
 	guest := sync.OnceValues(func() (string, error) {
-		out := filepath.Join(world.dir, "sandboxd-guest")
-		build := exec.Command(
-			"go",
-			"build",
-			"-trimpath",
-			"-ldflags=-s -w",
-			"-o",
-			out,
-			"github.com/sandboxd/sandboxd/cmd/sandboxd-guest",
-		)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := build.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build guest: %w\n%s", err, text)
-		}
-		return out, nil
+		return sandboxtest.BuildGuest(world.dir)
 	})
 	world.backend, err = docker.New(
 		docker.Options{

@@ -48,16 +48,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	shared.dir = dir
-	shared.guest = sync.OnceValues(func() (string, error) {
-		out := filepath.Join(dir, "sandboxd-guest")
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
-			"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := build.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build guest: %w\n%s", err, text)
-		}
-		return out, nil
-	})
+	shared.guest = sync.OnceValues(func() (string, error) { return sandboxtest.BuildGuest(dir) })
 	shared.files = sync.OnceValues(busyboxFiles)
 	code := m.Run()
 	if code == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -50,13 +51,8 @@ func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.
 		}
 	}
 	dir := t.TempDir()
-	guest := filepath.Join(dir, "sandboxd-guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", guest,
-		"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build guest: %v\n%s", err, out)
-	}
+	guest, err := sandboxtest.BuildGuest(dir)
+	check(err)
 	check(os.Mkdir(filepath.Join(dir, "state"), 0o700))
 	check(os.Mkdir(filepath.Join(dir, "records"), 0o700))
 	db, err := store.Open(t.Context(), filepath.Join(dir, "state"))

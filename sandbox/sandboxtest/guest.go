@@ -1,0 +1,20 @@
+package sandboxtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// BuildGuest builds the guest program as it is shipped, static, in dir, and returns its path.
+func BuildGuest(dir string) (string, error) {
+	out := filepath.Join(dir, "sandboxd-guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
+		"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build guest: %w\n%s", err, text)
+	}
+	return out, nil
+}
