@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/userns"
+
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
@@ -32,7 +34,7 @@ func reportEnter() {
 
 // TestEnter enters as an ordinary user that exists for the processes of this test only.
 func TestEnter(t *testing.T) {
-	if os.Geteuid() != 0 {
+	if os.Geteuid() != 0 || userns.RunningInUserNS() {
 		t.Skip("needs root, which starts a process of another user")
 	}
 	dir := t.TempDir()

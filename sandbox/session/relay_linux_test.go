@@ -26,10 +26,11 @@ func sshCommand(t *testing.T, shell string) string {
 func atPromptOf(t *testing.T, c *wire.Client, command string) *wire.Result {
 	t.Helper()
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 20000})
-	waits := []wire.Phase{wire.PhaseOpaque, wire.PhaseRunning} // it connects
-	for end := time.Now().Add(time.Minute); slices.Contains(waits, res.Phase) && res.Prompt == "" &&
-		!res.LooksLikeShell && !(res.Screen != nil && res.Screen.AltScreen) &&
-		time.Now().Before(end); {
+	waits := func() bool { // it connects, or it draws
+		asks := res.Prompt != "" || res.LooksLikeShell || res.Screen != nil && res.Screen.AltScreen
+		return res.Phase == wire.PhaseRunning || res.Phase == wire.PhaseOpaque && !asks
+	}
+	for end := time.Now().Add(time.Minute); waits() && time.Now().Before(end); {
 		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt},
 			TimeoutMS: 100})
 	}
