@@ -24,8 +24,10 @@ func runtimeOf(ctx context.Context) (name, version string, err error) { return o
 // enterBundles makes this process one that may keep containers without an engine, and their images.
 // That of an ordinary user starts once more for it.
 func enterBundles(ctx context.Context, c *config.Loaded) error {
-	err := oci.Enter(ctx, "SANDBOXD_STATE="+string(c.State), "SANDBOXD_OCI_IMAGES="+
-		string(c.OCI.Images))
+	state := string(c.State)
+	// Their defaults are others for root.
+	err := oci.Enter(ctx, filepath.Join(state, bundlesDir), "SANDBOXD_STATE="+state,
+		"SANDBOXD_OCI_IMAGES="+string(c.OCI.Images))
 	if err == nil {
 		return nil
 	}

@@ -20,7 +20,7 @@ const entering = "SANDBOXD_TEST_ENTER"
 
 // reportEnter enters, and prints what this process is then. It does not return.
 func reportEnter() {
-	if err := Enter(context.Background(), "ENTERED=yes"); err != nil {
+	if err := Enter(context.Background(), "", "ENTERED=yes"); err != nil {
 		fmt.Println(err, "/", sandbox.HintOf(err))
 		os.Exit(1)
 	}
@@ -28,7 +28,7 @@ func reportEnter() {
 	home, err := os.ReadFile("/root/mark")
 	fmt.Println(os.Geteuid(), u.Username, os.Getenv("ENTERED"), string(home), err)
 	// Another of its users owns a file.
-	fmt.Println(os.Chown(os.Getenv(entering), 1000, 1000))
+	fmt.Println(os.Chown("/root/file", 1000, 1000))
 	os.Exit(0)
 }
 
@@ -84,7 +84,7 @@ func TestEnter(t *testing.T) {
 					`mount --bind "$2" /etc/subgid && `+
 					`exec setpriv --reuid 42424 --regid 42424 --clear-groups "$3"`,
 				"sh", passwd, users, program)
-			cmd.Env = append(os.Environ(), entering+"="+file, "HOME="+home)
+			cmd.Env = append(os.Environ(), entering+"=yes", "HOME="+home)
 			var out bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &out
 			err := cmd.Run()

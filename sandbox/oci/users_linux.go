@@ -25,31 +25,52 @@ import (
 // containers, and nothing that its user may not do outside.
 
 // enter is the command that starts a program as root of a new user namespace, with a namespace for
-// mounts: unshare(1). What is mounted outside later appears inside, too.
-var enter = []string{"unshare", "--map-root-user", "--map-auto", "--mount", "--propagation",
-	"slave", "--"}
+// mounts: unshare(1). What is mounted outside later appears inside, too. enterAgain is the same
+// without the former.
+var (
+	enter = []string{"unshare", "--map-root-user", "--map-auto", "--mount", "--propagation",
+		"slave", "--"}
+	enterAgain = []string{"unshare", "--mount", "--propagation", "slave", "--"}
+)
 
 // Enter makes this process one that may have a Backend, and read its images. That of an ordinary
-// user it replaces by the same program with the same arguments, as root of a new user namespace,
-// with env added to its environment; it returns only if that fails, and the error says what is
-// missing on this machine.
-func Enter(ctx context.Context, env ...string) error {
+// user it replaces by the same program with the same arguments, as root of a user namespace, with
+// env added to its environment; it returns only if that fails, and the error says what is missing
+// on this machine. The namespace is that of the sandboxes in dir that run, if any do, or a new one:
+// elsewhere nobody may do anything with them.
+func Enter(ctx context.Context, dir string, env ...string) error {
 	if os.Geteuid() == 0 {
 		return keepHome()
 	}
 	if err := mayEnter(ctx); err != nil {
 		return err
 	}
-	program, err := exec.LookPath(enter[0])
-	if err != nil {
-		return err
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	args := append(append(slices.Clone(enter), self), os.Args[1:]...)
+	how := enter
+	if first := running(dir); first.pid != 0 {
+		how = slices.Concat([]string{"nsenter", fmt.Sprintf("--user=/proc/%d/ns/user", first.pid),
+			"--"}, enterAgain)
+	}
+	program, err := exec.LookPath(how[0])
+	if err != nil {
+		return err
+	}
+	args := slices.Concat(how, []string{self}, os.Args[1:])
 	return os.NewSyscallError("exec", unix.Exec(program, args, append(os.Environ(), env...)))
+}
+
+// running returns the first process of a sandbox in dir that runs, and the zero value if none does.
+func running(dir string) process {
+	all, _ := os.ReadDir(dir) // none in one that does not exist yet
+	for _, e := range all {
+		if p := readProcess(filepath.Join(dir, e.Name(), pidFile)); p.runs() {
+			return p
+		}
+	}
+	return process{}
 }
 
 // keepHome shows the home directory of the ordinary user, whose process this is, where programs
