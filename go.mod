@@ -35,7 +35,9 @@ require (
 	github.com/moby/moby/api v1.56.1 // the engine's types
 	github.com/moby/moby/client v0.6.2 // the Docker Engine API
 	github.com/moby/patternmatcher v0.6.1 // .dockerignore
+	github.com/moby/profiles/apparmor v0.1.0 // Docker's AppArmor profile, for other runtimes
 	github.com/moby/profiles/seccomp v0.2.4 // Docker's filter of system calls, for other engines and runtimes
+	github.com/moby/sys/userns v0.2.0 // whether this is a user namespace
 	github.com/modelcontextprotocol/go-sdk v1.8.0 // MCP
 	github.com/opencontainers/go-digest v1.0.0 // digests in the configuration of an image
 	github.com/opencontainers/image-spec v1.1.1 // the configuration of an image
@@ -96,7 +98,6 @@ require (
 	github.com/mitchellh/reflectwalk v1.0.2 // indirect
 	github.com/moby/sys/sequential v0.7.0 // indirect
 	github.com/moby/sys/user v0.4.1 // indirect
-	github.com/moby/sys/userns v0.2.0
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect

@@ -243,6 +243,9 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
 		p.Host = "" // a pooled sandbox has no name yet
 	}
+	if p.Profile, err = s.b.runtime.confine(); err != nil {
+		return p, nil, err
+	}
 	if p.Limits, err = fit(spec.Limits); err != nil {
 		return p, nil, err
 	}

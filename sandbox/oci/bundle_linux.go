@@ -25,6 +25,7 @@ type plan struct {
 	Swap    bool           // the kernel limits swap
 	Sudo    bool
 	ByUser  bool            // the daemon is an ordinary user's
+	Profile string          // of AppArmor; empty: none
 	Mounts  []sandbox.Mount // with checked paths
 
 	// Files of this machine.
@@ -87,6 +88,7 @@ func bundle(p plan) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities,
 				Permitted: capabilities},
 			NoNewPrivileges: !p.Sudo,
+			ApparmorProfile: p.Profile,
 			OOMScoreAdj:     badness,
 			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"},
 				{Type: "RLIMIT_NOFILE", Soft: uint64(p.Limits.NoFile),

@@ -25,7 +25,7 @@ func TestBundle(t *testing.T) {
 	for name, change := range map[string]func(*plan){
 		"none":     func(*plan) {},
 		"filtered": func(p *plan) { p.Network, p.Via = sandbox.NetworkFiltered, sandbox.ViaTUN },
-		"sudo":     func(p *plan) { p.Sudo = true },
+		"sudo":     func(p *plan) { p.Sudo, p.Profile = true, profile },
 		"user":     func(p *plan) { p.ByUser = true },
 		"bare":     func(p *plan) { p.Swap, p.TrustDir, p.Host = false, "", "demo" },
 		"mounts": func(p *plan) {

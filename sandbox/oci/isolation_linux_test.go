@@ -17,7 +17,14 @@ func TestPosture(t *testing.T) {
 	inst := boot(t, b, sandbox.Spec{Name: "demo",
 		Limits: sandbox.Limits{Memory: 64 << 20, PIDs: 100, CPUs: 0.5}})
 	c := login(t, b, inst)
+	confined := "" // by AppArmor
+	if name, err := b.runtime.confine(); err != nil {
+		t.Error(err)
+	} else if name != "" {
+		confined = name + " (enforce)"
+	}
 	for command, want := range map[string]string{
+		"cat /proc/self/attr/current 2>/dev/null | tr -d '\\0'": confined,
 		"id -u":    "0",
 		"hostname": "demo",
 		"grep -c . /proc/net/dev; ls /sys/class/net":   "3\nlo",
