@@ -6,14 +6,17 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/attack"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A sandbox at its limits hardly affects the others. The bound is generous, twice the expected
 // time, because the machine may have other work; the log has the numbers.
 func TestAttackPeers(t *testing.T) {
-	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{PIDs: 200, Memory: 128 << 20,
-		Shm: 120 << 20, CPUs: 1}})
+	b := attacks.Open(t).(*Backend)
+	inst := boot(t, b, sandbox.Spec{Image: sandbox.DefaultImage,
+		Limits: sandbox.Limits{PIDs: 200, Memory: 128 << 20, Shm: 120 << 20, CPUs: 1}})
+	c := login(t, b, inst)
 	peer := login(t, b, boot(t, b, sandbox.Spec{}))
 	latency := func() time.Duration { // the median of two seconds
 		t.Helper()
@@ -37,7 +40,7 @@ held = []
 while True: held.append(socket.socket(socket.AF_UNIX))'; done`},
 		{"flood", `yes`},
 		{"log", `while :; do echo flood >/proc/1/fd/1; done`},
-		{"zombies", python("import time\nwhile True:\n    try:\n        if os.fork() == 0: os._exit(0)\n    except OSError: time.sleep(0.001)")},
+		{"zombies", attack.Python("import time\nwhile True:\n    try:\n        if os.fork() == 0: os._exit(0)\n    except OSError: time.sleep(0.001)")},
 	} {
 		before := latency()
 		s, err := c.NewSession()
