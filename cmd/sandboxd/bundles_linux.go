@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/user"
 	"path/filepath"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
@@ -22,10 +21,10 @@ import (
 func runtimeOf(ctx context.Context) (name, version string, err error) { return oci.Runtime(ctx) }
 
 // enterBundles makes this process one that may keep containers without an engine, and their images.
-// That of an ordinary user starts once more for it.
+// For an ordinary user it replaces this process by a new one in a user namespace.
 func enterBundles(ctx context.Context, c *config.Loaded) error {
 	state := string(c.State)
-	// Their defaults are others for root.
+	// Inside, this process is root, whose defaults differ.
 	err := oci.Enter(ctx, filepath.Join(state, bundlesDir), "SANDBOXD_STATE="+state,
 		"SANDBOXD_OCI_IMAGES="+string(c.OCI.Images))
 	if err == nil {
@@ -35,8 +34,12 @@ func enterBundles(ctx context.Context, c *config.Loaded) error {
 		sandbox.HintOf(err), "run it as root; or install Docker, and set backend: docker"))
 }
 
-// outsideUser returns the ordinary user whose namespace this process runs in.
-func outsideUser() (*user.User, bool) { return oci.Outside() }
+// apart reports whether this process is root of an ordinary user's namespace, where the owners of
+// files are others than for a Docker engine.
+func apart() bool {
+	_, yes := oci.Outside()
+	return yes
+}
 
 // openBundles returns the backend of containers without an engine for a daemon with an ID.
 func openBundles(c *config.Loaded, id string, log *slog.Logger) (bundles, error) {

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"os/user"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 )
@@ -14,7 +13,7 @@ func runtimeOf(context.Context) (name, version string, err error) { return "", "
 
 func enterBundles(context.Context, *config.Loaded) error { return needsLinux() }
 
-func outsideUser() (*user.User, bool) { return nil, false }
+func apart() bool { return false }
 
 func openBundles(*config.Loaded, string, *slog.Logger) (bundles, error) { return nil, needsLinux() }
 

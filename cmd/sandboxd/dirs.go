@@ -17,18 +17,20 @@ import (
 )
 
 // dirRules returns the rules for directories of this machine that sandboxes may mount. They exclude
-// directories that give away more than files: the daemon's state, the engine's socket, and keys of
-// users.
+// directories that give away more than files: the daemon's state, images, the engine's socket, and
+// keys and containers of users.
 func dirRules(c *config.Loaded) hostdir.Rules {
 	r := hostdir.Rules{Roots: c.MountRoots}
-	r.Never = []string{string(c.State), "/var/run/docker.sock", "/run/docker.sock"}
+	r.Never = []string{string(c.State), string(c.OCI.Images), "/var/run/docker.sock",
+		"/run/docker.sock"}
 	host := cmp.Or(engineHost(c), docker.DefaultHost)
 	if socket, ok := strings.CutPrefix(host, "unix://"); ok && filepath.IsAbs(socket) {
 		r.Never = append(r.Never, socket)
 	}
 	for _, home := range homes() {
 		r.Homes = append(r.Homes, home)
-		for _, secret := range []string{".ssh", ".gnupg", ".config/sandboxd"} {
+		for _, secret := range []string{".ssh", ".gnupg", ".config/sandboxd",
+			".local/share/containers"} {
 			r.Never = append(r.Never, filepath.Join(home, secret))
 		}
 	}

@@ -362,9 +362,6 @@ func absolute(path string) string {
 
 // loginName returns the user's login name, or "" if the system does not know it.
 func loginName() string {
-	if u, ok := outsideUser(); ok {
-		return u.Username
-	}
 	u, err := user.Current()
 	if err != nil {
 		return ""

@@ -155,7 +155,7 @@ func (c bundleImages) remove() *cobra.Command {
 		Example: "  sandboxd images rm debian:12",
 		Long: "Remove the names of images, and then the files that no image and no sandbox\n" +
 			"needs. Sandboxes keep what they use. Without a name, only remove files. Other\n" +
-			"daemons of this machine may have images in the same directory.",
+			"daemons of the same user may have images in the same directory.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := c.open(cmd.Context())
 			if err != nil {

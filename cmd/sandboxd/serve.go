@@ -118,7 +118,7 @@ type daemon struct {
 }
 
 func serve(ctx context.Context, c *config.Loaded, how started, asJSON bool) error {
-	if backendOf(c) == oci.Name || hasBundles(string(c.State)) {
+	if backendOf(c) == oci.Name {
 		if err := enterBundles(ctx, c); err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	d.keys = keys
 	d.main = backendOf(d.config)
-	if d.main == docker.Name || hasEngine(d.config) {
+	if d.main == docker.Name || hasEngine(d.config) && !apart() {
 		if d.backend, err = d.openBackend(state); err != nil {
 			return err
 		}
@@ -263,7 +263,9 @@ func (d *daemon) openOther(state string) error {
 		}
 	}
 	// Sandboxes keep their backend when an engine has been installed.
-	if d.main == oci.Name || hasBundles(state) {
+	if d.main != oci.Name && hasBundles(state) && os.Geteuid() != 0 {
+		d.log.Warn("sandboxes without an engine cannot be reached", "fix", "set backend: oci")
+	} else if d.main == oci.Name || hasBundles(state) {
 		if d.bundles, err = openBundles(d.config, id, d.log); err != nil {
 			return err
 		}

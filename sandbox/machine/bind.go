@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/userns"
+
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -73,6 +75,10 @@ func Bind(rules hostdir.Rules, spec *sandbox.Spec) (Bound, error) {
 	case spec.User != "":
 	case owner.UID == 0:
 		spec.User = "0"
+	case owner.UID == unmapped && userns.RunningInUserNS():
+		return all, sandbox.Hint(fmt.Errorf("mount %s: it belongs to another user of this "+
+			"machine, and the daemon is not root", owner.Path),
+			"mount one of your own; or this one with :ro")
 	default:
 		spec.User, spec.Sudo, all.account = fmt.Sprintf("%d:%d", owner.UID, owner.GID), true,
 			accountName(owner.UID)
@@ -85,6 +91,10 @@ func Bind(rules hostdir.Rules, spec *sandbox.Spec) (Bound, error) {
 	}
 	return all, nil
 }
+
+// unmapped is the user to whom files of users outside of a user namespace belong
+// (user_namespaces(7)).
+const unmapped = 65534
 
 // checkTarget checks where m is mounted inside, given the mounts before it. If
 // either has a Target, neither may be inside the other: the engine would make a directory in the

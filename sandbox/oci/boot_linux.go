@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -243,6 +242,11 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
 		p.Host = "" // a pooled sandbox has no name yet
 	}
+	if s.b.runtime.byUser {
+		if err := checkManager(groupsRoot, os.Getenv("XDG_RUNTIME_DIR")); err != nil {
+			return p, nil, err
+		}
+	}
 	if p.Profile, err = s.b.runtime.confine(); err != nil {
 		return p, nil, err
 	}
@@ -259,6 +263,11 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 	}
 	if ca != "" {
 		p.TrustDir = s.b.state.TrustDir(spec.ID)
+	}
+	if p.ByUser {
+		if p.Kept, err = kept(p); err != nil {
+			return p, nil, err
+		}
 	}
 	bundle, err = p.encode()
 	return p, bundle, err
@@ -317,12 +326,7 @@ func (s *booting) prepare(p plan, spec sandbox.Spec, k guestconfig.Keys, bundle 
 			return fmt.Errorf("certificate authorities: %w", err)
 		}
 	}
-	// Whole or not at all: later calls read it to remove the container.
-	config := filepath.Join(b.in(id, bundleDir), "config.json")
-	if err := os.WriteFile(config+".new", bundle, 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(config+".new", config); err != nil {
+	if err := b.writeBundle(id, bundle); err != nil {
 		return err
 	}
 	return b.state.WriteKeys(id, k)
@@ -351,6 +355,10 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 		defer func() { <-b.starts }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	profile, err := b.confineAgain(inst.ID)
+	if err != nil {
+		return err
 	}
 	d, err := b.listen(inst.ID, k)
 	if err != nil {
@@ -391,7 +399,10 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := s.enter(ctx, stageGuest); err != nil {
 		return err
 	}
-	return s.greet(ctx, d, first, inst.ID, k, guest)
+	if err := s.greet(ctx, d, first, inst.ID, k, guest); err != nil {
+		return err
+	}
+	return checkConfined(first.pid, profile)
 }
 
 // create creates the container with keys as its input. Its first process is the runtime's, which

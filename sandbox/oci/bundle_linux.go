@@ -34,6 +34,9 @@ type plan struct {
 	RunDir    string
 	TrustDir  string // with the file of machine.GuestCA; empty: none
 	NamesDir  string // with the files of nameFiles
+	// Kept are the options of the file systems of these files, by path, which an ordinary user may
+	// not take away (mount_namespaces(7)).
+	Kept map[string][]string
 }
 
 // nameFiles are files of /etc that are each container's own, as engines write them. Root in a
@@ -71,10 +74,12 @@ func bundle(p plan) *specs.Spec {
 	// Only for the container's own network: low ports and ping need no capability there.
 	sysctl := map[string]string{"net.ipv4.ip_unprivileged_port_start": "0",
 		"net.ipv4.ping_group_range": "0 2147483647"}
-	group, badness := path.Join(groupsDir, p.Ref), new(int) // not the daemon's own
+	group := path.Join(groupsDir, p.Ref)
+	oomScore := new(int) // not the daemon's own
 	if p.ByUser {
 		sysctl["net.ipv4.ping_group_range"] = "0 65535" // other groups do not exist
-		group, badness = slice+":sandboxd:"+p.Ref, nil  // it may not be less than the daemon's
+		group = slice + ":sandboxd:" + p.Ref
+		oomScore = nil // it may not be less than the daemon's
 	}
 	s := &specs.Spec{
 		Version:     "1.0.2",
@@ -89,7 +94,7 @@ func bundle(p plan) *specs.Spec {
 				Permitted: capabilities},
 			NoNewPrivileges: !p.Sudo,
 			ApparmorProfile: p.Profile,
-			OOMScoreAdj:     badness,
+			OOMScoreAdj:     oomScore,
 			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"},
 				{Type: "RLIMIT_NOFILE", Soft: uint64(p.Limits.NoFile),
 					Hard: uint64(p.Limits.NoFile)}},
@@ -162,7 +167,11 @@ func (p plan) mounts(program string) []specs.Mount {
 		all = append(all, specs.Mount{Destination: m.Inside(), Type: "bind", Source: m.Path,
 			Options: options})
 	}
-	return append(all, readOnly(p.GuestFile, program))
+	all = append(all, readOnly(p.GuestFile, program))
+	for i, m := range all {
+		all[i].Options = append(m.Options, p.Kept[m.Source]...)
+	}
+	return all
 }
 
 func readOnly(source, target string) specs.Mount {

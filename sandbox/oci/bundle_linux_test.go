@@ -26,8 +26,10 @@ func TestBundle(t *testing.T) {
 		"none":     func(*plan) {},
 		"filtered": func(p *plan) { p.Network, p.Via = sandbox.NetworkFiltered, sandbox.ViaTUN },
 		"sudo":     func(p *plan) { p.Sudo, p.Profile = true, profile },
-		"user":     func(p *plan) { p.ByUser = true },
-		"bare":     func(p *plan) { p.Swap, p.TrustDir, p.Host = false, "", "demo" },
+		"user": func(p *plan) {
+			p.ByUser, p.Kept = true, map[string][]string{p.RunDir: {"nosuid", "nodev"}}
+		},
+		"bare": func(p *plan) { p.Swap, p.TrustDir, p.Host = false, "", "demo" },
 		"mounts": func(p *plan) {
 			p.Mounts = []sandbox.Mount{{Path: "/home/u/a, b"},
 				{Path: "/srv/data", Target: "/data", ReadOnly: true}}

@@ -3,7 +3,8 @@
 // joins the layers of their images with what they write. Package store keeps the images.
 //
 // Nothing runs beside a container: the daemon starts the runtime, which ends when the container
-// runs, and then sees the container's first process, our guest, itself. It needs root.
+// runs, and then sees the container's first process, our guest, itself. It needs root, or the
+// namespace of an ordinary user that Enter makes.
 //
 // One pure function, bundle, decides what a container may do; golden files record its results. It
 // is the same as what package docker asks of an engine.

@@ -1,11 +1,14 @@
 package oci
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,20 +18,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// entering is set in a process that tests Enter.
+// entering is set in a process that tests Enter: to the directory of sandboxes.
 const entering = "SANDBOXD_TEST_ENTER"
 
 // reportEnter enters, and prints what this process is then. It does not return.
 func reportEnter() {
-	if err := Enter(context.Background(), "", "ENTERED=yes"); err != nil {
+	if err := Enter(context.Background(), os.Getenv(entering), "ENTERED=yes"); err != nil {
 		fmt.Println(err, "/", sandbox.HintOf(err))
 		os.Exit(1)
 	}
-	u, _ := Outside()
-	home, err := os.ReadFile("/root/mark")
-	fmt.Println(os.Geteuid(), u.Username, os.Getenv("ENTERED"), string(home), err)
+	u, err := user.LookupId("0")
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	space, err := os.Readlink("/proc/self/ns/user")
+	_, apart := Outside()
 	// Another of its users owns a file.
-	fmt.Println(os.Chown("/root/file", 1000, 1000))
+	fmt.Println(os.Geteuid(), u.Username, u.HomeDir, os.Getenv("ENTERED"), apart,
+		os.Chown(u.HomeDir+"/file", 1000, 1000), err)
+	fmt.Println(space)
+	if _, err := os.Stat(u.HomeDir + "/wait"); err == nil {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
 	os.Exit(0)
 }
 
@@ -38,7 +50,7 @@ func TestEnter(t *testing.T) {
 		t.Skip("needs root, which starts a process of another user")
 	}
 	dir := t.TempDir()
-	for path := dir; path != "/tmp" && path != "/"; path = filepath.Dir(path) {
+	for _, path := range []string{filepath.Dir(dir), dir} {
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -51,14 +63,14 @@ func TestEnter(t *testing.T) {
 		}
 		return path
 	}
-	home := filepath.Join(dir, "home")
-	if err := os.Mkdir(home, 0o755); err != nil {
-		t.Fatal(err)
+	home, box := filepath.Join(dir, "home"), filepath.Join(dir, "all", "one")
+	for _, path := range []string{home, box} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	const uid = 42424
-	write("home/mark", "home")
-	file := write("home/file", "")
-	for _, path := range []string{home, file} {
+	for _, path := range []string{home, write("home/file", ""), write("home/wait", "")} {
 		if err := os.Chown(path, uid, uid); err != nil {
 			t.Fatal(err)
 		}
@@ -72,25 +84,63 @@ func TestEnter(t *testing.T) {
 	if err := exec.CommandContext(t.Context(), "cp", self, program).Run(); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ name, users, want string }{
-		{"enters", "ann:700000:65536\n", "0 ann yes home <nil>\n<nil>\n"},
-		{"no users of its own", "", `in /etc/subuid: Success / give the user more users: ` +
-			"sudo usermod --add-subuids"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			users := write("users", tt.users)
-			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c",
-				`mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/subuid && `+
-					`mount --bind "$2" /etc/subgid && `+
-					`exec setpriv --reuid 42424 --regid 42424 --clear-groups "$3"`,
-				"sh", passwd, users, program)
-			cmd.Env = append(os.Environ(), entering+"=yes", "HOME="+home)
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			err := cmd.Run()
-			if !strings.Contains(out.String(), tt.want) {
-				t.Errorf("got %v, %q; want %q", err, out.String(), tt.want)
-			}
-		})
+	// start returns a command of ann, who has users of her own.
+	start := func(t *testing.T, users string) *exec.Cmd {
+		t.Helper()
+		subuid := write("users", users)
+		cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c",
+			`mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/subuid && `+
+				`mount --bind "$2" /etc/subgid && `+
+				`exec setpriv --reuid 42424 --regid 42424 --clear-groups "$3"`,
+			"sh", passwd, subuid, program)
+		cmd.Env = append(os.Environ(), entering+"="+filepath.Dir(box), "HOME="+home)
+		return cmd
+	}
+	t.Run("no users of its own", func(t *testing.T) {
+		out, err := start(t, "").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "subuid") ||
+			!strings.Contains(string(out), "usermod --add-subuids") {
+			t.Errorf("got %v, %q", err, out)
+		}
+	})
+	want := "0 ann " + home + " yes true <nil> <nil>\n"
+	first := start(t, "ann:700000:65536\n")
+	hold, err := first.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	said, err := lines.ReadString('\n')
+	if err != nil || said != want {
+		t.Errorf("got %v, %q; want %q", err, said, want)
+	}
+	space, err := lines.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A later one joins the namespace of a sandbox that runs.
+	p, err := processOf(first.Process.Pid)
+	if err == nil {
+		err = p.store(filepath.Join(box, pidFile))
+	}
+	if err == nil {
+		err = os.Chmod(filepath.Join(box, pidFile), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := start(t, "ann:700000:65536\n").CombinedOutput()
+	if got, want := string(again), want+space; err != nil || got != want {
+		t.Errorf("again: got %v, %q; want %q", err, got, want)
+	}
+	if err := errors.Join(hold.Close(), first.Wait()); err != nil {
+		t.Error(err)
 	}
 }

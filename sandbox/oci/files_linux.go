@@ -189,6 +189,35 @@ func (l *instances) bundle(id string) (s specs.Spec, err error) {
 	return s, nil
 }
 
+// writeBundle writes the runtime's input for an instance, whole or not at all: later calls read it
+// to remove the container.
+func (l *instances) writeBundle(id string, text []byte) error {
+	config := filepath.Join(l.in(id, bundleDir), "config.json")
+	if err := os.WriteFile(config+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(config+".new", config)
+}
+
+// confineAgain gives an instance that does not run the AppArmor profile that it would get today,
+// and returns that. An older daemon, or an older kernel, may have given it none.
+func (l *instances) confineAgain(id string) (string, error) {
+	profile, err := l.runtime.confine()
+	if err != nil {
+		return "", err
+	}
+	made, err := l.bundle(id)
+	if err != nil || made.Process.ApparmorProfile == profile {
+		return profile, err
+	}
+	made.Process.ApparmorProfile = profile
+	text, err := json.Marshal(made)
+	if err != nil {
+		return "", err
+	}
+	return profile, l.writeBundle(id, text)
+}
+
 // remove ends an instance and removes all that Boot made for it. The caller has locked it.
 func (l *instances) remove(ctx context.Context, id string) error {
 	l.sockets.Shut(id)

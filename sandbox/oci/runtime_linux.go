@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -26,6 +27,9 @@ const runtimeTime = 60 * time.Second
 type runtimes struct {
 	root   string // directory with the state of containers
 	byUser bool   // the service manager of an ordinary user makes control groups
+
+	mu     sync.Mutex
+	loaded bool // guarded by mu; the kernel has our AppArmor profile
 }
 
 // find returns the name of a runtime of this machine: isolation, or the preferred one when that is

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,30 +11,27 @@ import (
 
 // A daemon of an ordinary user that could have no limits says so, and what to do.
 func TestCheckManager(t *testing.T) {
-	unified := "/sys/fs/cgroup"
+	unified := groupsRoot
 	if _, err := os.Stat(unified + "/cgroup.controllers"); err != nil {
 		unified += "/unified" // of a machine with both versions
 	}
-	none, err := checkManager(t.TempDir(), t.TempDir()), checkManager(unified, t.TempDir())
-	for _, tt := range []struct {
-		name, want, hint string
-		err              error
-	}{
-		{"version 1", "version 1 of control groups", "systemd.unified_cgroup_hierarchy=1", none},
-		{"no service manager", "service manager", "loginctl enable-linger", err},
-	} {
-		if tt.err == nil || !strings.Contains(tt.err.Error(), tt.want) ||
-			!strings.Contains(sandbox.HintOf(tt.err), tt.hint) {
-			t.Errorf("%s: got %v (%s)", tt.name, tt.err, sandbox.HintOf(tt.err))
-		}
-	}
-	dir := t.TempDir()
-	bus, err := net.Listen("unix", filepath.Join(dir, "bus"))
-	if err != nil {
+	with := t.TempDir()
+	if err := os.WriteFile(filepath.Join(with, "bus"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer bus.Close()
-	if err := checkManager(unified, dir); err != nil {
-		t.Error(err)
+	for _, tt := range []struct{ name, groups, dir, want, hint string }{
+		{"version 1", t.TempDir(), with, "version 1 of control groups",
+			"systemd.unified_cgroup_hierarchy=1"},
+		{"no service manager", unified, t.TempDir(), "service manager", "loginctl enable-linger"},
+		{"no session", unified, "", "service manager", "loginctl enable-linger"},
+		{"no control groups", "/no/such/dir", with, "no such file", ""},
+		{"all", unified, with, "", ""},
+	} {
+		err := checkManager(tt.groups, tt.dir)
+		if (err == nil) != (tt.want == "") || err != nil &&
+			(!strings.Contains(err.Error(), tt.want) ||
+				!strings.Contains(sandbox.HintOf(err), tt.hint)) {
+			t.Errorf("%s: got %v (%s)", tt.name, err, sandbox.HintOf(err))
+		}
 	}
 }

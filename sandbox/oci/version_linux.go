@@ -23,7 +23,7 @@ func Runtime(ctx context.Context) (name, version string, err error) {
 		}
 	}
 	if os.Geteuid() != 0 || byUser() {
-		if err := checkManager("/sys/fs/cgroup", os.Getenv("XDG_RUNTIME_DIR")); err != nil {
+		if err := checkManager(groupsRoot, os.Getenv("XDG_RUNTIME_DIR")); err != nil {
 			return "", "", err
 		}
 	}
@@ -36,6 +36,11 @@ func Runtime(ctx context.Context) (name, version string, err error) {
 	}
 	if name, err = new(runtimes).find(""); err != nil {
 		return "", "", err
+	}
+	if _, err := exec.LookPath("apparmor_parser"); err != nil && hasAppArmor() && !byUser() &&
+		os.Geteuid() == 0 {
+		return "", "", sandbox.Hint(errors.New("this machine has AppArmor, and apparmor_parser is "+
+			"not installed"), "install it: apt-get install apparmor")
 	}
 	out, err := exec.CommandContext(ctx, name, "--version").Output()
 	if err != nil {

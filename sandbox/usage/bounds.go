@@ -63,7 +63,8 @@ func Enforced(pid int, ref string, l sandbox.Limits) error {
 	return sandbox.Hint(
 		fmt.Errorf("limits: %w: the engine started the container without those of %s",
 			sandbox.ErrUnsupported, strings.Join(ignored, ", ")),
-		"run the engine as root; as another user it needs version 2 of control groups")
+		"as an ordinary user, give it the controllers memory, pids and cpu "+
+			"(docs/how-to/without-docker.md); or run the engine, or the daemon, as root")
 }
 
 // boundsIn reads the limits of the groups in text, which has the form of /proc/PID/cgroup, below

@@ -182,8 +182,8 @@ const BackendAuto = "auto"
 
 // OCI is about backend oci.
 type OCI struct {
-	// Directory of images. Several daemons of one user may use it, and only that user. For a user
-	// other than root it is $XDG_DATA_HOME/sandboxd/images.
+	// Directory of images. Several daemons of one user may share it; other users may not enter it.
+	// The default of an ordinary user is $XDG_DATA_HOME/sandboxd/images.
 	Images Path `koanf:"images" default:"/var/lib/sandboxd/images"`
 }
 

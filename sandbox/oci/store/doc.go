@@ -1,8 +1,8 @@
 // Package store keeps images as unpacked layers, which the overlay file systems of several
 // containers share.
 //
-// A store is a directory that only root may enter, because its layers have files with setuid bits
-// and device nodes:
+// A store is a directory that only its user may enter, because its layers have files with setuid
+// bits and device nodes:
 //
 //	layers/NAME/fs    the files of a layer, with whiteouts as overlayfs has them
 //	layers/NAME/size  what they occupy, in bytes

@@ -17,7 +17,7 @@ const (
 	stride   = 1 << 20 // bytes of a layer after which free space is checked again
 	perEntry = 4 << 10 // bytes that an entry occupies besides its data
 
-	maxReserve = 1 << 30 // bytes of a disk that images leave free
+	maxReserve = 1 << 30 // bytes of a disk that unpacking leaves free
 )
 
 // inspect copies a tar, and ends with an error at the first entry that no layer has, or with which
@@ -80,10 +80,14 @@ func checkRoom(dir string, h *tar.Header) error {
 		return err
 	}
 	free, reserve := st.Bavail*uint64(st.Bsize), min(st.Blocks*uint64(st.Bsize)/20, maxReserve)
-	if uint64(h.Size)+reserve <= free && (st.Files == 0 || st.Ffree > st.Files/20) {
-		return nil
+	if uint64(h.Size)+reserve > free {
+		return fmt.Errorf("layer: entry %.80q has %s, of %s that are free, and unpacking leaves %s: %w",
+			h.Name, formatSize(h.Size), formatSize(int64(free)), formatSize(int64(reserve)),
+			unix.ENOSPC)
 	}
-	return fmt.Errorf("layer: entry %.80q has %s; %s and %d files are free, of which images leave "+
-		"%s: %w", h.Name, formatSize(h.Size), formatSize(int64(free)), st.Ffree,
-		formatSize(int64(reserve)), unix.ENOSPC)
+	if spare := st.Files / 20; st.Ffree < spare { // both are 0 where files are not counted
+		return fmt.Errorf("layer: entry %.80q: %d files are free, and unpacking leaves %d: %w",
+			h.Name, st.Ffree, spare, unix.ENOSPC)
+	}
+	return nil
 }

@@ -341,7 +341,7 @@ func TestReserve(t *testing.T) {
 		files = append(files, regular(strconv.Itoa(i), strings.Repeat("x", 100<<10)))
 	}
 	_, err := s.Import(t.Context(), "a", bytes.NewReader(tarOf(t, files...)), v1.ImageConfig{})
-	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "images leave 2.1 MB") {
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "unpacking leaves 2.1 MB") {
 		t.Errorf("got %v, want ENOSPC and the reserve", err)
 	}
 	wantCounts(t, s, [4]int{})
