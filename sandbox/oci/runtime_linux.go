@@ -106,7 +106,7 @@ func lastError(log []byte) (last string) {
 	for dec := json.NewDecoder(bytes.NewReader(log)); ; {
 		var entry struct{ Level, Msg string }
 		if dec.Decode(&entry) != nil {
-			return text.Line(last, maxWhy)
+			return text.End(last, maxWhy) // the reason is at its end
 		}
 		if entry.Level == "error" {
 			last = entry.Msg
