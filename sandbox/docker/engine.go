@@ -330,8 +330,8 @@ func factsOf(info system.Info) (facts, error) {
 		return unsupported("its kernel does not limit memory (the memory cgroup is missing)")
 	case !info.PidsLimit:
 		return unsupported("its kernel does not limit processes (the pids cgroup is missing)")
-	// A rootless Podman looks for it where its user has no group; a start checks the limits anyway.
-	case !info.CPUCfsQuota && !(f.rootless && info.CgroupVersion == "2"):
+	// A rootless Podman looks for it where its user has no group. A start checks the limits anyway.
+	case !info.CPUCfsQuota && info.CgroupVersion != "2":
 		return unsupported("its kernel does not limit CPU time (CFS quota is missing)")
 	}
 	at := slices.IndexFunc(logDrivers, func(name string) bool {
