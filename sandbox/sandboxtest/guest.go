@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,7 +15,8 @@ func BuildGuest(dir string) (string, error) {
 		return path, nil
 	}
 	out := filepath.Join(dir, "sandboxd-guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
+	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath",
+		"-ldflags=-s -w", "-o", out,
 		"github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The guest's keys are only in its memory. Root cannot read it, trace the process or write to it.
+// MemoryOfPID1 attacks the guest's keys, which are only in its memory: root cannot read it, trace
+// the process or write to it.
 func (a Suite) MemoryOfPID1(t *testing.T) {
 	b, inst, c := a.boot(t, sandbox.Limits{})
 	fails(t, c, []string{
@@ -56,7 +57,8 @@ func (a Suite) MemoryOfPID1(t *testing.T) {
 	}
 }
 
-// PID 1 ignores all signals that a Go program can handle, and kill -1 does not end the sandbox.
+// Signals attacks PID 1, which ignores all signals that a Go program can handle. kill -1 does not
+// end the sandbox.
 func (a Suite) Signals(t *testing.T) {
 	b, inst, c := a.boot(t, sandbox.Limits{})
 	const first = "cat /proc/1/stat | cut -d ' ' -f 22; hostname; cat /proc/sys/kernel/random/boot_id"
@@ -72,8 +74,8 @@ func (a Suite) Signals(t *testing.T) {
 		"setpriv --regid 1 --clear-groups prlimit --pid 1 --nofile=1:1",
 	}, "Operation not permitted")
 	for range 3 { // it kills its own shell, too
-		sh(t, c, "kill -9 -1")
-		sh(
+		_, _ = sh(t, c, "kill -9 -1")
+		_, _ = sh(
 			t, c,
 			"kill -QUIT 1; kill -ABRT 1; kill -SEGV 1; kill -STOP 1; kill -9 1; pkill guest; "+
 				"killall5 -9")
@@ -88,7 +90,7 @@ func (a Suite) Signals(t *testing.T) {
 	}
 }
 
-// A file that root leaves at the path of the guest's program does not become PID 1 at the next
+// Start leaves a file at the path of the guest's program, which does not become PID 1 at the next
 // start. A vulnerable runtime follows the link to one place when it mounts and to another when it
 // executes.
 func (a Suite) Start(t *testing.T) {
@@ -117,8 +119,8 @@ done`, program))
 	}
 }
 
-// No path that is mounted from this machine accepts 1 GB or a setuid file, and nothing there can be
-// renamed, linked, chmodded, removed, remounted or unmounted.
+// Mounts attacks the paths that are mounted from this machine: none accepts 1 GB or a setuid file,
+// and nothing there can be renamed, linked, chmodded, removed, remounted or unmounted.
 func (a Suite) Mounts(t *testing.T) {
 	b, inst, c := a.boot(t, sandbox.Limits{})
 	before := a.trees(t, b)
@@ -159,7 +161,7 @@ func (a Suite) Mounts(t *testing.T) {
 		fails(t, c, []string{command + machine.GuestCA}, "Read-only file system",
 			"ermission denied")
 	}
-	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+machine.GuestSocket)
+	_, _ = sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+machine.GuestSocket)
 	after := a.trees(t, b)
 	for path, was := range before {
 		if after[path] != was {
@@ -196,7 +198,7 @@ func (a Suite) Mounts(t *testing.T) {
 	}
 }
 
-// All processes can see the socket. The server drops connections that are not from PID 1, and they
+// Socket attacks the socket to the daemon, which all processes can see. The server drops connections that are not from PID 1, and they
 // do not block others.
 func (a Suite) Socket(t *testing.T) {
 	b, inst, c := a.boot(t, sandbox.Limits{})
@@ -242,7 +244,7 @@ while True:
 	<-stop
 }
 
-// A fork bomb prevents new processes in the sandbox. The guest still answers, reports the limit by
+// ForkBomb prevents new processes in the sandbox. The guest still answers, reports the limit by
 // name, and ends it.
 func (a Suite) ForkBomb(t *testing.T) {
 	b, inst, c := a.boot(t, sandbox.Limits{PIDs: 200})
@@ -281,12 +283,11 @@ func (a Suite) ForkBomb(t *testing.T) {
 	}
 }
 
-// Memory and /dev/shm stop at their limits, and the sandbox stays alive.
+// Memory fills memory and /dev/shm, which stop at their limits, and the sandbox stays alive.
 func (a Suite) Memory(t *testing.T) {
-	b, inst,
-		c := a.boot(t, sandbox.Limits{Memory: 128 << 20, Shm: 16 << 20})
-	if out,
-		err := sh(t, c, Python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
+	b, inst, c := a.boot(t, sandbox.Limits{Memory: 128 << 20, Shm: 16 << 20})
+	if out, err := sh(t, c,
+		Python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
 		t.Errorf("memory without end: got %q and no error", out)
 	}
 	// Each process is smaller than the guest, which must not be the one that the kernel kills.
@@ -308,7 +309,7 @@ func (a Suite) Memory(t *testing.T) {
 	}
 }
 
-// No process can reserve a whole disk by one call, whatever the call. Calls that allocate no blocks
+// Reserve tries to reserve a whole disk by one call: no process can, whatever the call. Calls that allocate no blocks
 // work, and so do programs that write instead.
 func (a Suite) Reserve(t *testing.T) {
 	_, _, c := a.boot(t, sandbox.Limits{})
@@ -363,7 +364,7 @@ if n: sys.exit(os.strerror(n))`),
 	}
 }
 
-// Actions on the kernel and this machine that a container may not take.
+// Kernel tries what a container may not do to the kernel and this machine.
 func (a Suite) Kernel(t *testing.T) {
 	_, _, c := a.boot(t, sandbox.Limits{})
 	fails(t, c, []string{
@@ -416,7 +417,7 @@ func (a Suite) Kernel(t *testing.T) {
 	}
 }
 
-// One sandbox cannot take the terminals that all sandboxes of this machine share.
+// Terminals tries to take the terminals that all sandboxes of this machine share.
 func (a Suite) Terminals(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip(
@@ -487,10 +488,10 @@ print(len(held))`
 	}
 }
 
-// Root destroys everything inside. The sandbox answers, and reports that it is broken.
+// Self destroys everything inside. The sandbox answers, and reports that it is broken.
 func (a Suite) Self(t *testing.T) {
 	b, inst, c := a.boot(t, sandbox.Limits{})
-	sh(t, c, "rm -rf --no-preserve-root /bin /usr /lib /lib64 /sbin 2>/dev/null")
+	_, _ = sh(t, c, "rm -rf --no-preserve-root /bin /usr /lib /lib64 /sbin 2>/dev/null")
 	if got := health(t, control(t, b, inst)); !strings.HasPrefix(got, "broken: ") {
 		t.Errorf("got health %q, want broken and why", got)
 	}
