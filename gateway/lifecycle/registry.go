@@ -301,7 +301,9 @@ func (o *Options) backend(name string) (sandbox.Backend, error) {
 	if be := o.Backends[name]; be != nil {
 		return be, nil
 	}
-	e := wire.Errorf(wire.CodeUnavailable, "unknown backend %s", oneLine(name, 64))
+	name = oneLine(name, 64)
+	e := wire.Errorf(wire.CodeUnavailable, "this daemon does not use backend %s", name)
+	e.Hint = "start it with backend: " + name
 	return nil, &publicError{public: e, kind: ErrEngine}
 }
 

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,5 +136,15 @@ func TestBudgetOfEvents(t *testing.T) {
 	}
 	if !g.take(now.Add(time.Second)) {
 		t.Error("nothing after a second")
+	}
+}
+
+// A sandbox of a backend that the daemon was started without says so, and what to do.
+func TestBackendNotUsed(t *testing.T) {
+	_, err := new(Options).backend("oci")
+	e, ok := errors.AsType[*publicError](err)
+	if !ok || !strings.Contains(e.public.Message, "does not use backend oci") ||
+		e.public.Hint != "start it with backend: oci" {
+		t.Errorf("got %+v", err)
 	}
 }
