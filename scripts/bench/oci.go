@@ -54,7 +54,8 @@ func engineless(ctx context.Context, b *bench) (rows []row, err error) {
 }
 
 // idleMemory measures the private memory of an idle sandbox: of the guest, and with Docker also of
-// the program that the engine runs for each container. The daemon d has one sandbox.
+// the program that the engine runs for each container. The daemon d has one sandbox; on each side
+// there is another one, with which it shares the file of the guest.
 func idleMemory(ctx context.Context, b *bench, d *daemon.Daemon) (row, error) {
 	// As containers/ID/pid: the number of its PID 1, and when that started.
 	files, err := filepath.Glob(filepath.Join(d.State, "containers", "*", "pid"))
@@ -72,13 +73,20 @@ func idleMemory(ctx context.Context, b *bench, d *daemon.Daemon) (row, error) {
 	if _, err := fmt.Sscan(string(text), &first); err != nil {
 		return row{}, err
 	}
-	l, err := b.control(ctx, b.daemon)
-	if err != nil {
-		return row{}, err
-	}
-	defer l.Close()
-	if _, err := l.command(ctx, "new --if-missing idle"); err != nil {
-		return row{}, err
+	for _, at := range []*daemon.Daemon{d, b.daemon} {
+		l, err := b.control(ctx, at)
+		if err != nil {
+			return row{}, err
+		}
+		defer l.Close()
+		for _, name := range []string{"idle", "other"} {
+			if _, err := l.command(ctx, "new --if-missing "+name); err != nil {
+				return row{}, err
+			}
+			defer func() {
+				_, _ = l.command(context.WithoutCancel(ctx), "rm -f "+name) // or its daemon ends it
+			}()
+		}
 	}
 	peer, err := b.initPID(ctx, "idle")
 	if err != nil {
