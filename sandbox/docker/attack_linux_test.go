@@ -34,6 +34,7 @@ var attacks = attack.Suite{
 		}
 		return paths
 	},
+	Gone: func(t *testing.T, b sandbox.Backend, id string) { nothingLeft(t, b.(*Backend), id) },
 	Has: func(t *testing.T, b sandbox.Backend, inst sandbox.Instance, path string) bool {
 		_, err := b.(*Backend).engine.api.ContainerStatPath(t.Context(), inst.Ref,
 			client.ContainerStatPathOptions{Path: path})

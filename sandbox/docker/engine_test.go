@@ -198,26 +198,8 @@ func login(t *testing.T, b *Backend, inst sandbox.Instance) *ssh.Client {
 	return sandboxtest.Login(t, peer)
 }
 
-// sh runs a command in a sandbox and returns its output; err is that of ssh.Session.Wait.
-func sh(t *testing.T, c *ssh.Client, command string) (string, error) {
-	t.Helper()
-	s, err := c.NewSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	out, err := s.CombinedOutput(command)
-	return strings.TrimSuffix(string(out), "\n"), err
-}
-
-func mustSh(t *testing.T, c *ssh.Client, command string) string {
-	t.Helper()
-	out, err := sh(t, c, command)
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
-	}
-	return out
-}
+// Both run a command in a sandbox.
+var sh, mustSh = sandboxtest.Sh, sandboxtest.MustSh
 
 func TestContract(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Suite{

@@ -44,11 +44,11 @@ func hasAppArmor() bool {
 	return err == nil && bytes.HasPrefix(on, []byte("Y"))
 }
 
-// checkConfined returns an error if a process is not confined by the profile want. Empty confines
-// nothing.
-func checkConfined(pid int, want string) error {
-	if want == "" {
-		return nil
+// checkConfined returns an error if a process is not confined by the profile that it should have.
+func (r *runtimes) checkConfined(pid int) error {
+	want, err := r.confine()
+	if err != nil || want == "" {
+		return err
 	}
 	dir := "/proc/" + strconv.Itoa(pid) + "/attr/"
 	got, err := os.ReadFile(dir + "apparmor/current")
@@ -59,8 +59,8 @@ func checkConfined(pid int, want string) error {
 		return fmt.Errorf("AppArmor profile: %w", err)
 	}
 	if name := strings.TrimRight(string(got), "\x00\n"); name != want+" (enforce)" {
-		return fmt.Errorf("AppArmor profile: the container has %q instead of %s", text.Line(name, 80),
-			want)
+		return fmt.Errorf("AppArmor profile: the container has %q instead of %s",
+			text.Line(name, 80), want)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"sync"
 	"testing"
@@ -66,6 +67,12 @@ func TestAttacks(t *testing.T) {
 				paths = append(paths, b.(*Backend).in(inst.ID, namesDir)+"/"+name)
 			}
 			return paths
+		},
+		Gone: func(t *testing.T, b sandbox.Backend, id string) {
+			ids, err := b.(*Backend).ids()
+			if err != nil || slices.Contains(ids, id) || b.(*Backend).sockets.IsOpen(id) {
+				t.Errorf("left: %v, %v", ids, err)
+			}
 		},
 		Has: func(t *testing.T, b sandbox.Backend, inst sandbox.Instance, path string) bool {
 			_, err := os.Lstat(b.(*Backend).in(inst.ID, upperDir) + path)

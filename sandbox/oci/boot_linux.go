@@ -356,10 +356,6 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	profile, err := b.confineAgain(inst.ID)
-	if err != nil {
-		return err
-	}
 	d, err := b.listen(inst.ID, k)
 	if err != nil {
 		return err
@@ -402,7 +398,7 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := s.greet(ctx, d, first, inst.ID, k, guest); err != nil {
 		return err
 	}
-	return checkConfined(first.pid, profile)
+	return b.runtime.checkConfined(first.pid)
 }
 
 // create creates the container with keys as its input. Its first process is the runtime's, which

@@ -93,7 +93,8 @@ func TestEnter(t *testing.T) {
 				`mount --bind "$2" /etc/subgid && `+
 				`exec setpriv --reuid 42424 --regid 42424 --clear-groups "$3"`,
 			"sh", passwd, subuid, program)
-		cmd.Env = append(os.Environ(), entering+"="+filepath.Dir(box), "HOME="+home)
+		cmd.Env = append(os.Environ(), entering+"="+filepath.Dir(box), "HOME="+home,
+			"TMPDIR="+home)
 		return cmd
 	}
 	t.Run("no users of its own", func(t *testing.T) {

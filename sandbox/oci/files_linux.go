@@ -107,6 +107,7 @@ func (l *instances) mount(id string, layers []string) (unmount func(), err error
 	}
 	// What was written must make sense over copies of these layers, too: it refers to none of
 	// their files.
+	// In a user namespace, off is refused where the kernel follows redirects by default.
 	data := "metacopy=off,redirect_dir=nofollow,"
 	if userns.RunningInUserNS() {
 		data += "userxattr,"
@@ -199,23 +200,23 @@ func (l *instances) writeBundle(id string, text []byte) error {
 	return os.Rename(config+".new", config)
 }
 
-// confineAgain gives an instance that does not run the AppArmor profile that it would get today,
-// and returns that. An older daemon, or an older kernel, may have given it none.
-func (l *instances) confineAgain(id string) (string, error) {
+// confineAgain gives an instance that does not run the AppArmor profile that it would get today: an
+// older daemon, or an older kernel, may have given it none.
+func (l *instances) confineAgain(id string) error {
 	profile, err := l.runtime.confine()
 	if err != nil {
-		return "", err
+		return err
 	}
 	made, err := l.bundle(id)
 	if err != nil || made.Process.ApparmorProfile == profile {
-		return profile, err
+		return err
 	}
 	made.Process.ApparmorProfile = profile
 	text, err := json.Marshal(made)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return profile, l.writeBundle(id, text)
+	return l.writeBundle(id, text)
 }
 
 // remove ends an instance and removes all that Boot made for it. The caller has locked it.

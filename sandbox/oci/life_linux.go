@@ -294,6 +294,9 @@ func (s *booting) again(ctx context.Context, inst sandbox.Instance) error {
 	if err := b.kill(ctx, inst.ID); err != nil {
 		return err
 	}
+	if err := b.confineAgain(inst.ID); err != nil {
+		return err
+	}
 	if err = s.run(ctx, inst, img.Layers, k); err == nil {
 		return nil
 	}

@@ -129,6 +129,29 @@ func Login(t testing.TB, peer sandbox.Peer) *ssh.Client {
 	return client
 }
 
+// Sh runs a command in a sandbox and returns what it prints, without the last newline. err is that
+// of ssh.Session.Wait.
+func Sh(t *testing.T, c *ssh.Client, command string) (string, error) {
+	t.Helper()
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	out, err := s.CombinedOutput(command)
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+// MustSh is Sh for a command that must succeed.
+func MustSh(t *testing.T, c *ssh.Client, command string) string {
+	t.Helper()
+	out, err := Sh(t, c, command)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return out
+}
+
 // dial dials and logs in.
 func (s Suite) dial(t *testing.T, b sandbox.Backend, inst sandbox.Instance) *ssh.Client {
 	t.Helper()

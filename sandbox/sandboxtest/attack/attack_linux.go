@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -500,10 +499,5 @@ func (a Suite) Self(t *testing.T) {
 	if err := b.Destroy(t.Context(), inst); err != nil {
 		t.Fatal(err)
 	}
-	list, err := b.(sandbox.Finder).List(t.Context())
-	if err != nil || slices.ContainsFunc(list, func(i sandbox.Instance) bool {
-		return i.ID == inst.ID
-	}) {
-		t.Errorf("it is left behind: %v", err)
-	}
+	a.Gone(t, b, inst.ID)
 }

@@ -36,6 +36,8 @@ type Suite struct {
 	Dirs  func(b sandbox.Backend) []string
 	// Names returns the paths on this machine of the files that are /etc/hosts and others inside.
 	Names func(t *testing.T, b sandbox.Backend, inst sandbox.Instance) []string
+	// Gone fails t if something is left of the sandbox id, which was destroyed.
+	Gone func(t *testing.T, b sandbox.Backend, id string)
 	// Has reports whether a sandbox, which may have stopped, has a file.
 	Has func(t *testing.T, b sandbox.Backend, inst sandbox.Instance, path string) bool
 }
@@ -104,26 +106,7 @@ func login(t *testing.T, b sandbox.Backend, inst sandbox.Instance) *ssh.Client {
 	return sandboxtest.Login(t, peer)
 }
 
-// sh runs a command in a sandbox and returns its output; err is that of ssh.Session.Wait.
-func sh(t *testing.T, c *ssh.Client, command string) (string, error) {
-	t.Helper()
-	s, err := c.NewSession()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	out, err := s.CombinedOutput(command)
-	return strings.TrimSuffix(string(out), "\n"), err
-}
-
-func mustSh(t *testing.T, c *ssh.Client, command string) string {
-	t.Helper()
-	out, err := sh(t, c, command)
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
-	}
-	return out
-}
+var sh, mustSh = sandboxtest.Sh, sandboxtest.MustSh
 
 func control(t *testing.T, b sandbox.Backend, inst sandbox.Instance) *connect.Control {
 	t.Helper()
