@@ -24,6 +24,9 @@ const (
 	atPromptTime = 5 * time.Second
 	termTime     = 2 * time.Second // TERM
 	killTime     = 2 * time.Second // KILL
+	// How long the terminal's own shell may take to its prompt after one in it was killed. The next
+	// step would end it, and everything in it is lost.
+	outerTime = 10 * time.Second
 
 	accountTime = 500 * time.Millisecond // time for signalled processes to end
 	lookAgain   = 2 * time.Millisecond   // interval of checks for remaining processes
@@ -153,7 +156,7 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 	// Only a shell itself can still be running: end it, too, the one in front first.
 	if shells := c.stack.pids(); len(shells) > 1 {
 		i.killTree(ctx, shells[:len(shells)-1]...)
-		if ended, ok := i.stopped(ctx, killTime); ok {
+		if ended, ok := i.stopped(ctx, outerTime); ok {
 			return ended, true
 		}
 	}
