@@ -60,8 +60,8 @@ func Build(ctx context.Context, host, ref string, out io.Writer) error {
 // Files runs the recipe of ref without an engine. It writes the files of the image to out, as a tar
 // file, and the output of the build to log. What it wrote is complete only if it returns no error.
 //
-// It needs mmdebstrap, or busybox for sandboxd/busybox; its errors say what is missing. It returns
-// ErrUnknown as Config does.
+// It needs mmdebstrap, or busybox for sandboxd/busybox, or tar for sandboxd/empty; its errors say
+// what is missing. It returns ErrUnknown as Config does.
 func Files(ctx context.Context, ref string, out, log io.Writer) error {
 	if _, err := Config(ref); err != nil {
 		return err
@@ -89,6 +89,7 @@ var configs = map[string]v1.ImageConfig{
 	"base": {Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG=C.UTF-8"}, Cmd: []string{"bash"}},
 	"busybox": {Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}},
+	"empty":   {},
 }
 
 // run runs the recipe of ref with arguments. The last lines of said are in its error.

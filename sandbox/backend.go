@@ -80,7 +80,7 @@ type Pauser interface {
 	Resume(ctx context.Context, inst Instance) error
 }
 
-// An Imager makes images of instances and of Dockerfiles. Only a Spec with the same Owner can name
+// An Imager finds images, and makes images of instances. Only a Spec with the same Owner can name
 // an image made for that owner; for other owners it does not exist.
 type Imager interface {
 	// Snapshot saves the files of an instance, running or not, as the image name:tag of owner and
@@ -96,23 +96,22 @@ type Imager interface {
 	// Weight returns the size in bytes of an image of the instance's files. Holes in files count if
 	// the image does not keep them.
 	Weight(ctx context.Context, inst Instance) (int64, error)
-	// Kept returns the total size in bytes of the images that Snapshot, Build and Prepare made for
-	// owner, and Fork for the instances with these IDs. Their base images do not count.
+	// Kept returns the total size in bytes of the images that Snapshot and Prepare made for owner,
+	// and Fork for the instances with these IDs. Their base images do not count.
 	Kept(ctx context.Context, owner string, ids []string) (int64, error)
 
-	// Build makes the image that s describes and returns its reference. An image built of the same
-	// files, arguments and base images is reused. The error of a failed step wraps a *StepError.
-	// When ctx ends, the running step is ended. A backend that builds nothing returns
-	// ErrUnsupported.
-	Build(ctx context.Context, s BuildSpec) (image string, err error)
+	// Arch returns the architecture of instances, in Go's form.
+	Arch(ctx context.Context) (string, error)
+	// Image returns the image of spec. Like Boot, it first pulls or builds a missing one.
+	Image(ctx context.Context, spec Spec) (Image, error)
 	// Prepared returns the image that Prepare saved for the same owner, image and key, or "" if
 	// there is none. Like Boot, it first pulls or builds spec.Image.
-	Prepared(ctx context.Context, spec Spec, key string) (image string, err error)
-	// Prepare saves the current files of inst, whose setup has run, and returns the image. Errors
-	// as of Snapshot.
-	Prepare(ctx context.Context, inst Instance, owner, key string) (image string, err error)
-	// Forget removes the images that Build and Prepare made for owner and no instance uses, except
-	// keep. They are made again on demand. It returns how many it removed.
+	Prepared(ctx context.Context, spec Spec, l Layer) (image string, err error)
+	// Prepare saves the current files of inst as a layer on its image, and returns the new image.
+	// For a Dockerfile, files of volumes are left out. Errors as of Snapshot.
+	Prepare(ctx context.Context, inst Instance, owner string, l Layer) (image string, err error)
+	// Forget removes the images that Prepare made for owner and no instance uses, except keep. They
+	// are made again on demand. It returns how many it removed.
 	Forget(ctx context.Context, owner, keep string) (n int, err error)
 }
 

@@ -84,7 +84,7 @@ func buildBundle(ctx context.Context, s *store.Store, ref string, progress func(
 		out.CloseWithError(err) // nil is the end of the files
 		built <- err
 	}()
-	_, err = s.Import(ctx, ref, files, config)
+	_, err = s.Import(ctx, ref, files, sandbox.ImageConfig{ImageConfig: config})
 	files.CloseWithError(err)
 	cancel(err)
 	return cmp.Or(<-built, err)

@@ -326,6 +326,18 @@ func (c *creation) boot(ctx context.Context, f Record, progress func(string)) er
 // bootInstance boots the instance.
 func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend,
 	progress func(string)) (sandbox.Instance, error) {
+	spec := c.get().Spec
+	spec.Progress = progress
+	var err error
+	if spec.Authorities, err = c.network.bindFirst(); err != nil {
+		return sandbox.Instance{}, c.bootError("create", err)
+	}
+	return c.bootSpec(ctx, be, spec)
+}
+
+// bootSpec boots an instance, which has the ID of the sandbox.
+func (c *creation) bootSpec(ctx context.Context, be sandbox.Backend,
+	spec sandbox.Spec) (sandbox.Instance, error) {
 	reg, f := c.reg, c.get()
 	if err := reg.slot(ctx); err != nil {
 		return sandbox.Instance{}, c.bootError("create", err)
@@ -335,12 +347,6 @@ func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend,
 		if err := reg.manifests.write(c.id, f); err != nil {
 			return sandbox.Instance{}, stored(err)
 		}
-	}
-	spec := f.Spec
-	spec.Progress = progress
-	var err error
-	if spec.Authorities, err = c.network.bindFirst(); err != nil {
-		return sandbox.Instance{}, c.bootError("create", err)
 	}
 	inst, err := be.Boot(ctx, spec)
 	reg.counts.boots.Add(1)

@@ -424,7 +424,8 @@ type keepsNothing struct {
 	sandboxtest.NoImages
 }
 
-func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (string, error) {
+func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, sandbox.Layer) (string,
+	error) {
 	return "", nil
 }
 

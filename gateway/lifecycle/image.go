@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/dockerfile"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -45,9 +46,7 @@ const (
 	maxSetup      = 64 // commands
 	maxSetupBytes = 64 << 10
 
-	lastLines  = 12      // of a setup's output, in its error
-	maxOutput  = 1500    // characters
-	maxSetLine = 4 << 10 // bytes
+	maxOutput = 1500 // characters of a setup's output, in its error
 
 	carriedWithin = 5 * time.Second
 )
@@ -180,66 +179,6 @@ func (o *Options) openBuild(sb *Build) (source, error) {
 	return s, root.Close()
 }
 
-// makeImage builds the image of a sandbox whose creation is under way, and stores its name.
-func (c *creation) makeImage(ctx context.Context, be sandbox.Backend, progress func(string)) error {
-	if c.imageSource.build == nil {
-		return nil
-	}
-	builder, ok := be.(sandbox.Imager)
-	if !ok {
-		return c.Reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
-	}
-	src, err := c.reg.options.openBuild(c.imageSource.build)
-	if err != nil {
-		return err
-	}
-	defer src.context.Close()
-	spec := c.get().Spec
-	image, err := builder.Build(ctx, sandbox.BuildSpec{Owner: spec.Owner, Dockerfile: src.text,
-		Name: src.name, Context: src.context,
-		Args: c.imageSource.build.Args, Target: c.imageSource.build.Target, Limits: spec.Limits,
-		MinFree: c.reg.options.MinFree, Isolation: spec.Isolation, Network: spec.Network,
-		Progress: progress,
-		Carrier: func(ctx context.Context, image string) (sandbox.Instance, func() error, error) {
-			return c.carrier(ctx, be, image)
-		}})
-	if err != nil {
-		return c.imageError(ctx, "build", err)
-	}
-	// The size is known only after the build.
-	if err := c.reg.accounts.withImageBytes(ctx, spec.Owner, image, func(kept int64) error {
-		return c.reg.accounts.imageFits(spec.Owner, kept, 0)
-	}); err != nil {
-		c.reg.accounts.forget(ctx, spec.Owner, "")
-		return err
-	}
-	return c.transition(ctx, func(f *Record) { f.Spec.Image = image })
-}
-
-// carrier boots an instance that gives a build the network of the new sandbox. It has the sandbox's
-// ID, so that an aborted creation removes it.
-func (c *creation) carrier(ctx context.Context, be sandbox.Backend,
-	image string) (sandbox.Instance, func() error, error) {
-	if err := c.reg.manifests.write(c.id, c.get()); err != nil {
-		return sandbox.Instance{}, nil, stored(err)
-	}
-	of := c.get().Spec
-	inst, err := be.Boot(ctx, sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: image,
-		Network: of.Network, Via: sandbox.ViaTUN, Isolation: of.Isolation,
-		Entrypoint: sandbox.EntrypointOff})
-	if err != nil {
-		return inst, nil, err
-	}
-	inst.Backend = c.get().Instance.Backend
-	stop := c.carrying(ctx, inst)
-	return inst, func() error {
-		stop()
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-		defer cancel()
-		return be.Destroy(clean, inst)
-	}, nil
-}
-
 // carrying carries the connections of an instance until stop is called. It returns once the carrier
 // is up, at the latest after carriedWithin.
 func (c *creation) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
@@ -284,7 +223,7 @@ func (c *creation) findSetup(ctx context.Context, be sandbox.Backend, progress f
 	}
 	spec := c.get().Spec
 	spec.Progress = progress
-	image, err := preparer.Prepared(ctx, spec, key)
+	image, err := preparer.Prepared(ctx, spec, sandbox.Layer{Key: key})
 	if err != nil {
 		return c.bootError("create", err)
 	}
@@ -333,7 +272,8 @@ func (c *creation) runSetup(ctx context.Context, be sandbox.Backend, inst sandbo
 	}
 	defer done()
 	preparer := be.(sandbox.Imager) //nolint:forcetypeassert // findSetup has asked it
-	if _, err := preparer.Prepare(whole, inst, c.get().Spec.Owner, key); errors.Is(err,
+	if _, err := preparer.Prepare(whole, inst, c.get().Spec.Owner,
+		sandbox.Layer{Key: key}); errors.Is(err,
 		sandbox.ErrUnsupported) {
 		progress("setup result not saved, the next sandbox repeats the setup: " + firstLine(err))
 	} else if err != nil {
@@ -349,27 +289,8 @@ func (c *creation) setupStep(ctx context.Context, inst sandbox.Instance, command
 	if err != nil {
 		return err
 	}
-	client := conn.Client()
-	defer client.Close()
-	said := &lines{each: func(line string) { progress("  " + line) }}
-	err = connect.Run(ctx, client, connect.Command{Line: command, Stdout: said, Stderr: said})
-	said.end()
-	failed := &sandbox.StepError{Step: text.Line(command, 120), Output: strings.Join(said.last,
-		"; ")}
-	var exit *connect.ExitError
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case errors.As(err, &exit) && exit.Signal == "":
-		failed.Code = exit.Status
-	case errors.As(err, &exit):
-		failed.Output = "ended by signal " + text.Line(exit.Signal, 20) + ": " + failed.Output
-	default:
-		return err
-	}
-	return failed
+	return dockerfile.Run(ctx, conn, text.Line(command, 120), connect.Command{Line: command},
+		progress)
 }
 
 // imageError converts an error of a build or a setup for the client that asked for the sandbox.
@@ -396,48 +317,4 @@ func (c *creation) imageError(ctx context.Context, stage string, err error) erro
 		e.Hint += "; it uses the sandbox's network, which is none"
 	}
 	return &publicError{public: e, err: err}
-}
-
-// lines splits its input into printable lines and remembers the last ones.
-type lines struct {
-	each func(line string)
-
-	mu   sync.Mutex
-	open string   // guarded by mu
-	last []string // guarded by mu; read after the last Write
-}
-
-// Write may be called for both streams of a command at once.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open += string(p)
-	for {
-		line, rest, ok := strings.Cut(l.open, "\n")
-		if !ok && len(l.open) <= maxSetLine {
-			return len(p), nil
-		}
-		l.open = rest
-		l.said(line)
-	}
-}
-
-// end flushes an unfinished last line.
-func (l *lines) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open != "" {
-		l.said(l.open)
-		l.open = ""
-	}
-}
-
-func (l *lines) said(line string) {
-	line = strings.TrimRight(line, "\r")
-	line = line[strings.LastIndexByte(line, '\r')+1:] // the last state of a progress line
-	line = strings.TrimRight(text.Line(line, maxSetLine), " ")
-	if l.last = append(l.last, strings.TrimSpace(line)); len(l.last) > lastLines {
-		l.last = l.last[1:]
-	}
-	l.each(line)
 }

@@ -22,29 +22,26 @@ type preparing struct {
 	*sandboxtest.Backend
 	sandboxtest.NoImages
 	kept  map[string]bool // by owner and key
-	built []sandbox.BuildSpec
+	based []sandbox.Spec  // whose images were asked for
 }
 
-func (b *preparing) Prepared(_ context.Context, spec sandbox.Spec, key string) (string, error) {
-	if !b.kept[spec.Owner+key] {
+func (b *preparing) Image(_ context.Context, spec sandbox.Spec) (sandbox.Image, error) {
+	b.based = append(b.based, spec)
+	return sandbox.Image{ID: spec.Image}, nil
+}
+
+func (b *preparing) Prepared(_ context.Context, spec sandbox.Spec, l sandbox.Layer) (string,
+	error) {
+	if !b.kept[spec.Owner+l.Key] {
 		return "", nil
 	}
 	return "set/up", nil
 }
 
-func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance,
-	owner, key string) (string, error) {
-	b.kept[owner+key] = true
+func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance, owner string,
+	l sandbox.Layer) (string, error) {
+	b.kept[owner+l.Key] = true
 	return "set/up", nil
-}
-
-func (b *preparing) Build(_ context.Context, s sandbox.BuildSpec) (string, error) {
-	b.built = append(b.built, s)
-	if strings.Contains(string(s.Dockerfile), "fail") {
-		return "", &sandbox.BootError{Stage: "build", Err: &sandbox.StepError{Step: s.Name +
-			":2: RUN fail", Code: 3, Output: "why"}}
-	}
-	return "built/image", nil
 }
 
 func (b *preparing) Forget(context.Context, string, string) (int, error) {
@@ -141,9 +138,9 @@ func TestSetUpFails(t *testing.T) {
 func TestBuildOfDirectory(t *testing.T) {
 	w, b := newPreparing(t)
 	root := t.TempDir()
-	for name, text := range map[string]string{"app/Dockerfile": "FROM app",
-		"app/sub/Other": "FROM other", "app/sub/file": "", "away/Dockerfile": "FROM away",
-		"bad/Dockerfile": "FROM x\nRUN fail"} {
+	for name, text := range map[string]string{"app/Dockerfile": "FROM app\nUSER 1",
+		"app/sub/Other": "FROM other\nUSER 1", "app/sub/file": "", "away/Dockerfile": "FROM away",
+		"bad/Dockerfile": "FROM x\nRUN echo why; exit 3"} {
 		path := filepath.Join(root, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
 			os.WriteFile(path, []byte(text), 0o644)); err != nil {
@@ -160,14 +157,16 @@ func TestBuildOfDirectory(t *testing.T) {
 		name  string
 		who   gateway.Principal
 		build lifecycle.Build
-		want  string // name of the Dockerfile and its text, or what the error says
+		want  string // a line of the progress, or what the error says
 	}{
-		{"a directory", alice, lifecycle.Build{Dockerfile: app}, "Dockerfile FROM app"},
-		{"a file", alice, lifecycle.Build{Dockerfile: app + "/sub/Other"}, "Other FROM other"},
+		{"a directory", alice, lifecycle.Build{Dockerfile: app},
+			"[1/2] Dockerfile:1: FROM app"},
+		{"a file", alice, lifecycle.Build{Dockerfile: app + "/sub/Other"},
+			"[1/2] Other:1: FROM other"},
 		{"with a context", alice, lifecycle.Build{Dockerfile: app + "/sub/Other", Context: app},
-			"sub/Other FROM other"},
+			"[1/2] sub/Other:1: FROM other"},
 		{"in a directory", alice, lifecycle.Build{Dir: app, Dockerfile: "sub/Other",
-			Context: "sub"}, "sub/Other FROM other"},
+			Context: "sub"}, "[1/2] sub/Other:1: FROM other"},
 		{"another owner", bob, lifecycle.Build{Dockerfile: app}, "only the admin may build"},
 		{"out of it", alice, lifecycle.Build{Dir: app, Dockerfile: "../away/Dockerfile"},
 			"path escapes from parent"},
@@ -182,22 +181,24 @@ func TestBuildOfDirectory(t *testing.T) {
 		{"an argument", alice, lifecycle.Build{Dockerfile: app, Args: []string{"=x"}},
 			"must be K=V"},
 		{"a step", alice, lifecycle.Build{Dockerfile: root + "/bad"},
-			"build: Dockerfile:2: RUN fail: exit code 3: why"},
+			"build: Dockerfile:2: RUN echo why; exit 3: exit code 3: why"},
 	} {
-		b.built = nil
-		_, err := d.Create(w.Ctx(), tt.who, lifecycle.NewSpec{Name: "demo", Build: &tt.build}, nil)
-		got := ""
+		b.based = nil
+		var lines []string
+		_, err := d.Create(w.Ctx(), tt.who, lifecycle.NewSpec{Name: "demo", Build: &tt.build},
+			func(line string) { lines = append(lines, line) })
+		got := strings.Join(lines, "\n")
 		switch {
 		case err != nil:
 			got = d.Public(err).Message
-		case len(b.built) == 1:
-			got = b.built[0].Name + " " + string(b.built[0].Dockerfile)
-			if b.built[0].Owner != "alice" || b.built[0].Network != sandbox.NetworkNone {
-				t.Errorf("%s: built for %q with network %q", tt.name, b.built[0].Owner,
-					b.built[0].Network)
+		case len(b.based) == 1:
+			if b.based[0].Owner != "alice" || b.based[0].Network != sandbox.NetworkNone {
+				t.Errorf("%s: built for %q with network %q", tt.name, b.based[0].Owner,
+					b.based[0].Network)
 			}
 			err = d.Discard(w.Ctx(), alice, "demo")
 		}
+		clear(b.kept)
 		if !strings.Contains(got, tt.want) {
 			t.Errorf("%s: got %q (%v), want %q", tt.name, got, err, tt.want)
 		}

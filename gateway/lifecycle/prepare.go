@@ -53,7 +53,7 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
 	}
 	defer done()
 	prepared := func() (string, error) {
-		image, err := preparer.Prepared(ctx, f.Spec, key)
+		image, err := preparer.Prepared(ctx, f.Spec, sandbox.Layer{Key: key})
 		if err != nil {
 			return "", sb.bootError("prepare", err)
 		}

@@ -174,13 +174,13 @@ type imageCounter struct {
 }
 
 func (b *imageCounter) Prepared(ctx context.Context, spec sandbox.Spec,
-	key string) (string, error) {
-	return b.p.Prepared(ctx, spec, key)
+	l sandbox.Layer) (string, error) {
+	return b.p.Prepared(ctx, spec, l)
 }
 
 func (b *imageCounter) Prepare(ctx context.Context, inst sandbox.Instance,
-	owner, key string) (string, error) {
-	return b.p.Prepare(ctx, inst, owner, key)
+	owner string, l sandbox.Layer) (string, error) {
+	return b.p.Prepare(ctx, inst, owner, l)
 }
 
 func (b *imageCounter) Forget(ctx context.Context, owner, keep string) (int, error) {

@@ -36,21 +36,6 @@ func (f *facts) adapt(info system.Info) {
 	f.sharedGroups = info.CgroupVersion == "1"
 }
 
-// mayBuild rejects an engine whose builder cannot enforce a sandbox's limits on steps.
-func (f facts) mayBuild() error {
-	if !f.compatible && !f.remote {
-		return nil
-	}
-	why := "the engine's builder does not report its steps"
-	if f.remote {
-		why = "the engine is remote, and its steps cannot be measured"
-	}
-	return sandbox.Hint(fmt.Errorf(
-		"build an image: %w: %s, so processes, terminals and disk would be unlimited",
-		sandbox.ErrUnsupported, why),
-		"use an image that was built elsewhere (--image), and move its steps to setup:")
-}
-
 // mayMount rejects paths that the engine would misread: it joins options with commas, so text after
 // a comma would become another option.
 func (f facts) mayMount(paths ...string) error {

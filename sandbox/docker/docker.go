@@ -65,9 +65,8 @@ type Options struct {
 // It implements the life cycle of instances itself. Its parts implement the rest and use the engine
 // only: none of them knows the Backend.
 type Backend struct {
-	*images  // sandbox.Imager, without Build
-	*builder // Build, and the Sweep of what builds left
-	*meter   // sandbox.Meter
+	*images // sandbox.Imager, without Build
+	*meter  // sandbox.Meter
 
 	opts      Options
 	engine    *engine
@@ -132,7 +131,6 @@ func New(o Options) (*Backend, error) {
 	b.images = &images{engine: e, instances: b.instances, names: machine.Names{Daemon: o.DaemonID},
 		make: o.Build, makes: o.Builds}
 	b.meter = newMeter(e, b.sockets)
-	b.builder = &builder{engine: e, instances: b.instances, images: b.images, meter: b.meter}
 	return b, nil
 }
 

@@ -157,13 +157,9 @@ func (e *engine) used(ctx context.Context, ref string) {
 	}
 }
 
-// prune removes unnamed images of builds that are no base of another image and are older than the
-// given age; empty means any age.
-func (e *engine) prune(ctx context.Context, older string) error {
+// prune removes images of this daemon without a name that are no base of another image.
+func (e *engine) prune(ctx context.Context) error {
 	which := make(client.Filters).Add("dangling", "true").Add("label", e.made())
-	if older != "" {
-		which.Add("until", older)
-	}
 	return e.call(ctx, e.limits.remove, "prune images", func(ctx context.Context) error {
 		_, err := e.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: which})
 		return err

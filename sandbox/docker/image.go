@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
@@ -22,7 +21,7 @@ type images struct {
 	make  func(ctx context.Context, ref string, progress func(string)) error // Options.Build
 	makes func(ref string) bool                                              // Options.Builds
 
-	building sync.RWMutex // read-locked while the engine builds, locked while images are removed
+	committing sync.RWMutex // read-locked while images are made, locked while they are removed
 }
 
 // image is the part of an image that sandboxes use.
@@ -41,7 +40,7 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return got, err
 	}
-	if machine.IsSnapshot(ref) || strings.HasPrefix(ref, machine.BuildPrefix) {
+	if machine.IsSnapshot(ref) {
 		return image{}, err
 	}
 	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
@@ -60,6 +59,38 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 		return image{}, err
 	}
 	return im.engine.inspectImage(ctx, ref)
+}
+
+// Arch returns the architecture of the engine's images. See sandbox.Imager.
+func (im *images) Arch(ctx context.Context) (string, error) {
+	f, err := im.engine.facts(ctx)
+	return f.arch, err
+}
+
+// Image returns the image of a spec. See sandbox.Imager.
+func (im *images) Image(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
+	img, err := im.of(ctx, spec)
+	if err != nil {
+		return sandbox.Image{}, &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err),
+			Err: err}
+	}
+	return sandbox.Image{ID: img.id, Config: img.config}, nil
+}
+
+// of returns the image of a spec, which its owner may use. It pulls or builds a missing one.
+func (im *images) of(ctx context.Context, spec sandbox.Spec) (image, error) {
+	var err error
+	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
+		return image{}, err
+	}
+	if err := im.names.MayBoot(spec); err != nil {
+		return image{}, err
+	}
+	progress := spec.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	return im.image(ctx, spec.Image, progress)
 }
 
 // Resolve returns the ID of an image that is present. See sandbox.Reviser.

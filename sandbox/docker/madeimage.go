@@ -20,48 +20,26 @@ const (
 	// labelMade holds the daemon's ID on everything that a build makes: Sweep and prune may remove
 	// images that have the label and no name.
 	labelMade = "sandboxd.made"
-	// labelNetwork is the network mode of a build's steps.
-	labelNetwork = "sandboxd.network"
 	// maxMade is how many such images are kept. The least recently used are removed first, unless a
 	// sandbox uses them.
-	maxMade = 32
+	maxMade = 128
 	// freshMade is how long one is kept after it was made or used: its sandbox may not exist yet.
 	freshMade = 2 * time.Minute
-	// How long build steps are kept for reuse.
-	keepSteps = "24h"
 )
 
 // Prepared returns the image that Prepare saved. See sandbox.Imager.
-func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
-	ref, err := im.prepared(ctx, spec, key)
-	if err != nil {
-		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
-	}
-	return ref, nil
-}
-
-func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
-	var err error
-	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
-		return "", err
-	}
-	if err := im.names.MayBoot(spec); err != nil {
-		return "", err
-	}
-	progress := spec.Progress
-	if progress == nil {
-		progress = func(string) {}
-	}
-	base, err := im.image(ctx, spec.Image, progress)
+func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Layer) (string,
+	error) {
+	base, err := im.Image(ctx, spec)
 	if err != nil {
 		return "", err
 	}
-	ref := im.names.Made(machine.SetupPrefix, spec.Owner, "1", base.id, key)
+	ref := im.names.Made(spec.Owner, base.ID, l)
 	switch _, err := im.engine.inspectImage(ctx, ref); {
 	case errors.Is(err, sandbox.ErrNoImage):
 		return "", nil
 	case err != nil:
-		return "", err
+		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
 	}
 	im.engine.used(ctx, ref)
 	return ref, nil
@@ -69,11 +47,20 @@ func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 
 // Prepare saves the files of inst for sandboxes of the same owner, image and key. See
 // sandbox.Imager.
-func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string,
-	error) {
+func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner string,
+	l sandbox.Layer) (string, error) {
 	im.trimMade(ctx)
-	ref := im.names.Made(machine.SetupPrefix, owner, "1", inst.Digest, key)
-	return ref, im.commit(ctx, inst, ref, im.engine.daemon)
+	ref := im.names.Made(owner, inst.Digest, l)
+	return ref, im.commit(ctx, inst, ref, &l)
+}
+
+// Sweep removes images without a name that an earlier daemon left. See sandbox.Finder.
+func (im *images) Sweep(ctx context.Context) error {
+	if !im.committing.TryLock() { // an image has no name until its commit ends
+		return nil
+	}
+	defer im.committing.Unlock()
+	return im.engine.prune(ctx)
 }
 
 // Forget removes images that can be made again. See sandbox.Imager.
@@ -92,28 +79,27 @@ func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err er
 	return n, nil
 }
 
-// madeImages lists the images that builds and setups of this daemon left, including steps without a
-// name.
+// madeImages lists the images that Dockerfiles and setups of this daemon left, including those
+// without a name.
 func (im *images) madeImages(ctx context.Context) ([]engineimage.Summary, error) {
 	return im.engine.listImages(ctx, client.ImageListOptions{
 		Filters: make(client.Filters).Add("label", im.engine.made())})
 }
 
 // trimMade makes room for one more image. It also removes leftovers of earlier builds that are no
-// base of another image. It does nothing while the engine builds: a build may be about to use a
-// step that only the removed image kept.
+// base of another image. It does nothing while an image is made, which has no name until its end.
 func (im *images) trimMade(ctx context.Context) {
-	if !im.building.TryLock() {
+	if !im.committing.TryLock() {
 		return
 	}
-	defer im.building.Unlock()
+	defer im.committing.Unlock()
 	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
 		im.engine.log.Warn("images of earlier builds are left", "err", err)
 	}
 }
 
 func (im *images) trim(ctx context.Context) error {
-	if err := im.engine.prune(ctx, keepSteps); err != nil {
+	if err := im.engine.prune(ctx); err != nil {
 		return err
 	}
 	list, err := im.madeImages(ctx)

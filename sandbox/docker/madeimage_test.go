@@ -37,7 +37,7 @@ func TestSurplus(t *testing.T) {
 // An image that is removed takes steps along that a build may be about to use.
 func TestTrimDuringABuild(t *testing.T) {
 	im := &images{} // without an engine, which it does not reach
-	im.building.RLock()
+	im.committing.RLock()
 	im.trimMade(t.Context())
-	im.building.RUnlock()
+	im.committing.RUnlock()
 }

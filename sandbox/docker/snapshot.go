@@ -40,7 +40,7 @@ func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	case !errors.Is(err, sandbox.ErrNoImage):
 		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
 	}
-	return ref, im.commit(ctx, inst, ref, "")
+	return ref, im.commit(ctx, inst, ref, nil)
 }
 
 // Fork saves the files of inst for another instance. See sandbox.Imager.
@@ -49,19 +49,22 @@ func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
 	}
 	ref := machine.ForkImage(id)
-	return ref, im.commit(ctx, inst, ref, "")
+	return ref, im.commit(ctx, inst, ref, nil)
 }
 
-// commit makes an image of the container of inst. made is the daemon's ID for a setup, else empty.
-// The engine freezes the container meanwhile. The image does not include mounts: the guest, its
+// commit makes an image of the container of inst. l is nil unless it can be made again. The engine
+// freezes the container meanwhile. The image does not include mounts: the guest, its
 // sockets, /dev/shm. No file contains keys.
-func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made string) error {
+func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref string,
+	l *sandbox.Layer) error {
+	im.committing.RLock()
+	defer im.committing.RUnlock()
 	return im.instances.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
 		c, err := im.engine.container(ctx, id)
 		if err != nil {
 			return err
 		}
-		if dirs := volumesOf(c); len(dirs) > 0 {
+		if dirs := volumesOf(c); len(dirs) > 0 && (l == nil || !l.Dockerfile) {
 			return fmt.Errorf("%w: %s is a volume, and an image cannot contain files of volumes: "+
 				"copy them with sandboxd cp",
 				sandbox.ErrUnsupported, strings.Join(dirs, ", "))
@@ -69,6 +72,13 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 		img, err := im.engine.inspectImage(ctx, c.Image)
 		if err != nil {
 			return err
+		}
+		made := ""
+		if l != nil {
+			made = im.engine.daemon
+			if l.Config != nil {
+				img.config = *l.Config
+			}
 		}
 		original, err := json.Marshal(img.config)
 		if err != nil {

@@ -38,11 +38,14 @@ func (n Names) own(prefix, owner string) string {
 // ForkImage returns the name of the image that Fork makes for the instance id.
 func ForkImage(id string) string { return ForkPrefix + id + ":latest" }
 
-// Made returns the name of the image that is made from the given parts. prefix is BuildPrefix or
-// SetupPrefix.
-func (n Names) Made(prefix, owner string, of ...string) string {
+// Made returns the name of the image that a layer makes of the image with an ID.
+func (n Names) Made(owner, below string, l sandbox.Layer) string {
+	prefix := SetupPrefix
+	if l.Dockerfile {
+		prefix = BuildPrefix
+	}
 	sum := sha256.New()
-	for _, part := range of {
+	for _, part := range []string{"1", below, l.Key} {
 		fmt.Fprintf(sum, "%d\n%s", len(part), part)
 	}
 	return n.own(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
@@ -62,7 +65,7 @@ func (n Names) MadeFor(owner, ref string) bool {
 // IsSnapshot reports whether an image was made from a sandbox's files.
 func IsSnapshot(ref string) bool {
 	return strings.HasPrefix(ref, SnapshotPrefix) || strings.HasPrefix(ref, ForkPrefix) ||
-		strings.HasPrefix(ref, SetupPrefix)
+		IsMade(ref)
 }
 
 // MayBoot returns ErrNoImage for an image that was made for another owner. spec.Image is

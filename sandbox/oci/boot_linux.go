@@ -35,7 +35,6 @@ const (
 	stageValidate = "validate"
 	stageEngine   = "engine"
 	stageImage    = "image"
-	stageBuild    = "build"
 	stageKeys     = "keys"
 	stageCreate   = "create"
 	stageStart    = "start"
@@ -129,7 +128,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
 	}
-	config := machine.GuestConfig(spec, img.Config, p.ca())
+	config := machine.GuestConfig(spec, img.Config.ImageConfig, p.ca())
 	bound.Configure(&config)
 	k, err := guestconfig.NewKeys(config)
 	if err != nil {

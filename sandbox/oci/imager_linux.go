@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ import (
 const (
 	// maxMade is how many images that can be made again are kept. The oldest are removed first,
 	// unless a sandbox uses them.
-	maxMade = 32
+	maxMade = 128
 	// freshMade is how long one is kept after it was made: its sandbox may not exist yet.
 	freshMade = 2 * time.Minute
 
@@ -56,7 +57,7 @@ func (im *imager) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
 	}
-	return ref, im.commit(ctx, inst, ref)
+	return ref, im.commit(ctx, inst, ref, nil)
 }
 
 // Fork saves the files of inst for another instance. See sandbox.Imager.
@@ -65,13 +66,15 @@ func (im *imager) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
 	}
 	ref := machine.ForkImage(id)
-	return ref, im.commit(ctx, inst, ref)
+	return ref, im.commit(ctx, inst, ref, nil)
 }
 
 // commit makes an image of what the container has written, over the layers of its own image. A
-// container that runs is paused meanwhile. The image does not include mounts: the guest, its
+// container that runs is paused meanwhile. The image has the configuration with, or that of its own
+// image if with is nil. The image does not include mounts: the guest, its
 // sockets, /dev/shm. No file contains keys.
-func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string) error {
+func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string,
+	with *sandbox.ImageConfig) error {
 	return im.change(ctx, "snapshot", inst, func(p process) error {
 		img, err := im.images.Image(inst.Digest)
 		if err != nil {
@@ -91,12 +94,18 @@ func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string)
 			}()
 		}
 		config := img.Config
+		if with != nil {
+			config = *with
+		}
 		config.Labels = maps.Clone(config.Labels)
 		if config.Labels == nil {
 			config.Labels = make(map[string]string)
 		}
 		config.Labels[labelMade] = im.daemon
-		if _, made := config.Labels[labelBelow]; !made {
+		// With a configuration of its own, too: of all layers that were made, the first one.
+		if below, made := img.Config.Labels[labelBelow]; made {
+			config.Labels[labelBelow] = below
+		} else {
 			config.Labels[labelBelow] = strconv.Itoa(len(img.Layers))
 		}
 		_, err = im.images.Add(ctx, ref, img, im.in(inst.ID, upperDir), config)
@@ -143,55 +152,59 @@ func (im *imager) Kept(_ context.Context, owner string, ids []string) (sum int64
 	return sum, nil
 }
 
-// Build returns ErrUnsupported. See sandbox.Imager.
-func (*imager) Build(context.Context, sandbox.BuildSpec) (string, error) {
-	err := fmt.Errorf("build an image: %w: it takes an engine", sandbox.ErrUnsupported)
-	hint := "use an image that was built elsewhere (--image), and move its steps to setup:; or " +
-		"install Docker"
-	return "", &sandbox.BootError{Stage: stageBuild, Hint: hint, Err: err}
-}
+// Arch returns the architecture of this machine. See sandbox.Imager.
+func (*imager) Arch(context.Context) (string, error) { return runtime.GOARCH, nil }
 
-// Prepared returns the image that Prepare saved. See sandbox.Imager.
-func (im *imager) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
-	ref, err := im.prepared(ctx, spec, key)
+// Image returns the image of a spec. See sandbox.Imager.
+func (im *imager) Image(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
+	img, err := im.of(ctx, spec)
 	if err != nil {
-		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
+		return sandbox.Image{}, &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err),
+			Err: err}
 	}
-	return ref, nil
+	return sandbox.Image{ID: img.ID, Config: img.Config}, nil
 }
 
-func (im *imager) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+// of returns the image of a spec, which its owner may use. It pulls or builds a missing one.
+func (im *imager) of(ctx context.Context, spec sandbox.Spec) (store.Image, error) {
 	var err error
 	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
-		return "", err
+		return store.Image{}, err
 	}
 	if err := im.names.MayBoot(spec); err != nil {
-		return "", err
+		return store.Image{}, err
 	}
 	progress := spec.Progress
 	if progress == nil {
 		progress = func(string) {}
 	}
-	base, err := im.image(ctx, spec.Image, progress)
+	return im.image(ctx, spec.Image, progress)
+}
+
+// Prepared returns the image that Prepare saved. See sandbox.Imager.
+func (im *imager) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Layer) (string,
+	error) {
+	base, err := im.Image(ctx, spec)
 	if err != nil {
 		return "", err
 	}
-	ref := im.names.Made(machine.SetupPrefix, spec.Owner, "1", base.ID, key)
-	if _, err := im.images.Image(ref); errors.Is(err, fs.ErrNotExist) {
+	ref := im.names.Made(spec.Owner, base.ID, l)
+	switch _, err := im.images.Image(ref); {
+	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
-	} else if err != nil {
-		return "", err
+	case err != nil:
+		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
 	}
 	return ref, nil
 }
 
 // Prepare saves the files of inst for sandboxes of the same owner, image and key. See
 // sandbox.Imager.
-func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string,
-	error) {
+func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner string,
+	l sandbox.Layer) (string, error) {
 	made, err := im.made(func(string) bool { return true })
 	if err != nil {
-		return "", fmt.Errorf("save setup: %w", err)
+		return "", fmt.Errorf("save an image: %w", err)
 	}
 	for _, img := range made[:max(0, len(made)-maxMade+1)] {
 		if time.Since(img.Created) < freshMade {
@@ -203,8 +216,8 @@ func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner, key
 		}
 	}
 	im.collect(ctx)
-	ref := im.names.Made(machine.SetupPrefix, owner, "1", inst.Digest, key)
-	return ref, im.commit(ctx, inst, ref)
+	ref := im.names.Made(owner, inst.Digest, l)
+	return ref, im.commit(ctx, inst, ref, l.Config)
 }
 
 // Forget removes images that can be made again. See sandbox.Imager.

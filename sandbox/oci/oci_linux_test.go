@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/oci/store"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
@@ -134,7 +135,7 @@ func testBackend(t testing.TB, change ...func(*Options)) *Backend {
 	if _, err := b.images.Image(busybox); err != nil {
 		config := v1.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}
 		if _, err := b.images.Import(t.Context(), busybox, bytes.NewReader(files),
-			config); err != nil {
+			store.Config{ImageConfig: config}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,7 +209,6 @@ func TestContract(t *testing.T) {
 		Spec:    sandbox.Spec{Image: busybox},
 		NoImage: "registry.invalid/none:latest",
 		Refused: []sandbox.Network{sandbox.NetworkBridge},
-		NoBuild: true,
 	})
 }
 

@@ -1,8 +1,9 @@
 package sandboxtest
 
 import (
+	"crypto/rand"
 	"errors"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +16,8 @@ func (s Suite) testImager(t *testing.T) {
 	}
 	t.Run("Fork", s.testFork)
 	t.Run("Prepare", s.testPrepare)
-	t.Run("Build", s.testBuild)
+	t.Run("Configure", s.testConfigure)
+	t.Run("Layers", s.testLayers)
 }
 
 func (s Suite) testFork(t *testing.T) {
@@ -131,7 +133,8 @@ func (s Suite) testPrepare(t *testing.T) {
 	im := b.(sandbox.Imager)
 	spec := s.newSpec(t)
 	spec.Owner = "alice"
-	if image, err := im.Prepared(timeout(t), spec, "key"); err != nil || image != "" {
+	layer := sandbox.Layer{Key: "key"}
+	if image, err := im.Prepared(timeout(t), spec, layer); err != nil || image != "" {
 		t.Fatalf("Prepared before Prepare: got %q, %v", image, err)
 	}
 	inst := s.boot(t, b)
@@ -141,14 +144,15 @@ func (s Suite) testPrepare(t *testing.T) {
 	if n, err := im.Weight(timeout(t), inst); err != nil || n < 1 {
 		t.Errorf("Weight: got %d, %v; want some bytes", n, err)
 	}
-	image, err := im.Prepare(timeout(t), inst, spec.Owner, "key")
+	image, err := im.Prepare(timeout(t), inst, spec.Owner, layer)
 	if err != nil {
 		t.Fatalf("Prepare: %v", err)
 	}
-	if got, err := im.Prepared(timeout(t), spec, "key"); err != nil || got != image {
+	if got, err := im.Prepared(timeout(t), spec, layer); err != nil || got != image {
 		t.Errorf("Prepared: got %q, %v; want %q", got, err, image)
 	}
-	if got, err := im.Prepared(timeout(t), spec, "other"); err != nil || got != "" {
+	layer.Key = "other"
+	if got, err := im.Prepared(timeout(t), spec, layer); err != nil || got != "" {
 		t.Errorf("Prepared by another key: got %q, %v", got, err)
 	}
 	if got := s.bootOf(t, b, spec.Owner, image, "cat /prepared"); got != "setup\n" {
@@ -157,50 +161,104 @@ func (s Suite) testPrepare(t *testing.T) {
 	s.ownedBy(t, b, spec.Owner, image)
 }
 
-func (s Suite) testBuild(t *testing.T) {
+// testConfigure saves an image with a configuration of its own, as the last step of a Dockerfile
+// does.
+func (s Suite) testConfigure(t *testing.T) {
 	b := s.Open(t)
 	im := b.(sandbox.Imager)
-	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/data", []byte("copied\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	root, err := os.OpenRoot(dir)
+	spec := s.newSpec(t)
+	spec.Owner = "alice"
+	below, err := im.Image(timeout(t), spec)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("Image: %v", err)
 	}
-	defer root.Close()
-	from := s.newSpec(t)
-	var steps []string
-	spec := sandbox.BuildSpec{Owner: "alice", Name: "Dockerfile", Context: root,
-		Isolation: from.Isolation,
-		Network:   sandbox.NetworkNone, Progress: func(line string) { steps = append(steps, line) },
-		Dockerfile: []byte("FROM " + from.Image + "\nCOPY data /data\nRUN echo built >/built\n")}
-	image, err := im.Build(timeout(t), spec)
-	if s.Remote || s.NoBuild {
-		if !errors.Is(err, sandbox.ErrUnsupported) {
-			t.Errorf("Build: got %v, want ErrUnsupported", err)
-		}
-		return
-	}
-	if errors.Is(err, sandbox.ErrUnsupported) {
-		t.Skipf("the backend builds nothing here: %v", err)
-	}
+	inst := s.boot(t, b)
+	config := below.Config
+	config.Env = append(slices.Clone(config.Env), "CONFIGURED=yes")
+	config.WorkingDir = "/etc"
+	layer := sandbox.Layer{Key: "key", Dockerfile: true, Config: &config}
+	image, err := im.Prepare(timeout(t), inst, spec.Owner, layer)
 	if err != nil {
-		t.Fatalf("Build: %v", err)
+		t.Fatalf("Prepare: %v", err)
 	}
-	if !strings.Contains(strings.Join(steps, "\n"), "RUN echo built") {
-		t.Errorf("Build: progress %q does not name the steps", steps)
+	if got, err := im.Prepared(timeout(t), spec, layer); err != nil || got != image {
+		t.Errorf("Prepared: got %q, %v; want %q", got, err, image)
 	}
-	if again, err := im.Build(timeout(t), spec); err != nil || again != image {
-		t.Errorf("Build of the same: got %q, %v; want %q", again, err, image)
+	layer.Dockerfile = false
+	if got, err := im.Prepared(timeout(t), spec, layer); err != nil || got != "" {
+		t.Errorf("Prepared of a setup: got %q, %v", got, err)
 	}
-	if got := s.bootOf(t, b, spec.Owner, image, "cat /data /built"); got != "copied\nbuilt\n" {
-		t.Errorf("boot of a built image: got %q", got)
+	if got := s.bootOf(t, b, spec.Owner, image, "echo $CONFIGURED; pwd"); got != "yes\n/etc\n" {
+		t.Errorf("boot of an image with a configuration: got %q", got)
+	}
+	on := spec
+	on.Image = image
+	if got, err := im.Image(timeout(t), on); err != nil ||
+		!slices.Contains(got.Config.Env, "CONFIGURED=yes") || got.Config.WorkingDir != "/etc" ||
+		got.ID == below.ID {
+		t.Errorf("Image: got %+v, %v", got, err)
 	}
 	s.ownedBy(t, b, spec.Owner, image)
-	spec.Dockerfile = []byte("FROM " + from.Image + "\nRUN exit 3\n")
-	step := (*sandbox.StepError)(nil)
-	if _, err := im.Build(timeout(t), spec); !errors.As(err, &step) || step.Code != 3 {
-		t.Errorf("Build with a step that fails: got %v, want a StepError with its exit code", err)
+}
+
+// testLayers makes an image on an image, as the steps of a Dockerfile do. Each layer counts once,
+// and the lower image may be removed first.
+func (s Suite) testLayers(t *testing.T) {
+	b := s.Open(t)
+	im := b.(sandbox.Imager)
+	owner := "layers-" + strings.ToLower(rand.Text()[:6])
+	const megabyte = 1_000_000
+	want := func(what string, megabytes int64) {
+		t.Helper()
+		got, err := im.Kept(timeout(t), owner, nil)
+		if err != nil || got < megabytes*megabyte || got > megabytes*megabyte+megabyte/2 {
+			t.Errorf("Kept, %s: got %d, %v; want about %d MB", what, got, err, megabytes)
+		}
 	}
+	layer := func(on, command string) string {
+		t.Helper()
+		spec := s.newSpec(t)
+		spec.Owner = owner
+		if on != "" {
+			spec.Image = on
+		}
+		inst, err := b.Boot(timeout(t), spec)
+		if err != nil {
+			t.Fatalf("Boot of %s: %v", spec.Image, err)
+		}
+		if out, code := run(t, s.dial(t, b, inst), command); code != 0 {
+			t.Errorf("%s: %s", command, out)
+		}
+		image, err := im.Prepare(timeout(t), inst, owner, sandbox.Layer{Key: command,
+			Dockerfile: true})
+		if err != nil {
+			t.Errorf("Prepare: %v", err)
+		}
+		if err := b.Destroy(timeout(t), inst); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+		return image
+	}
+	want("without images", 0)
+	three := layer("", "head -c 3000000 /dev/urandom >/three")
+	two := layer(three, "head -c 2000000 /dev/urandom >/two")
+	want("an image on an image", 5)
+	one := layer(three, "head -c 1000000 /dev/urandom >/one")
+	want("another one on the same image", 6)
+	if n, err := im.Forget(timeout(t), owner, two); err != nil || n != 2 {
+		t.Errorf("Forget: got %d, %v; want both others", n, err)
+	}
+	want("of what the last image needs", 5)
+	if got := s.bootOf(t, b, owner, two, "ls /three /two"); got != "/three\n/two\n" {
+		t.Errorf("boot of an image whose lower one was removed: got %q", got)
+	}
+	spec := s.newSpec(t)
+	spec.Owner, spec.Image = owner, one
+	if _, err := b.Boot(timeout(t), spec); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("Boot of a removed image: got %v, want ErrNoImage", err)
+	}
+	if n, err := im.Forget(timeout(t), owner, ""); err != nil || n != 1 {
+		t.Errorf("Forget: got %d, %v; want the last one", n, err)
+	}
+	want("after Forget", 0)
 }

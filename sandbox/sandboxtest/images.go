@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -29,16 +30,22 @@ func (NoImages) Weight(context.Context, sandbox.Instance) (int64, error) { retur
 // Kept returns 0.
 func (NoImages) Kept(context.Context, string, []string) (int64, error) { return 0, nil }
 
-// Build fails.
-func (NoImages) Build(context.Context, sandbox.BuildSpec) (string, error) {
-	return "", sandbox.ErrUnsupported
+// Arch returns the architecture of this program.
+func (NoImages) Arch(context.Context) (string, error) { return runtime.GOARCH, nil }
+
+// Image returns an image of any name.
+func (NoImages) Image(_ context.Context, spec sandbox.Spec) (sandbox.Image, error) {
+	return sandbox.Image{ID: spec.Image}, nil
 }
 
 // Prepared finds nothing.
-func (NoImages) Prepared(context.Context, sandbox.Spec, string) (string, error) { return "", nil }
+func (NoImages) Prepared(context.Context, sandbox.Spec, sandbox.Layer) (string, error) {
+	return "", nil
+}
 
 // Prepare fails.
-func (NoImages) Prepare(context.Context, sandbox.Instance, string, string) (string, error) {
+func (NoImages) Prepare(context.Context, sandbox.Instance, string, sandbox.Layer) (string,
+	error) {
 	return "", sandbox.ErrUnsupported
 }
 

@@ -30,10 +30,8 @@ type Suite struct {
 	// Refused are the network modes that the backend does not support.
 	Refused []sandbox.Network
 	// Remote: the instances are on a machine that shares no files with this one. Such a backend
-	// builds nothing and passes no network device: both are ErrUnsupported.
+	// passes no network device: that is ErrUnsupported.
 	Remote bool
-	// NoBuild: the backend builds no images: that is ErrUnsupported.
-	NoBuild bool
 	// NewID returns a new instance ID; nil derives it from the test's name and the time.
 	NewID func(t *testing.T) string
 }

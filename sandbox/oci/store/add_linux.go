@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"github.com/distribution/reference"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // Add makes an image of the layers of base and a copy of upper, the upper directory of an overlay
@@ -19,7 +18,7 @@ import (
 // been mounted with metacopy=off. Unless it succeeds, it leaves nothing. If a layer of base was
 // removed the error is fs.ErrNotExist.
 func (s *Store) Add(ctx context.Context, ref string, base Image, upper string,
-	config v1.ImageConfig) (Image, error) {
+	config Config) (Image, error) {
 	named, err := parse(ref)
 	if err != nil {
 		return Image{}, err

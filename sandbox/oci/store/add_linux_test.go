@@ -104,7 +104,7 @@ func TestOverlay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	made, err := s.Add(t.Context(), "made", img, upper, v1.ImageConfig{User: "7"})
+	made, err := s.Add(t.Context(), "made", img, upper, Config{ImageConfig: v1.ImageConfig{User: "7"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestAddMissing(t *testing.T) {
 	s := newStore(t)
 	img := mustImport(t, s, "a", regular("x", "1"))
 	for name, upper := range map[string]string{"nothing": "/nonexistent", "a file": "/etc/passwd"} {
-		if _, err := s.Add(t.Context(), "b", img, upper, v1.ImageConfig{}); err == nil {
+		if _, err := s.Add(t.Context(), "b", img, upper, Config{}); err == nil {
 			t.Errorf("upper is %s: got no error", name)
 		}
 	}
@@ -142,12 +142,12 @@ func TestAddMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	collect(t, s)
-	_, err := s.Add(t.Context(), "b", img, t.TempDir(), v1.ImageConfig{})
+	_, err := s.Add(t.Context(), "b", img, t.TempDir(), Config{})
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, want fs.ErrNotExist", err)
 	}
 	if _, err := s.Add(t.Context(), "b", Image{Layers: []string{"/etc"}}, t.TempDir(),
-		v1.ImageConfig{}); err == nil {
+		Config{}); err == nil {
 		t.Error("layers outside of the store: got no error")
 	}
 	wantCounts(t, s, [4]int{})
@@ -314,7 +314,7 @@ func TestCopyChanging(t *testing.T) {
 		}
 	}()
 	for range 30 {
-		img, err := s.Add(t.Context(), "b", base, upper, v1.ImageConfig{})
+		img, err := s.Add(t.Context(), "b", base, upper, Config{})
 		if err != nil {
 			continue // says that it changed, or that it is gone
 		}
@@ -342,7 +342,7 @@ func TestMetacopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	setxattr(t, path, overlayPrefix+"metacopy", "")
-	if _, err := s.Add(t.Context(), "b", img, upper, v1.ImageConfig{}); err == nil ||
+	if _, err := s.Add(t.Context(), "b", img, upper, Config{}); err == nil ||
 		!strings.Contains(err.Error(), "metacopy=off") {
 		t.Errorf("got error %v, want one about metacopy", err)
 	}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 )
 
@@ -110,7 +109,7 @@ func TestHostileLayers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStore(t)
 			img, err := s.Import(t.Context(), "a", bytes.NewReader(tarOf(t, tt.files...)),
-				v1.ImageConfig{})
+				Config{})
 			check()
 			if tt.want != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -195,7 +194,7 @@ func TestClaims(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStore(t)
-			img, err := s.Import(t.Context(), "a", bytes.NewReader(tt.tar), v1.ImageConfig{})
+			img, err := s.Import(t.Context(), "a", bytes.NewReader(tt.tar), Config{})
 			if tt.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -282,7 +281,7 @@ func TestCompression(t *testing.T) {
 	e.Close()
 	s := newStore(t)
 	for _, data := range [][]byte{plain, gzipped(t, plain), zst.Bytes()} {
-		img, err := s.Import(t.Context(), "a", bytes.NewReader(data), v1.ImageConfig{})
+		img, err := s.Import(t.Context(), "a", bytes.NewReader(data), Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +315,7 @@ func smallDisk(t *testing.T, size string) *Store {
 func TestFullDisk(t *testing.T) {
 	s := smallDisk(t, "1m")
 	_, err := s.Import(t.Context(), "a",
-		bytes.NewReader(tarOf(t, regular("x", strings.Repeat("x", 2<<20)))), v1.ImageConfig{})
+		bytes.NewReader(tarOf(t, regular("x", strings.Repeat("x", 2<<20)))), Config{})
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "remove images") {
 		t.Errorf("got %v, want ENOSPC and what to do", err)
 	}
@@ -326,7 +325,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(upper, "big"), make([]byte, 2<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Add(t.Context(), "c", base, upper, v1.ImageConfig{})
+	_, err = s.Add(t.Context(), "c", base, upper, Config{})
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "remove images") {
 		t.Errorf("got %v, want ENOSPC and what to do", err)
 	}
@@ -340,7 +339,7 @@ func TestReserve(t *testing.T) {
 	for i := range 400 {
 		files = append(files, regular(strconv.Itoa(i), strings.Repeat("x", 100<<10)))
 	}
-	_, err := s.Import(t.Context(), "a", bytes.NewReader(tarOf(t, files...)), v1.ImageConfig{})
+	_, err := s.Import(t.Context(), "a", bytes.NewReader(tarOf(t, files...)), Config{})
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "unpacking leaves 2.1 MB") {
 		t.Errorf("got %v, want ENOSPC and the reserve", err)
 	}
@@ -360,7 +359,7 @@ func TestImportEnds(t *testing.T) {
 		k := copy(b, data[n:])
 		n += k
 		return k, nil
-	}), v1.ImageConfig{})
+	}), Config{})
 	if !errors.Is(err, errStop) {
 		t.Errorf("got %v, want the cause of the context", err)
 	}

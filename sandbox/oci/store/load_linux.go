@@ -16,15 +16,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	registry "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	"github.com/opencontainers/go-digest"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // Import makes an image of one layer of a tar with a root file system, which gzip or zstd may have
 // compressed. It is for this machine's architecture. Unless it succeeds, it leaves nothing. A Read
 // of root that waits is not interrupted when ctx ends.
 func (s *Store) Import(ctx context.Context, ref string, root io.Reader,
-	config v1.ImageConfig) (Image, error) {
+	config Config) (Image, error) {
 	named, err := parse(ref)
 	if err != nil {
 		return Image{}, err
@@ -59,11 +59,12 @@ func (s *Store) Import(ctx context.Context, ref string, root io.Reader,
 }
 
 // newRecord describes an image that is made now.
-func newRecord(named reference.Named, arch string, layers []string, config v1.ImageConfig) (record,
+func newRecord(named reference.Named, arch string, layers []string, config Config) (record,
 	error) {
 	now := time.Now().UTC()
-	whole := v1.Image{Created: &now, Platform: v1.Platform{OS: "linux", Architecture: arch},
-		Config: config, RootFS: v1.RootFS{Type: "layers"}}
+	whole := dockerspec.DockerOCIImage{Config: config}
+	whole.Created, whole.OS, whole.Architecture = &now, "linux", arch
+	whole.RootFS.Type = "layers"
 	for _, name := range layers {
 		d, err := digestOf(name)
 		if err != nil {

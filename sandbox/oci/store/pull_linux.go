@@ -21,7 +21,7 @@ import (
 	registry "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 )
 
 const (
@@ -245,7 +245,7 @@ func explainRegistry(ref name.Reference, err error) error {
 
 // parseConfig reads the configuration of an image, and the diff IDs of its layers.
 func parseConfig(raw []byte) (record, []string, error) {
-	var config v1.Image
+	var config dockerspec.DockerOCIImage
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return record{}, nil, fmt.Errorf("configuration of the image: %w", err)
 	}

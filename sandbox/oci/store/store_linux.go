@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 )
 
 // Store is a directory with images. Its methods are safe for concurrent use.
@@ -70,28 +70,31 @@ func (s *Store) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
+// Config is what an image says of the programs that run in it.
+type Config = dockerspec.DockerOCIImageConfig
+
 // Image is an image in the store.
 type Image struct {
-	Ref     string         // the name it was asked for by, as users type it, with a tag or digest
-	ID      string         // "sha256:…" of its configuration
-	Arch    string         // Go's spelling
-	Config  v1.ImageConfig // what to run in it
-	Layers  []string       // directories, the lowest first; none is there twice
-	Size    int64          // bytes that the files of its layers occupy
-	Sizes   []int64        // of these, those of each layer
-	Created time.Time      // zero if unknown
+	Ref     string    // the name it was asked for by, as users type it, with a tag or digest
+	ID      string    // "sha256:…" of its configuration
+	Arch    string    // Go's spelling
+	Config  Config    // what to run in it
+	Layers  []string  // directories, the lowest first; none is there twice
+	Size    int64     // bytes that the files of its layers occupy
+	Sizes   []int64   // of these, those of each layer
+	Created time.Time // zero if unknown
 }
 
 // record is the content of a file in names or holds.
 type record struct {
-	Holder  string         `json:"holder,omitempty"` // of a file in holds
-	Ref     string         `json:"ref"`
-	ID      string         `json:"id"`
-	Arch    string         `json:"arch"`
-	Config  v1.ImageConfig `json:"config"`
-	Layers  []string       `json:"layers"` // their names, the lowest first
-	Size    int64          `json:"size"`
-	Created time.Time      `json:"created,omitzero"`
+	Holder  string    `json:"holder,omitempty"` // of a file in holds
+	Ref     string    `json:"ref"`
+	ID      string    `json:"id"`
+	Arch    string    `json:"arch"`
+	Config  Config    `json:"config"`
+	Layers  []string  `json:"layers"` // their names, the lowest first
+	Size    int64     `json:"size"`
+	Created time.Time `json:"created,omitzero"`
 }
 
 var (

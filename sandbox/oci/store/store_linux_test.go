@@ -123,7 +123,7 @@ func tarOf(t *testing.T, files ...file) []byte {
 
 func mustImport(t *testing.T, s *Store, ref string, files ...file) Image {
 	t.Helper()
-	img, err := s.Import(t.Context(), ref, bytes.NewReader(tarOf(t, files...)), v1.ImageConfig{})
+	img, err := s.Import(t.Context(), ref, bytes.NewReader(tarOf(t, files...)), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +190,10 @@ func TestOpen(t *testing.T) {
 
 func TestImport(t *testing.T) {
 	s := newStore(t)
-	config := v1.ImageConfig{User: "1000", Env: []string{"A=b"}, Cmd: []string{"sh"},
-		Entrypoint: []string{"/init"}, WorkingDir: "/w", Volumes: map[string]struct{}{"/v": {}}}
+	config := Config{ImageConfig: v1.ImageConfig{User: "1000", Env: []string{"A=b"},
+		Cmd: []string{"sh"}, Entrypoint: []string{"/init"}, WorkingDir: "/w",
+		Volumes: map[string]struct{}{"/v": {}}}}
+	config.Shell, config.OnBuild = []string{"ash"}, []string{"RUN true"}
 	big := strings.Repeat("x", 1<<20)
 	img, err := s.Import(t.Context(), "sandboxd/base:latest",
 		bytes.NewReader(tarOf(t, regular("etc/big", big))), config)
@@ -376,7 +378,7 @@ func TestTogether(t *testing.T) {
 				holder := string(rune('a' + w))
 				for range rounds {
 					img, err := s.Import(t.Context(), "shared", bytes.NewReader(data),
-						v1.ImageConfig{})
+						Config{})
 					if err != nil {
 						return err
 					}

@@ -1,4 +1,4 @@
-package docker
+package dockerfile
 
 import (
 	"archive/tar"
@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
@@ -60,15 +61,49 @@ func openContext(root *os.Root) (*buildContext, error) {
 	return c, nil
 }
 
-// pack writes the files as a tar archive and returns a checksum of everything that steps can see of
-// them: names, types, modes and contents, but not times. It skips everything but regular files,
-// directories and links. All files belong to root, as with docker build.
-func (c *buildContext) pack(ctx context.Context, w io.Writer) (sum string, err error) {
+// pack writes the files that a COPY or ADD names as a tar archive: a file by the last part of its
+// name, and what a directory contains, after an entry "." for itself. It returns a checksum of
+// everything that steps can see of them: names, types, modes and contents, but not times. It skips
+// everything but regular files, directories and links. All files belong to root, as with docker
+// build.
+func (c *buildContext) pack(ctx context.Context, w io.Writer, source string) (sum string,
+	err error) {
 	p := packing{buildContext: c, ctx: ctx, tar: tar.NewWriter(w), sum: sha256.New()}
-	if err := fs.WalkDir(c.root.FS(), ".", p.entry); err != nil {
+	names, err := c.find(source)
+	if err != nil {
 		return "", err
 	}
-	return hex.EncodeToString(p.sum.Sum(nil)), p.tar.Flush()
+	for _, name := range names {
+		if err := p.source(name); err != nil {
+			return "", err
+		}
+	}
+	if p.files == 0 {
+		return "", missing(source)
+	}
+	return hex.EncodeToString(p.sum.Sum(nil)), p.tar.Close()
+}
+
+// missing is the error of a source that names no file.
+func missing(source string) error {
+	return fmt.Errorf("%s: no such file in the build context, or %s excludes it", brief(source),
+		ignoreFile)
+}
+
+// find returns the files that a source names, which may be a pattern of path.Match.
+func (c *buildContext) find(source string) ([]string, error) {
+	name := strings.TrimPrefix(path.Clean("/"+source), "/")
+	if name == "" {
+		name = "."
+	}
+	if !strings.ContainsAny(name, `*?[\`) {
+		return []string{name}, nil
+	}
+	names, err := fs.Glob(c.root.FS(), name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", brief(source), err)
+	}
+	return names, nil
 }
 
 // packing is one run of pack.
@@ -81,30 +116,66 @@ type packing struct {
 	bytes int64
 }
 
-func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
+// source adds one source.
+func (p *packing) source(name string) error {
+	info, err := p.root.Stat(name)
 	switch {
-	case p.ctx.Err() != nil:
-		return context.Cause(p.ctx)
+	case errors.Is(err, fs.ErrNotExist):
+		return missing(name)
 	case err != nil:
 		return fmt.Errorf("build context: %w", err)
-	case name == ".":
-		return nil
+	case !info.IsDir():
+		return p.entry(name, path.Base(name), fs.FileInfoToDirEntry(info))
+	}
+	if skip, err := p.skips(name); err != nil || skip && !p.ignored.Exclusions() {
+		return err
+	}
+	if err := p.entry(name, ".", fs.FileInfoToDirEntry(info)); err != nil {
+		return err
+	}
+	return fs.WalkDir(p.root.FS(), name, func(at string, entry fs.DirEntry, err error) error {
+		switch {
+		case p.ctx.Err() != nil:
+			return context.Cause(p.ctx)
+		case err != nil:
+			return fmt.Errorf("build context: %w", err)
+		case at == name:
+			return nil
+		}
+		if entry.IsDir() && !p.ignored.Exclusions() {
+			if skip, err := p.skips(at); skip || err != nil {
+				return errors.Join(err, fs.SkipDir)
+			}
+		}
+		if name == "." {
+			return p.entry(at, at, entry)
+		}
+		return p.entry(at, strings.TrimPrefix(at, name+"/"), entry)
+	})
+}
+
+// skips reports whether .dockerignore excludes a file.
+func (p *packing) skips(name string) (bool, error) {
+	if name == "." {
+		return false, nil
 	}
 	skip, err := p.ignored.MatchesOrParentMatches(name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", ignoreFile, err)
+		err = fmt.Errorf("%s: %w", ignoreFile, err)
 	}
-	if skip && entry.IsDir() && !p.ignored.Exclusions() {
-		return fs.SkipDir
-	}
-	if skip {
-		return nil
+	return skip, err
+}
+
+// entry adds a file under a name, unless .dockerignore excludes it.
+func (p *packing) entry(name, as string, entry fs.DirEntry) error {
+	if skip, err := p.skips(name); skip || err != nil {
+		return err
 	}
 	if p.files++; p.files > maxContextFiles {
 		return fmt.Errorf("build context: %w",
 			p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles)))
 	}
-	if err := p.add(name, entry); err != nil {
+	if err := p.add(name, as, entry); err != nil {
 		return fmt.Errorf("build context: %w", err)
 	}
 	return nil
@@ -115,7 +186,7 @@ func (p *packing) tooMuch(what string) error {
 		"list files that the build does not need in "+ignoreFile)
 }
 
-func (p *packing) add(name string, entry fs.DirEntry) error {
+func (p *packing) add(name, as string, entry fs.DirEntry) error {
 	var f *os.File
 	info, err := entry.Info()
 	if err != nil {
@@ -151,8 +222,8 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	header.Name = path.Clean(name)
-	if info.IsDir() {
+	header.Name = as
+	if info.IsDir() && as != "." {
 		header.Name += "/"
 	}
 	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", ""
@@ -171,37 +242,3 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	}
 	return err
 }
-
-// send writes the archive for the engine, with our Dockerfile under a name that is hidden from
-// steps. sum is the result of an earlier pack; files that changed since then are an error.
-func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte, sum string) error {
-	again, err := c.pack(ctx, w)
-	if err != nil {
-		return err
-	}
-	if again != sum {
-		return sandbox.Hint(errors.New("build context: files changed during the build"),
-			"try again when nothing writes to the directory")
-	}
-	t := tar.NewWriter(w)
-	hidden := "\n" + sentDockerfile + "\n"
-	if len(c.ignore) == 0 {
-		hidden += ignoreFile + "\n"
-	}
-	for _, f := range []struct {
-		name string
-		text []byte
-	}{{sentDockerfile, dockerfile}, {ignoreFile, append(bytes.Clone(c.ignore), hidden...)}} {
-		if err := t.WriteHeader(&tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.text)),
-			Format: tar.FormatPAX}); err != nil {
-			return err
-		}
-		if _, err := t.Write(f.text); err != nil {
-			return err
-		}
-	}
-	return t.Close()
-}
-
-// sentDockerfile is the name of our Dockerfile in the archive.
-const sentDockerfile = ".sandboxd.Dockerfile"

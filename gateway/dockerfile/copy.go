@@ -1,0 +1,263 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+)
+
+// copying is a part of a layer that copies files: a source of a COPY or ADD, or a WORKDIR. Its
+// exported fields determine the result.
+type copying struct {
+	Dest  string // absolute
+	Owner string `json:",omitempty"` // name or number, with or without a group
+	// MakeDir makes the directory Dest, and copies nothing.
+	MakeDir bool `json:",omitempty"`
+	// Into means that Dest is a directory; else a single file gets that name, unless a directory
+	// has it.
+	Into    bool        `json:",omitempty"`
+	Mode    os.FileMode `json:",omitempty"` // of all files; 0 keeps theirs
+	Extract bool        `json:",omitempty"` // the source is an archive, if it looks like one
+	Source  string      `json:",omitempty"` // path or pattern
+	From    string      `json:",omitempty"` // identifies the image of a stage; empty is the context
+	Text    string      `json:",omitempty"` // of a here-document, instead of a file
+	Sum     string      `json:",omitempty"` // of files of the context
+
+	title string
+	image string   // of From
+	spool *os.File // files of From, as a tar archive; nil until they are needed
+}
+
+// copy notes what a COPY or ADD copies.
+func (w *worker) copy(ctx context.Context, s step, what instructions.SourcesAndDest,
+	owner, mode, from string, extract bool) error {
+	c := copying{Owner: owner, title: s.title, Dest: w.path(what.DestPath),
+		Into: strings.HasSuffix(what.DestPath, "/") || what.DestPath == "." ||
+			len(what.SourcePaths)+len(what.SourceContents) > 1}
+	if mode != "" {
+		n, err := strconv.ParseUint(mode, 8, 12)
+		if err != nil {
+			return fmt.Errorf("--chmod=%s: want an octal number such as 755", brief(mode))
+		}
+		c.Mode = (&tar.Header{Mode: int64(n)}).FileInfo().Mode()
+		if c.Mode == 0 {
+			return errors.New("--chmod=0: nobody could read the files")
+		}
+	}
+	if from != "" {
+		r, err := w.source(ctx, s, from)
+		if err != nil {
+			return err
+		}
+		c.From, c.image = r.id, r.image
+	}
+	env := w.env()
+	for _, doc := range what.SourceContents {
+		one := c
+		one.Source, one.Text = doc.Path, doc.Data
+		if doc.Expand {
+			var err error
+			if one.Text, err = w.expand(doc.Data, env); err != nil {
+				return err
+			}
+		}
+		w.copies = append(w.copies, one)
+	}
+	for _, source := range what.SourcePaths {
+		one := c
+		one.Source, one.Extract = source, extract
+		w.copies = append(w.copies, one)
+	}
+	return nil
+}
+
+// source returns the image that COPY --from names.
+func (w *worker) source(ctx context.Context, s step, from string) (result, error) {
+	if s.copies != none {
+		return w.done[s.copies], nil
+	}
+	img, err := w.sandboxes.Image(ctx, from)
+	return result{image: from, id: img.ID}, err
+}
+
+// flush makes a layer of the copies since the last one.
+func (w *worker) flush(ctx context.Context) error {
+	copies := w.copies
+	if w.copies = nil; len(copies) == 0 {
+		return nil
+	}
+	for i := range copies {
+		if err := copies[i].sum(ctx, w.files); err != nil {
+			return copies[i].failed(err)
+		}
+	}
+	defer func() {
+		for _, c := range copies {
+			if c.spool != nil {
+				c.spool.Close()
+			}
+		}
+	}()
+	return w.layer(ctx, &w.result, layer{of: copies,
+		before: func() error { return w.fetch(ctx, copies) },
+		do: func(ctx context.Context, conn *connect.Conn) error {
+			return withFiles(ctx, conn, func(files *connect.Files) error {
+				for _, c := range copies {
+					if err := w.place(ctx, files, c); err != nil {
+						return c.failed(err)
+					}
+				}
+				return nil
+			})
+		}})
+}
+
+// sum reads the files of the context that c names.
+func (c *copying) sum(ctx context.Context, files *buildContext) (err error) {
+	if !c.MakeDir && c.From == "" && c.Text == "" {
+		c.Sum, err = files.pack(ctx, io.Discard, c.Source)
+	}
+	return err
+}
+
+// withFiles calls do with the files of a sandbox, until ctx ends.
+func withFiles(ctx context.Context, conn *connect.Conn,
+	do func(*connect.Files) error) error {
+	client := conn.Client()
+	defer client.Close()
+	stop := context.AfterFunc(ctx, func() { client.Close() })
+	defer stop()
+	files, err := connect.OpenFiles(client)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	if err := do(files); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
+	return nil
+}
+
+// fetch stores the files that are copied from other stages and images, one image at a time.
+func (w *worker) fetch(ctx context.Context, copies []copying) error {
+	for i := range copies {
+		c := &copies[i]
+		if c.From == "" || c.spool != nil {
+			continue
+		}
+		err := w.sandboxes.Visit(ctx, Start{Image: c.image},
+			func(ctx context.Context, conn *connect.Conn) error {
+				return withFiles(ctx, conn, func(files *connect.Files) error {
+					for j := i; j < len(copies); j++ {
+						other := &copies[j]
+						if other.From != c.From {
+							continue
+						}
+						var err error
+						if other.spool, err = spool(w.Spool, files, other.Source); err != nil {
+							return other.failed(err)
+						}
+					}
+					return nil
+				})
+			})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spool stores files of a sandbox as a tar archive in a file without a name.
+func spool(dir string, files *connect.Files, source string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, "copy-")
+	if err != nil {
+		return nil, err
+	}
+	os.Remove(f.Name())
+	out := bufio.NewWriter(f)
+	err = collect(out, files, source)
+	if err == nil {
+		err = out.Flush()
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// failed returns the error of a copy for its step.
+func (c copying) failed(err error) error {
+	return &sandbox.StepError{Step: c.title, Output: brief(err.Error())}
+}
+
+// place copies what c says into a sandbox.
+func (w *worker) place(ctx context.Context, files *connect.Files, c copying) error {
+	uid, gid, err := owner(files, c.Owner)
+	if err != nil {
+		return err
+	}
+	p := &placing{files: files, copying: c, uid: uid, gid: gid, keep: c.From != "" && c.Owner == ""}
+	if c.MakeDir {
+		return p.makeDirs(c.Dest)
+	}
+	r, send := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		err := w.send(ctx, send, c)
+		send.CloseWithError(err)
+		sent <- err
+	}()
+	err = p.all(r)
+	r.CloseWithError(errGivenUp)
+	if failed := <-sent; failed != nil && !errors.Is(failed, errGivenUp) {
+		return failed
+	}
+	return err
+}
+
+var errGivenUp = errors.New("the copy was given up")
+
+// send writes the files of c as a tar archive.
+func (w *worker) send(ctx context.Context, to io.Writer, c copying) error {
+	switch {
+	case c.Text != "":
+		t := tar.NewWriter(to)
+		h := &tar.Header{Name: path.Base(c.Source), Mode: 0o644, Size: int64(len(c.Text)),
+			ModTime: time.Now()}
+		if err := t.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(t, c.Text); err != nil {
+			return err
+		}
+		return t.Close()
+	case c.From != "":
+		_, err := io.Copy(to, io.NewSectionReader(c.spool, 0, math.MaxInt64))
+		return err
+	}
+	sum, err := w.files.pack(ctx, to, c.Source)
+	if err == nil && sum != c.Sum {
+		err = sandbox.Hint(errors.New("files changed during the build"),
+			"try again when nothing writes to the directory")
+	}
+	return err
+}

@@ -1,0 +1,161 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/sandboxd/sandboxd/gateway/dockerfile"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// makeImage builds the image of a sandbox whose creation is under way, and stores its name.
+func (c *creation) makeImage(ctx context.Context, be sandbox.Backend, progress func(string)) error {
+	if c.imageSource.build == nil {
+		return nil
+	}
+	images, ok := be.(sandbox.Imager)
+	if !ok {
+		return c.Reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
+	}
+	src, err := c.reg.options.openBuild(c.imageSource.build)
+	if err != nil {
+		return err
+	}
+	defer src.context.Close()
+	if progress == nil {
+		progress = func(string) {}
+	}
+	arch, err := images.Arch(ctx)
+	if err != nil {
+		return c.bootError("create", err)
+	}
+	image, err := dockerfile.Build(ctx, dockerfile.Request{Dockerfile: src.text, Name: src.name,
+		Context: src.context, Args: c.imageSource.build.Args, Target: c.imageSource.build.Target,
+		Arch: arch, Spool: os.TempDir(), Progress: progress},
+		&builder{creation: c, backend: be, images: images, progress: progress})
+	if err != nil {
+		return c.buildError(ctx, err)
+	}
+	// The size is known only after the build.
+	owner := c.get().Owner
+	if err := c.reg.accounts.withImageBytes(ctx, owner, image, func(kept int64) error {
+		return c.reg.accounts.imageFits(owner, kept, 0)
+	}); err != nil {
+		c.reg.accounts.forget(ctx, owner, "")
+		return err
+	}
+	return c.transition(ctx, func(f *Record) { f.Spec.Image = image })
+}
+
+// buildError converts an error of a build for the client that asked for the sandbox.
+func (c *creation) buildError(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*wire.Error](err); ok && ctx.Err() == nil { // such as a quota
+		return e
+	}
+	if _, ok := errors.AsType[*sandbox.BootError](err); !ok {
+		err = &sandbox.BootError{Stage: "build", Hint: sandbox.HintOf(err), Err: err}
+	}
+	return c.imageError(ctx, "build", err)
+}
+
+// builder makes the sandboxes of a build. They have the ID, the network, the limits and the
+// isolation of the new sandbox: so they are watched and removed like it. See dockerfile.Sandboxes.
+type builder struct {
+	*creation
+	backend  sandbox.Backend
+	images   sandbox.Imager
+	progress func(string)
+}
+
+// spec is a sandbox of the build. Its commands run as root, or as a user that a Dockerfile names,
+// and may use setuid programs.
+func (b *builder) spec(s dockerfile.Start) sandbox.Spec {
+	of := b.get().Spec
+	return sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: s.Image,
+		Network: of.Network, Via: of.Via, Limits: of.Limits, Isolation: of.Isolation,
+		Trust: of.Trust, User: "0", Sudo: true, Workdir: s.Workdir, Env: s.Env,
+		Entrypoint: sandbox.EntrypointOff, Progress: b.progress}
+}
+
+// Image finds an image, or pulls or builds it.
+func (b *builder) Image(ctx context.Context, ref string) (sandbox.Image, error) {
+	return b.images.Image(ctx, b.spec(dockerfile.Start{Image: ref}))
+}
+
+// Find looks for an image of an earlier build.
+func (b *builder) Find(ctx context.Context, s dockerfile.Start, l sandbox.Layer) (string, error) {
+	return b.images.Prepared(ctx, b.spec(s), l)
+}
+
+// Make makes a layer. Of concurrent builds with the same one, the first makes it.
+func (b *builder) Make(ctx context.Context, s dockerfile.Start, l sandbox.Layer,
+	do dockerfile.Do) (image string, err error) {
+	done, err := b.reg.preparing.take(ctx, b.get().Owner+"\x00"+s.Image+"\x00"+l.Key)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	if image, err := b.Find(ctx, s, l); err != nil || image != "" {
+		return image, err
+	}
+	err = b.with(ctx, s, func(ctx context.Context, inst sandbox.Instance,
+		conn *connect.Conn) error {
+		if err := do(ctx, conn); err != nil {
+			return err
+		}
+		whole, done, err := copier{b.Sandbox}.reserveCopy(ctx, b.backend)
+		if err != nil {
+			return err
+		}
+		defer done()
+		image, err = b.images.Prepare(whole, inst, b.get().Owner, l)
+		return err
+	})
+	return image, err
+}
+
+// Visit makes a sandbox only to look into it.
+func (b *builder) Visit(ctx context.Context, s dockerfile.Start, do dockerfile.Do) error {
+	return b.with(ctx, s, func(ctx context.Context, _ sandbox.Instance, conn *connect.Conn) error {
+		return do(ctx, conn)
+	})
+}
+
+// with calls do with a sandbox, which it removes afterwards.
+func (b *builder) with(ctx context.Context, s dockerfile.Start,
+	do func(context.Context, sandbox.Instance, *connect.Conn) error) (err error) {
+	inst, err := b.bootSpec(ctx, b.backend, b.spec(s))
+	if err != nil {
+		return err
+	}
+	// From here on an aborted creation knows the instance to remove, and its disk is watched.
+	none := sandbox.Instance{Backend: inst.Backend, Host: inst.Host}
+	if err := b.transition(ctx, func(f *Record) { f.Instance = inst }); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			return // the end of the creation removes it
+		}
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+		defer cancel()
+		left := b.backend.Destroy(clean, inst)
+		if left == nil {
+			left = b.transition(clean, func(f *Record) { f.Instance = none })
+		}
+		if err == nil {
+			err = left
+		}
+	}()
+	stop := b.carrying(ctx, inst)
+	defer stop()
+	conn, err := b.reg.pool.SSH(ctx, inst)
+	if err != nil {
+		return err
+	}
+	return do(ctx, inst, conn)
+}
