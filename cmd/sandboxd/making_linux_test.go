@@ -46,17 +46,27 @@ func (m *machine) making(what string, happens func() bool, args ...string) {
 	m.t.Logf("killed when %s: %s", what, said.String())
 }
 
-// steps returns the containers of this machine's builds; left returns their images without a name
-// that no other image uses.
-func (m *machine) steps() (steps, left []string) {
+// left returns the images of this machine's builds that have no name, and that no other image
+// uses.
+func (m *machine) left() []string {
 	m.t.Helper()
 	id, err := os.ReadFile(filepath.Join(m.state, "daemon_id"))
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	made := "label=sandboxd.made=" + strings.TrimSpace(string(id))
-	return m.engine("ps", "-aq", "--filter", made),
-		m.engine("images", "-q", "--filter", "dangling=true", "--filter", made)
+	return m.engine("images", "-q", "--filter", "dangling=true", "--filter", made)
+}
+
+// sleeps reports whether a sandbox runs sleep 1000.
+func (m *machine) sleeps() bool {
+	for _, id := range m.containers() {
+		if top, err := exec.Command("docker", "top", id).Output(); err == nil &&
+			strings.Contains(string(top), "sleep 1000") {
+			return true
+		}
+	}
+	return false
 }
 
 // containers returns the containers of sandboxes.
@@ -85,7 +95,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if steps, left := m.steps(); len(steps)+len(left) > 0 {
+		if left := m.left(); len(left) > 0 {
 			m.engine(append([]string{"rmi", "-f"}, left...)...)
 		}
 	})
@@ -102,8 +112,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 			}
 		}
 		m.eventually(when+": nothing of a build is left", func() bool {
-			steps, left := m.steps()
-			return len(steps) == 0 && len(left) == 0
+			return len(m.left()) == 0
 		})
 	}
 	makes := func(when string, args ...string) {
@@ -114,22 +123,11 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		m.control("rm -f " + args[0])
 	}
 
-	// a filtered network uses a second sandbox during the build
 	for _, network := range []string{"none", "filtered"} {
 		write("data", fmt.Sprint(time.Now().UnixNano()))
 		write("Dockerfile", begun+"RUN echo now; sleep 1000\n")
 		args := []string{"in-" + network, "--dockerfile", app, "--network", network}
-		m.making("a step of the build runs", func() bool {
-			steps, _ := m.steps()
-			for _, id := range steps {
-				if len(m.engine("ps", "-q", "--filter", "id="+id)) == 1 &&
-					strings.Contains(strings.Join(m.engine("inspect", "--format", "{{.Config.Cmd}}",
-						id), " "), "sleep 1000") {
-					return true
-				}
-			}
-			return false
-		}, args...)
+		m.making("a step of the build runs", m.sleeps, args...)
 		m.start()
 		nothing("killed in a step, network " + network)
 		write("Dockerfile", begun+whole)
@@ -168,15 +166,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("the setup runs", func() bool {
-		for _, id := range m.containers() {
-			if top, err := exec.Command("docker", "top", id).Output(); err == nil &&
-				strings.Contains(string(top), "sleep 1000") {
-				return true
-			}
-		}
-		return false
-	})
+	m.eventually("the setup runs", m.sleeps)
 	m.kill()
 	_ = cmd.Wait() // its daemon has gone
 	m.start()

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -88,13 +89,31 @@ func (b *builder) Image(ctx context.Context, ref string) (sandbox.Image, error) 
 
 // Find looks for an image of an earlier build.
 func (b *builder) Find(ctx context.Context, s dockerfile.Start, l sandbox.Layer) (string, error) {
+	l, err := b.keyed(l)
+	if err != nil {
+		return "", err
+	}
 	return b.images.Prepared(ctx, b.spec(s), l)
+}
+
+// keyed adds to the key of a layer what its steps could reach: one that was made with access to
+// more is not reused.
+func (b *builder) keyed(l sandbox.Layer) (sandbox.Layer, error) {
+	of := b.get().Asked
+	key, err := json.Marshal(map[string]any{"network": of.Network, "allow": of.Allow,
+		"isolation": of.Isolation, "trust": of.Trust, "step": l.Key})
+	l.Key = string(key)
+	return l, err
 }
 
 // Make makes a layer. Of concurrent builds with the same one, the first makes it.
 func (b *builder) Make(ctx context.Context, s dockerfile.Start, l sandbox.Layer,
 	do dockerfile.Do) (image string, err error) {
-	done, err := b.reg.preparing.take(ctx, b.get().Owner+"\x00"+s.Image+"\x00"+l.Key)
+	of, err := b.keyed(l)
+	if err != nil {
+		return "", err
+	}
+	done, err := b.reg.preparing.take(ctx, b.get().Owner+"\x00"+s.Image+"\x00"+of.Key)
 	if err != nil {
 		return "", err
 	}
@@ -112,7 +131,7 @@ func (b *builder) Make(ctx context.Context, s dockerfile.Start, l sandbox.Layer,
 			return err
 		}
 		defer done()
-		image, err = b.images.Prepare(whole, inst, b.get().Owner, l)
+		image, err = b.images.Prepare(whole, inst, b.get().Owner, of)
 		return err
 	})
 	return image, err
