@@ -110,9 +110,9 @@ type Imager interface {
 	// Prepare saves the current files of inst as a layer on its image, and returns the new image.
 	// For a Dockerfile, files of volumes are left out. Errors as of Snapshot.
 	Prepare(ctx context.Context, inst Instance, owner string, l Layer) (image string, err error)
-	// Forget removes the images that Prepare made for owner and no instance uses, except keep. They
-	// are made again on demand. It returns how many it removed.
-	Forget(ctx context.Context, owner, keep string) (n int, err error)
+	// Forget removes the images that Prepare made for owner and no instance uses, except those that
+	// keep reports. They are made again on demand. It returns how many it removed.
+	Forget(ctx context.Context, owner string, keep func(image string) bool) (n int, err error)
 }
 
 // A Meter measures what an instance uses without asking its guest, which is not trusted.

@@ -59,7 +59,7 @@ func (g *Gauge) Due(now time.Time, room, limit int64, pressed bool) bool {
 // Worked takes the sandbox's processor time and reports whether it may have written since the last
 // measurement. If not, that counts as a check.
 func (g *Gauge) Worked(now time.Time, room int64, cpu time.Duration) bool {
-	if !g.Fresh() && cpu > 0 && cpu-g.cpu < diskWorked {
+	if !g.Fresh() && cpu > 0 && cpu >= g.cpu && cpu-g.cpu < diskWorked {
 		g.at, g.room = now, room
 		return false
 	}

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -24,12 +26,14 @@ type Request struct {
 	Args    []string // K=V for ARG instructions; not for secrets: images and messages show them
 	Target  string   // stage to build; empty means the last
 	Arch    string   // of the sandboxes, in Go's form
-	Spool   string   // directory for files that COPY --from copies, at most 4 GiB for each
+	Spool   string   // directory for files that COPY --from copies
+	// MaxSpool bounds these files, in bytes, for each layer; 0 means 4 GiB.
+	MaxSpool int64
 	// Progress receives steps and their output, a line at a time, safe to display.
 	Progress func(line string)
 }
 
-// Sandboxes make the sandboxes of a build. One exists at a time.
+// Sandboxes make the sandboxes of a build, one at a time.
 type Sandboxes interface {
 	// Image finds an image. It pulls or builds a missing one.
 	Image(ctx context.Context, ref string) (sandbox.Image, error)
@@ -46,6 +50,7 @@ type Sandboxes interface {
 // Start is how a sandbox of a build begins.
 type Start struct {
 	Image   string
+	ID      string   // of the image; another one by that name is an error
 	Workdir string   // where commands begin; empty means that of the image
 	Env     []string // K=V, added to those of the image
 }
@@ -93,6 +98,7 @@ type build struct {
 	files     *buildContext
 	sandboxes Sandboxes
 	done      map[int]result // by stage
+	sources   int            // of all copies so far
 
 	all, at int      // instructions; the number of the current one
 	began   bool     // a layer is being made, or was
@@ -105,6 +111,7 @@ type result struct {
 	id     string // identifies the image's files
 	below  sandbox.ImageConfig
 	config sandbox.ImageConfig // what the image should say; below is what it says
+	args   []string            // K=V of the ARG instructions so far
 }
 
 // title shows an instruction. Those that need no work are shown only if a later one does.
@@ -145,7 +152,7 @@ func (b *build) layer(ctx context.Context, r *result, l layer) error {
 	if err != nil {
 		return err
 	}
-	start := Start{Image: r.image, Workdir: r.config.WorkingDir, Env: l.env}
+	start := Start{Image: r.image, ID: r.id, Workdir: workdir(r.config), Env: l.env}
 	want := sandbox.Layer{Key: string(key), Dockerfile: true, Config: l.config}
 	image, err := b.sandboxes.Find(ctx, start, want)
 	if err == nil && image == "" {
@@ -157,10 +164,21 @@ func (b *build) layer(ctx context.Context, r *result, l layer) error {
 			image, err = b.sandboxes.Make(ctx, start, want, l.do)
 		}
 	}
-	if err == nil {
-		r.image, r.id = image, image
+	if err != nil {
+		return err
 	}
+	// Its name says what it was made by; if it is made again, its files may differ.
+	made, err := b.sandboxes.Image(ctx, image)
+	r.image, r.id = image, made.ID
 	return err
+}
+
+// workdir returns where commands begin, in the form that sandboxes take.
+func workdir(c sandbox.ImageConfig) string {
+	if c.WorkingDir == "" {
+		return ""
+	}
+	return path.Join("/", c.WorkingDir)
 }
 
 // configure returns the image of r with its configuration.
@@ -190,6 +208,9 @@ const emptyImage = "sandboxd/empty:latest"
 func (b *build) stage(ctx context.Context, i int) (result, error) {
 	st := b.stages[i]
 	var r result
+	if st.other != nil {
+		return r, st.other
+	}
 	if st.after != none {
 		r = b.done[st.after]
 		r.config = clone(r.config)
@@ -206,26 +227,40 @@ func (b *build) stage(ctx context.Context, i int) (result, error) {
 			img.Config = sandbox.ImageConfig{}
 		}
 		r = result{image: ref, id: img.ID, below: img.Config, config: clone(img.Config)}
+		maps.DeleteFunc(r.config.Labels, func(key, _ string) bool {
+			return strings.HasPrefix(key, ownLabels)
+		})
 	}
 	b.title(st.title)
-	steps := st.steps
-	for _, expression := range slices.Backward(r.config.OnBuild) {
-		s, err := b.trigger(expression)
-		if err != nil {
-			return r, fmt.Errorf("image %s: %w", brief(st.from), err)
-		}
-		steps = append([]step{s}, steps...)
-		b.all++
+	steps, err := b.triggers(r.config.OnBuild)
+	if err != nil {
+		return r, fmt.Errorf("image %s: %w", brief(st.from), err)
 	}
 	r.config.OnBuild = nil
-	w := &worker{build: b, result: r, declared: make(map[string]bool)}
-	for _, s := range steps {
+	w := &worker{build: b, result: r}
+	for _, s := range append(steps, st.steps...) {
 		b.title(s.title)
 		if err := w.step(ctx, s); err != nil {
 			return r, err
 		}
 	}
 	return w.result, w.flush(ctx)
+}
+
+// triggers returns the steps that an image adds to a build on it.
+func (b *build) triggers(expressions []string) (steps []step, err error) {
+	for _, expression := range expressions {
+		if b.all++; b.all > maxSteps || len(expression) > maxWord {
+			return nil, fmt.Errorf("ONBUILD: more than %d instructions, or a longer one than %d "+
+				"bytes", maxSteps, maxWord)
+		}
+		s, err := b.trigger(expression)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
 }
 
 // clone copies what instructions change in place.

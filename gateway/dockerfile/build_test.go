@@ -34,15 +34,20 @@ func newFake() *fake {
 	trap.OnBuild = []string{"ADD http://169.254.169.254/ /x"}
 	later := base
 	later.OnBuild = []string{"COPY a /later", "RUN $A later"}
+	many := base
+	many.OnBuild = slices.Repeat([]string{"RUN true"}, maxSteps+1)
 	ash := sandbox.ImageConfig{}
 	ash.Shell = []string{"/bin/ash", "-c"}
 	f.configs = map[string]sandbox.ImageConfig{"base": base, "other": base, "trap": trap,
-		"later": later, "ash": ash, emptyImage: {}}
+		"later": later, "ash": ash, "many": many, emptyImage: {}}
 	return f
 }
 
 func (f *fake) Image(_ context.Context, ref string) (sandbox.Image, error) {
 	config, ok := f.configs[ref]
+	if strings.HasPrefix(ref, "layer") {
+		return sandbox.Image{ID: ref}, nil
+	}
 	if !ok {
 		return sandbox.Image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 	}
@@ -137,8 +142,19 @@ func TestLayers(t *testing.T) {
 		"escape":             {"# escape=`\nFROM base\nRUN a `\n  \\b\n", []string{"base: run /bin/sh|-c|a   \\b"}},
 		"platform":           {"FROM --platform=$BUILDPLATFORM base\nRUN a\n", []string{"base: run /bin/sh|-c|a"}},
 		"triggers":           {"FROM later\nRUN x\n", []string{"later: copy a>/later", "layer0: run /bin/sh|-c|$A later", "layer1: run /bin/sh|-c|x", "layer2: config"}},
-		"expanded":           {"FROM base\nENV D=/d\nCOPY a $D/${A:-no}\n", []string{"base: copy a>/d/base", "layer0: config"}},
-		"files in the text":  {"FROM base\nCOPY <<one <<two /d/\n1\none\n2\ntwo\n", []string{"base: copy one>/d two>/d"}},
+		"arguments of a stage": {"FROM base AS one\nARG V=1\nFROM one\nCOPY a /$V\n",
+			[]string{"base: copy a>/1"}},
+		"arguments of arguments": {"FROM base\nARG V=1 W=$V\nCOPY a /$W\n",
+			[]string{"base: copy a>/1"}},
+		"an argument without a value": {"ARG V\nFROM base\nARG V\nCOPY a /${V-none}\n",
+			[]string{"base: copy a>/none"}},
+		"a directory": {"FROM base\nCOPY a /d/.\n", []string{"base: copy a>/d"}},
+		"an unknown platform, not needed": {"FROM --platform=linux/s390x base\nFROM base\nRUN a\n",
+			[]string{"base: run /bin/sh|-c|a"}},
+		"a variant": {"FROM --platform=linux/amd64/v2 base\nRUN a\n",
+			[]string{"base: run /bin/sh|-c|a"}},
+		"expanded":          {"FROM base\nENV D=/d\nCOPY a $D/${A:-no}\n", []string{"base: copy a>/d/base", "layer0: config"}},
+		"files in the text": {"FROM base\nCOPY <<one <<two /d/\n1\none\n2\ntwo\n", []string{"base: copy one>/d two>/d"}},
 	} {
 		f := newFake()
 		r := request(t, tt.in, map[string]string{"a": "1"})

@@ -2,6 +2,7 @@ package dockerfile
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,25 +13,28 @@ import (
 
 	"github.com/pkg/sftp"
 
-	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// maxCollected is how much one source of COPY --from may name, in bytes.
-const maxCollected = 4 << 30
-
 // collecting reads files from a sandbox, which is not trusted.
 type collecting struct {
+	ctx   context.Context //nolint:containedctx // of one walk
 	files *connect.Files
 	tar   *tar.Writer
 	count int
-	bytes int64
 }
 
 // collect writes the files that a source names in a sandbox as pack does, with their owners.
-func collect(w io.Writer, files *connect.Files, source string) error {
-	c := &collecting{files: files, tar: tar.NewWriter(w)}
-	names, err := c.find(path.Clean("/" + source))
+func collect(ctx context.Context, w io.Writer, files *connect.Files, source string) error {
+	c := &collecting{ctx: ctx, files: files, tar: tar.NewWriter(w)}
+	names, err := match(ctx, path.Clean("/"+source), func(dir string) ([]string, error) {
+		list, err := c.list(dir)
+		names := make([]string, len(list))
+		for i, info := range list {
+			names[i] = info.Name()
+		}
+		return names, err
+	})
 	if err != nil {
 		return err
 	}
@@ -54,42 +58,18 @@ func collect(w io.Writer, files *connect.Files, source string) error {
 	return c.tar.Close()
 }
 
-// find returns the files that match a pattern of path.Match.
-func (c *collecting) find(pattern string) ([]string, error) {
-	if !strings.ContainsAny(pattern, `*?[\`) {
-		return []string{pattern}, nil
-	}
-	dirs, err := c.find(path.Dir(pattern))
-	if err != nil {
-		return nil, err
-	}
-	last, found := path.Base(pattern), []string(nil)
-	for _, dir := range dirs {
-		list, err := c.list(dir)
-		if err != nil {
-			continue // not a directory
-		}
-		for _, info := range list {
-			match, err := path.Match(last, info.Name())
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", brief(pattern), err)
-			}
-			if match {
-				found = append(found, path.Join(dir, info.Name()))
-			}
-		}
-	}
-	return found, nil
-}
+// maxName is how long the name of a file may be, in bytes, as on Linux.
+const maxName = 255
 
 // list reads a directory.
 func (c *collecting) list(dir string) ([]os.FileInfo, error) {
-	list, err := c.files.ReadDir(dir)
+	list, err := c.files.ReadDirContext(c.ctx, dir)
 	if err != nil {
 		return nil, named(dir, err)
 	}
 	for _, info := range list {
-		if n := info.Name(); n == "" || n == "." || n == ".." || strings.ContainsAny(n, "/\x00") {
+		if n := info.Name(); n == "" || n == "." || n == ".." || len(n) > maxName ||
+			strings.ContainsAny(n, "/\x00") {
 			return nil, fmt.Errorf("%s: a file has a bad name", brief(dir))
 		}
 	}
@@ -122,11 +102,17 @@ func (c *collecting) add(name, as string, info os.FileInfo) error {
 	if c.count++; c.count > maxContextFiles {
 		return fmt.Errorf("more than %d files", maxContextFiles)
 	}
+	if len(name) > maxPath {
+		return fmt.Errorf("%s: the path is longer than %d bytes", brief(name), maxPath)
+	}
 	link := ""
 	switch mode := info.Mode(); {
 	case mode&fs.ModeSymlink != 0:
 		var err error
-		if link, err = c.files.ReadLink(name); err != nil {
+		if link, err = c.files.ReadLink(name); err == nil && len(link) > maxPath {
+			err = errors.New("the target of the link is too long")
+		}
+		if err != nil {
 			return named(name, err)
 		}
 	case !mode.IsRegular() && !mode.IsDir():
@@ -143,8 +129,8 @@ func (c *collecting) add(name, as string, info os.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return c.tar.WriteHeader(header)
 	}
-	if c.bytes += max(info.Size(), 0); info.Size() < 0 || c.bytes > maxCollected {
-		return fmt.Errorf("more than %s of files", sandbox.FormatSize(maxCollected))
+	if info.Size() < 0 {
+		return named(name, errors.New("a bad size"))
 	}
 	f, err := c.files.Open(name)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
-	"syscall"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -69,7 +69,13 @@ func openContext(root *os.Root) (*buildContext, error) {
 func (c *buildContext) pack(ctx context.Context, w io.Writer, source string) (sum string,
 	err error) {
 	p := packing{buildContext: c, ctx: ctx, tar: tar.NewWriter(w), sum: sha256.New()}
-	names, err := c.find(source)
+	names, err := match(ctx, relative(source), func(dir string) (names []string, err error) {
+		list, err := fs.ReadDir(c.root.FS(), dir)
+		for _, entry := range list {
+			names = append(names, entry.Name())
+		}
+		return names, err
+	})
 	if err != nil {
 		return "", err
 	}
@@ -90,20 +96,12 @@ func missing(source string) error {
 		ignoreFile)
 }
 
-// find returns the files that a source names, which may be a pattern of path.Match.
-func (c *buildContext) find(source string) ([]string, error) {
-	name := strings.TrimPrefix(path.Clean("/"+source), "/")
-	if name == "" {
-		name = "."
+// relative returns the path of a source in the build context.
+func relative(source string) string {
+	if name := strings.TrimPrefix(path.Clean("/"+source), "/"); name != "" {
+		return name
 	}
-	if !strings.ContainsAny(name, `*?[\`) {
-		return []string{name}, nil
-	}
-	names, err := fs.Glob(c.root.FS(), name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", brief(source), err)
-	}
-	return names, nil
+	return "."
 }
 
 // packing is one run of pack.
@@ -112,6 +110,7 @@ type packing struct {
 	ctx   context.Context //nolint:containedctx // of one walk, whose callback has no ctx parameter
 	tar   *tar.Writer
 	sum   hash.Hash
+	top   func() error // adds the directory that is the source; nil when it has
 	files int
 	bytes int64
 }
@@ -127,12 +126,18 @@ func (p *packing) source(name string) error {
 	case !info.IsDir():
 		return p.entry(name, path.Base(name), fs.FileInfoToDirEntry(info))
 	}
-	if skip, err := p.skips(name); err != nil || skip && !p.ignored.Exclusions() {
+	skip, err := p.skips(name)
+	if err != nil || skip && !p.ignored.Exclusions() {
 		return err
 	}
-	if err := p.entry(name, ".", fs.FileInfoToDirEntry(info)); err != nil {
-		return err
+	// First in the archive, also for a directory that is excluded but for some files.
+	p.top = func() error { return p.add(name, ".", fs.FileInfoToDirEntry(info)) }
+	if !skip {
+		if err := p.begin(); err != nil {
+			return err
+		}
 	}
+	defer func() { p.top = nil }()
 	return fs.WalkDir(p.root.FS(), name, func(at string, entry fs.DirEntry, err error) error {
 		switch {
 		case p.ctx.Err() != nil:
@@ -152,6 +157,19 @@ func (p *packing) source(name string) error {
 		}
 		return p.entry(at, strings.TrimPrefix(at, name+"/"), entry)
 	})
+}
+
+// begin adds the directory that is the source, once.
+func (p *packing) begin() error {
+	top := p.top
+	if p.top = nil; top == nil {
+		return nil
+	}
+	p.files++
+	if err := top(); err != nil {
+		return fmt.Errorf("build context: %w", err)
+	}
+	return nil
 }
 
 // skips reports whether .dockerignore excludes a file.
@@ -175,7 +193,11 @@ func (p *packing) entry(name, as string, entry fs.DirEntry) error {
 		return fmt.Errorf("build context: %w",
 			p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles)))
 	}
-	if err := p.add(name, as, entry); err != nil {
+	err := p.begin()
+	if err == nil {
+		err = p.add(name, as, entry)
+	}
+	if err != nil {
 		return fmt.Errorf("build context: %w", err)
 	}
 	return nil
@@ -193,6 +215,9 @@ func (p *packing) add(name, as string, entry fs.DirEntry) error {
 		return err
 	}
 	link := ""
+	if p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
 		// Not blocking: a FIFO may have replaced it.
@@ -207,7 +232,7 @@ func (p *packing) add(name, as string, entry fs.DirEntry) error {
 		if !info.Mode().IsRegular() {
 			return fmt.Errorf("%s: file was replaced during the build", name)
 		}
-		if p.bytes += info.Size(); p.bytes > maxContext {
+		if info.Size() < 0 || info.Size() > maxContext-p.bytes {
 			return p.tooMuch("more than " + sandbox.FormatSize(maxContext) + " of files")
 		}
 	case mode&fs.ModeSymlink != 0:
@@ -236,9 +261,23 @@ func (p *packing) add(name, as string, entry fs.DirEntry) error {
 	if f == nil {
 		return nil
 	}
-	_, err = io.CopyN(io.MultiWriter(p.tar, p.sum), f, info.Size())
+	p.bytes += info.Size()
+	_, err = io.CopyN(io.MultiWriter(p.tar, p.sum), untilDone{p.ctx, f}, info.Size())
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s: file became shorter during the build", name)
 	}
 	return err
+}
+
+// untilDone reads until ctx ends.
+type untilDone struct {
+	ctx context.Context //nolint:containedctx // of one copy
+	r   io.Reader
+}
+
+func (u untilDone) Read(p []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
+	}
+	return u.r.Read(p)
 }

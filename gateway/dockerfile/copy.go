@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // copying is a part of a layer that copies files: a source of a COPY or ADD, or a WORKDIR. Its
@@ -34,7 +35,8 @@ type copying struct {
 	Extract bool        `json:",omitempty"` // the source is an archive, if it looks like one
 	Source  string      `json:",omitempty"` // path or pattern
 	From    string      `json:",omitempty"` // identifies the image of a stage; empty is the context
-	Text    string      `json:",omitempty"` // of a here-document, instead of a file
+	Inline  bool        `json:",omitempty"` // Text is the file, of a here-document
+	Text    string      `json:",omitempty"`
 	Sum     string      `json:",omitempty"` // of files of the context
 
 	title string
@@ -47,6 +49,7 @@ func (w *worker) copy(ctx context.Context, s step, what instructions.SourcesAndD
 	owner, mode, from string, extract bool) error {
 	c := copying{Owner: owner, title: s.title, Dest: w.path(what.DestPath),
 		Into: strings.HasSuffix(what.DestPath, "/") || what.DestPath == "." ||
+			strings.HasSuffix(what.DestPath, "/.") ||
 			len(what.SourcePaths)+len(what.SourceContents) > 1}
 	if mode != "" {
 		n, err := strconv.ParseUint(mode, 8, 12)
@@ -68,20 +71,36 @@ func (w *worker) copy(ctx context.Context, s step, what instructions.SourcesAndD
 	env := w.env()
 	for _, doc := range what.SourceContents {
 		one := c
-		one.Source, one.Text = doc.Path, doc.Data
+		one.Source, one.Inline, one.Text = doc.Path, true, doc.Data
 		if doc.Expand {
 			var err error
-			if one.Text, err = w.expand(doc.Data, env); err != nil {
+			if one.Text, err = w.expandBy(w.texts, doc.Data, env); err != nil {
 				return err
 			}
 		}
-		w.copies = append(w.copies, one)
+		if err := w.add(one); err != nil {
+			return err
+		}
 	}
 	for _, source := range what.SourcePaths {
 		one := c
 		one.Source, one.Extract = source, extract
-		w.copies = append(w.copies, one)
+		if err := w.add(one); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// add notes a part of the next layer.
+func (w *worker) add(c copying) error {
+	if w.sources++; w.sources > maxSources {
+		return fmt.Errorf("more than %d sources and directories in the whole file", maxSources)
+	}
+	if len(c.Dest) > maxPath || len(c.Source) > maxPath || len(c.Owner) > maxPath {
+		return fmt.Errorf("a path is longer than %d bytes", maxPath)
+	}
+	w.copies = append(w.copies, c)
 	return nil
 }
 
@@ -128,7 +147,7 @@ func (w *worker) flush(ctx context.Context) error {
 
 // sum reads the files of the context that c names.
 func (c *copying) sum(ctx context.Context, files *buildContext) (err error) {
-	if !c.MakeDir && c.From == "" && c.Text == "" {
+	if !c.MakeDir && c.From == "" && !c.Inline {
 		c.Sum, err = files.pack(ctx, io.Discard, c.Source)
 	}
 	return err
@@ -157,12 +176,16 @@ func withFiles(ctx context.Context, conn *connect.Conn,
 
 // fetch stores the files that are copied from other stages and images, one image at a time.
 func (w *worker) fetch(ctx context.Context, copies []copying) error {
+	room := w.MaxSpool
+	if room == 0 {
+		room = maxSpool
+	}
 	for i := range copies {
 		c := &copies[i]
 		if c.From == "" || c.spool != nil {
 			continue
 		}
-		err := w.sandboxes.Visit(ctx, Start{Image: c.image},
+		err := w.sandboxes.Visit(ctx, Start{Image: c.image, ID: c.From},
 			func(ctx context.Context, conn *connect.Conn) error {
 				return withFiles(ctx, conn, func(files *connect.Files) error {
 					for j := i; j < len(copies); j++ {
@@ -171,7 +194,8 @@ func (w *worker) fetch(ctx context.Context, copies []copying) error {
 							continue
 						}
 						var err error
-						if other.spool, err = spool(w.Spool, files, other.Source); err != nil {
+						other.spool, err = spool(ctx, w.Spool, &room, files, other.Source)
+						if err != nil {
 							return other.failed(err)
 						}
 					}
@@ -185,15 +209,17 @@ func (w *worker) fetch(ctx context.Context, copies []copying) error {
 	return nil
 }
 
-// spool stores files of a sandbox as a tar archive in a file without a name.
-func spool(dir string, files *connect.Files, source string) (*os.File, error) {
+// spool stores files of a sandbox as a tar archive in a file without a name. It takes its size from
+// room, and fails if there is none.
+func spool(ctx context.Context, dir string, room *int64, files *connect.Files,
+	source string) (*os.File, error) {
 	f, err := os.CreateTemp(dir, "copy-")
 	if err != nil {
 		return nil, err
 	}
 	os.Remove(f.Name())
-	out := bufio.NewWriter(f)
-	err = collect(out, files, source)
+	out := bufio.NewWriter(&bounded{w: f, room: room})
+	err = collect(ctx, out, files, source)
 	if err == nil {
 		err = out.Flush()
 	}
@@ -206,7 +232,29 @@ func spool(dir string, files *connect.Files, source string) (*os.File, error) {
 
 // failed returns the error of a copy for its step.
 func (c copying) failed(err error) error {
-	return &sandbox.StepError{Step: c.title, Output: brief(err.Error())}
+	const most = 400
+	if step, ok := errors.AsType[*sandbox.StepError](err); ok {
+		return step
+	}
+	return sandbox.Hint(&sandbox.StepError{Step: c.title, Output: text.Line(err.Error(), most)},
+		sandbox.HintOf(err))
+}
+
+// maxSpool is how many bytes of files COPY --from copies into a layer.
+const maxSpool = 4 << 30
+
+// bounded fails when it would write more than room.
+type bounded struct {
+	w    io.Writer
+	room *int64
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if int64(len(p)) > *b.room {
+		return 0, errors.New("the files of COPY --from are larger than the disk limit, or 4 GiB")
+	}
+	*b.room -= int64(len(p))
+	return b.w.Write(p)
 }
 
 // place copies what c says into a sandbox.
@@ -226,7 +274,7 @@ func (w *worker) place(ctx context.Context, files *connect.Files, c copying) err
 		send.CloseWithError(err)
 		sent <- err
 	}()
-	err = p.all(r)
+	err = p.all(ctx, r)
 	r.CloseWithError(errGivenUp)
 	if failed := <-sent; failed != nil && !errors.Is(failed, errGivenUp) {
 		return failed
@@ -239,7 +287,7 @@ var errGivenUp = errors.New("the copy was given up")
 // send writes the files of c as a tar archive.
 func (w *worker) send(ctx context.Context, to io.Writer, c copying) error {
 	switch {
-	case c.Text != "":
+	case c.Inline:
 		t := tar.NewWriter(to)
 		h := &tar.Header{Name: path.Base(c.Source), Mode: 0o644, Size: int64(len(c.Text)),
 			ModTime: time.Now()}

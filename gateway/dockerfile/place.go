@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/bzip2"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,9 +29,10 @@ type placing struct {
 	keep     bool // keep owners instead
 }
 
-// all writes the entries of a tar archive. An entry "." is the directory Dest itself.
-func (p *placing) all(r io.Reader) error {
-	entries := tar.NewReader(r)
+// all writes the entries of a tar archive. A directory begins with an entry ".", which is Dest.
+func (p *placing) all(ctx context.Context, r io.Reader) error {
+	entries := tar.NewReader(untilDone{ctx, r})
+	whole := false // a directory is copied
 	for n := 0; ; n++ {
 		h, err := entries.Next()
 		switch {
@@ -41,21 +43,27 @@ func (p *placing) all(r io.Reader) error {
 		case err != nil:
 			return err
 		}
-		whole := h.Name == "."
-		if n == 0 && (p.Into || whole) {
+		switch {
+		case h.Name == ".":
+			whole = true
+			if err := p.top(h); err != nil {
+				return err
+			}
+			continue
+		case n == 0 && p.Into:
 			if err := p.makeDirs(p.Dest); err != nil {
 				return err
 			}
-		}
-		if whole {
-			continue
+		case n > 0 && !whole && !p.Into:
+			return fmt.Errorf("%s: several files match, and the destination does not end with /",
+				brief(p.Source))
 		}
 		var from io.Reader = entries
-		if p.Extract && h.Typeflag == tar.TypeReg {
-			whole := bufio.NewReaderSize(entries, archiveHead)
-			archive, err := open(whole)
+		if p.Extract && !whole && h.Typeflag == tar.TypeReg {
+			file := bufio.NewReaderSize(entries, archiveHead)
+			archive, err := open(file)
 			if err == nil && archive != nil {
-				err = p.extract(archive)
+				err = p.extract(untilDone{ctx, archive})
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", brief(p.Source), err)
@@ -63,9 +71,9 @@ func (p *placing) all(r io.Reader) error {
 			if archive != nil {
 				continue
 			}
-			from = whole
+			from = file
 		}
-		at, err := p.at(h)
+		at, err := p.at(h, whole)
 		if err == nil {
 			err = p.entry(h, from, at)
 		}
@@ -76,8 +84,8 @@ func (p *placing) all(r io.Reader) error {
 }
 
 // at returns where an entry goes.
-func (p *placing) at(h *tar.Header) (string, error) {
-	if p.Into || h.Typeflag != tar.TypeReg || strings.Contains(h.Name, "/") {
+func (p *placing) at(h *tar.Header, whole bool) (string, error) {
+	if p.Into || whole || h.Typeflag != tar.TypeReg {
 		return path.Join(p.Dest, path.Clean("/"+h.Name)), nil
 	}
 	if info, err := p.files.Stat(p.Dest); err == nil && info.IsDir() {
@@ -86,13 +94,23 @@ func (p *placing) at(h *tar.Header) (string, error) {
 	return p.Dest, p.makeDirs(path.Dir(p.Dest))
 }
 
+// top makes the directory Dest like the one that is copied, unless it exists.
+func (p *placing) top(h *tar.Header) error {
+	if _, err := p.files.Stat(p.Dest); !errors.Is(err, fs.ErrNotExist) {
+		return p.makeDirs(p.Dest)
+	}
+	return p.entry(h, nil, p.Dest)
+}
+
 // makeDirs makes a directory and those above it, unless they exist.
 func (p *placing) makeDirs(dir string) error {
-	if info, err := p.files.Stat(dir); err == nil {
-		if info.IsDir() {
-			return nil
-		}
-		return fmt.Errorf("%s: not a directory", dir)
+	switch info, err := p.files.Stat(dir); {
+	case err == nil && info.IsDir():
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s: not a directory", brief(dir))
+	case !errors.Is(err, fs.ErrNotExist) || dir == "/":
+		return named(dir, err)
 	}
 	if err := p.makeDirs(path.Dir(dir)); err != nil {
 		return err
@@ -198,13 +216,16 @@ func (p *placing) extract(r io.Reader) error {
 		return err
 	}
 	entries := tar.NewReader(r)
-	for {
+	for n := 0; ; n++ {
 		h, err := entries.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
+		}
+		if n == maxContextFiles {
+			return fmt.Errorf("more than %d files", maxContextFiles)
 		}
 		if path.Clean("/"+h.Name) == "/" {
 			continue

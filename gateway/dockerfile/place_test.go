@@ -129,7 +129,9 @@ func TestPlace(t *testing.T) {
 	inside := archive(t, [2]string{"d/", ""}, [2]string{"d/x", "1"}, [2]string{"l", "-> d/x"},
 		[2]string{"h", "= d/x"}, [2]string{"../../out", "2"})
 	files := map[string]string{"a": "1", "dir/b": "2", "dir/sub/c": "3", "x.tar": inside,
-		"x.tgz": gzipped(t, inside), "text.gz": gzipped(t, "text"), "x.xz": "\xfd7zXZ\x00 and more"}
+		"x.tgz": gzipped(t, inside), "text.gz": gzipped(t, "text"), "x.xz": "\xfd7zXZ\x00 and more", "b": "2",
+		"arch/x.tar": inside, "arch/x.xz": "\xfd7zXZ\x00 and more", "vendor/keep": "k",
+		"vendor/not": "n", ".dockerignore": "vendor\n!vendor/keep\n"}
 	extracted := map[string]string{"to/": "", "to/d/": "", "to/d/x": "1", "to/l": "-> d/x",
 		"to/h": "1", "to/out": "2"}
 	for name, tt := range map[string]struct {
@@ -137,17 +139,26 @@ func TestPlace(t *testing.T) {
 		want map[string]string
 		err  string
 	}{
-		"a file":                  {"COPY a to", map[string]string{"to": "1"}, ""},
-		"into a new directory":    {"COPY a to/", map[string]string{"to/": "", "to/a": "1"}, ""},
-		"into a directory":        {"COPY a had", map[string]string{"had/a": "1"}, ""},
-		"by a link":               {"COPY a link", map[string]string{"had/a": "1"}, ""},
-		"over a file":             {"COPY a had/old", map[string]string{"had/old": "1"}, ""},
-		"over a link":             {"COPY a gone", map[string]string{"gone": "1"}, ""},
-		"a directory":             {"COPY dir to", map[string]string{"to/": "", "to/b": "2", "to/sub/": "", "to/sub/c": "3"}, ""},
-		"a directory into one":    {"COPY dir had", map[string]string{"had/b": "2", "had/sub/": "", "had/sub/c": "3"}, ""},
-		"several":                 {"COPY a dir to", map[string]string{"to/": "", "to/a": "1", "to/b": "2", "to/sub/": "", "to/sub/c": "3"}, ""},
-		"a pattern":               {"COPY [a] to", map[string]string{"to": "1"}, ""},
-		"a mode":                  {"COPY --chmod=4750 a to", map[string]string{"to": "1 urwxr-x---"}, ""},
+		"a file":               {"COPY a to", map[string]string{"to": "1"}, ""},
+		"into a new directory": {"COPY a to/", map[string]string{"to/": "", "to/a": "1"}, ""},
+		"into a directory":     {"COPY a had", map[string]string{"had/a": "1"}, ""},
+		"by a link":            {"COPY a link", map[string]string{"had/a": "1"}, ""},
+		"over a file":          {"COPY a had/old", map[string]string{"had/old": "1"}, ""},
+		"over a link":          {"COPY a gone", map[string]string{"gone": "1"}, ""},
+		"a directory":          {"COPY dir to", map[string]string{"to/": "", "to/b": "2", "to/sub/": "", "to/sub/c": "3"}, ""},
+		"a directory into one": {"COPY dir had", map[string]string{"had/b": "2", "had/sub/": "", "had/sub/c": "3"}, ""},
+		"several":              {"COPY a dir to", map[string]string{"to/": "", "to/a": "1", "to/b": "2", "to/sub/": "", "to/sub/c": "3"}, ""},
+		"a pattern":            {"COPY [a] to", map[string]string{"to": "1"}, ""},
+		"a mode":               {"COPY --chmod=4750 a to", map[string]string{"to": "1 urwxr-x---"}, ""},
+		"a text with quotes": {"COPY <<E to\nmsg = \"it's $B\"\nE",
+			map[string]string{"to": "msg = \"it's b\"\n"}, ""},
+		"an empty text": {"COPY <<E to\nE", map[string]string{"to": ""}, ""},
+		"a directory of archives": {"ADD arch to", map[string]string{"to/": "", "to/x.tar": inside,
+			"to/x.xz": "\xfd7zXZ\x00 and more"}, ""},
+		"an excluded directory": {"COPY vendor to", map[string]string{"to/": "", "to/keep": "k"}, ""},
+		"several files to one":  {"COPY [ab] to", nil, "several files match"},
+		"several to a directory": {"COPY [ab] to/", map[string]string{"to/": "", "to/a": "1",
+			"to/b": "2"}, ""},
 		"a text":                  {"COPY <<E to\n$B\nE", map[string]string{"to": "b\n"}, ""},
 		"a directory over a file": {"COPY dir had/old", nil, "had/old: not a directory"},
 		"a file over a directory": {"COPY dir clash", nil, "clash/b: a directory is in the way"},
@@ -241,7 +252,8 @@ func TestCollect(t *testing.T) {
 		"d*/z*":  nil,
 	} {
 		files := localFiles(t)
-		f, err := spool(t.TempDir(), files, from+"/"+source)
+		room := int64(1 << 20)
+		f, err := spool(t.Context(), t.TempDir(), &room, files, from+"/"+source)
 		if (err == nil) != (want != nil) {
 			t.Errorf("%s: %v", source, err)
 		}
@@ -257,6 +269,68 @@ func TestCollect(t *testing.T) {
 		f.Close()
 		if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", source, diff)
+		}
+	}
+}
+
+// The files of one layer have a bound together, which also counts holes.
+func TestSpoolIsBounded(t *testing.T) {
+	from := directory(t, map[string]string{"a": "1"})
+	if err := os.Truncate(from.Name()+"/a", 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	room := int64(5 << 19)
+	for i, want := range []bool{true, true, false} {
+		f, err := spool(t.Context(), t.TempDir(), &room, localFiles(t), from.Name()+"/a")
+		if (err == nil) != want {
+			t.Errorf("copy %d: %v", i+1, err)
+		}
+		if err == nil {
+			f.Close()
+		} else if !strings.Contains(err.Error(), "larger than the disk limit") {
+			t.Errorf("copy %d: %v", i+1, err)
+		}
+	}
+}
+
+// A connection that ends is an error, and no more than that.
+func TestConnectionLost(t *testing.T) {
+	files := localFiles(t)
+	files.Close()
+	p := &placing{files: files, copying: copying{Dest: "/x/y/z", Into: true, Source: "a"}}
+	if err := p.all(t.Context(), strings.NewReader(archive(t, [2]string{"a", "1"}))); err == nil {
+		t.Error("no error")
+	}
+	room := int64(1 << 20)
+	if _, err := spool(t.Context(), t.TempDir(), &room, files, "/etc/*"); err == nil {
+		t.Error("no error of a pattern")
+	}
+}
+
+// A directory is copied with its owner and mode, unless there is one already.
+func TestTopOfDirectory(t *testing.T) {
+	from := directory(t, map[string]string{"dir/b": "2"}).Name()
+	if err := os.Chmod(from+"/dir", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	if err := os.Mkdir(to+"/had", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]fs.FileMode{"new": 0o700, "had": 0o755} {
+		files, room := localFiles(t), int64(1<<20)
+		f, err := spool(t.Context(), t.TempDir(), &room, files, from+"/dir")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &worker{build: &build{}}
+		c := copying{Dest: to + "/" + name, From: "image", spool: f}
+		if err := w.place(t.Context(), files, c); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if info, err := os.Stat(c.Dest); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want mode %v", name, info.Mode(), err, want)
 		}
 	}
 }

@@ -18,16 +18,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
+// Bounds of what a Dockerfile, and the ONBUILD instructions of an image, can ask for.
 const (
 	maxDockerfile = 1 << 20
 	maxStages     = 100
-	maxSteps      = 400 // of all stages: each may become a layer
+	maxSteps      = 400      // of all stages: each may become a layer
+	maxSources    = 1000     // of all COPY and ADD
+	maxWord       = 64 << 10 // bytes, before and after variables are replaced
+	maxText       = 4 << 20  // bytes of all words after that
+	maxPath       = 4096     // bytes, as on Linux
 )
 
 // plan is a Dockerfile whose instructions were read and checked, and not yet carried out.
 type plan struct {
-	name   string // of the file, in messages
-	lex    *shell.Lex
+	name   string     // of the file, in messages
+	lex    *shell.Lex // of words; texts is of here-documents, where quotes mean nothing
+	texts  *shell.Lex
+	text   int               // bytes of all results of the two
 	given  map[string]string // arguments of the caller
 	meta   []string          // K=V of the ARG instructions before the first FROM
 	stages []stage
@@ -40,6 +47,7 @@ type stage struct {
 	from  string // image, or scratch; empty if it begins with another stage
 	after int    // index of that stage; none if it begins with an image
 	title string // of the FROM
+	other error  // why sandboxes here cannot run it; nil if they can
 	steps []step
 }
 
@@ -67,7 +75,9 @@ func parse(r Request) (*plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", r.Name, brief(err.Error()))
 	}
-	p := &plan{name: r.Name, lex: shell.NewLex(parsed.EscapeToken), given: make(map[string]string)}
+	p := &plan{name: r.Name, lex: shell.NewLex(parsed.EscapeToken), texts: shell.NewLex('\\'),
+		given: make(map[string]string)}
+	p.texts.SkipProcessQuotes = true
 	for _, kv := range r.Args {
 		key, value, _ := strings.Cut(kv, "=")
 		p.given[key] = value
@@ -151,19 +161,16 @@ func (p *plan) check(s *step) error {
 	case *instructions.AddCommand:
 		return checkLocal(c.SourcePaths)
 	case *instructions.CopyCommand:
-		if c.From != "" {
-			if s.copies = p.earlier(c.From); s.copies == none && strings.Contains(c.From, "$") {
-				return fmt.Errorf("COPY --from=%s: write the stage or the image without variables",
-					brief(c.From))
-			}
+		if c.From == "" {
+			break
 		}
-	case *instructions.LabelCommand:
-		for _, l := range c.Labels {
-			if strings.HasPrefix(l.Key, ownLabels) || strings.Contains(l.Key, "$") {
-				return fmt.Errorf("LABEL %s: names must not begin with %s, which is reserved for "+
-					"sandboxd, or contain variables", brief(l.Key), ownLabels)
-			}
+		if strings.Contains(c.From, "$") {
+			return fmt.Errorf("COPY --from=%s: write the stage or the image without variables",
+				brief(c.From))
 		}
+		var err error
+		s.copies, err = p.earlier(c.From)
+		return err
 	case *instructions.OnbuildCommand:
 		_, err := p.trigger(c.Expression)
 		return err
@@ -225,25 +232,42 @@ func (p *plan) trigger(expression string) (step, error) {
 
 // expand replaces variables in a word by env, which has K=V.
 func (p *plan) expand(word string, env []string) (string, error) {
-	got, _, err := p.lex.ProcessWord(word, shell.EnvsFromSlice(env))
-	if err != nil {
-		err = errors.New(brief(err.Error()))
+	return p.expandBy(p.lex, word, env)
+}
+
+func (p *plan) expandBy(lex *shell.Lex, word string, env []string) (string, error) {
+	longest := 0
+	for _, kv := range env {
+		longest = max(longest, len(kv))
 	}
-	return got, err
+	// Checked before: a few lines could otherwise ask for terabytes.
+	most := len(word) + strings.Count(word, "$")*longest
+	if len(word) > maxWord || most > maxText {
+		return "", fmt.Errorf("the text is too long: %s", brief(word))
+	}
+	got, _, err := lex.ProcessWord(word, shell.EnvsFromSlice(env))
+	if err != nil {
+		return "", errors.New(brief(err.Error()))
+	}
+	if p.text += len(got); len(got) > maxWord || p.text > maxText {
+		return "", fmt.Errorf("the text is too long: %s", brief(word))
+	}
+	return got, nil
 }
 
 func (p *plan) metaArg(c *instructions.ArgCommand) error {
 	for _, arg := range c.Args {
-		value := arg.ValueString()
-		if given, ok := p.given[arg.Key]; ok {
-			value = given
-		} else {
+		value, ok := p.given[arg.Key]
+		if !ok && arg.Value != nil {
 			var err error
-			if value, err = p.expand(value, p.meta); err != nil {
+			if value, err = p.expand(*arg.Value, p.meta); err != nil {
 				return err
 			}
+			ok = true
 		}
-		p.meta = setEnv(p.meta, arg.Key, value)
+		if ok {
+			p.meta = setEnv(p.meta, arg.Key, value)
+		}
 	}
 	return nil
 }
@@ -259,13 +283,14 @@ func (p *plan) from(c *instructions.Stage, title, arch string) error {
 	if len(p.stages) == maxStages {
 		return fmt.Errorf("more than %d stages", maxStages)
 	}
+	var other error
 	if c.Platform != "" {
 		want, err := p.expand(c.Platform, p.meta)
 		if err != nil {
 			return err
 		}
-		if want != "linux/"+arch {
-			return fmt.Errorf("FROM --platform=%s: %w: sandboxes here run linux/%s", brief(want),
+		if !runs(want, arch) {
+			other = fmt.Errorf("%s: %w: sandboxes here run linux/%s", title,
 				sandbox.ErrUnsupported, arch)
 		}
 	}
@@ -276,7 +301,7 @@ func (p *plan) from(c *instructions.Stage, title, arch string) error {
 	if ref == "" {
 		return errors.New("FROM: the image has no name")
 	}
-	s := stage{name: strings.ToLower(c.Name), after: none, title: title}
+	s := stage{name: strings.ToLower(c.Name), after: none, title: title, other: other}
 	if s.after = p.stageOf(ref); s.after == none {
 		s.from = ref
 	}
@@ -294,16 +319,32 @@ func (p *plan) stageOf(name string) int {
 	return none
 }
 
-// earlier returns the index of a stage before the current one, by its name or number, or none.
-func (p *plan) earlier(ref string) int {
+// runs reports whether a platform, such as linux/arm64/v8, is that of an architecture in Go's form.
+func runs(platform, arch string) bool {
+	os, machine, _ := strings.Cut(strings.ToLower(platform), "/")
+	machine, _, _ = strings.Cut(machine, "/") // the variant
+	switch machine {
+	case "x86_64":
+		machine = "amd64"
+	case "aarch64":
+		machine = "arm64"
+	}
+	return os == "linux" && machine == arch
+}
+
+// earlier returns the index of a stage before the current one, by its name or number, or none for a
+// name that no stage has.
+func (p *plan) earlier(ref string) (int, error) {
 	at := p.stageOf(ref)
-	if n, err := strconv.Atoi(ref); err == nil && n >= 0 {
-		at = n
+	if n, err := strconv.Atoi(ref); err == nil {
+		if at = n; at < 0 {
+			at = len(p.stages)
+		}
 	}
 	if at >= len(p.stages)-1 {
-		return none
+		return none, fmt.Errorf("COPY --from=%s: no stage before this one", brief(ref))
 	}
-	return at
+	return at, nil
 }
 
 // needed returns the stages that the target needs, itself included, in the order of the file.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
@@ -21,10 +22,8 @@ type worker struct {
 	*build
 	result
 
-	args     []string        // K=V of the ARG instructions so far
-	declared map[string]bool // names of these, also without a value
-	entered  bool            // CMD was set in this stage
-	copies   []copying       // of the next layer
+	commanded bool      // CMD was set in this stage
+	copies    []copying // of the next layer
 }
 
 // env returns the variables of a step: those of the image, and arguments.
@@ -41,7 +40,9 @@ func (w *worker) env() []string {
 func (w *worker) step(ctx context.Context, s step) error {
 	env := w.env()
 	expand := func(word string) (string, error) { return w.expand(word, env) }
-	if c, ok := s.command.(instructions.SupportsSingleWordExpansion); ok {
+	// Each ARG can use the one before it, so arg expands them.
+	_, arg := s.command.(*instructions.ArgCommand)
+	if c, ok := s.command.(instructions.SupportsSingleWordExpansion); ok && !arg {
 		if err := c.Expand(expand); err != nil {
 			return &sandbox.StepError{Step: s.title, Output: brief(err.Error())}
 		}
@@ -61,10 +62,12 @@ func (w *worker) step(ctx context.Context, s step) error {
 		}
 	case *instructions.WorkdirCommand:
 		w.config.WorkingDir = w.path(c.Path)
-		w.copies = append(w.copies, copying{Dest: w.config.WorkingDir, Owner: w.config.User,
-			MakeDir: true, title: s.title})
+		err = w.add(copying{Dest: w.config.WorkingDir, Owner: w.config.User, MakeDir: true,
+			title: s.title})
 	default:
-		err = w.configure(s.command, expand)
+		if err = w.configure(s.command, env); err == nil {
+			err = guestconfig.CheckEnv(w.env())
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.title, err)
@@ -84,12 +87,13 @@ func (w *worker) path(name string) string {
 var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"}
 
 // configure carries out an instruction that changes no file.
-func (w *worker) configure(command instructions.Command,
-	expand func(string) (string, error)) error {
+func (w *worker) configure(command instructions.Command, env []string) error {
 	switch c := command.(type) {
 	case *instructions.ArgCommand:
 		for _, arg := range c.Args {
-			w.arg(arg)
+			if err := w.arg(arg); err != nil {
+				return err
+			}
 		}
 	case *instructions.EnvCommand:
 		for _, kv := range c.Env {
@@ -97,6 +101,9 @@ func (w *worker) configure(command instructions.Command,
 		}
 	case *instructions.LabelCommand:
 		for _, kv := range c.Labels {
+			if strings.HasPrefix(kv.Key, ownLabels) {
+				return fmt.Errorf("names that begin with %s are reserved for sandboxd", ownLabels)
+			}
 			set(&w.config.Labels, kv.Key, kv.Value)
 		}
 	case *instructions.UserCommand:
@@ -105,22 +112,24 @@ func (w *worker) configure(command instructions.Command,
 		w.config.Shell = c.Shell
 	case *instructions.CmdCommand:
 		w.config.Cmd = w.command(c.ShellDependantCmdLine)
-		w.entered = true
+		w.commanded = true
 	case *instructions.EntrypointCommand:
 		w.config.Entrypoint = w.command(c.ShellDependantCmdLine)
-		if !w.entered { // it was for the program of the image below
+		if !w.commanded { // it was for the program of the image below
 			w.config.Cmd = nil
 		}
 	case *instructions.ExposeCommand:
-		for _, port := range c.Ports {
-			port, err := expand(port)
+		for _, words := range c.Ports {
+			ports, err := w.expand(words, env)
 			if err != nil {
 				return err
 			}
-			if !strings.Contains(port, "/") {
-				port += "/tcp"
+			for _, port := range strings.Fields(ports) {
+				if !strings.Contains(port, "/") {
+					port += "/tcp"
+				}
+				set(&w.config.ExposedPorts, port, struct{}{})
 			}
-			set(&w.config.ExposedPorts, port, struct{}{})
 		}
 	case *instructions.VolumeCommand:
 		for _, dir := range c.Volumes {
@@ -149,10 +158,14 @@ func set[V any](m *map[string]V, key string, value V) {
 
 // arg declares an argument: the caller's value, else that of the instruction, else that of one
 // before the first FROM.
-func (w *worker) arg(arg instructions.KeyValuePairOptional) {
+func (w *worker) arg(arg instructions.KeyValuePairOptional) error {
 	value, ok := w.given[arg.Key]
 	if !ok && arg.Value != nil {
-		value, ok = *arg.Value, true
+		var err error
+		if value, err = w.expand(*arg.Value, w.env()); err != nil {
+			return err
+		}
+		ok = true
 	}
 	for _, kv := range w.meta {
 		if key, meta, _ := strings.Cut(kv, "="); !ok && key == arg.Key {
@@ -162,6 +175,7 @@ func (w *worker) arg(arg instructions.KeyValuePairOptional) {
 	if ok {
 		w.args = setEnv(w.args, arg.Key, value)
 	}
+	return nil
 }
 
 // defaultShell runs commands of images that set no SHELL.

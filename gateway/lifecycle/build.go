@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/dockerfile"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -30,14 +33,22 @@ func (c *creation) makeImage(ctx context.Context, be sandbox.Backend, progress f
 	if progress == nil {
 		progress = func(string) {}
 	}
+	c.network.building.Store(true)
+	defer c.network.building.Store(false)
 	arch, err := images.Arch(ctx)
 	if err != nil {
 		return c.bootError("create", err)
 	}
+	spool := c.reg.manifests.dir(c.id)
+	if err := os.MkdirAll(spool, 0o700); err != nil {
+		return stored(err)
+	}
+	b := &builder{creation: c, backend: be, images: images, progress: progress}
+	release := c.reg.accounts.hold(b)
 	image, err := dockerfile.Build(ctx, dockerfile.Request{Dockerfile: src.text, Name: src.name,
 		Context: src.context, Args: c.imageSource.build.Args, Target: c.imageSource.build.Target,
-		Arch: arch, Spool: os.TempDir(), Progress: progress},
-		&builder{creation: c, backend: be, images: images, progress: progress})
+		Arch: arch, Spool: spool, MaxSpool: c.get().limits().Disk, Progress: progress}, b)
+	release()
 	if err != nil {
 		return c.buildError(ctx, err)
 	}
@@ -70,6 +81,17 @@ type builder struct {
 	backend  sandbox.Backend
 	images   sandbox.Imager
 	progress func(string)
+
+	mu     sync.Mutex
+	used   map[string]bool // guarded by mu; that the build uses, by name
+	weight int64           // bytes of the layers that it has made
+}
+
+// uses reports whether the build uses an image.
+func (b *builder) uses(image string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used[image]
 }
 
 // spec is a sandbox of the build. Its commands run as root, or as a user that a Dockerfile names,
@@ -93,7 +115,21 @@ func (b *builder) Find(ctx context.Context, s dockerfile.Start, l sandbox.Layer)
 	if err != nil {
 		return "", err
 	}
-	return b.images.Prepared(ctx, b.spec(s), l)
+	image, err := b.images.Prepared(ctx, b.spec(s), l)
+	if image != "" {
+		b.use(image)
+	}
+	return image, err
+}
+
+// use keeps an image until the end of the build.
+func (b *builder) use(image string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used == nil {
+		b.used = make(map[string]bool)
+	}
+	b.used[image] = true
 }
 
 // keyed adds to the key of a layer what its steps could reach: one that was made with access to
@@ -131,9 +167,20 @@ func (b *builder) Make(ctx context.Context, s dockerfile.Start, l sandbox.Layer,
 			return err
 		}
 		defer done()
+		weight, err := b.images.Weight(ctx, inst)
+		if err != nil {
+			return err
+		}
+		b.weight += weight
+		if err := admission.Copy(b.weight, b.get().limits().Disk); err != nil {
+			return err
+		}
 		image, err = b.images.Prepare(whole, inst, b.get().Owner, of)
 		return err
 	})
+	if err == nil {
+		b.use(image)
+	}
 	return image, err
 }
 
@@ -153,7 +200,10 @@ func (b *builder) with(ctx context.Context, s dockerfile.Start,
 	}
 	// From here on an aborted creation knows the instance to remove, and its disk is watched.
 	none := sandbox.Instance{Backend: inst.Backend, Host: inst.Host}
-	if err := b.transition(ctx, func(f *Record) { f.Instance = inst }); err != nil {
+	became := func(inst sandbox.Instance) func(*Record) {
+		return func(f *Record) { f.Instance, f.Since = inst, time.Now() }
+	}
+	if err := b.transition(ctx, became(inst)); err != nil {
 		return err
 	}
 	defer func() {
@@ -164,12 +214,16 @@ func (b *builder) with(ctx context.Context, s dockerfile.Start,
 		defer cancel()
 		left := b.backend.Destroy(clean, inst)
 		if left == nil {
-			left = b.transition(clean, func(f *Record) { f.Instance = none })
+			left = b.transition(clean, became(none))
 		}
 		if err == nil {
 			err = left
 		}
 	}()
+	if s.ID != "" && inst.Digest != s.ID {
+		return sandbox.Hint(fmt.Errorf("image %s: another one got this name during the build",
+			s.Image), "try again")
+	}
 	stop := b.carrying(ctx, inst)
 	defer stop()
 	conn, err := b.reg.pool.SSH(ctx, inst)

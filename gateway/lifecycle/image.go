@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -312,7 +313,7 @@ func (c *creation) imageError(ctx context.Context, stage string, err error) erro
 	}
 	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", c.Name(),
 		stage, oneLine(step.Error(), maxOutput)),
-		Hint: "nothing was left behind; fix it and try again"}
+		Hint: cmp.Or(sandbox.HintOf(err), "nothing was left behind; fix it and try again")}
 	if n := c.get().Spec.Network; n == sandbox.NetworkNone {
 		e.Hint += "; it uses the sandbox's network, which is none"
 	}

@@ -25,9 +25,12 @@ type preparing struct {
 	based []sandbox.Spec  // whose images were asked for
 }
 
-func (b *preparing) Image(_ context.Context, spec sandbox.Spec) (sandbox.Image, error) {
-	b.based = append(b.based, spec)
-	return sandbox.Image{ID: spec.Image}, nil
+func (b *preparing) Image(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
+	if spec.Image != "set/up" {
+		b.based = append(b.based, spec)
+	}
+	id, err := b.Resolve(ctx, spec.Image)
+	return sandbox.Image{ID: id}, err
 }
 
 func (b *preparing) Prepared(_ context.Context, spec sandbox.Spec, l sandbox.Layer) (string,
@@ -44,7 +47,7 @@ func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance, owner stri
 	return "set/up", nil
 }
 
-func (b *preparing) Forget(context.Context, string, string) (int, error) {
+func (b *preparing) Forget(context.Context, string, func(string) bool) (int, error) {
 	n := len(b.kept)
 	clear(b.kept)
 	return n, nil

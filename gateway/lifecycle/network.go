@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/egress"
@@ -30,6 +31,8 @@ type network struct {
 	broker *secret.Broker
 
 	binding sync.Mutex // held while secrets or the policy are applied
+	// Set while steps of a Dockerfile run: they get no secrets.
+	building atomic.Bool
 
 	mu     sync.Mutex
 	events budget // guarded by mu; of events

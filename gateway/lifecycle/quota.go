@@ -24,6 +24,7 @@ type accounts struct {
 
 	mu     sync.Mutex                // never held with another lock
 	shares map[string]*egress.Budget // guarded by mu; parts of connections, by owner
+	builds map[*builder]bool         // guarded by mu; that run
 }
 
 // accountOptions are the limits that accounts hold owners to, and what they need for it. All but
@@ -48,7 +49,32 @@ func newAccounts(o accountOptions, r *roster, connections int) (*accounts, error
 		return nil, err
 	}
 	return &accounts{options: o, roster: r, connections: budget, beginning: make(map[string]int),
-		starting: make(map[*Sandbox]bool), shares: make(map[string]*egress.Budget)}, nil
+		starting: make(map[*Sandbox]bool), shares: make(map[string]*egress.Budget),
+		builds: make(map[*builder]bool)}, nil
+}
+
+// hold keeps the images that a build uses until done is called.
+func (a *accounts) hold(b *builder) (done func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.builds[b] = true
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.builds, b)
+	}
+}
+
+// held reports whether a build that runs uses an image.
+func (a *accounts) held(image string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for b := range a.builds {
+		if b.uses(image) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayCreateLocked returns an error with code limit_sandboxes or limit_quota if creating f exceeds a
@@ -138,7 +164,9 @@ func (a *accounts) forget(ctx context.Context, owner, keep string) (any bool) {
 		if !ok {
 			continue
 		}
-		n, err := p.Forget(ctx, owner, keep)
+		n, err := p.Forget(ctx, owner, func(image string) bool {
+			return image == keep || a.held(image)
+		})
 		if err != nil {
 			a.options.log.Warn("rebuildable images not removed", "backend", name, "owner", owner,
 				"err", err)

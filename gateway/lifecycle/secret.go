@@ -175,7 +175,7 @@ func (n *network) serveBound(ctx context.Context, host string, conn net.Conn,
 
 // bound returns the bindings for the sandbox.
 func (n *network) bound(f Record) []secret.Bound {
-	if f.isPooled() || n.sb.reg.options.whyNoSecrets(f) != "" {
+	if f.isPooled() || n.building.Load() || n.sb.reg.options.whyNoSecrets(f) != "" {
 		return nil
 	}
 	return n.sb.reg.options.Secrets.For(f.Owner, f.Name)

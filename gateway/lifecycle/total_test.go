@@ -183,7 +183,8 @@ func (b *imageCounter) Prepare(ctx context.Context, inst sandbox.Instance,
 	return b.p.Prepare(ctx, inst, owner, l)
 }
 
-func (b *imageCounter) Forget(ctx context.Context, owner, keep string) (int, error) {
+func (b *imageCounter) Forget(ctx context.Context, owner string,
+	keep func(string) bool) (int, error) {
 	return b.p.Forget(ctx, owner, keep)
 }
 

@@ -20,7 +20,11 @@ import (
 // memory in this process.
 const MaxEntries = 100_000
 
-// ErrEntries is the error of ReadDir for a directory with more than MaxEntries.
+// maxListing limits the bytes of these entries: each has names of any length.
+const maxListing = 64 << 20
+
+// ErrEntries is the error of ReadDir for a directory with more than MaxEntries, or with very long
+// names.
 var ErrEntries = errors.New("the directory has too many entries to be listed")
 
 // filesPatience is how long an SFTP server may send no reply while requests wait.
@@ -42,10 +46,11 @@ type Files struct {
 
 	mu   sync.Mutex
 	owed int // guarded by mu; requests without a reply
-	// guarded by mu; further entries that the listed directory may have
-	room  int
-	stop  context.CancelCauseFunc // guarded by mu; ends ReadDir; nil while no directory is listed
-	ended bool                    // guarded by mu
+	// guarded by mu; further entries, and bytes of them, that the listed directory may have
+	room, bytes int
+	// guarded by mu; ends ReadDir; nil while no directory is listed
+	stop  context.CancelCauseFunc
+	ended bool // guarded by mu
 }
 
 // OpenFiles opens an SFTP connection on an SSH connection. The caller closes it.
@@ -89,7 +94,7 @@ func newFiles(
 	f = &Files{listing: make(chan struct{}, 1), patience: patience}
 	f.clock = time.AfterFunc(patience, hangUp)
 	f.clock.Stop()
-	f.requests.packet = func(byte, uint32) { f.owe(1) }
+	f.requests.packet = func(byte, uint32, uint32) { f.owe(1) }
 	f.replies.packet = f.answered
 	if f.Client, err = sftp.NewClientPipe(tap{r, &f.replies}, tapCloser{w, &f.requests},
 		o...); err != nil {
@@ -134,14 +139,16 @@ func (f *Files) owe(n int) {
 }
 
 // answered counts a reply.
-func (f *Files) answered(_ byte, entries uint32) {
+func (f *Files) answered(_ byte, entries, length uint32) {
 	f.owe(-1)
 	if entries == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.room -= int(min(entries, MaxEntries)); f.room < 0 && f.stop != nil {
+	f.room -= int(min(entries, MaxEntries))
+	f.bytes -= int(length)
+	if (f.room < 0 || f.bytes < 0) && f.stop != nil {
 		f.stop(ErrEntries)
 	}
 }
@@ -163,7 +170,7 @@ func (f *Files) ReadDirContext(ctx context.Context, dir string) ([]os.FileInfo, 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	f.mu.Lock()
-	f.room, f.stop = MaxEntries, stop
+	f.room, f.bytes, f.stop = MaxEntries, maxListing, stop
 	f.mu.Unlock()
 	all, err := f.Client.ReadDirContext(ctx, dir)
 	f.mu.Lock()
@@ -185,9 +192,9 @@ const (
 
 // flow parses the heads of packets in one direction of SFTP.
 type flow struct {
-	packet func(kind byte, entries uint32) // called with the head of each packet
-	head   []byte                          // incomplete head of a packet
-	skip   int64                           // remaining bytes of a packet
+	packet func(kind byte, entries, length uint32) // called with the head of each packet
+	head   []byte                                  // incomplete head of a packet
+	skip   int64                                   // remaining bytes of a packet
 }
 
 func (f *flow) feed(p []byte) {
@@ -212,7 +219,7 @@ func (f *flow) feed(p []byte) {
 		}
 		f.skip = max(0, length+4-int64(len(f.head)))
 		f.head = f.head[:0]
-		f.packet(kind, entries)
+		f.packet(kind, entries, uint32(length))
 	}
 }
 

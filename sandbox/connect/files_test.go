@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -174,13 +175,31 @@ func TestFilesWithoutAnswer(t *testing.T) {
 	}
 }
 
+// A server that sends endless names, each a very long one, cannot use up memory.
+func TestLongNames(t *testing.T) {
+	packets := 0
+	f := serveFiles(t, filesPatience, hostile(func() []byte {
+		packets++
+		name := strings.Repeat("x", 200<<10)
+		answer := binary.BigEndian.AppendUint32([]byte{104, 0, 0, 0, 0}, 1)
+		answer = append(binary.BigEndian.AppendUint32(answer, uint32(len(name))), name...)
+		return append(answer, 0, 0, 0, 0, 0, 0, 0, 0) // no long name, no attributes
+	}))
+	if all, err := f.ReadDir("/"); !errors.Is(err, ErrEntries) || all != nil {
+		t.Errorf("got %d entries, error %v; want %v", len(all), err, ErrEntries)
+	}
+	if most := maxListing / (200 << 10) * 2; packets > most {
+		t.Errorf("it was asked for %d packets, want at most %d", packets, most)
+	}
+}
+
 // The counts are never more than the server sent.
 func FuzzFlow(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 104, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 5, 2, 0, 0, 0, 3}, 3)
 	f.Fuzz(func(t *testing.T, text []byte, piece int) {
 		whole, cut := 0, 0
-		(&flow{packet: func(byte, uint32) { whole++ }}).feed(text)
-		parts := &flow{packet: func(byte, uint32) { cut++ }}
+		(&flow{packet: func(byte, uint32, uint32) { whole++ }}).feed(text)
+		parts := &flow{packet: func(byte, uint32, uint32) { cut++ }}
 		for n := max(1, piece&0xff); len(text) > 0; {
 			n = min(n, len(text))
 			parts.feed(text[:n])

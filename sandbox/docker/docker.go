@@ -65,7 +65,7 @@ type Options struct {
 // It implements the life cycle of instances itself. Its parts implement the rest and use the engine
 // only: none of them knows the Backend.
 type Backend struct {
-	*images // sandbox.Imager, without Build
+	*images // sandbox.Imager, and Sweep
 	*meter  // sandbox.Meter
 
 	opts      Options

@@ -41,7 +41,7 @@ func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported,
 			got.Os)
 	}
-	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
+	i := image{id: got.ID, arch: got.Architecture}
 	if got.Config != nil {
 		i.config = *got.Config
 		if machine.IsSnapshot(ref) || len(got.RepoTags) > 0 &&
@@ -49,7 +49,6 @@ func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 			if err := originalConfig(&i.config); err != nil {
 				return image{}, fmt.Errorf("image %s: %w", ref, err)
 			}
-			i.restored = true
 		}
 	}
 	return i, nil

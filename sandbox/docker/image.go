@@ -26,11 +26,9 @@ type images struct {
 
 // image is the part of an image that sandboxes use.
 type image struct {
-	id       string
-	size     int64 // bytes
-	arch     string
-	restored bool // config is of the image below: this one was made from a sandbox
-	config   dockerspec.DockerOCIImageConfig
+	id     string
+	arch   string
+	config dockerspec.DockerOCIImageConfig
 }
 
 // image finds ref on the engine. It builds a missing image that Options.Builds accepts, and pulls

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	engineimage "github.com/moby/moby/api/types/image"
@@ -17,11 +18,11 @@ import (
 )
 
 const (
-	// labelMade holds the daemon's ID on everything that a build makes: Sweep and prune may remove
-	// images that have the label and no name.
+	// labelMade holds the daemon's ID on everything that is made for Dockerfiles and setups: Sweep
+	// and prune may remove images that have the label and no name.
 	labelMade = "sandboxd.made"
-	// maxMade is how many such images are kept. The least recently used are removed first, unless a
-	// sandbox uses them.
+	// maxMade is how many such images of a kind are kept for an owner. The least recently used are
+	// removed first, unless a sandbox uses them.
 	maxMade = 128
 	// freshMade is how long one is kept after it was made or used: its sandbox may not exist yet.
 	freshMade = 2 * time.Minute
@@ -64,14 +65,15 @@ func (im *images) Sweep(ctx context.Context) error {
 }
 
 // Forget removes images that can be made again. See sandbox.Imager.
-func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err error) {
+func (im *images) Forget(ctx context.Context, owner string,
+	keep func(image string) bool) (n int, err error) {
 	list, err := im.madeImages(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("forget images: %w", err)
 	}
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if ref != keep && im.names.MadeFor(owner, ref) && im.engine.removeUnused(ctx, ref) {
+			if im.names.MadeFor(owner, ref) && !keep(ref) && im.engine.removeUnused(ctx, ref) {
 				n++
 			}
 		}
@@ -106,7 +108,7 @@ func (im *images) trim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	since := make(map[string]int64) // last use of a name, in nanoseconds
+	since := make(map[string]map[string]int64) // last use, in nanoseconds, by repository and name
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
 			if !machine.IsMade(ref) {
@@ -116,11 +118,17 @@ func (im *images) trim(ctx context.Context) error {
 			if err != nil {
 				continue
 			}
-			since[ref] = got.Metadata.LastTagTime.UnixNano()
+			repository, _, _ := strings.Cut(ref, ":")
+			if since[repository] == nil {
+				since[repository] = make(map[string]int64)
+			}
+			since[repository][ref] = got.Metadata.LastTagTime.UnixNano()
 		}
 	}
-	for _, ref := range surplus(since, time.Now()) {
-		im.engine.removeUnused(ctx, ref)
+	for _, of := range since {
+		for _, ref := range surplus(of, time.Now()) {
+			im.engine.removeUnused(ctx, ref)
+		}
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxMade is how many images that can be made again are kept. The oldest are removed first,
-	// unless a sandbox uses them.
+	// maxMade is how many images of a kind that can be made again are kept for an owner. The oldest
+	// are removed first, unless a sandbox uses them.
 	maxMade = 128
 	// freshMade is how long one is kept after it was made: its sandbox may not exist yet.
 	freshMade = 2 * time.Minute
@@ -102,12 +102,11 @@ func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string,
 			config.Labels = make(map[string]string)
 		}
 		config.Labels[labelMade] = im.daemon
-		// With a configuration of its own, too: of all layers that were made, the first one.
-		if below, made := img.Config.Labels[labelBelow]; made {
-			config.Labels[labelBelow] = below
-		} else {
-			config.Labels[labelBelow] = strconv.Itoa(len(img.Layers))
+		below := len(img.Layers)
+		if machine.IsSnapshot(img.Ref) {
+			below = im.below(img)
 		}
+		config.Labels[labelBelow] = strconv.Itoa(below)
 		_, err = im.images.Add(ctx, ref, img, im.in(inst.ID, upperDir), config)
 		return err
 	})
@@ -141,8 +140,7 @@ func (im *imager) Kept(_ context.Context, owner string, ids []string) (sum int64
 			!im.names.MadeFor(owner, img.Ref) {
 			continue
 		}
-		below, _ := strconv.Atoi(img.Config.Labels[labelBelow])
-		for i := below; i < len(img.Layers); i++ {
+		for i := im.below(img); i < len(img.Layers); i++ {
 			if dir := img.Layers[i]; !seen[dir] {
 				seen[dir] = true
 				sum += img.Sizes[i]
@@ -150,6 +148,15 @@ func (im *imager) Kept(_ context.Context, owner string, ids []string) (sum int64
 		}
 	}
 	return sum, nil
+}
+
+// below returns how many layers of an image that was made of a sandbox are of the image below.
+func (im *imager) below(img store.Image) int {
+	n, err := strconv.Atoi(img.Config.Labels[labelBelow])
+	if err != nil || img.Config.Labels[labelMade] != im.daemon {
+		return 0
+	}
+	return min(max(n, 0), len(img.Layers))
 }
 
 // Arch returns the architecture of this machine. See sandbox.Imager.
@@ -202,7 +209,9 @@ func (im *imager) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Lay
 // sandbox.Imager.
 func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner string,
 	l sandbox.Layer) (string, error) {
-	made, err := im.made(func(string) bool { return true })
+	ref := im.names.Made(owner, inst.Digest, l)
+	repository, _, _ := strings.Cut(ref, ":")
+	made, err := im.made(func(ref string) bool { return strings.HasPrefix(ref, repository+":") })
 	if err != nil {
 		return "", fmt.Errorf("save an image: %w", err)
 	}
@@ -216,14 +225,14 @@ func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner stri
 		}
 	}
 	im.collect(ctx)
-	ref := im.names.Made(owner, inst.Digest, l)
 	return ref, im.commit(ctx, inst, ref, l.Config)
 }
 
 // Forget removes images that can be made again. See sandbox.Imager.
-func (im *imager) Forget(ctx context.Context, owner, keep string) (n int, err error) {
+func (im *imager) Forget(ctx context.Context, owner string,
+	keep func(image string) bool) (n int, err error) {
 	made, err := im.made(func(ref string) bool {
-		return ref != keep && im.names.MadeFor(owner, ref)
+		return im.names.MadeFor(owner, ref) && !keep(ref)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("forget images: %w", err)

@@ -103,6 +103,9 @@ func (s Suite) bootOf(t *testing.T, b sandbox.Backend, owner, image, command str
 	return out
 }
 
+// only returns what Forget keeps: one image.
+func only(image string) func(string) bool { return func(ref string) bool { return ref == image } }
+
 // ownedBy checks that only owner can boot an image, and that Forget removes it.
 func (s Suite) ownedBy(t *testing.T, b sandbox.Backend, owner, image string) {
 	t.Helper()
@@ -115,10 +118,10 @@ func (s Suite) ownedBy(t *testing.T, b sandbox.Backend, owner, image string) {
 	if n, err := im.Kept(timeout(t), owner, nil); err != nil || n < 0 {
 		t.Errorf("Kept: got %d, %v", n, err)
 	}
-	if n, err := im.Forget(timeout(t), owner, image); err != nil || n != 0 {
+	if n, err := im.Forget(timeout(t), owner, only(image)); err != nil || n != 0 {
 		t.Errorf("Forget of all but the image: got %d, %v", n, err)
 	}
-	if n, err := im.Forget(timeout(t), owner, ""); err != nil || n != 1 {
+	if n, err := im.Forget(timeout(t), owner, only("")); err != nil || n != 1 {
 		t.Errorf("Forget: got %d, %v; want the one image", n, err)
 	}
 	own := stranger
@@ -245,7 +248,7 @@ func (s Suite) testLayers(t *testing.T) {
 	want("an image on an image", 5)
 	one := layer(three, "head -c 1000000 /dev/urandom >/one")
 	want("another one on the same image", 6)
-	if n, err := im.Forget(timeout(t), owner, two); err != nil || n != 2 {
+	if n, err := im.Forget(timeout(t), owner, only(two)); err != nil || n != 2 {
 		t.Errorf("Forget: got %d, %v; want both others", n, err)
 	}
 	want("of what the last image needs", 5)
@@ -257,7 +260,7 @@ func (s Suite) testLayers(t *testing.T) {
 	if _, err := b.Boot(timeout(t), spec); !errors.Is(err, sandbox.ErrNoImage) {
 		t.Errorf("Boot of a removed image: got %v, want ErrNoImage", err)
 	}
-	if n, err := im.Forget(timeout(t), owner, ""); err != nil || n != 1 {
+	if n, err := im.Forget(timeout(t), owner, only("")); err != nil || n != 1 {
 		t.Errorf("Forget: got %d, %v; want the last one", n, err)
 	}
 	want("after Forget", 0)

@@ -50,4 +50,6 @@ func (NoImages) Prepare(context.Context, sandbox.Instance, string, sandbox.Layer
 }
 
 // Forget removes nothing.
-func (NoImages) Forget(context.Context, string, string) (int, error) { return 0, nil }
+func (NoImages) Forget(context.Context, string, func(string) bool) (int, error) {
+	return 0, nil
+}
