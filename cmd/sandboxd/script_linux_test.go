@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent/task/modeltest"
 	"github.com/sandboxd/sandboxd/sandbox/oci"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
@@ -50,11 +51,12 @@ func testMain(m *testing.M) int {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o",
-			filepath.Join(dir, "sandboxd-guest-linux-amd64"), "../sandboxd-guest")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			panic(fmt.Sprintf("guest: %s", out))
+		guest, err := sandboxtest.BuildGuest(dir)
+		if err == nil {
+			err = os.Symlink(guest, filepath.Join(dir, "sandboxd-guest-linux-amd64"))
+		}
+		if err != nil {
+			panic(err)
 		}
 		guestBinaries = dir
 		os.Setenv("SANDBOXD_TEST_GUESTS", dir)
@@ -75,13 +77,18 @@ func TestScripts(t *testing.T) {
 }
 
 // machineVariables are taken from this machine. With SANDBOXD_BACKEND=oci, stories run without an
-// engine; see scripts/stories-oci.
-var machineVariables = []string{"DOCKER_HOST", "GORACE", "SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES"}
+// engine, also those of an ordinary user, who has a directory of a session; see scripts/stories-oci
+// and scripts/rootless.
+var machineVariables = []string{"DOCKER_HOST", "GORACE", "SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES",
+	"XDG_RUNTIME_DIR"}
 
-// story returns what stories run with. Without an engine it skips or fails the test.
+// story returns what stories run with. Without an engine it skips or fails the test, if the stories
+// need one.
 func story(t *testing.T) testscript.Params {
 	t.Helper()
-	requireEngine(t)
+	if os.Getenv("SANDBOXD_BACKEND") != oci.Name {
+		requireEngine(t)
+	}
 	return testscript.Params{
 		Setup: func(e *testscript.Env) error {
 			state := filepath.Join(e.WorkDir, "state")
@@ -231,7 +238,7 @@ func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
 	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE",
 		"SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST",
-		"SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES", "SSH_AUTH_SOCK"} {
+		"SANDBOXD_BACKEND", "SANDBOXD_OCI_IMAGES", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
