@@ -121,6 +121,13 @@ install_packages() {
 # the installation will say what is missing.
 refresh_lists() { retry 3 apt_get update || say "some package lists could not be fetched"; }
 
+# debian_mirror prints the mirror that this machine has Debian 12 from, if it has one.
+debian_mirror() {
+	# shellcheck disable=SC2016 # apt's own
+	apt-get indextargets --format '$(REPO_URI) $(COMPONENT) $(ORIGIN) $(RELEASE)' 'Identifier: Packages' |
+		awk '$2 == "main" && ($3 == "" || $3 == "Debian" || $3 ~ /^\$/) && $4 == "bookworm" && !n++ { print $1 }'
+}
+
 # write_share PROGRAM DIR writes what PROGRAM generates to be installed as share: manual pages and
 # completions.
 write_share() {
