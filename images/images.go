@@ -70,7 +70,7 @@ func Files(ctx context.Context, ref string, out, log io.Writer) error {
 }
 
 // Config returns what an image that Files makes says of its command and environment. It returns
-// ErrUnknown for other images: one that is made from another one needs an engine.
+// ErrUnknown for other images.
 func Config(ref string) (v1.ImageConfig, error) {
 	name, err := recipe(ref)
 	if err != nil {
@@ -83,14 +83,18 @@ func Config(ref string) (v1.ImageConfig, error) {
 	return config, nil
 }
 
-// configs are what images say of their command and environment, for images that are not made from
-// others. Their build scripts have the same for an engine.
+// configs are what images say of their command and environment. Their build scripts have the same
+// for an engine.
 var configs = map[string]v1.ImageConfig{
-	"base": {Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"LANG=C.UTF-8"}, Cmd: []string{"bash"}},
+	"base": debian, "python": debian, "python-full": debian,
 	"busybox": {Env: []string{"PATH=/bin"}, Cmd: []string{"sh"}},
 	"empty":   {},
 }
+
+var debian = v1.ImageConfig{
+	Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8"},
+	Cmd: []string{"bash"}}
 
 // run runs the recipe of ref with arguments. The last lines of said are in its error.
 func run(ctx context.Context, ref string, tools, env []string, out io.Writer, said *lastLines,

@@ -95,9 +95,11 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if left := m.left(); len(left) > 0 {
-			m.engine(append([]string{"rmi", "-f"}, left...)...)
+		id, err := os.ReadFile(filepath.Join(m.state, "daemon_id"))
+		if err != nil {
+			t.Fatal(err)
 		}
+		removeMade(strings.TrimSpace(string(id)))
 	})
 	const begun, whole = "FROM sandboxd/busybox:latest\nCOPY data /data\nRUN echo one >/one\n",
 		"RUN sleep 0.3; echo two >/two\nRUN sleep 0.3; echo three >/three\n"

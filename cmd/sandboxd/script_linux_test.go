@@ -194,13 +194,7 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 	// Images that were built for sandboxes stay for later ones, and sandboxes of other principals
 	// are theirs; here there are none.
 	if id, err := os.ReadFile(filepath.Join(state, "daemon_id")); err == nil {
-		for range 2 { // base images go last
-			out, _ := exec.Command("docker", "images", "-q", "--filter",
-				"label=sandboxd.made="+strings.TrimSpace(string(id))).Output()
-			if ids := strings.Fields(string(out)); len(ids) > 0 {
-				_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
-			}
-		}
+		removeMade(strings.TrimSpace(string(id)))
 		defer func() {
 			out, _ := exec.Command("docker", "ps", "-aq", "--filter",
 				"label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
@@ -302,5 +296,20 @@ func waitForCmd(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("%s: %v", args[0], err)
 		}
 		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // waits for another program
+	}
+}
+
+// removeMade removes the images that a daemon has made for Dockerfiles and setups. An image goes
+// with its last name, unless another one is made from it: then it goes with that one.
+func removeMade(daemon string) {
+	// Those without a name last.
+	for _, which := range []string{"{{.Repository}}:{{.Tag}}", "{{.ID}}"} {
+		out, _ := exec.Command("docker", "images", "--filter", "label=sandboxd.made="+daemon,
+			"--format", which).Output()
+		for name := range strings.FieldsSeq(string(out)) {
+			if !strings.Contains(name, "<none>") {
+				_ = exec.Command("docker", "rmi", "-f", name).Run()
+			}
+		}
 	}
 }

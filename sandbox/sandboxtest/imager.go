@@ -214,7 +214,8 @@ func (s Suite) testLayers(t *testing.T) {
 	want := func(what string, megabytes int64) {
 		t.Helper()
 		got, err := im.Kept(timeout(t), owner, nil)
-		if err != nil || got < megabytes*megabyte || got > megabytes*megabyte+megabyte/2 {
+		// Some backends keep 200 kB more for each: certificate authorities of the sandbox.
+		if err != nil || got < megabytes*megabyte || got >= (megabytes+1)*megabyte {
 			t.Errorf("Kept, %s: got %d, %v; want about %d MB", what, got, err, megabytes)
 		}
 	}
