@@ -108,9 +108,9 @@ type build struct {
 // result is what a stage has made so far.
 type result struct {
 	image  string
-	id     string // identifies the image's files
-	below  sandbox.ImageConfig
-	config sandbox.ImageConfig // what the image should say; below is what it says
+	id     string              // identifies the image's files
+	below  sandbox.ImageConfig // what the image says, without labels of ours
+	config sandbox.ImageConfig // what it should say
 	args   []string            // K=V of the ARG instructions so far
 }
 
@@ -226,10 +226,11 @@ func (b *build) stage(ctx context.Context, i int) (result, error) {
 		if st.from == scratch {
 			img.Config = sandbox.ImageConfig{}
 		}
-		r = result{image: ref, id: img.ID, below: img.Config, config: clone(img.Config)}
-		maps.DeleteFunc(r.config.Labels, func(key, _ string) bool {
+		below := clone(img.Config)
+		maps.DeleteFunc(below.Labels, func(key, _ string) bool {
 			return strings.HasPrefix(key, ownLabels)
 		})
+		r = result{image: ref, id: img.ID, below: below, config: clone(below)}
 	}
 	b.title(st.title)
 	steps, err := b.triggers(r.config.OnBuild)

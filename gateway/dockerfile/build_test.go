@@ -38,7 +38,10 @@ func newFake() *fake {
 	many.OnBuild = slices.Repeat([]string{"RUN true"}, maxSteps+1)
 	ash := sandbox.ImageConfig{}
 	ash.Shell = []string{"/bin/ash", "-c"}
-	f.configs = map[string]sandbox.ImageConfig{"base": base, "other": base, "trap": trap,
+	ours := base
+	ours.Labels = map[string]string{"sandboxd.recipe": "x"}
+	f.configs = map[string]sandbox.ImageConfig{"base": base,
+		"ours": ours, "other": base, "trap": trap,
 		"later": later, "ash": ash, "many": many, emptyImage: {}}
 	return f
 }
@@ -121,10 +124,11 @@ func TestLayers(t *testing.T) {
 		in   string
 		want []string
 	}{
-		"nothing to do": {"FROM base\n", nil},
-		"a step":        {"FROM base\nRUN make \\\n  # why\n  all\n", []string{"base: run /bin/sh|-c|make   all"}},
-		"no shell":      {"FROM base\nRUN [\"a\", \"b c\"]\n", []string{"base: run a|b c"}},
-		"configuration": {"FROM base\nCMD x\n", []string{"base: config"}},
+		"a label of ours": {"FROM ours\n", nil},
+		"nothing to do":   {"FROM base\n", nil},
+		"a step":          {"FROM base\nRUN make \\\n  # why\n  all\n", []string{"base: run /bin/sh|-c|make   all"}},
+		"no shell":        {"FROM base\nRUN [\"a\", \"b c\"]\n", []string{"base: run a|b c"}},
+		"configuration":   {"FROM base\nCMD x\n", []string{"base: config"}},
 		"copies before a step make one layer": {"FROM base\nWORKDIR /w\nCOPY a b/\nENV B=1\nADD a /x\nRUN one\nCOPY a .\n",
 			[]string{"base: copy >/w of root a>/w/b a>/x", "layer0: run /bin/sh|-c|one",
 				"layer1: copy a>/w", "layer2: config"}},

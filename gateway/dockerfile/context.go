@@ -37,7 +37,6 @@ const ignoreFile = ".dockerignore"
 type buildContext struct {
 	root    *os.Root
 	ignored *patternmatcher.PatternMatcher
-	ignore  []byte // text of .dockerignore
 }
 
 // openContext reads .dockerignore.
@@ -57,7 +56,6 @@ func openContext(root *os.Root) (*buildContext, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ignoreFile, err)
 	}
-	c.ignore = text
 	return c, nil
 }
 
