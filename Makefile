@@ -71,7 +71,8 @@ slow := agent agent/conformance agent/conformance/programs agent/mcp agent/pytho
 	gateway/lifecycle gateway/sshd gateway/view sandbox/connect sandbox/docker sandbox/guest \
 	sandbox/host sandbox/session sandbox/session/marks sandbox/session/proc sandbox/session/screen
 
-# scripts/ is a module of its own, which ./... leaves out. lint vets too, and compiles all tests.
+# scripts/ is a module of its own, which ./... leaves out. lint vets too, and compiles all tests,
+# also for the systems of clients.
 # Tests mostly wait: six packages and six tests of each run at once.
 check: ## check format, vet, lint, and run the tests of quick packages: run it before each commit
 	@scripts/check-format
@@ -84,6 +85,8 @@ check: ## check format, vet, lint, and run the tests of quick packages: run it b
 lint: ## run golangci-lint with the rules and reasons of .golangci.yml
 	scripts/$(lint_tool) run ./...
 	cd scripts && ./$(lint_tool) run ./...
+	GOOS=darwin CGO_ENABLED=0 $(GO) vet ./...
+	GOOS=windows CGO_ENABLED=0 $(GO) vet ./...
 
 fuzz: ## run every fuzz target for FUZZTIME (10s)
 	@scripts/fuzz $(FUZZTIME)

@@ -21,6 +21,7 @@ type methods interface {
 	Rebuild()
 	Cut(inst sandbox.Instance) error
 	Kill(ctx context.Context, inst sandbox.Instance) error
+	Resolve(ctx context.Context, image string) (string, error)
 	Freeze(inst sandbox.Instance, as sandbox.Status) error
 	Unfreeze(inst sandbox.Instance) error
 }
