@@ -66,6 +66,7 @@ type interrupt struct {
 	receipt *wire.Receipt
 	busy    bool   // the program did not wait for input
 	struck  uint64 // log offset at the last ^C
+	shown   uint64 // prompts until the last ^C
 	patient bool   // only a new prompt counts as a response to ^C
 	without bool   // a shell without marks was at its prompt: only output counts as a response
 }
@@ -232,6 +233,7 @@ func (i *interrupt) controlC(ctx context.Context) front {
 	s.track.Was(track.Reader{})
 	s.writer.takenLocked([]byte{3})
 	_, i.struck = s.log.bounds()
+	i.shown = c.track.Counts().Prompted
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
 	s.mu.Unlock()
 	at := c.lookFront()

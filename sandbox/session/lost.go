@@ -68,7 +68,8 @@ func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 }
 
 // rests reports whether the shell still reads the terminal and has not run since before. If that is
-// unknown, it returns late, which means that the shell has had time to respond.
+// unknown, it returns late, which means that the shell has had time to respond, unless there was a
+// prompt since.
 func (i *interrupt) rests(ctx context.Context, before *front, late bool) bool {
 	s, c := i.s, i.c
 	facts, err := s.probe(ctx, c)
@@ -76,12 +77,20 @@ func (i *interrupt) rests(ctx context.Context, before *front, late bool) bool {
 	before.runs = 0
 	switch {
 	case err != nil, facts.Listens && !facts.Blocked:
-		return late
+		return late && !i.prompted()
 	case !facts.Blocked || !facts.ShellIsForeground:
 		return false
 	}
 	before.runs = facts.Runs
 	return was != 0 && facts.Runs == was
+}
+
+// prompted reports whether the shell has shown a prompt since the last ^C.
+func (i *interrupt) prompted() bool {
+	s := i.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return i.c.track.Counts().Prompted > i.shown
 }
 
 // arguments returns the NUL-terminated arguments of a process; nothing if it has ended.

@@ -119,6 +119,41 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// An interrupt of a command that the shell behind ssh has not begun sends one ^C: a second one
+// would drop the next command.
+func TestRelayInterruptOnce(t *testing.T) {
+	t.Parallel()
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	run := func(text string, ms int64) *wire.Result {
+		t.Helper()
+		return do(t, c, wire.Request{Verb: wire.VerbRun, Text: text, TimeoutMS: ms, Adopt: true})
+	}
+	// With a slow prompt, ^C is due again before it is known that the command does not run.
+	atPromptOf(t, c, sshCommand(t, `PS1="\$(sleep 0.15)far $ " exec dash -i`))
+	for unsure, ms := 0, int64(1); unsure < 3; ms = ms%10 + 1 {
+		if res := run(`printf '\033[H\033[2J'`, 60_000); res.Ended != wire.Done {
+			t.Fatalf("clear: %+v, error %v", res, res.Error)
+		}
+		run("sleep 100", ms)
+		res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+		if res.Ended != wire.Interrupted {
+			t.Fatalf("interrupt: %+v, error %v", res, res.Error)
+		}
+		reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.ElapsedMS < 500 || res.ElapsedMS > 900 {
+			continue // the command had begun, or the prompt was so slow that ^C may be lost
+		}
+		unsure++
+		shown := strings.TrimSpace(reply.Screen.Text)
+		if strings.Count(shown, "far $") != 2 || !strings.HasSuffix(shown, "far $") {
+			t.Fatalf("want a prompt, the command and a prompt:\n%s", shown)
+		}
+	}
+}
+
 // What is no shell at its prompt is not adopted: nothing is typed to what does not look like one,
 // and what only looks like one is left as it was.
 func TestRelayRefused(t *testing.T) {
