@@ -67,6 +67,7 @@ func (f *fake) Make(_ context.Context, s Start, l sandbox.Layer, _ Do) (string, 
 	f.made[s.Image+l.Key] = name
 	var run struct {
 		Run    []string
+		Mounts []copying
 		User   string
 		Config string
 	}
@@ -86,6 +87,9 @@ func (f *fake) Make(_ context.Context, s Start, l sandbox.Layer, _ Do) (string, 
 		}
 	case json.Unmarshal([]byte(l.Key), &run) == nil && run.Run != nil:
 		what = "run " + strings.Join(run.Run, "|")
+		for _, m := range run.Mounts {
+			what += " with " + string(m.Mount) + " " + m.From + " " + m.Source + ">" + m.Dest
+		}
 	case run.Config != "":
 		what = "config"
 	}
@@ -136,6 +140,12 @@ func TestLayers(t *testing.T) {
 			[]string{"base: run /bin/sh|-c|one", emptyImage + ": copy /a>/b from layer0 /c>/d from layer0"}},
 		"stage on a stage": {"FROM base AS one\nRUN one\nUSER u\nFROM ONE\nWORKDIR /w\n",
 			[]string{"base: run /bin/sh|-c|one", "layer0: copy >/w of u", "layer1: config"}},
+		"mounts": {"FROM base AS b\nRUN one\nFROM base\nARG D=/d\nWORKDIR /w\n" +
+			"RUN --mount=type=cache,target=$D/long,id=x,sharing=locked --mount=source=a,target=a --mount=from=b,target=/b --mount=type=tmpfs,target=/t x\n",
+			[]string{"base: run /bin/sh|-c|one", "base: copy >/w of root",
+				"layer1: run /bin/sh|-c|x with bind layer0 >/b with tmpfs  >/t with bind  a>/w/a with cache  >/d/long", "layer2: config"}},
+		"a mount of a pattern": {"FROM base\nRUN --mount=source=[id],target=/x x\n",
+			[]string{"base: run /bin/sh|-c|x with bind  \\[id]>/x"}},
 		"copy of an image":   {"FROM base\nCOPY --chown=1 --from=other /a /b\n", []string{"base: copy /a>/b of 1 from id of other"}},
 		"arguments of FROM":  {"ARG B=no\nARG T=oth${B}\nFROM $T\nRUN x\n", []string{"other: run /bin/sh|-c|x"}},
 		"a here-document":    {"FROM base\nRUN <<EOF\necho \"a\"\n\techo $B \\\n\nEOF\nRUN x\n", []string{"base: run /bin/sh|-c|echo \"a\"\n\techo $B \\\n\n", "layer0: run /bin/sh|-c|x"}},
@@ -161,7 +171,7 @@ func TestLayers(t *testing.T) {
 		"files in the text": {"FROM base\nCOPY <<one <<two /d/\n1\none\n2\ntwo\n", []string{"base: copy one>/d two>/d"}},
 	} {
 		f := newFake()
-		r := request(t, tt.in, map[string]string{"a": "1"})
+		r := request(t, tt.in, map[string]string{"a": "1", "[id]": "2"})
 		r.Args = []string{"B=er"}
 		image, err := Build(t.Context(), r, f)
 		if err != nil {
@@ -182,20 +192,21 @@ func TestLayers(t *testing.T) {
 
 // A change of a file, an argument or a variable repeats the steps that can see it.
 func TestWhatStepsSee(t *testing.T) {
-	const text = "FROM base\nARG V\nRUN first\nCOPY a /\nRUN second\nENV E=$W\nARG W\n"
+	const text = "FROM base\nARG V\nRUN first\nCOPY a /\nRUN --mount=source=c,target=/c second\nENV E=$W\nARG W\n"
 	for name, tt := range map[string]struct {
 		change func(r *Request)
 		want   int // layers that are made again
 	}{
 		"nothing":              {func(*Request) {}, 0},
-		"a file":               {func(r *Request) { r.Context = directory(t, map[string]string{"a": "2"}) }, 3},
-		"another file":         {func(r *Request) { r.Context = directory(t, map[string]string{"a": "1", "b": "2"}) }, 0},
+		"a file":               {func(r *Request) { r.Context = directory(t, map[string]string{"a": "2", "c": "1"}) }, 3},
+		"a file of a mount":    {func(r *Request) { r.Context = directory(t, map[string]string{"a": "1", "c": "2"}) }, 2},
+		"another file":         {func(r *Request) { r.Context = directory(t, map[string]string{"a": "1", "b": "2", "c": "1"}) }, 0},
 		"an argument":          {func(r *Request) { r.Args = []string{"V=2"} }, 4},
 		"an argument too late": {func(r *Request) { r.Args = []string{"V=1", "W=2"} }, 0},
 		"a later instruction":  {func(r *Request) { r.Dockerfile = []byte(text + "CMD x\n") }, 1},
 	} {
 		f := newFake()
-		r := request(t, text, map[string]string{"a": "1"})
+		r := request(t, text, map[string]string{"a": "1", "c": "1"})
 		r.Args = []string{"V=1"}
 		if _, err := Build(t.Context(), r, f); err != nil {
 			t.Fatal(err)

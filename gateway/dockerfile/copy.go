@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -38,6 +39,8 @@ type copying struct {
 	Inline  bool        `json:",omitempty"` // Text is the file, of a here-document
 	Text    string      `json:",omitempty"`
 	Sum     string      `json:",omitempty"` // of files of the context
+	// Mount is the type of a mount of a RUN, which has it only for its command. Otherwise empty.
+	Mount instructions.MountType `json:",omitempty"`
 
 	title string
 	image string   // of From
@@ -56,7 +59,7 @@ func (w *worker) copy(ctx context.Context, s step, what instructions.SourcesAndD
 		if err != nil {
 			return fmt.Errorf("--chmod=%s: want an octal number such as 755", brief(mode))
 		}
-		c.Mode = (&tar.Header{Mode: int64(n)}).FileInfo().Mode()
+		c.Mode = octal(n)
 		if c.Mode == 0 {
 			return errors.New("--chmod=0: nobody could read the files")
 		}
@@ -92,22 +95,35 @@ func (w *worker) copy(ctx context.Context, s step, what instructions.SourcesAndD
 	return nil
 }
 
+// octal converts the mode of a file, as chmod(1) writes it.
+func octal(mode uint64) os.FileMode {
+	return (&tar.Header{Mode: int64(mode)}).FileInfo().Mode()
+}
+
 // add notes a part of the next layer.
 func (w *worker) add(c copying) error {
+	if err := w.count(c); err != nil {
+		return err
+	}
+	w.copies = append(w.copies, c)
+	return nil
+}
+
+// count returns an error for a copy beyond the bounds.
+func (w *worker) count(c copying) error {
 	if w.sources++; w.sources > maxSources {
 		return fmt.Errorf("more than %d sources and directories in the whole file", maxSources)
 	}
 	if len(c.Dest) > maxPath || len(c.Source) > maxPath || len(c.Owner) > maxPath {
 		return fmt.Errorf("a path is longer than %d bytes", maxPath)
 	}
-	w.copies = append(w.copies, c)
 	return nil
 }
 
-// source returns the image that COPY --from names.
+// source returns the image that a COPY or a mount names.
 func (w *worker) source(ctx context.Context, s step, from string) (result, error) {
-	if s.copies != none {
-		return w.done[s.copies], nil
+	if stage, ok := s.from[from]; ok && stage != none {
+		return w.done[stage], nil
 	}
 	img, err := w.sandboxes.Image(ctx, from)
 	return result{image: from, id: img.ID}, err
@@ -124,17 +140,13 @@ func (w *worker) flush(ctx context.Context) error {
 			return copies[i].failed(err)
 		}
 	}
-	defer func() {
-		for _, c := range copies {
-			if c.spool != nil {
-				c.spool.Close()
-			}
-		}
-	}()
+	defer drop(copies)
 	return w.layer(ctx, &w.result, layer{of: copies,
 		before: func() error { return w.fetch(ctx, copies) },
 		do: func(ctx context.Context, conn *connect.Conn) error {
-			return withFiles(ctx, conn, func(files *connect.Files) error {
+			client := conn.Client()
+			defer client.Close()
+			return withFiles(ctx, client, func(files *connect.Files) error {
 				for _, c := range copies {
 					if err := w.place(ctx, files, c); err != nil {
 						return c.failed(err)
@@ -145,6 +157,15 @@ func (w *worker) flush(ctx context.Context) error {
 		}})
 }
 
+// drop closes the files of copies that were fetched.
+func drop(copies []copying) {
+	for _, c := range copies {
+		if c.spool != nil {
+			c.spool.Close()
+		}
+	}
+}
+
 // sum reads the files of the context that c names.
 func (c *copying) sum(ctx context.Context, files *buildContext) (err error) {
 	if !c.MakeDir && c.From == "" && !c.Inline {
@@ -153,11 +174,8 @@ func (c *copying) sum(ctx context.Context, files *buildContext) (err error) {
 	return err
 }
 
-// withFiles calls do with the files of a sandbox, until ctx ends.
-func withFiles(ctx context.Context, conn *connect.Conn,
-	do func(*connect.Files) error) error {
-	client := conn.Client()
-	defer client.Close()
+// withFiles calls do with the files of a sandbox. It closes client at the end of ctx.
+func withFiles(ctx context.Context, client *ssh.Client, do func(*connect.Files) error) error {
 	stop := context.AfterFunc(ctx, func() { client.Close() })
 	defer stop()
 	files, err := connect.OpenFiles(client)
@@ -187,7 +205,9 @@ func (w *worker) fetch(ctx context.Context, copies []copying) error {
 		}
 		err := w.sandboxes.Visit(ctx, Start{Image: c.image, ID: c.From},
 			func(ctx context.Context, conn *connect.Conn) error {
-				return withFiles(ctx, conn, func(files *connect.Files) error {
+				client := conn.Client()
+				defer client.Close()
+				return withFiles(ctx, client, func(files *connect.Files) error {
 					for j := i; j < len(copies); j++ {
 						other := &copies[j]
 						if other.From != c.From {

@@ -55,7 +55,8 @@ type stage struct {
 type step struct {
 	title   string // file, line and the beginning of the text
 	command instructions.Command
-	copies  int // index of the stage that a COPY copies from; none if it does not
+	// from has the stages that a COPY or the mounts of a RUN name, by index; none is an image.
+	from map[string]int
 }
 
 const none = -1
@@ -140,7 +141,7 @@ func (p *plan) read(node *parser.Node, arch string) error {
 	if !ok {
 		return fmt.Errorf("%s is not supported", brief(node.Value))
 	}
-	s := step{title: title, command: command, copies: none}
+	s := step{title: title, command: command}
 	if err := p.check(&s); err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func brief(s string) string {
 	return text.Line(strings.Join(strings.Fields(s), " "), most)
 }
 
-// check rejects what an instruction may not say, and finds the stage that a COPY copies from.
+// check rejects what an instruction may not say, and finds the stages that it copies from.
 func (p *plan) check(s *step) error {
 	switch c := s.command.(type) {
 	case *instructions.AddCommand:
@@ -168,16 +169,32 @@ func (p *plan) check(s *step) error {
 			return fmt.Errorf("COPY --from=%s: write the stage or the image without variables",
 				brief(c.From))
 		}
-		var err error
-		s.copies, err = p.earlier(c.From)
-		return err
+		return p.uses(s, c.From)
 	case *instructions.OnbuildCommand:
 		_, err := p.trigger(c.Expression)
 		return err
 	case *instructions.RunCommand:
+		for _, m := range instructions.GetMounts(c) { // of which only from is known yet
+			if m.From == "" {
+				continue
+			}
+			if err := p.uses(s, m.From); err != nil {
+				return err
+			}
+		}
 		_, err := script(c)
 		return err
 	}
+	return nil
+}
+
+// uses notes that a step copies from a stage or an image.
+func (p *plan) uses(s *step, from string) error {
+	stage, err := p.earlier(from)
+	if err != nil {
+		return fmt.Errorf("%s from=%s: %w", strings.ToUpper(s.command.Name()), brief(from), err)
+	}
+	set(&s.from, from, stage)
 	return nil
 }
 
@@ -215,13 +232,19 @@ func (p *plan) trigger(expression string) (step, error) {
 	if err != nil {
 		return fail(errors.New(brief(err.Error())))
 	}
-	s := step{title: p.name + ": ONBUILD " + brief(expression), command: command, copies: none}
+	s := step{title: p.name + ": ONBUILD " + brief(expression), command: command}
 	switch c := command.(type) {
 	case *instructions.OnbuildCommand:
 		return fail(errors.New("not supported in an ONBUILD"))
 	case *instructions.CopyCommand:
 		if c.From != "" { // a stage of the file in which it is used, which need not have it
 			return fail(errors.New("--from is not supported in an ONBUILD"))
+		}
+	case *instructions.RunCommand:
+		for _, m := range instructions.GetMounts(c) {
+			if m.From != "" {
+				return fail(errors.New("from is not supported in an ONBUILD"))
+			}
 		}
 	}
 	if err := p.check(&s); err != nil {
@@ -342,7 +365,7 @@ func (p *plan) earlier(ref string) (int, error) {
 		}
 	}
 	if at >= len(p.stages)-1 {
-		return none, fmt.Errorf("COPY --from=%s: no stage before this one", brief(ref))
+		return none, errors.New("no stage before this one")
 	}
 	return at, nil
 }
@@ -358,8 +381,8 @@ func (p *plan) needed() []int {
 			need[after] = true
 		}
 		for _, s := range p.stages[i].steps {
-			if s.copies != none {
-				need[s.copies] = true
+			for _, from := range s.from {
+				need[from] = true // of none, nothing reads it
 			}
 		}
 	}
@@ -403,7 +426,7 @@ func script(c *instructions.RunCommand) (words []string, err error) {
 // known are the flags of instructions that are supported. Others come from BuildKit.
 var known = map[string][]string{
 	"ADD": {"--chown", "--chmod", "--link"}, "COPY": {"--chown", "--chmod", "--from", "--link"},
-	"RUN": {},
+	"RUN": {"--mount"},
 }
 
 // checkFlags rejects flags that are not supported, and says what to write instead.
@@ -411,38 +434,38 @@ func checkFlags(instruction string, flags []string) error {
 	supported, ok := known[instruction]
 	for _, flag := range flags {
 		name, value, _ := strings.Cut(flag, "=")
-		if !ok || slices.Contains(supported, name) {
+		if !ok || slices.Contains(supported, name) && (name != "--mount" || places(value)) {
 			continue
 		}
-		hint := map[string]string{
-			"RUN --network":  "steps use the network of the sandbox: --network",
-			"COPY --parents": "use several instructions",
-			"COPY --exclude": "list files to exclude in .dockerignore",
-			"ADD --exclude":  "list files to exclude in .dockerignore",
-			"ADD --checksum": "add RUN sha256sum -c after it",
-			"RUN --mount":    mountHint(value),
-		}[instruction+" "+name]
-		return sandbox.Hint(fmt.Errorf("%s %s is not supported: images are built without BuildKit",
-			instruction, brief(flag)), cmp.Or(hint, "remove it"))
+		return refused(instruction, flag)
 	}
 	return nil
 }
 
-// mountHint returns the alternative to a mount of a step.
-func mountHint(value string) string {
-	kind := "bind"
+// refused is the error of a flag that is not supported, with what to write instead.
+func refused(instruction, flag string) error {
+	name, _, _ := strings.Cut(flag, "=")
+	hint := map[string]string{
+		"RUN --network":  "steps use the network of the sandbox: --network",
+		"COPY --parents": "use several instructions",
+		"COPY --exclude": "list files to exclude in .dockerignore",
+		"ADD --exclude":  "list files to exclude in .dockerignore",
+		"ADD --checksum": "add RUN sha256sum -c after it",
+		"RUN --mount":    "remove it, and use secrets in setup: instead",
+	}[instruction+" "+name]
+	return sandbox.Hint(fmt.Errorf("%s %s is not supported: images are built without BuildKit",
+		instruction, brief(flag)), cmp.Or(hint, "remove it"))
+}
+
+// places reports whether the value of a --mount is of a type that is supported, or that a variable
+// names.
+func places(value string) bool {
 	for field := range strings.SplitSeq(value, ",") {
-		if k, ok := strings.CutPrefix(field, "type="); ok {
-			kind = k
+		kind, ok := strings.CutPrefix(strings.ToLower(field), "type=")
+		if ok && !strings.Contains(kind, "$") &&
+			!slices.Contains([]string{"bind", "cache", "tmpfs"}, kind) {
+			return false
 		}
 	}
-	switch kind {
-	case "bind":
-		return "use COPY before the step"
-	case "cache":
-		return "remove it: the step then downloads on every run"
-	case "tmpfs":
-		return "remove it, and delete temporary files in the step"
-	}
-	return "remove it, and use the secret in setup: instead" // secret, ssh
+	return true
 }

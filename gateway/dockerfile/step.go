@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -53,7 +54,7 @@ func (w *worker) step(ctx context.Context, s step) error {
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
-		return w.run(ctx, s.title, c)
+		return w.run(ctx, s, c)
 	case *instructions.CopyCommand:
 		err = w.copy(ctx, s, c.SourcesAndDest, c.Chown, c.Chmod, c.From, false)
 	case *instructions.AddCommand:
@@ -194,7 +195,8 @@ func (w *worker) command(c instructions.ShellDependantCmdLine) []string {
 }
 
 // run carries out a RUN.
-func (w *worker) run(ctx context.Context, title string, c *instructions.RunCommand) error {
+func (w *worker) run(ctx context.Context, s step, c *instructions.RunCommand) error {
+	title := s.title
 	words, err := script(c)
 	if err != nil {
 		return err
@@ -215,16 +217,41 @@ func (w *worker) run(ctx context.Context, title string, c *instructions.RunComma
 	}
 	slices.Sort(env)
 	user := w.config.User
-	return w.layer(ctx, &w.result, layer{
-		of:  map[string]any{"run": argv, "env": env, "user": user, "dir": w.config.WorkingDir},
-		env: env, do: func(ctx context.Context, conn *connect.Conn) error {
-			if user != "" && user != "root" && user != "0" {
-				if err := conn.SetUser(ctx, user); err != nil {
-					conn.Client().Close()
-					return &sandbox.StepError{Step: title, Output: brief(err.Error())}
+	of := map[string]any{"run": argv, "env": env, "user": user, "dir": w.config.WorkingDir}
+	mounts, err := w.mounts(ctx, s, c)
+	if err != nil {
+		return copying{title: title}.failed(err)
+	}
+	if len(mounts) > 0 {
+		of["mounts"] = mounts
+	}
+	defer func() { drop(mounts) }()
+	return w.layer(ctx, &w.result, layer{of: of, env: env,
+		before: func() error { return w.fetch(ctx, mounts) },
+		do: func(ctx context.Context, conn *connect.Conn) error {
+			client := conn.Client()
+			defer client.Close()
+			command := func() error {
+				if user != "" && user != "root" && user != "0" {
+					if err := conn.SetUser(ctx, user); err != nil {
+						return &sandbox.StepError{Step: title, Output: brief(err.Error())}
+					}
 				}
+				return run(ctx, client, title, connect.Command{Line: quoted(argv)}, w.Progress)
 			}
-			return Run(ctx, conn, title, connect.Command{Line: quoted(argv)}, w.Progress)
+			if len(mounts) == 0 {
+				return command()
+			}
+			return withFiles(ctx, client, func(files *connect.Files) error {
+				unmount, err := w.mount(ctx, files, mounts)
+				if err == nil {
+					err = command()
+				}
+				if err == nil {
+					err = unmount()
+				}
+				return err
+			})
 		}})
 }
 
@@ -244,6 +271,11 @@ func Run(ctx context.Context, conn *connect.Conn, title string, c connect.Comman
 	progress func(string)) error {
 	client := conn.Client()
 	defer client.Close()
+	return run(ctx, client, title, c, progress)
+}
+
+func run(ctx context.Context, client *ssh.Client, title string, c connect.Command,
+	progress func(string)) error {
 	said := &lines{each: func(line string) { progress("  " + line) }}
 	c.Stdout, c.Stderr = said, said
 	err := connect.Run(ctx, client, c)
