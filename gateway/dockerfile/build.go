@@ -26,7 +26,7 @@ type Request struct {
 	Args    []string // K=V for ARG instructions; not for secrets: images and messages show them
 	Target  string   // stage to build; empty means the last
 	Arch    string   // of the sandboxes, in Go's form
-	Spool   string   // directory for files that COPY --from copies
+	Spool   string   // directory for files of other stages and images
 	// MaxSpool bounds these files, in bytes, for each layer; 0 means 4 GiB.
 	MaxSpool int64
 	// Progress receives steps and their output, a line at a time, safe to display.

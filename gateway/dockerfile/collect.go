@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/pkg/sftp"
@@ -20,8 +21,9 @@ import (
 type collecting struct {
 	ctx   context.Context //nolint:containedctx // of one walk
 	files *connect.Files
-	tar   *tar.Writer
+	tar   *tar.Writer // nil for a walk that removes files
 	count int
+	held  int // entries of the directories that are being walked
 }
 
 // collect writes the files that a source names in a sandbox as pack does, with their owners.
@@ -29,6 +31,7 @@ func collect(ctx context.Context, w io.Writer, files *connect.Files, source stri
 	c := &collecting{ctx: ctx, files: files, tar: tar.NewWriter(w)}
 	names, err := match(ctx, path.Clean("/"+source), func(dir string) ([]string, error) {
 		list, err := c.list(dir)
+		defer c.release(list)
 		names := make([]string, len(list))
 		for i, info := range list {
 			names[i] = info.Name()
@@ -58,10 +61,19 @@ func collect(ctx context.Context, w io.Writer, files *connect.Files, source stri
 	return c.tar.Close()
 }
 
-// maxName is how long the name of a file may be, in bytes, as on Linux.
-const maxName = 255
+const (
+	maxName = 255 // bytes of the name of a file, as on Linux
+	// entries of directories that are walked at a time, of which one may have 100,000
+	maxHeld = 2 * connect.MaxEntries
+)
 
-// list reads a directory.
+// notFiles are directories of a sandbox that its image does not have.
+var notFiles = []string{"/proc", "/sys", "/dev", "/.sandboxd"}
+
+// release ends the walk of what list has returned.
+func (c *collecting) release(list []os.FileInfo) { c.held -= len(list) }
+
+// list reads a directory. The caller releases the entries.
 func (c *collecting) list(dir string) ([]os.FileInfo, error) {
 	list, err := c.files.ReadDirContext(c.ctx, dir)
 	if err != nil {
@@ -72,6 +84,9 @@ func (c *collecting) list(dir string) ([]os.FileInfo, error) {
 			strings.ContainsAny(n, "/\x00") {
 			return nil, fmt.Errorf("%s: a file has a bad name", brief(dir))
 		}
+	}
+	if c.held += len(list); c.held > maxHeld || len(dir) > maxPath {
+		return nil, fmt.Errorf("%s: too many files, or directories in each other", brief(dir))
 	}
 	return list, nil
 }
@@ -85,8 +100,12 @@ func (c *collecting) tree(dir, as string, info os.FileInfo) error {
 	if err != nil {
 		return err
 	}
+	defer c.release(list)
 	for _, info := range list {
 		add := c.add
+		if slices.Contains(notFiles, path.Join(dir, info.Name())) {
+			continue
+		}
 		if info.IsDir() {
 			add = c.tree
 		}

@@ -260,7 +260,7 @@ func (c copying) failed(err error) error {
 		sandbox.HintOf(err))
 }
 
-// maxSpool is how many bytes of files COPY --from copies into a layer.
+// maxSpool is how many bytes of files of other stages and images are copied for a layer.
 const maxSpool = 4 << 30
 
 // bounded fails when it would write more than room.
@@ -271,7 +271,8 @@ type bounded struct {
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if int64(len(p)) > *b.room {
-		return 0, errors.New("the files of COPY --from are larger than the disk limit, or 4 GiB")
+		return 0, errors.New("the files of other stages and images are larger than the disk limit, " +
+			"or 4 GiB")
 	}
 	*b.room -= int64(len(p))
 	return b.w.Write(p)

@@ -27,27 +27,12 @@ func (w *worker) mounts(ctx context.Context, s step,
 	c *instructions.RunCommand) ([]copying, error) {
 	var all []copying
 	for _, m := range instructions.GetMounts(c) {
-		one := copying{Mount: m.Type, Dest: w.path(m.Target), title: s.title}
-		if one.Dest == "/" {
-			return nil, errors.New("--mount: the target is /, which has files already")
-		}
-		var err error
-		switch m.Type {
-		case instructions.MountTypeBind:
-			err = w.bind(ctx, s, m, &one)
-		case instructions.MountTypeCache, instructions.MountTypeTmpfs:
-			err = scratchMount(m, &one)
-		default: // a variable has named it
-			err = refused("RUN", "--mount=type="+string(m.Type))
-		}
-		if err == nil {
-			err = w.count(one)
-		}
-		if err == nil {
-			err = one.sum(ctx, w.files)
-		}
+		one, err := w.planMount(ctx, s, m)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", s.title, err)
+		}
+		if err := one.sum(ctx, w.files); err != nil {
+			return nil, one.failed(err)
 		}
 		all = append(all, one)
 	}
@@ -55,6 +40,26 @@ func (w *worker) mounts(ctx context.Context, s step,
 		return cmp.Compare(len(a.Dest), len(b.Dest))
 	})
 	return all, nil
+}
+
+func (w *worker) planMount(ctx context.Context, s step, m *instructions.Mount) (copying, error) {
+	c := copying{Mount: m.Type, Dest: w.path(m.Target), title: s.title}
+	if c.Dest == "/" {
+		return c, errors.New("--mount: the target is /, which has files already")
+	}
+	var err error
+	switch m.Type {
+	case instructions.MountTypeBind:
+		err = w.bind(ctx, s, m, &c)
+	case instructions.MountTypeCache, instructions.MountTypeTmpfs:
+		err = scratchMount(m, &c)
+	default: // a variable has named it
+		err = refused("RUN", "--mount=type="+string(m.Type))
+	}
+	if err == nil {
+		err = w.count(c)
+	}
+	return c, err
 }
 
 // bind notes the source of a bind mount. It is no pattern.
@@ -72,7 +77,7 @@ func (w *worker) bind(ctx context.Context, s step, m *instructions.Mount, one *c
 func scratchMount(m *instructions.Mount, one *copying) error {
 	if m.From != "" || m.SizeLimit != 0 {
 		return sandbox.Hint(fmt.Errorf("--mount=type=%s: from and size are not supported", m.Type),
-			"remove them")
+			"remove them; the disk limit of the sandbox holds for all its files")
 	}
 	one.MakeDir, one.Mode = true, 0o755|fs.ModeDir
 	if m.Type == instructions.MountTypeTmpfs {
@@ -103,7 +108,7 @@ func (w *worker) mount(ctx context.Context, files *connect.Files,
 		}
 		undo = append(undo, func() error {
 			if err := one(); err != nil {
-				return c.failed(fmt.Errorf("remove the mount: %w", err))
+				return c.failed(fmt.Errorf("--mount: %w", err))
 			}
 			return nil
 		})
@@ -119,15 +124,23 @@ func (w *worker) mount(ctx context.Context, files *connect.Files,
 	}, nil
 }
 
+// mountOne copies one mount. The image may have an empty directory there, or nothing.
 func (w *worker) mountOne(ctx context.Context, files *connect.Files,
 	c copying) (unmount func() error, err error) {
-	info, err := files.Stat(c.Dest)
+	clean := &collecting{ctx: ctx, files: files}
+	was, err := files.Lstat(c.Dest)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		unmount = func() error { return removeAll(ctx, files, c.Dest) }
+		above, err := missingAbove(files, c.Dest)
+		if err != nil {
+			return nil, err
+		}
+		unmount = func() error { return clean.unmount(c.Dest, above) }
 	case err != nil:
 		return nil, named(c.Dest, err)
-	case info.IsDir():
+	case !was.IsDir():
+		return nil, hides(c)
+	default:
 		list, err := files.ReadDirContext(ctx, c.Dest)
 		if err != nil {
 			return nil, named(c.Dest, err)
@@ -138,14 +151,12 @@ func (w *worker) mountOne(ctx context.Context, files *connect.Files,
 		if len(list) > 0 {
 			return nil, hides(c)
 		}
-		unmount = func() error { return restore(ctx, files, c.Dest, info) }
-	default:
-		return nil, hides(c)
+		unmount = func() error { return clean.restore(c.Dest, was) }
 	}
 	if !c.MakeDir {
 		return unmount, w.place(ctx, files, c)
 	}
-	if info == nil {
+	if was == nil {
 		above := placing{files: files}
 		if err := above.makeDirs(path.Dir(c.Dest)); err != nil {
 			return nil, err
@@ -164,63 +175,100 @@ func (w *worker) mountOne(ctx context.Context, files *connect.Files,
 	return unmount, named(c.Dest, files.Chmod(c.Dest, c.Mode))
 }
 
+// missingAbove returns the directories above a path that do not exist, the innermost first.
+func missingAbove(files *connect.Files, name string) (missing []string, err error) {
+	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
+		_, err := files.Stat(dir)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, named(dir, err)
+		}
+		missing = append(missing, dir)
+	}
+	return missing, nil
+}
+
 func hides(c copying) error {
-	return sandbox.Hint(fmt.Errorf("--mount: the image has files at %s, which a mount would hide",
-		brief(c.Dest)), "mount at a path that the image does not have, or use COPY before the step")
+	hint := "mount at a path that the image does not have, or use COPY before the step"
+	if c.Mount != instructions.MountTypeBind {
+		hint = "mount at a path that the image does not have, or delete the files in the step"
+	}
+	return sandbox.Hint(fmt.Errorf("--mount: %s exists and is not an empty directory; a mount "+
+		"cannot hide it", brief(c.Dest)), hint)
+}
+
+// unmount removes a mount where the image has nothing, and the directories that were made above it,
+// unless the command has put files there.
+func (c *collecting) unmount(name string, above []string) error {
+	switch info, err := c.files.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return named(name, err)
+	case info.IsDir():
+		if err := c.remove(name); err != nil {
+			return err
+		}
+	default:
+		if err := c.files.Remove(name); err != nil {
+			return named(name, err)
+		}
+	}
+	for _, dir := range above {
+		if c.files.RemoveDirectory(dir) != nil {
+			break
+		}
+	}
+	return nil
 }
 
 // restore empties a directory, and sets its mode and owner to what they were.
-func restore(ctx context.Context, files *connect.Files, dir string, was os.FileInfo) error {
-	if err := empty(ctx, files, dir); err != nil {
+func (c *collecting) restore(dir string, was os.FileInfo) error {
+	// Links are not followed: a user of the image could lead root elsewhere.
+	if now, err := c.files.Lstat(dir); err != nil || !now.IsDir() {
+		return fmt.Errorf("%s: the command has removed or replaced it", brief(dir))
+	}
+	if err := c.empty(dir); err != nil {
 		return err
 	}
 	if st, ok := was.Sys().(*sftp.FileStat); ok {
-		if err := files.Chown(dir, int(st.UID), int(st.GID)); err != nil {
+		if err := c.files.Chown(dir, int(st.UID), int(st.GID)); err != nil {
 			return named(dir, err)
 		}
 	}
-	return named(dir, files.Chmod(dir, was.Mode()))
+	return named(dir, c.files.Chmod(dir, was.Mode()))
+}
+
+// remove removes a directory with what it contains.
+func (c *collecting) remove(dir string) error {
+	if err := c.empty(dir); err != nil {
+		return err
+	}
+	if err := c.files.RemoveDirectory(dir); err != nil {
+		return fmt.Errorf("%s: a process that the command has left may write to it: %w",
+			brief(dir), err)
+	}
+	return nil
 }
 
 // empty removes what a directory contains.
-func empty(ctx context.Context, files *connect.Files, dir string) error {
-	if len(dir) > maxPath {
-		return fmt.Errorf("%s: the path is longer than %d bytes", brief(dir), maxPath)
-	}
-	list, err := (&collecting{ctx: ctx, files: files}).list(dir)
+func (c *collecting) empty(dir string) error {
+	list, err := c.list(dir)
 	if err != nil {
 		return err
 	}
+	defer c.release(list)
 	for _, info := range list {
 		at := path.Join(dir, info.Name())
 		if info.IsDir() {
-			err = empty(ctx, files, at)
-			if err == nil {
-				err = named(at, files.RemoveDirectory(at))
-			}
+			err = c.remove(at)
 		} else {
-			err = named(at, files.Remove(at))
+			err = named(at, c.files.Remove(at))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// removeAll removes a file, or a directory with what it contains, if there is one.
-func removeAll(ctx context.Context, files *connect.Files, name string) error {
-	info, err := files.Lstat(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return named(name, err)
-	case !info.IsDir():
-		return named(name, files.Remove(name))
-	}
-	if err := empty(ctx, files, name); err != nil {
-		return err
-	}
-	return named(name, files.RemoveDirectory(name))
 }

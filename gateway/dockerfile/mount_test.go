@@ -1,10 +1,14 @@
 package dockerfile
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,13 +43,14 @@ func TestMount(t *testing.T) {
 	w := &worker{build: &build{}}
 	want := tree(t, dir)
 	unmount, err := w.mount(t.Context(), files, []copying{bind(source+"/dir", "new"),
-		bind(source+"/dir/c", "file"), bind(source+"/dir/c", "hollow"), made(cache, "cache"),
+		bind(source+"/dir/c", "file"), bind(source+"/dir", "hollow"), made(cache, "cache"),
 		made(cache, "full"), made(tmpfs, "new/tmp")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"new/": "", "new/b": "2", "new/*": "3", "new/c": "4",
-		"file": "4", "hollow/": "", "hollow/c": "4", "cache/": "", "full/": "", "full/a": "1",
+		"file": "4", "hollow/": "", "hollow/b": "2", "hollow/*": "3",
+		"hollow/c": "4", "cache/": "", "full/": "", "full/a": "1",
 		"new/tmp/": ""}, tree(t, dir)); diff != "" {
 		t.Errorf("the command finds (-want +got):\n%s", diff)
 	}
@@ -74,11 +79,94 @@ func TestMount(t *testing.T) {
 	if got := tree(t, outside); len(got) != 1 {
 		t.Errorf("outside: %v", got)
 	}
+	if err := os.Symlink("nowhere", at("link")); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []copying{bind(source+"/dir", "full"), bind(source+"/dir/c", "full/a"),
-		made(tmpfs, "full"), made(cache, "full/a")} {
+		made(tmpfs, "full"), made(cache, "full/a"), bind(source+"/dir/c", "link"),
+		made(cache, "link")} {
 		_, err := w.mount(t.Context(), files, []copying{c})
-		if err == nil || !strings.Contains(err.Error(), "which a mount would hide") {
+		if err == nil || !strings.Contains(err.Error(), "a mount cannot hide it") {
 			t.Errorf("%s at %s: %v", c.Mount, c.Dest, err)
+		}
+	}
+	_, err = w.mount(t.Context(), files, []copying{bind(source+"/dir/c", "hollow")})
+	if err == nil || !strings.Contains(err.Error(), "a file cannot be mounted on a directory") {
+		t.Errorf("a file at a directory: %v", err)
+	}
+}
+
+// Directories above a mount are removed with it, unless the command has put files there.
+func TestMissingAbove(t *testing.T) {
+	dir := directory(t, map[string]string{"a/kept": "1"}).Name()
+	files := localFiles(t)
+	above, err := missingAbove(files, dir+"/a/b/c/d")
+	if want := []string{dir + "/a/b/c", dir + "/a/b"}; err != nil || !slices.Equal(above, want) {
+		t.Fatalf("got %q, %v; want %q", above, err, want)
+	}
+	if err := os.MkdirAll(dir+"/a/b/c/d/e", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/a/b/mine", []byte("2"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	clean := &collecting{ctx: t.Context(), files: files}
+	if err := clean.unmount(dir+"/a/b/c/d", above); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"a/": "", "a/kept": "1", "a/b/": "", "a/b/mine": "2"},
+		tree(t, dir)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A command that has put a link in the place of a mount leads root nowhere else.
+func TestMountReplaced(t *testing.T) {
+	outside := directory(t, map[string]string{"kept": "1"}).Name()
+	dir := t.TempDir()
+	files := localFiles(t)
+	was, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean := &collecting{ctx: t.Context(), files: files}
+	at := dir + "/link"
+	if err := os.Symlink(outside, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := clean.restore(at, was); err == nil || !strings.Contains(err.Error(), "replaced it") {
+		t.Errorf("restore: %v", err)
+	}
+	if err := clean.unmount(at, nil); err != nil {
+		t.Errorf("unmount: %v", err)
+	}
+	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the link: %v", err)
+	}
+	if got := tree(t, outside); len(got) != 1 {
+		t.Errorf("outside: %v", got)
+	}
+}
+
+// A walk holds a bounded number of entries.
+func TestWalkIsBounded(t *testing.T) {
+	dir := directory(t, map[string]string{"a/b/c": "1", "a/d": "2"}).Name()
+	for room, want := range map[int]bool{4: true, 3: false} {
+		c := &collecting{ctx: t.Context(), files: localFiles(t), held: maxHeld - room,
+			tar: tar.NewWriter(io.Discard)}
+		info, err := os.Stat(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.tree(dir, ".", info); (err == nil) != want {
+			t.Errorf("room for %d: copy: %v", room, err)
+		}
+		c.held = maxHeld - room
+		if err := c.empty(dir); (err == nil) != want {
+			t.Errorf("room for %d: remove: %v", room, err)
+		}
+		if want {
+			dir = directory(t, map[string]string{"a/b/c": "1", "a/d": "2"}).Name()
 		}
 	}
 }

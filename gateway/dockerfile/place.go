@@ -89,6 +89,9 @@ func (p *placing) at(h *tar.Header, whole bool) (string, error) {
 		return path.Join(p.Dest, path.Clean("/"+h.Name)), nil
 	}
 	if info, err := p.files.Stat(p.Dest); err == nil && info.IsDir() {
+		if p.Mount != "" {
+			return "", fmt.Errorf("%s: a file cannot be mounted on a directory", brief(p.Dest))
+		}
 		return path.Join(p.Dest, path.Base(h.Name)), nil
 	}
 	return p.Dest, p.makeDirs(path.Dir(p.Dest))

@@ -23,7 +23,7 @@ const (
 	maxDockerfile = 1 << 20
 	maxStages     = 100
 	maxSteps      = 400      // of all stages: each may become a layer
-	maxSources    = 1000     // of all COPY and ADD
+	maxSources    = 1000     // of all COPY and ADD, and mounts
 	maxWord       = 64 << 10 // bytes, before and after variables are replaced
 	maxText       = 4 << 20  // bytes of all words after that
 	maxPath       = 4096     // bytes, as on Linux
@@ -169,7 +169,7 @@ func (p *plan) check(s *step) error {
 			return fmt.Errorf("COPY --from=%s: write the stage or the image without variables",
 				brief(c.From))
 		}
-		return p.uses(s, c.From)
+		return p.uses(s, "COPY --from", c.From)
 	case *instructions.OnbuildCommand:
 		_, err := p.trigger(c.Expression)
 		return err
@@ -178,7 +178,7 @@ func (p *plan) check(s *step) error {
 			if m.From == "" {
 				continue
 			}
-			if err := p.uses(s, m.From); err != nil {
+			if err := p.uses(s, "RUN --mount=from", m.From); err != nil {
 				return err
 			}
 		}
@@ -188,11 +188,11 @@ func (p *plan) check(s *step) error {
 	return nil
 }
 
-// uses notes that a step copies from a stage or an image.
-func (p *plan) uses(s *step, from string) error {
+// uses notes that a step copies from a stage or an image, which flag names.
+func (p *plan) uses(s *step, flag, from string) error {
 	stage, err := p.earlier(from)
 	if err != nil {
-		return fmt.Errorf("%s from=%s: %w", strings.ToUpper(s.command.Name()), brief(from), err)
+		return fmt.Errorf("%s=%s: %w", flag, brief(from), err)
 	}
 	set(&s.from, from, stage)
 	return nil

@@ -220,7 +220,7 @@ func (w *worker) run(ctx context.Context, s step, c *instructions.RunCommand) er
 	of := map[string]any{"run": argv, "env": env, "user": user, "dir": w.config.WorkingDir}
 	mounts, err := w.mounts(ctx, s, c)
 	if err != nil {
-		return copying{title: title}.failed(err)
+		return err
 	}
 	if len(mounts) > 0 {
 		of["mounts"] = mounts
