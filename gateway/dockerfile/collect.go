@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// collecting reads files from a sandbox, which is not trusted.
+// collecting walks files of a sandbox, which is not trusted, and copies or removes them.
 type collecting struct {
 	ctx   context.Context //nolint:containedctx // of one walk
 	files *connect.Files
