@@ -220,8 +220,12 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	if all {
 		return nil
 	}
-	if !relay {
+	switch {
+	case !relay:
 		*f = outer
+	case len(inner) == 0 && !f.Opaque: // so one is coming: the relay alone is not at rest
+		f.Blocked, f.Listens, f.OnlyTimers = false, false, false
+		f.Why = "a program on another terminal begins"
 	}
 	if f.Blocked {
 		f.Blocked, f.Listens = false, true

@@ -3,7 +3,10 @@
 package proc
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,4 +34,35 @@ func TestInnerModes(t *testing.T) {
 	if s.equal(other) {
 		t.Error("other modes of the inner terminal are not seen")
 	}
+}
+
+// A relay does not listen as long as the program begins whose terminal it serves.
+func TestComing(t *testing.T) {
+	t.Parallel()
+	needs(t, "python3")
+	gate := filepath.Join(t.TempDir(), "gate")
+	x := open(t, "python3", "-c", `
+import os, select, sys
+master, slave = os.openpty()
+name = os.ttyname(slave)
+if os.fork() == 0:
+    os.setsid()
+    while not os.path.exists(sys.argv[1]): pass
+    os.close(slave)
+    fd = os.open(name, os.O_RDWR)
+    for i in range(3): os.dup2(fd, i)
+    os.execvp("cat", ["cat"])
+while True: select.select([0, master], [], [])`, gate)
+	f := x.until("the relay waits", func(f session.Facts) bool {
+		return f.Listens || strings.Contains(f.Why, "begins")
+	})
+	if f.Listens || f.Blocked || f.OnlyTimers {
+		t.Errorf("before the program reads: %+v", f)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x.until("cat reads", func(f session.Facts) bool {
+		return f.Blocked && slices.Contains(f.Argv, "cat")
+	})
 }
