@@ -2,12 +2,16 @@ package session_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/session/proc"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -104,5 +108,49 @@ func TestSleeps(t *testing.T) {
 		res.Want != wire.WantLine ||
 		res.Prompt != "more?" {
 		t.Errorf("got %+v", res)
+	}
+}
+
+// printing is a Prober. While the program listens and has been quiet, it prints to the terminal, as
+// if the program had, before it reports that the program listens.
+type printing struct {
+	proc.Prober
+
+	mu    sync.Mutex
+	begun time.Time // of the first text
+	last  bool      // the second one was printed
+}
+
+func (p *printing) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
+	f, err := p.Prober.Probe(ctx, tty)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f.Still = nil // probe each time
+	const quiet = track.AskTime - 305*time.Millisecond
+	text := ""
+	switch {
+	case err != nil || !f.Listens || len(f.Argv) == 0 || filepath.Base(f.Argv[0]) != "python3":
+	case p.begun.IsZero():
+		p.begun, text = time.Now(), "first\n"
+	case !p.last && time.Since(p.begun) >= quiet:
+		p.last, text = true, "second\n"
+	}
+	if text != "" {
+		if err := os.WriteFile(tty.Name, []byte(text), 0); err != nil {
+			return f, err
+		}
+	}
+	return f, err
+}
+
+// A program is not at rest while output of it waits in the terminal.
+func TestUnreadOutput(t *testing.T) {
+	t.Parallel()
+	c := fresh(t, newProbedSet(t, "/bin/bash", &printing{}))
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, TimeoutMS: 60_000,
+		Text: "python3 -c 'import select, socket; s = socket.create_server((\"127.0.0.1\", 0)); " +
+			"select.select([0, s], [], [])'"})
+	if res.Ended != wire.Attention || res.Output != "first\nsecond\n" {
+		t.Errorf("ended %s with %q", res.Ended, res.Output)
 	}
 }

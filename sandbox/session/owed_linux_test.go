@@ -68,9 +68,10 @@ termios.tcsetattr(0, termios.TCSANOW, old)'`
 					if res := run(t, c, show); res.Ended != wire.Done ||
 						strings.TrimSpace(res.Output) != "" ||
 						code(res) != 0 {
-						t.Fatalf("%.20s (%d): %+v, foreground %+v, error %v; the log ends in %q",
-							show, i, res, res.Foreground, res.Error,
-							w.output[max(0, len(w.output)-1000):])
+						_, trace := traceOf(t, c)
+						t.Fatalf("%.20s (%d): %+v, foreground %+v, error %v; the log ends in %q; "+
+							"trace: %s", show, i, res, res.Foreground, res.Error,
+							w.output[max(0, len(w.output)-1000):], trace)
 					}
 					res := run(t, c, fmt.Sprintf("echo hi %d; sh -c 'exit %d'", i, i))
 					if res.Ended != wire.Done || res.Output != fmt.Sprintf("hi %d\n", i) ||

@@ -151,8 +151,8 @@ func (o *observer) look() (again bool) {
 	if c.local != nil {
 		m := inputModes(c.local.TTY().Master)
 		modes = &m
-		if (err != nil || facts.Blocked) && c.unread() {
-			return true // output before it blocked, or before these modes, is not in the log yet
+		if (err != nil || facts.Blocked || facts.Listens) && c.unread() {
+			return true // output before it waited, or before these modes, is not in the log yet
 		}
 	}
 	if _, now := s.log.bounds(); now != end {
