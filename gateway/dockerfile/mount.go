@@ -216,8 +216,8 @@ func (c *collecting) unmount(name string, above []string) error {
 		}
 	}
 	for _, dir := range above {
-		if c.files.RemoveDirectory(dir) != nil {
-			break
+		if err := c.files.RemoveDirectory(dir); err != nil {
+			return nil //nolint:nilerr // it has files of the command
 		}
 	}
 	return nil
