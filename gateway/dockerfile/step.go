@@ -225,7 +225,7 @@ func (w *worker) run(ctx context.Context, s step, c *instructions.RunCommand) er
 	if len(mounts) > 0 {
 		of["mounts"] = mounts
 	}
-	defer func() { drop(mounts) }()
+	defer drop(mounts)
 	return w.layer(ctx, &w.result, layer{of: of, env: env,
 		before: func() error { return w.fetch(ctx, mounts) },
 		do: func(ctx context.Context, conn *connect.Conn) error {

@@ -126,6 +126,7 @@ func (p *printing) Probe(ctx context.Context, tty session.TTY) (session.Facts, e
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f.Still = nil // probe each time
+	// Just before a quiet program counts as at rest: AskTime is 300 ms more than that.
 	const quiet = track.AskTime - 305*time.Millisecond
 	text := ""
 	switch {
