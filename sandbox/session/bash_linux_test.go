@@ -369,7 +369,8 @@ func TestFlood(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
 	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 1000})
-	if res.Ended != wire.Deadline || !res.Truncated || res.To-res.From < 100<<10 {
+	// More than a result has. How much more, a busy machine decides.
+	if res.Ended != wire.Deadline || !res.Truncated || res.To-res.From <= 32<<10 {
 		t.Errorf("yes: %s, %d bytes", res.Ended, res.To-res.From)
 	}
 	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
