@@ -26,7 +26,7 @@ var flagValues = map[string][]string{
 	"for": {string(wire.PhasePrompt), string(wire.PhaseWaiting), string(wire.PhaseContinuation),
 		string(wire.PhaseOpaque), string(wire.PhaseDead), "keyboard"},
 	"images":    {"auto", "kitty", "iterm2", "sixel", "none"},
-	"isolation": {"runc", "runsc"},
+	"isolation": {"runc", "crun", "runsc"},
 	"network": {string(sandbox.NetworkFiltered), string(sandbox.NetworkAllowlist),
 		string(sandbox.NetworkNone),
 		string(sandbox.NetworkBridge)},

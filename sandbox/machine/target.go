@@ -60,7 +60,7 @@ func CheckNames(files []string, readlink Readlink) error {
 }
 
 func mayLead(target string, readlink Readlink, allowed func(led string) bool) error {
-	led, err := follow(target, readlink)
+	led, err := Follow(target, readlink)
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", target, err)
 	}
@@ -71,8 +71,9 @@ func mayLead(target string, readlink Readlink, allowed func(led string) bool) er
 	return nil
 }
 
-// follow returns where a path leads.
-func follow(target string, readlink Readlink) (string, error) {
+// Follow returns where an absolute path leads in a container's files, whether something is there or
+// not: a path without links.
+func Follow(target string, readlink Readlink) (string, error) {
 	at, links := "/", 0
 	rest := strings.Split(target, "/")
 	for len(rest) > 0 {

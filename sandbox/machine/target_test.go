@@ -15,7 +15,7 @@ func TestCheckTargets(t *testing.T) {
 		"/srv/data": "/srv/data", "/srv/app": "/dev", "/srv/app/.sandboxd": "/dev/.sandboxd",
 		"/home/ann/x": "/data/bob/x", "/run/y": "/.sandboxd/x/y", "/deep/z": "/proc/sys/z",
 	} {
-		got, err := follow(target, readlink)
+		got, err := Follow(target, readlink)
 		if err != nil || got != led {
 			t.Errorf("%s leads to %q, %v; want %q", target, got, err, led)
 		}

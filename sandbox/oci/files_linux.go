@@ -145,10 +145,11 @@ func (l *instances) unmount(id string) {
 	}
 }
 
-// checkFiles checks the mounted files of a container that does not run: no link in them may lead a
-// mount to another place. The runtime itself opens files there, such as /dev/null, before anything
-// can be checked.
-func (l *instances) checkFiles(inst sandbox.Instance) error {
+// prepareFiles checks the mounted files of a container that does not run: no link in them may lead
+// a mount to another place. The runtime itself opens files there, such as /dev/null, before
+// anything can be checked. Where mounts go, it makes what is missing: crun follows a link to
+// something missing as if the link were in the root directory.
+func (l *instances) prepareFiles(inst sandbox.Instance) error {
 	root, err := os.OpenRoot(l.in(inst.ID, rootName))
 	if err != nil {
 		return err
@@ -170,7 +171,43 @@ func (l *instances) checkFiles(inst sandbox.Instance) error {
 	for _, name := range nameFiles {
 		names = append(names, "/etc/"+name)
 	}
-	return machine.CheckNames(names, readlink)
+	if err := machine.CheckNames(names, readlink); err != nil {
+		return err
+	}
+	for _, m := range inst.Mounts {
+		if err := makeTarget(root, m.Inside(), true, readlink); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := makeTarget(root, name, false, readlink); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeTarget makes the directory or the empty file to which a path leads, if nothing is there.
+func makeTarget(root *os.Root, path string, dir bool, readlink machine.Readlink) error {
+	led, err := machine.Follow(path, readlink)
+	if err != nil {
+		return err
+	}
+	at := strings.TrimPrefix(led, "/")
+	if dir {
+		return root.MkdirAll(at, 0o755)
+	}
+	if err := root.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return err
+	}
+	f, err := root.OpenFile(at, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // bundle reads the runtime's input for an instance. A missing one is fs.ErrNotExist.

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -131,6 +132,48 @@ func TestMounts(t *testing.T) {
 	}
 	if _, err := b.Start(t.Context(), inst); err != nil {
 		t.Errorf("with a link to another place of its own: %v", err)
+	}
+}
+
+// Links in the place of what the runtime mounts or opens do not lead it elsewhere, nor do those to
+// something that is missing.
+func TestLinks(t *testing.T) {
+	project := t.TempDir()
+	b := testBackend(t, func(o *Options) { o.Dirs = hostdir.Rules{Roots: []string{project}} })
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/srv/app"}}})
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	link := func(to, at string) {
+		t.Helper()
+		at = b.in(inst.ID, upperDir) + at
+		if err := errors.Join(os.RemoveAll(at), os.Symlink(to, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dev := b.in(inst.ID, upperDir) + "/dev"
+	if err := os.Rename(dev, dev+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	link("/srv", "/dev") // where crun would make devices: CVE-2026-47766
+	if _, err := b.Start(t.Context(), inst); err == nil {
+		t.Error("started with a link in the place of /dev")
+	}
+	if err := os.Remove(dev); err != nil {
+		t.Fatal(err)
+	}
+	link("proc/sysrq-trigger", "/etc/hosts")
+	link("proc/sys/kernel", "/srv/app")
+	if _, err := b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	c := login(t, b, inst)
+	got := sh(t, c, "touch /srv/proc/sys/kernel/new; grep -c -m 1 localhost /etc/proc/sysrq-trigger")
+	if got != "1" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := os.Stat(project + "/new"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -340,8 +340,33 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 			return nil
 		}
 		err := b.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
+		if err == nil {
+			err = awaitFrozen(ctx, p, inst)
+		}
+		if err != nil {
+			_ = b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil, "resume",
+				inst.Ref)
+		}
 		return err
 	})
+}
+
+// freezeTime bounds the time that the kernel needs to freeze processes.
+const freezeTime = 10 * time.Second
+
+// awaitFrozen waits until all processes of an instance are frozen: crun does not.
+func awaitFrozen(ctx context.Context, p process, inst sandbox.Instance) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, freezeTime,
+		fmt.Errorf("pause: some processes are not frozen after %v", freezeTime))
+	defer cancel()
+	for p.runs() && !usage.Frozen(p.pid, inst.Ref) {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(5 * time.Millisecond): // the kernel tells nobody
+		}
+	}
+	return nil
 }
 
 // Resume lets the container continue. See sandbox.Pauser.

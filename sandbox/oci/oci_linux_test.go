@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 		reportEnter()
 	}
 	signals.DefaultForChildren()
+	if name := os.Getenv(onlyRuntime); name != "" {
+		runtimeNames = []string{name}
+	}
 	dir, err := os.MkdirTemp("", "sandboxd-oci-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

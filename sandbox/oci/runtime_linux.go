@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,7 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// runtimeNames are the runtimes that this package knows, the preferred one first.
+// runtimeNames are the runtimes that this package knows, the preferred one first. crun starts a
+// container in half of runc's time, but Docker has runc, whose filters know more system calls.
 var runtimeNames = []string{"runc", "crun"}
 
 // runtimeTime bounds one call of a runtime.
@@ -35,24 +38,58 @@ type runtimes struct {
 // find returns the name of a runtime of this machine: isolation, or the preferred one when that is
 // empty.
 func (r *runtimes) find(isolation string) (string, error) {
-	for _, name := range runtimeNames {
-		if isolation != "" && isolation != name {
-			continue
-		}
-		if _, err := exec.LookPath(name); err == nil {
-			return name, nil
-		}
+	if slices.Contains(runtimeNames, isolation) {
+		return isolation, usable(isolation, groupsRoot)
 	}
-	switch {
-	case isolation != "" && !slices.Contains(runtimeNames, isolation):
+	if isolation != "" {
 		return "", sandbox.Hint(fmt.Errorf("isolation %q: %w: without an engine it is runc or crun",
 			isolation, sandbox.ErrUnsupported), "omit it, or install Docker")
-	case isolation != "":
-		return "", sandbox.Hint(fmt.Errorf("isolation %q: %w: it is not installed", isolation,
-			sandbox.ErrUnsupported), "install it: apt-get install "+isolation)
 	}
-	return "", sandbox.Hint(errors.New("neither runc nor crun is installed"),
-		"install one: apt-get install runc")
+	var why error
+	for _, name := range runtimeNames {
+		err := usable(name, groupsRoot)
+		if err == nil {
+			return name, nil
+		}
+		if why != nil {
+			err = fmt.Errorf("%w; %w", why, err)
+		}
+		why = err
+	}
+	return "", why
+}
+
+// usable returns an error if a runtime is not installed, or is known not to work here. groups is
+// where control groups are mounted: if those of version 1 and 2 both are, crun insists that version
+// 2 has no controllers.
+func usable(name, groups string) error {
+	if _, err := exec.LookPath(name); err != nil {
+		return sandbox.Hint(fmt.Errorf("%s: %w: it is not installed", name, sandbox.ErrUnsupported),
+			"install it: apt-get install "+name)
+	}
+	if name != "crun" {
+		return nil
+	}
+	controllers, _ := os.ReadFile(filepath.Join(groups, "unified", "cgroup.controllers"))
+	if len(controllers) == 0 { // or version 2 is not there
+		return nil
+	}
+	return sandbox.Hint(fmt.Errorf("crun: %w: some controllers of control groups have version 1, "+
+		"and others version 2: %s", sandbox.ErrUnsupported, bytes.TrimSpace(controllers)),
+		"use runc: omit --isolation; if it is not installed: apt-get install runc")
+}
+
+// checkFiltered returns an error if a process has no filter of system calls: a crun that was built
+// without libseccomp starts containers without one.
+func checkFiltered(pid int) error {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status") // proc_pid_status(5)
+	if err != nil {
+		return fmt.Errorf("filter of system calls: %w", err)
+	}
+	if !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
+		return errors.New("filter of system calls: the container has none")
+	}
+	return nil
 }
 
 // call runs a runtime. The container gets stdin and out, if they are set. The error has the
@@ -84,6 +121,10 @@ func (r *runtimes) call(ctx context.Context, name string, stdin, out *os.File,
 	err = cmd.Run()
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return sandbox.Hint(fmt.Errorf("%s: %w", name, err),
+			"the sandbox was made with it; install it again: apt-get install "+name)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
