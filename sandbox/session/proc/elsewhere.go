@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -18,31 +19,60 @@ import (
 const scanPart = 1000
 
 // scans is what searches of the whole system found, and when the next one may start.
-var scans = struct {
-	sync.Mutex
+var scans = searches{readers: make(map[uint64]int)}
+
+type searches struct {
+	mu      sync.Mutex
 	readers map[uint64]int // process that reads a terminal, by the terminal's device
+	running bool
 	next    time.Time
-}{readers: make(map[uint64]int)}
+}
+
+// reader returns the process that a search has found for the terminal dev; 0 if there is none.
+func (s *searches) reader(dev uint64) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readers[dev]
+}
+
+// begin reports whether a search for dev may start now. Then the caller must call end.
+func (s *searches) begin(dev uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, dev)
+	if s.running || time.Now().Before(s.next) {
+		return false
+	}
+	s.running = true
+	return true
+}
+
+// end records the result of a search, which has used a processor for spent; nil: it found nothing.
+func (s *searches) end(dev uint64, t *thread, spent time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.next = false, time.Now().Add(spent*scanPart)
+	if t != nil {
+		s.readers[dev] = t.proc.pid
+	}
+}
 
 // elsewhere completes f for a group that is at rest and reads nothing. The group may wait for a
 // process that reads the terminal in another session, such as the pinentry of a gpg-agent. What
-// else that process waits for is not known, so the group counts as listening.
-func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
-	scans.Lock()
-	defer scans.Unlock()
-	t := l.readerIn(scans.readers[now.dev], now)
+// else that process waits for is not known, so the group counts as listening. On a busy machine a
+// search takes seconds: the end of ctx interrupts it.
+func (l *look) elsewhere(ctx context.Context, f *session.Facts, s *sight, now layer) {
+	t := l.readerIn(scans.reader(now.dev), now)
 	if t == nil {
-		delete(scans.readers, now.dev)
-		if time.Now().Before(scans.next) {
+		if !scans.begin(now.dev) {
 			return
 		}
 		began := l.spent()
-		t = l.search(now)
-		scans.next = time.Now().Add((l.spent() - began) * scanPart)
+		t = l.search(ctx, now)
+		scans.end(now.dev, t, l.spent()-began)
 		if t == nil {
 			return
 		}
-		scans.readers[now.dev] = t.proc.pid
 	}
 	s.print += fmt.Sprintf("%d %s %d\n", t.tid, t.line, t.runs)
 	s.naps = append(s.naps, t.nap)
@@ -54,12 +84,15 @@ func (l *look) elsewhere(f *session.Facts, s *sight, now layer) {
 
 // search returns a thread of any other session that reads the terminal of now, or nil. A process
 // with another controlling terminal does not count.
-func (l *look) search(now layer) *thread {
+func (l *look) search(ctx context.Context, now layer) *thread {
 	pids, err := list("/proc")
 	if err != nil {
 		return nil
 	}
 	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return nil
+		}
 		if pid == os.Getpid() {
 			continue
 		}

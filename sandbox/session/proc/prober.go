@@ -151,8 +151,11 @@ func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 		return f, s, nil
 	}
 	s.modes = m
-	err = l.descend(&f, &s, layer{dev: tty.Device, modes: m, pending: pending, members: members},
-		before)
+	err = l.descend(ctx, &f, &s, layer{dev: tty.Device, modes: m, pending: pending,
+		members: members}, before)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	return f, s, err
 }
 
@@ -166,7 +169,8 @@ func Pause(d time.Duration) {
 
 // descend fills f with the facts about the group of now, and of the groups on inner terminals that
 // it forwards the keyboard to.
-func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Facts) error {
+func (l *look) descend(ctx context.Context, f *session.Facts, s *sight, now layer,
+	before *session.Facts) error {
 	if now.depth > 0 {
 		s.inner = append(s.inner, now.modes)
 	}
@@ -181,7 +185,7 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	s.print += o.print
 	s.naps = append(s.naps, o.naps...)
 	if o.reader == nil && !o.busy && !o.timers && !f.Opaque && now.depth == 0 {
-		l.elsewhere(f, s, now)
+		l.elsewhere(ctx, f, s, now)
 	}
 	if o.reader == nil || len(o.masters) == 0 || now.depth == maxRelays {
 		return nil
@@ -209,7 +213,7 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 		in.depth, in.timers = now.depth+1, o.timers
 		in.works = in.works || now.works || o.works || o.own || coming
 		g := outer
-		if err := l.descend(&g, s, in, before); err != nil {
+		if err := l.descend(ctx, &g, s, in, before); err != nil {
 			return err
 		}
 		all = all && g.Blocked

@@ -264,53 +264,6 @@ func TestOpaqueAsks(t *testing.T) {
 	}
 }
 
-// TestElsewhere finds a process that reads the terminal from another session, while the process in
-// the foreground waits for it.
-func TestElsewhere(t *testing.T) {
-	x := open(t, "python3", "-c", `
-import os, tty, termios
-r, w = os.pipe()
-if os.fork() == 0:
-    if os.fork(): os._exit(0)
-    name = os.ttyname(0)
-    os.setsid()
-    fd = os.open(name, os.O_RDWR | os.O_NOCTTY)
-    for i in range(3): os.dup2(os.open("/dev/null", os.O_RDWR), i)
-    modes = termios.tcgetattr(fd)
-    modes[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSANOW, modes)
-    os.read(fd, 10)
-    os.write(w, b"x")
-    os._exit(0)
-os.wait()
-os.read(r, 1)
-print("answered", flush=True)
-os.read(0, 1)`)
-	f := x.until("listening", func(f session.Facts) bool {
-		searchAgain()
-		// This fails until the foreground process is at rest, and until the modes were read after
-		// the other process set them.
-		return f.Listens && strings.Contains(f.Why, "another session") &&
-			f.Want == wire.WantPassword
-	})
-	if f.Blocked || f.Opaque || f.OnlyTimers || f.Pid == x.tty.SessionPID {
-		t.Errorf("got %+v, want a password for another session", f)
-	}
-	if f, err := (Prober{}).Probe(t.Context(), x.tty); err != nil || !f.Listens {
-		t.Errorf("got %+v, %v, want that it is remembered", f, err)
-	}
-	x.typ("a\n")
-	x.until("blocked", func(f session.Facts) bool { return f.Blocked && f.Pid == x.tty.SessionPID })
-}
-
-// searchAgain lets the next probe search the whole system. Otherwise, the time to the next search
-// depends on how long the last took: minutes on a busy machine with the race detector.
-func searchAgain() {
-	scans.Lock()
-	defer scans.Unlock()
-	scans.next = time.Time{}
-}
-
 // TestContainer runs a process in a container that reads a terminal with the number of ours.
 func TestContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
