@@ -336,3 +336,35 @@ print("got", len(got))'`)
 		t.Errorf("got %s, %+v, %q, want one ^C", res.Ended, res.Receipt, res.Output)
 	}
 }
+
+// TestInterruptEndedOnce interrupts a program whose parent is slow to take the terminal back. What
+// has ended receives no second ^C.
+func TestInterruptEndedOnce(t *testing.T) {
+	t.Parallel()
+	c := fresh(t, newSet(t, "/bin/bash"))
+	begun(t, c, `python3 -c '
+import os, signal, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+own = os.getpgrp()
+pid = os.fork()
+if pid == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print("begun", flush=True)
+    while True: signal.pause()
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+time.sleep(0.6)
+os.waitpid(pid, 0)
+os.tcsetpgrp(0, own)
+print("waited")'`)
+	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := reply.Screen.Text
+	if res.Phase != wire.PhasePrompt || !strings.Contains(shown, "\n^Cwaited") {
+		t.Errorf("got %s, %+v, screen\n%s", res.Ended, res.Receipt, shown)
+	}
+}

@@ -57,8 +57,9 @@ func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
 		return false
 	case now.group != before.group:
 		return true // a new job
-	case !bytes.Equal(now.program, before.program):
-		// ^C came before an exec: a program that received the signal would have ended.
+	case len(now.program) > 0 && !bytes.Equal(now.program, before.program):
+		// ^C came before an exec: a program that received the signal would have ended. One that has
+		// ended and that its shell has not waited for has no arguments.
 		return true
 	}
 	return slices.ContainsFunc(
