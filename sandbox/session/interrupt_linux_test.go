@@ -354,7 +354,7 @@ if pid == 0:
     print("begun", flush=True)
     while True: signal.pause()
 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-time.sleep(0.6)
+time.sleep(0.25)
 os.waitpid(pid, 0)
 os.tcsetpgrp(0, own)
 print("waited")'`)
