@@ -255,19 +255,16 @@ func TestRemoteSilence(t *testing.T) {
 	mustSh(t, c, "cp /etc/passwd /tmp/ && rm /etc/passwd && mkfifo /etc/passwd")
 	asked := 0
 	for range 3 * maxSilent {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		peer, err := b.Dial(ctx, inst)
-		if err == nil {
+		if peer, err := b.Dial(t.Context(), inst); err == nil {
 			asked++
 			peer.Conn.Close()
 		}
-		cancel()
 	}
 	if asked == 0 || asked > maxSilent {
 		t.Errorf("the engine was asked %d times to start a program, want 1 to %d", asked, maxSilent)
 	}
 	// A program that opens the FIFO ends the waits.
-	mustSh(t, c, "timeout 20 cat /tmp/passwd >/etc/passwd; rm /etc/passwd && cp /tmp/passwd /etc/")
+	mustSh(t, c, "timeout 60 cp /tmp/passwd /etc/passwd; rm /etc/passwd && cp /tmp/passwd /etc/")
 	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
 		t.Fatal(err)
 	}
