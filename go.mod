@@ -11,7 +11,7 @@ require (
 	github.com/chromedp/chromedp v0.23.0 // a browser, for them
 	github.com/coder/websocket v1.8.15 // terminals and lists of the page
 	github.com/containerd/errdefs v1.0.0 // kinds of the engine's errors
-	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
+	github.com/creack/pty v1.1.24 // terminals, except on Linux
 	github.com/danielgtaylor/huma/v2 v2.37.2 // the HTTP API and its description
 	github.com/distribution/reference v0.6.0 // names of images
 	github.com/docker/cli v29.9.3+incompatible // engines that are reached by ssh

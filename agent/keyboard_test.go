@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
-
 	"github.com/sandboxd/sandboxd/agent"
 	gatewayattach "github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 

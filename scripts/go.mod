@@ -8,7 +8,7 @@ toolchain go1.26.8
 
 require (
 	github.com/coder/websocket v1.8.15 // Jupyter's protocol, to measure beside
-	github.com/creack/pty v1.1.24 // terminals of people, to measure
+	github.com/creack/pty v1.1.24 // indirect
 	github.com/gliderlabs/ssh v0.3.8 // a server that sandboxes reach, or not
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/moby/moby/api v1.56.1 // the engine's types

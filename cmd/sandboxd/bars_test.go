@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/creack/pty"
-
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 

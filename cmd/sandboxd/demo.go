@@ -15,12 +15,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox/oci"
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 )
 
 // makesTerminals reports whether an sshd of this user can make terminals. It gives them to the

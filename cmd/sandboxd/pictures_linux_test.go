@@ -18,12 +18,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
 	"github.com/mattn/go-sixel"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway/view/picture"
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 )
 
 // answersOf are the answers of terminals to queries for the image protocols.

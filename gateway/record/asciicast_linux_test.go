@@ -12,8 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/creack/pty"
-
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 

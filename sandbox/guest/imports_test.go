@@ -30,6 +30,7 @@ func TestImports(t *testing.T) {
 		"golang.org/x/crypto/ssh/internal/bcrypt_pbkdf",
 		"golang.org/x/sys/unix",
 		"sandbox/guest",
+		"sandbox/pty",
 		"sandbox/session",
 		"sandbox/session/keyboard",
 		"sandbox/session/marks",

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	ptys "github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -23,8 +24,7 @@ func ptysError(whose string) *wire.Error {
 		Hint: "close sessions, or end the programs that hold terminals; rescue ends all of them"}
 }
 
-// pty is the master side of a pseudo-terminal. Its descriptor is non-blocking from the start, so
-// that a reader is a goroutine and not a thread. That is why no library opens it.
+// pty is the master side of a pseudo-terminal.
 type pty struct {
 	*os.File
 	name   string // of the slave
@@ -42,7 +42,7 @@ func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 		return nil, nil, ptysError("sessions and channels of the sandbox use all of its " +
 			strconv.Itoa(maxPtys))
 	}
-	master, slave, err := openPair()
+	master, slave, err := ptys.Open()
 	if err != nil {
 		count.Add(-1)
 		// devpts_new_index in the kernel: the max option of the mount, or kernel.pty.max
@@ -76,46 +76,6 @@ func giveTerminal(slave int, a Account) (device uint64, err error) {
 		return 0, err
 	}
 	return st.Rdev, unix.Fchmod(slave, 0o620)
-}
-
-func openPair() (master, slave *os.File, err error) {
-	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
-	fd, err := unix.Open("/dev/ptmx", flags|unix.O_NONBLOCK, 0)
-	if err != nil {
-		// A sandbox may have removed its /dev/ptmx; the devpts file system has another.
-		if fd, err = unix.Open("/dev/pts/ptmx", flags|unix.O_NONBLOCK, 0); err != nil {
-			return nil, nil, os.NewSyscallError("open", err)
-		}
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return nil, nil, os.NewSyscallError("ioctl", err)
-	}
-	name := fmt.Sprintf("/dev/pts/%d", n)
-	slaveFD, err := openSlave(fd, name)
-	if err != nil {
-		unix.Close(fd)
-		return nil, nil, os.NewSyscallError("open slave", err)
-	}
-	return os.NewFile(uintptr(fd), "/dev/ptmx"), os.NewFile(uintptr(slaveFD), name), nil
-}
-
-// openSlave opens a master's slave by the master's descriptor, not by name: the sandbox cannot put
-// a mount or a link in its place.
-func openSlave(master int, name string) (int, error) {
-	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
-	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
-	switch errno {
-	case 0:
-		return int(fd), nil
-	case unix.EINVAL, unix.ENOTTY: // gVisor
-		return unix.Open(name, flags, 0)
-	}
-	return 0, errno
 }
 
 // Close releases the master: the terminal hangs up. Closing twice is not an error.

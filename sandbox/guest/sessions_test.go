@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	ptys "github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -178,7 +179,7 @@ func TestTerminal(t *testing.T) {
 // pending returns the number of unread input bytes of a terminal in non-canonical mode.
 func pending(t testing.TB, term session.Local) int {
 	t.Helper()
-	fd, err := openSlave(int(term.TTY().Master.Fd()), term.TTY().Name)
+	fd, err := ptys.OpenSlave(int(term.TTY().Master.Fd()), term.TTY().Name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	ptys "github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/session/proc"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -130,7 +131,7 @@ func (t *terminal) Runs(pid int) bool { return proc.Runs(pid) }
 // Flush drops input that no program has read.
 func (t *terminal) Flush() error {
 	return t.pty.ioctl(func(fd int) error {
-		slave, err := openSlave(fd, t.pty.name)
+		slave, err := ptys.OpenSlave(fd, t.pty.name)
 		if err != nil {
 			return err
 		}

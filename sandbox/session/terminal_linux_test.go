@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/session/proc"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -43,17 +43,8 @@ func startPTY(ctx context.Context, start session.Start) (session.Terminal, error
 		Rows: uint16(start.Rows)}); err != nil {
 		return nil, err
 	}
-	// pty.Open returns a blocking master, whose reads could not be ended.
-	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	master.Close()
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, err
-	}
 	t := &ptyTerminal{
-		master: os.NewFile(uintptr(fd), "master"),
+		master: master,
 		name:   slave.Name(),
 		done:   make(chan struct{}),
 	}

@@ -18,11 +18,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 

@@ -21,8 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
-
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/scripts/daemon"
 )

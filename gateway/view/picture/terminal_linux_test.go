@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
@@ -189,7 +189,7 @@ func TestBackground(t *testing.T) {
 	cmd, result := program(t, env{"TERM": "xterm"})
 	shell := exec.CommandContext(t.Context(), "sh", "-m", "-c", `"$0" & wait`, cmd.Path)
 	shell.Env = cmd.Env
-	tty, err := pty.Start(shell)
+	tty, err := pty.StartWithSize(shell, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

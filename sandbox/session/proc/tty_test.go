@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/creack/pty"
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 )
 
 // Output is unread from its write until it is read, also before a worker of the kernel has passed
