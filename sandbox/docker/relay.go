@@ -29,9 +29,6 @@ func (e *engine) relay(ctx context.Context, ref string) (net.Conn, error) {
 			return err
 		}
 		r, err := e.api.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
-		if err != nil && ctx.Err() != nil { // the engine may have started it
-			e.silence.add(ref)
-		}
 		conn = r.HijackedResponse
 		return err
 	})

@@ -3,6 +3,8 @@ package pty
 import (
 	"bufio"
 	"errors"
+	"io"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -27,6 +29,24 @@ func TestOpen(t *testing.T) {
 		if err != nil || int(unix.Minor(st.Rdev)) != n || named.Rdev != st.Rdev {
 			t.Errorf("%s of master %d, error %v", slave.Name(), n, err)
 		}
+	}
+}
+
+// Closing the master ends a read.
+func TestClose(t *testing.T) {
+	master, slave, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	ended := make(chan error)
+	go func() {
+		_, err := master.Read(make([]byte, 1))
+		ended <- err
+	}()
+	master.Close()
+	if err := <-ended; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the read ended with %v", err)
 	}
 }
 
@@ -68,6 +88,9 @@ func TestStartWithSize(t *testing.T) {
 	_ = cmd.Wait() // says 7
 	if got := cmd.ProcessState.ExitCode(); got != 7 {
 		t.Errorf("exit code %d", got)
+	}
+	if _, err := io.ReadAll(in); !errors.Is(err, unix.EIO) {
+		t.Errorf("a read after the end: %v", err)
 	}
 	if _, err := StartWithSize(exec.Command("/nonexistent"), nil); err == nil {
 		t.Error("a program that is missing starts")

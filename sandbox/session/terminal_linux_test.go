@@ -41,6 +41,7 @@ func startPTY(ctx context.Context, start session.Start) (session.Terminal, error
 	defer slave.Close()
 	if err := pty.Setsize(master, &pty.Winsize{Cols: uint16(start.Cols),
 		Rows: uint16(start.Rows)}); err != nil {
+		master.Close()
 		return nil, err
 	}
 	t := &ptyTerminal{

@@ -15,8 +15,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
 
-// scanPart limits the search for readers in other sessions to 1/scanPart of a processor.
-const scanPart = 1000
+// Searches for readers in other sessions use 1/scanPart of a processor. One that was interrupted
+// may have missed a reader, so the next one begins sooner.
+const (
+	scanPart        = 1000
+	interruptedPart = 10
+)
 
 // scans is what searches of the whole system found, and when the next one may start.
 var scans = searches{readers: make(map[uint64]int)}
@@ -35,11 +39,14 @@ func (s *searches) reader(dev uint64) int {
 	return s.readers[dev]
 }
 
-// begin reports whether a search for dev may start now. Then the caller must call end.
-func (s *searches) begin(dev uint64) bool {
+// begin reports whether a search for dev may start now. If so, the caller must call end. In any
+// case it forgets gone, the reader of dev that the caller knew and that reads no more.
+func (s *searches) begin(dev uint64, gone int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.readers, dev)
+	if s.readers[dev] == gone {
+		delete(s.readers, dev)
+	}
 	if s.running || time.Now().Before(s.next) {
 		return false
 	}
@@ -47,11 +54,16 @@ func (s *searches) begin(dev uint64) bool {
 	return true
 }
 
-// end records the result of a search, which has used a processor for spent; nil: it found nothing.
-func (s *searches) end(dev uint64, t *thread, spent time.Duration) {
+// end records the result of a search, which has used a processor for spent; nil: it found nothing,
+// or was interrupted.
+func (s *searches) end(dev uint64, t *thread, spent time.Duration, interrupted bool) {
+	pause := spent * scanPart
+	if interrupted {
+		pause = spent * interruptedPart
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.next = false, time.Now().Add(spent*scanPart)
+	s.running, s.next = false, time.Now().Add(pause)
 	if t != nil {
 		s.readers[dev] = t.proc.pid
 	}
@@ -62,14 +74,15 @@ func (s *searches) end(dev uint64, t *thread, spent time.Duration) {
 // else that process waits for is not known, so the group counts as listening. On a busy machine a
 // search takes seconds: the end of ctx interrupts it.
 func (l *look) elsewhere(ctx context.Context, f *session.Facts, s *sight, now layer) {
-	t := l.readerIn(scans.reader(now.dev), now)
+	known := scans.reader(now.dev)
+	t := l.readerIn(known, now)
 	if t == nil {
-		if !scans.begin(now.dev) {
+		if !scans.begin(now.dev, known) {
 			return
 		}
 		began := l.spent()
 		t = l.search(ctx, now)
-		scans.end(now.dev, t, l.spent()-began)
+		scans.end(now.dev, t, l.spent()-began, ctx.Err() != nil)
 		if t == nil {
 			return
 		}

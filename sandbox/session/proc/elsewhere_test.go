@@ -4,6 +4,7 @@ package proc
 
 import (
 	"context"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ os.read(0, 1)`)
 		t.Errorf("got %+v, %v, want that it is remembered", f, err)
 	}
 	// A search takes long on a busy machine: it ends when its result is not wanted any more.
+	runtime.LockOSThread() // not unlocked: the thread's credentials end with it
 	l := &look{}
 	members, err := l.group(x.tty.SessionPID, f.Foreground)
 	if err != nil || len(members) == 0 {
@@ -77,15 +79,22 @@ func searchAgain() {
 // While one look searches the whole system, another one does not, and does not wait for it.
 func TestSearches(t *testing.T) {
 	s := searches{readers: make(map[uint64]int)}
-	if !s.begin(1) || s.begin(2) || s.reader(1) != 0 {
+	if !s.begin(1, 0) || s.begin(2, 0) || s.reader(1) != 0 {
 		t.Error("two searches at once")
 	}
-	s.end(1, &thread{proc: &process{pid: 7}}, time.Hour)
-	if s.reader(1) != 7 || s.begin(2) {
-		t.Errorf("after a search: reader %d, or the next one began too soon", s.reader(1))
+	s.end(1, &thread{proc: &process{pid: 7}}, time.Hour, false)
+	if s.begin(1, 0) || s.reader(1) != 7 {
+		t.Error("another look began too soon, or forgot what it did not know")
+	}
+	if s.begin(1, 7) || s.reader(1) != 0 {
+		t.Error("a reader that reads no more is known")
 	}
 	s.next = time.Time{}
-	if !s.begin(2) {
+	if !s.begin(2, 0) {
 		t.Error("no second search")
+	}
+	s.end(2, nil, time.Hour, true)
+	if in := time.Until(s.next); in < time.Hour || in > 11*time.Hour {
+		t.Errorf("the next search after one that was interrupted begins in %v", in)
 	}
 }

@@ -151,10 +151,11 @@ func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts,
 		return f, s, nil
 	}
 	s.modes = m
+	known := f
 	err = l.descend(ctx, &f, &s, layer{dev: tty.Device, modes: m, pending: pending,
 		members: members}, before)
 	if ctx.Err() != nil {
-		err = context.Cause(ctx)
+		return known, s, context.Cause(ctx)
 	}
 	return f, s, err
 }

@@ -76,19 +76,9 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 		tty: session.TTY{Master: master, Name: slave.Name(), Device: st.Rdev,
 			SessionPID: cmd.Process.Pid}}
 	slave.Close()
-	// The copy of the descriptor does not block. Closing it ends the read even if a process still
-	// has the terminal open.
-	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	reader := os.NewFile(uintptr(fd), master.Name())
 	go func() {
 		defer close(x.done)
-		io.Copy(x, reader)
+		io.Copy(x, master)
 	}()
 	t.Cleanup(func() {
 		// Kill the session first, then its remaining processes.
@@ -97,8 +87,7 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		master.Close()
-		reader.Close()
+		master.Close() // ends the read even if a process still has the terminal open
 		<-x.done
 	})
 	return x
