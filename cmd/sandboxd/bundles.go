@@ -81,10 +81,10 @@ func (d doctor) checkBundles(ctx context.Context) []finding {
 	if err != nil {
 		return []finding{{Check: "runtime", Found: err.Error(), Fix: sandbox.HintOf(err)}}
 	}
-	image := finding{Check: "image", Found: d.cli.config.Image}
-	if image.OK, err = hasBundleImage(d.cli.config); err != nil {
-		image.Found = err.Error()
-	} else if !image.OK {
+	image := finding{Check: "image", OK: true, Found: d.cli.config.Image}
+	if found, err := hasBundleImage(d.cli.config); err != nil {
+		image.OK, image.Found = false, err.Error()
+	} else if !found {
 		image.Found += " is missing"
 		image.Fix = "create a sandbox, which builds or pulls it"
 	}

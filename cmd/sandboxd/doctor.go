@@ -119,8 +119,7 @@ func printFinding(w io.Writer, f finding) {
 }
 
 func (d doctor) checkEngine(ctx context.Context) []finding {
-	missing := finding{Check: "engine",
-		Fix: "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"}
+	missing := finding{Check: "engine", Fix: d.engineFix(ctx)}
 	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		missing.Found = err.Error()
@@ -154,6 +153,26 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 			`set "live-restore": true in /etc/docker/daemon.json, then: systemctl reload docker`
 	}
 	return append(all, live)
+}
+
+// engineFix says what to do when the engine does not answer.
+func (d doctor) engineFix(ctx context.Context) string {
+	const start = "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"
+	if host := engineHost(d.cli.config); host != "" {
+		return "try: docker -H " + host + " version"
+	}
+	if hasEngine(d.cli.config) {
+		return start
+	}
+	_, _, err := runtimeOf(ctx)
+	if err == nil {
+		return start
+	}
+	fix := err.Error()
+	if hint := sandbox.HintOf(err); hint != "" {
+		fix += ": " + hint
+	}
+	return start + ". Without Docker (docs/how-to/without-docker.md): " + fix
 }
 
 // checkLink says how the daemon reaches its sandboxes.
@@ -195,11 +214,11 @@ func (d doctor) checkImage(ctx context.Context) []finding {
 		return nil
 	}
 	if !hasImage(ctx, engine, image) {
-		fix := "pull it: docker pull " + image
+		fix := "create a sandbox, which pulls it, or run: docker pull " + image
 		if image == sandbox.DefaultImage {
-			fix = "build it: scripts/setup demo; or create a sandbox, which also builds it"
+			fix = "create a sandbox, which builds it"
 		}
-		return []finding{{Check: "image", Found: image + " is missing", Fix: fix}}
+		return []finding{{Check: "image", OK: true, Found: image + " is missing", Fix: fix}}
 	}
 	return []finding{{Check: "image", OK: true, Found: image}}
 }

@@ -321,6 +321,11 @@ func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, err
 			return "", o, usage(fmt.Sprintf("--gateway %q: not an ssh URI", c.gateway),
 				"write ssh://HOST:PORT")
 		}
+		// The key says who logs in.
+		if name := u.User.String(); name != "" && name != wire.ControlHost {
+			return "", o, usage(fmt.Sprintf("--gateway %q: it takes no user name", c.gateway),
+				"write ssh://HOST:PORT; -n names the sandbox")
+		}
 		if u.Port() == "" {
 			return u.Hostname(), o, nil
 		}

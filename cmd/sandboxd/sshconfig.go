@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	osuser "os/user"
 	"path/filepath"
@@ -38,6 +39,9 @@ func (c sshHosts) command() *cobra.Command {
 			"update the hosts.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.gateway != "" {
+				return c.elsewhere(cmd.Context(), write)
+			}
 			e, err := readEndpoint(string(c.config.State))
 			if err != nil {
 				return &wire.Error{
@@ -66,6 +70,27 @@ func (c sshHosts) command() *cobra.Command {
 	return cmd
 }
 
+// elsewhere prints the blocks for a daemon on another machine, with the user's own keys.
+func (c sshHosts) elsewhere(ctx context.Context, write bool) error {
+	if write {
+		return usage("ssh-config: --write is for a daemon on this machine",
+			"omit it, and add the output to ~/.ssh/config")
+	}
+	addr, _, err := c.reach(ctx, false)
+	if err != nil {
+		return err
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return usage("ssh-config: --gateway has no port", "write ssh://HOST:PORT")
+	}
+	names, err := c.names(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Print(sshConfigBlock(endpoint{SSH: addr}, names))
+	return nil
+}
+
 // names returns the names of the user's sandboxes.
 func (c sshHosts) names(ctx context.Context) (names []string, err error) {
 	all, err := c.sandboxes(ctx)
@@ -85,17 +110,19 @@ func sshConfigBlock(e endpoint, sandboxes []string) string {
 		fmt.Fprintf(&users, "Host %s.%s\n\tUser %[1]s\n", name, sshConfigName)
 		fmt.Fprintf(&hosts, " %s.%s", name, sshConfigName)
 	}
+	own := "" // those of a daemon on this machine
+	if g.KnownHosts != "" {
+		own = fmt.Sprintf("\tUserKnownHostsFile \"%s\"\n\tIdentityFile \"%s\"\n", g.KnownHosts,
+			g.Identity)
+	}
 	return fmt.Sprintf(`# Written by sandboxd ssh-config. ssh demo@%[1]s attaches to the sandbox demo, ssh %[1]s ls lists sandboxes.
-%[7]sHost %[1]s%[8]s
+%[6]sHost %[1]s%[7]s
 	HostName %[2]s
 	Port %[3]s
 	User %[4]s
-	UserKnownHostsFile "%[5]s"
-	StrictHostKeyChecking yes
-	IdentityFile "%[6]s"
+%[5]s	StrictHostKeyChecking yes
 	Ciphers ^aes128-gcm@openssh.com
-`, sshConfigName, g.Host, g.Port, wire.ControlHost, g.KnownHosts, g.Identity, users.String(),
-		hosts.String())
+`, sshConfigName, g.Host, g.Port, wire.ControlHost, own, users.String(), hosts.String())
 }
 
 // hostLine matches the line of a sandbox in the file of ssh-config.

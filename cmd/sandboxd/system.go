@@ -15,7 +15,7 @@ func needsLinux() error {
 	return &wire.Error{Code: wire.CodeUnavailable,
 		Message: "the daemon runs on Linux, and this is " + runtime.GOOS,
 		Hint: "start it on a machine with Linux, and use it from here with " +
-			"--gateway ssh://HOST"}
+			"--gateway ssh://HOST:PORT; see docs/how-to/install.md"}
 }
 
 // installSSH returns what to do if there is no ssh(1) or scp(1).
