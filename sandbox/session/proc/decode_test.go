@@ -5,7 +5,6 @@ package proc
 import (
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,12 +151,14 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
+// timespecs are not on a stack, which the garbage collector may move: their addresses are numbers.
+var timespecs struct{ none, some [16]byte }
+
 // TestOnlyLooks checks that a call with a timeout of zero does not count as a wait.
 func TestOnlyLooks(t *testing.T) {
 	x := &inspector{dir: "/proc/self"}
 	defer x.close()
-	var none, some [16]byte
-	some[8] = 1
+	timespecs.some[8] = 1
 	for name, test := range map[string]struct {
 		kind  timeoutKind
 		value uint64
@@ -168,8 +169,8 @@ func TestOnlyLooks(t *testing.T) {
 		"0 ms":               {timeoutMillis, 0, true},
 		"500 ms":             {timeoutMillis, 500, false},
 		"none, by a pointer": {timeoutPointer, 0, false},
-		"0 s":                {timeoutPointer, uint64(uintptr(unsafe.Pointer(&none))), true},
-		"1 ns":               {timeoutPointer, uint64(uintptr(unsafe.Pointer(&some))), false},
+		"0 s":                {timeoutPointer, uint64(uintptr(unsafe.Pointer(&timespecs.none))), true},
+		"1 ns":               {timeoutPointer, uint64(uintptr(unsafe.Pointer(&timespecs.some))), false},
 		"what is not there":  {timeoutPointer, 1, false},
 	} {
 		if got := x.onlyLooks(call{timeout: test.kind, arg: 2},
@@ -177,6 +178,4 @@ func TestOnlyLooks(t *testing.T) {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}
-	runtime.KeepAlive(&none)
-	runtime.KeepAlive(&some)
 }
