@@ -36,7 +36,7 @@ help: ## list the targets
 
 demo: ## set up this machine, build, and watch an agent work in a real sandbox
 	@scripts/setup demo
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory bin/sandboxd bin/sandboxd-guest-linux-$$($(GO) env GOARCH)
 	bin/sandboxd demo
 
 test: ## set up this machine, build, and run every test but the slow ones; TESTFLAGS=-race to find races
