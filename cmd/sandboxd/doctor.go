@@ -49,7 +49,7 @@ type doctor struct{ cli *cli }
 
 // checks returns all checks in the order of their output.
 func (d doctor) checks() []func(context.Context) []finding {
-	if d.cli.gateway != "" || needsLinux() != nil {
+	if d.cli.gateway != "" || runsDaemon() != nil {
 		return []func(context.Context) []finding{d.checkGateway, d.checkTools}
 	}
 	all := []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter,
@@ -160,6 +160,9 @@ func (d doctor) engineFix(ctx context.Context) string {
 	const start = "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"
 	if host := engineHost(d.cli.config); host != "" {
 		return "try: docker -H " + host + " version"
+	}
+	if needsLinux() != nil {
+		return "start Docker; or use a daemon on a machine with Linux, with --gateway"
 	}
 	if hasEngine(d.cli.config) {
 		return start
@@ -337,7 +340,7 @@ func (d doctor) checkGateway(ctx context.Context) []finding {
 	f := finding{Check: "gateway", Found: d.cli.gateway}
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
-	err := needsLinux()
+	err := runsDaemon()
 	if d.cli.gateway != "" {
 		var client *agent.Client
 		if client, err = d.cli.dial(ctx, wire.ControlHost, false); err == nil {

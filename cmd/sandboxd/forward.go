@@ -348,7 +348,7 @@ func (c *cli) daemon() (endpoint, error) {
 	state := string(c.config.State)
 	e, err := readEndpoint(state)
 	if err != nil || !store.Runs(state, e.PID) {
-		if err := needsLinux(); err != nil {
+		if err := runsDaemon(); err != nil {
 			return e, err
 		}
 		return e, &wire.Error{Code: wire.CodeUnavailable,

@@ -60,7 +60,7 @@ func (c *cli) serveCommand() *cobra.Command {
 			"Later runs accept the keys in that file.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needsLinux(); err != nil {
+			if err := runsDaemon(); err != nil {
 				return err
 			}
 			for key, value := range map[string]string{"ssh": addr, "http": httpAddr} {

@@ -6,15 +6,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// needsLinux returns an error if this machine cannot run a daemon. All other commands work with a
-// daemon on another machine: what they need of Linux is in files whose names end in _linux.go.
+// runsDaemon returns an error if no daemon runs on this kind of system. On macOS one runs with a
+// Docker engine, which counts as one on another machine. All other commands work with a daemon
+// elsewhere.
+func runsDaemon() error {
+	if runtime.GOOS == "darwin" {
+		return nil
+	}
+	return needsLinux()
+}
+
+// needsLinux returns an error if this is not Linux. What the product needs of Linux is in files
+// whose names end in _linux.go.
 func needsLinux() error {
 	if runtime.GOOS == "linux" {
 		return nil
 	}
 	return &wire.Error{Code: wire.CodeUnavailable,
-		Message: "the daemon runs on Linux, and this is " + runtime.GOOS,
-		Hint: "start it on a machine with Linux, and use it from here with " +
+		Message: "this runs on Linux, and this machine has " + runtime.GOOS,
+		Hint: "start a daemon on a machine with Linux, and use it from here with " +
 			"--gateway ssh://HOST:PORT; see docs/how-to/install.md"}
 }
 

@@ -71,7 +71,7 @@ func (c *cli) upCommand(use string) *cobra.Command {
 // it is ready. up is set for the command up: see again.
 func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint, error) {
 	var none endpoint
-	if err := needsLinux(); err != nil {
+	if err := runsDaemon(); err != nil {
 		return none, err
 	}
 	began := time.Now()
