@@ -121,9 +121,8 @@ func printFinding(w io.Writer, f finding) {
 func (d doctor) checkEngine(ctx context.Context) []finding {
 	missing := finding{Check: "engine", Fix: d.engineFix(ctx)}
 	engine, err := newEngine(d.cli.config)
-	if err != nil {
-		missing.Found = err.Error()
-		return []finding{missing}
+	if err != nil { // it says what is wrong with the address
+		return []finding{{Check: "engine", Found: err.Error(), Fix: sandbox.HintOf(err)}}
 	}
 	defer engine.Close()
 	v, err := engine.ServerVersion(ctx, client.ServerVersionOptions{})

@@ -54,6 +54,9 @@ func (c bundleImages) open(ctx context.Context) (imageStore, error) {
 	if c.gateway != "" {
 		return nil, usage("images works on the machine of the daemon", "run it there")
 	}
+	if err := needsLinux(); err != nil {
+		return nil, err
+	}
 	if name := backendOf(c.config); name != oci.Name {
 		return nil, &wire.Error{Code: wire.CodeUnavailable,
 			Message: "the backend of this machine is " + name + ", which keeps its own images",

@@ -195,7 +195,7 @@ func sshWords(ctx context.Context, c *cli, options []string, target string) ([]s
 // o. port is the program's option for the port.
 func loginOptions(address string, o agent.Options, port string) (host string, options []string) {
 	if len(o.KnownHosts) > 0 {
-		options = append(options, "-o", "UserKnownHostsFile="+o.KnownHosts[0], "-o",
+		options = append(options, "-o", command.KnownHostsOption(o.KnownHosts[0]), "-o",
 			"StrictHostKeyChecking=yes")
 	}
 	if o.Identity != "" {

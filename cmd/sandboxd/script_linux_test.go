@@ -257,7 +257,7 @@ func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("PORT", g.Port)
 	config := ts.MkAbs("ssh_config")
 	ts.Check(os.WriteFile(config,
-		[]byte(sshConfigBlock(e, nil)+"\tIdentitiesOnly yes\n\tLogLevel ERROR\n"), 0o600))
+		[]byte(sshConfigBlock(e.gateway(), nil)+"\tIdentitiesOnly yes\n\tLogLevel ERROR\n"), 0o600))
 	ts.Setenv("SSHCONFIG", config)
 }
 

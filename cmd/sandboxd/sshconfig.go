@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -57,7 +58,7 @@ func (c sshHosts) command() *cobra.Command {
 				before, _ := os.ReadFile(sshConfigFile(e)) // without one, there are no hosts
 				names = listedHosts(string(before))
 			}
-			block := sshConfigBlock(e, names)
+			block := sshConfigBlock(e.gateway(), names)
 			if !write {
 				fmt.Print(block)
 				return nil
@@ -80,14 +81,15 @@ func (c sshHosts) elsewhere(ctx context.Context, write bool) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := net.SplitHostPort(addr); err != nil {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
 		return usage("ssh-config: --gateway has no port", "write ssh://HOST:PORT")
 	}
 	names, err := c.names(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Print(sshConfigBlock(endpoint{SSH: addr}, names))
+	fmt.Print(sshConfigBlock(command.Gateway{Host: host, Port: port}, names))
 	return nil
 }
 
@@ -103,8 +105,7 @@ func (c sshHosts) names(ctx context.Context) (names []string, err error) {
 // sshConfigBlock returns the Host blocks: one for the daemon and the sandboxes with these names,
 // and before it those with their users, for the first value wins. It puts the fast cipher first,
 // because the client's order wins and OpenSSH's default cipher halves the throughput.
-func sshConfigBlock(e endpoint, sandboxes []string) string {
-	g := e.gateway()
+func sshConfigBlock(g command.Gateway, sandboxes []string) string {
 	var users, hosts strings.Builder
 	for _, name := range sandboxes {
 		fmt.Fprintf(&users, "Host %s.%s\n\tUser %[1]s\n", name, sshConfigName)
@@ -256,7 +257,7 @@ func updateSSHConfig(e endpoint, names func(before string) []string) error {
 		return nil
 	}
 	if err == nil {
-		if block := sshConfigBlock(e, names(string(before))); block != string(before) {
+		if block := sshConfigBlock(e.gateway(), names(string(before))); block != string(before) {
 			err = writeDurably(path, []byte(block), 0o600)
 		}
 	}

@@ -68,12 +68,21 @@ func (g Gateway) URI(target string) string {
 func (g Gateway) SSHCommand(target string) string {
 	args := []string{"ssh"}
 	if g.KnownHosts != "" {
-		args = append(args, "-o", "UserKnownHostsFile="+g.KnownHosts)
+		args = append(args, "-o", KnownHostsOption(g.KnownHosts))
 	}
 	if g.Identity != "" {
 		args = append(args, "-i", g.Identity)
 	}
 	return text.Quote(append(args, "-p", g.Port, target+"@"+g.Host)...)
+}
+
+// KnownHostsOption returns the value of ssh's -o that names the file of known hosts. ssh splits a
+// list of files at blanks outside of quotes (ssh_config(5)).
+func KnownHostsOption(path string) string {
+	if strings.ContainsAny(path, " \t") {
+		path = `"` + path + `"`
+	}
+	return "UserKnownHostsFile=" + path
 }
 
 // ControlCommand returns how to run line on the control host: with this program, or with ssh alone.
