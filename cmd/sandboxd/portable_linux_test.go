@@ -30,8 +30,9 @@ func TestPortableDaemon(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "SANDBOXD_STATE=" + dir + "/the state",
-		"SANDBOXD_GUEST_DIR=" + guestBinaries, "DOCKER_HOST=" + os.Getenv("DOCKER_HOST"),
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir,
+		"SANDBOXD_STATE=" + dir + "/the state", "SANDBOXD_GUEST_DIR=" + guestBinaries,
+		"DOCKER_HOST=" + os.Getenv("DOCKER_HOST"),
 		"SANDBOXD_SSH=127.0.0.1:0", "SANDBOXD_HTTP=127.0.0.1:0"}
 	call := func(want string, args ...string) string {
 		t.Helper()
