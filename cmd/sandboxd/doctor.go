@@ -119,7 +119,6 @@ func printFinding(w io.Writer, f finding) {
 }
 
 func (d doctor) checkEngine(ctx context.Context) []finding {
-	missing := finding{Check: "engine", Fix: d.engineFix(ctx)}
 	engine, err := newEngine(d.cli.config)
 	if err != nil { // it says what is wrong with the address
 		return []finding{{Check: "engine", Found: err.Error(), Fix: sandbox.HintOf(err)}}
@@ -127,8 +126,7 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 	defer engine.Close()
 	v, err := engine.ServerVersion(ctx, client.ServerVersionOptions{})
 	if err != nil {
-		missing.Found = err.Error()
-		return []finding{missing}
+		return []finding{{Check: "engine", Found: err.Error(), Fix: d.engineFix(ctx)}}
 	}
 	all := []finding{{Check: "engine", OK: true, Found: fmt.Sprintf("docker %s, API %s", v.Version,
 		v.APIVersion)}}

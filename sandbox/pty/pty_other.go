@@ -12,8 +12,8 @@ import (
 // Winsize is the size of a terminal in characters, and in pixels, X by Y.
 type Winsize = pty.Winsize
 
-// Open returns a new terminal. The master blocks: it has no deadlines, and Close does not end a read.
-// On Windows the error is [pty.ErrUnsupported], also that of the others.
+// Open returns a new terminal. The master blocks: it has no deadlines, and Close does not end a
+// read. On Windows the error is [pty.ErrUnsupported], also that of the others.
 func Open() (master, slave *os.File, err error) { return pty.Open() }
 
 // Setsize changes the size of a terminal, of which f is a side.

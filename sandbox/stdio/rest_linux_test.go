@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/sandboxd/sandboxd/sandbox/pty"
 )
 
 func pipe(t *testing.T) (r, w *os.File) {
@@ -51,21 +51,11 @@ func TestRestOfPipe(t *testing.T) {
 
 // A terminal does not report the length of its content.
 func TestRestOfTerminal(t *testing.T) {
-	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
-	fd, err := unix.Open("/dev/ptmx", flags|unix.O_NONBLOCK, 0)
+	master, slave, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	master := os.NewFile(uintptr(fd), "ptmx")
 	defer master.Close()
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, flags)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	slave := os.NewFile(peer, "slave")
 	defer slave.Close()
 	text := bytes.Repeat([]byte("x"), 3000)
 	for _, closed := range []bool{false, true} {

@@ -159,6 +159,8 @@ func TestOnlyLooks(t *testing.T) {
 	x := &inspector{dir: "/proc/self"}
 	defer x.close()
 	timespecs.some[8] = 1
+	none := uint64(uintptr(unsafe.Pointer(&timespecs.none)))
+	some := uint64(uintptr(unsafe.Pointer(&timespecs.some)))
 	for name, test := range map[string]struct {
 		kind  timeoutKind
 		value uint64
@@ -169,8 +171,8 @@ func TestOnlyLooks(t *testing.T) {
 		"0 ms":               {timeoutMillis, 0, true},
 		"500 ms":             {timeoutMillis, 500, false},
 		"none, by a pointer": {timeoutPointer, 0, false},
-		"0 s":                {timeoutPointer, uint64(uintptr(unsafe.Pointer(&timespecs.none))), true},
-		"1 ns":               {timeoutPointer, uint64(uintptr(unsafe.Pointer(&timespecs.some))), false},
+		"0 s":                {timeoutPointer, none, true},
+		"1 ns":               {timeoutPointer, some, false},
 		"what is not there":  {timeoutPointer, 1, false},
 	} {
 		if got := x.onlyLooks(call{timeout: test.kind, arg: 2},
