@@ -21,6 +21,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/kubernetes"
@@ -146,8 +147,8 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 		live.Found = "not needed: containers are not processes of the engine's service"
 	case !info.Info.LiveRestoreEnabled:
 		live.Found = "off: a restart of the engine stops all sandboxes (their files stay)"
-		live.Fix =
-			`set "live-restore": true in /etc/docker/daemon.json, then: systemctl reload docker`
+		live.Fix = `set "live-restore": true in the engine's daemon.json, and reload the engine; with ` +
+			"systemd: /etc/docker/daemon.json, systemctl reload docker"
 	}
 	return append(all, live)
 }
@@ -215,7 +216,7 @@ func (d doctor) checkImage(ctx context.Context) []finding {
 	}
 	if !hasImage(ctx, engine, image) {
 		fix := "create a sandbox, which pulls it, or run: docker pull " + image
-		if image == sandbox.DefaultImage {
+		if images.Has(image) {
 			fix = "create a sandbox, which builds it"
 		}
 		return []finding{{Check: "image", OK: true, Found: image + " is missing", Fix: fix}}

@@ -151,7 +151,7 @@ func unreachableHint(err error) string {
 		return "this user may not use the engine: run sudo usermod -aG docker $USER, then log in " +
 			"again"
 	}
-	return "start the engine (systemctl start docker), or let scripts/setup install one"
+	return "start the engine, with systemd: systemctl start docker; or let scripts/setup install one"
 }
 
 // facts describe an engine and its abilities, as far as sandboxes depend on them.
