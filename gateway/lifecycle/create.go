@@ -248,7 +248,7 @@ func (c *creation) create(ctx context.Context, progress func(string)) (err error
 	if errors.Is(err, sandbox.ErrEngine) {
 		reg.removals.markUncertain(c.Sandbox)
 	}
-	if nothingMade(err) {
+	if c.source == nil && nothingMade(err) { // a fork has an image
 		left = reg.removals.erase(clean, c.Sandbox)
 	} else {
 		_, left = reg.removals.destroy(clean, c.Sandbox)

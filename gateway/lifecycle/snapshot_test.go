@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
@@ -45,6 +46,13 @@ func (c copying) Snapshot(_ context.Context, _ sandbox.Instance,
 
 func (c copying) Fork(_ context.Context, _ sandbox.Instance, id string) (string, error) {
 	return c.keep("fork/" + id)
+}
+
+func (c copying) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	c.mu.Lock()
+	delete(c.images, "fork/"+inst.ID)
+	c.mu.Unlock()
+	return c.Backend.Destroy(ctx, inst)
 }
 
 func (c copying) Weight(context.Context, sandbox.Instance) (int64, error) { return c.weight, nil }
@@ -97,6 +105,31 @@ func TestSnapshotsCount(t *testing.T) {
 	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "his",
 		Limits: sandbox.Limits{Disk: 7 << 30}}, nil); err != nil {
 		t.Errorf("what another keeps counts for bob: %v", err)
+	}
+}
+
+// The image of a fork is there before its sandbox: it goes, too, if the backend rejects that.
+func TestForkThatFailsLeavesNoImage(t *testing.T) {
+	for _, stage := range []string{"validate", "image", "guest"} {
+		var fails atomic.Bool
+		w := newWorld(t, sandboxtest.Options{Fail: func(s string) error {
+			if s == stage && fails.Load() {
+				return sandbox.ErrUnsupported
+			}
+			return nil
+		}})
+		c := w.copying(1 << 20)
+		d := w.Start()
+		if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		fails.Store(true)
+		if _, err := d.Fork(w.Ctx(), alice, "demo", "fork", nil); err == nil {
+			t.Errorf("%s: the fork did not fail", stage)
+		}
+		if len(c.images) != 0 {
+			t.Errorf("%s: images %v are left", stage, c.images)
+		}
 	}
 }
 
