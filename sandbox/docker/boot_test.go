@@ -31,6 +31,10 @@ func nothingLeft(t *testing.T, b *Backend, id string) {
 		err, sandbox.ErrGone) {
 		t.Errorf("container is left: %v, error %v", c.ID, err)
 	}
+	if _, err := b.engine.inspectImage(context.Background(), machine.ForkImage(id)); !errors.Is(
+		err, sandbox.ErrNoImage) {
+		t.Errorf("the image of a fork is left: %v", err)
+	}
 	if _, err := os.Lstat(b.state.Dir(id)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory is left: %v", err)
 	}

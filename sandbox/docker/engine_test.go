@@ -148,11 +148,21 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 			t.Error(err)
 		}
 		for _, image := range made.Items {
-			b.engine.removeImage(ctx, image.ID)
+			removeImage(t, b, image.ID)
 		}
 		b.Close()
 	})
 	return b
+}
+
+// removeImage removes an image that a test made.
+func removeImage(t *testing.T, b *Backend, ref string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := b.engine.removeImage(ctx, ref); err != nil {
+		t.Error(err)
+	}
 }
 
 // sweep destroys the remaining containers of b.

@@ -122,15 +122,16 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 }
 
 // removeImage removes an image of ours, if there is one.
-func (e *engine) removeImage(ctx context.Context, ref string) {
+func (e *engine) removeImage(ctx context.Context, ref string) error {
 	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
 		_, err := e.api.ImageRemove(ctx, ref,
 			client.ImageRemoveOptions{Force: true, PruneChildren: true})
 		return err
 	})
-	if err != nil && !cerrdefs.IsNotFound(err) {
-		e.log.Warn("image was not removed", "image", ref, "err", err)
+	if cerrdefs.IsNotFound(err) {
+		return nil
 	}
+	return err
 }
 
 // removeUnused removes an image unless a sandbox uses it, and reports whether it did.

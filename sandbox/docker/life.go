@@ -146,7 +146,9 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	}
 	b.meter.forget(inst.ID)
 	b.engine.silence.forget(refOf(inst))
-	b.engine.removeImage(ctx, machine.ForkImage(inst.ID))
+	if err := b.engine.removeImage(ctx, machine.ForkImage(inst.ID)); err != nil {
+		return fmt.Errorf("destroy %s: %w", inst.ID, err)
+	}
 	// Last: the keys must exist as long as the container may.
 	if err := os.RemoveAll(b.state.Dir(inst.ID)); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)

@@ -35,7 +35,12 @@ func TestR5NthCallFails(t *testing.T) {
 		do     func(ctx context.Context, b *Backend, inst sandbox.Instance) error
 		before func(t *testing.T, b *Backend, inst sandbox.Instance)
 	}{
-		{"destroy", func(ctx context.Context, b *Backend, inst sandbox.Instance) error { return b.Destroy(ctx, inst) }, nil},
+		{"destroy", func(ctx context.Context, b *Backend, inst sandbox.Instance) error { return b.Destroy(ctx, inst) },
+			func(t *testing.T, b *Backend, inst sandbox.Instance) {
+				if _, err := b.Fork(t.Context(), inst, inst.ID); err != nil { // as if it were one
+					t.Fatal(err)
+				}
+			}},
 		{"stop", func(ctx context.Context, b *Backend, inst sandbox.Instance) error {
 			return b.Stop(ctx, inst, time.Second)
 		}, nil},
@@ -88,10 +93,13 @@ func TestR5NthCallFails(t *testing.T) {
 					if err == nil && how == "refused" && at == 1 {
 						t.Error("the first call was refused, and there is no error")
 					}
+					if act.name == "destroy" && err == nil {
+						nothingLeft(t, b, inst.ID)
+					}
 					// The operation can be repeated, and succeeds.
 					for range 2 {
 						if act.name == "fork" {
-							b.engine.removeImage(t.Context(), machine.ForkImage("f"+inst.ID[1:]))
+							removeImage(t, b, machine.ForkImage("f"+inst.ID[1:]))
 						}
 						if again := act.do(t.Context(), b, inst); again != nil {
 							t.Errorf("it failed with %v; again: %v", err, again)
@@ -106,7 +114,7 @@ func TestR5NthCallFails(t *testing.T) {
 							t.Errorf("after call %d failed: dial of a stopped sandbox: %v", at, err)
 						}
 					case "fork":
-						b.engine.removeImage(t.Context(), machine.ForkImage("f"+inst.ID[1:]))
+						removeImage(t, b, machine.ForkImage("f"+inst.ID[1:]))
 					}
 					if err := b.Destroy(t.Context(), inst); err != nil {
 						t.Errorf("destroy: %v", err)

@@ -2,7 +2,6 @@ package docker
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -25,7 +24,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { removeImage(t, b, ref) })
 	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "before"); !errors.Is(
 		err, fs.ErrExist) {
 		t.Errorf("the same tag again: %v, want fs.ErrExist", err)
@@ -89,7 +88,7 @@ func TestSnapshotOfVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { removeImage(t, b, ref) })
 	if _, err := b.engine.api.ContainerRemove(t.Context(), made.ID,
 		client.ContainerRemoveOptions{}); err != nil {
 		t.Fatal(err)
@@ -103,7 +102,7 @@ func TestSnapshotOfVolumes(t *testing.T) {
 	id := newID()
 	if image, err := b.Fork(t.Context(), inst, id); !errors.Is(err, sandbox.ErrUnsupported) {
 		t.Errorf("fork: error %v, want ErrUnsupported", err)
-		b.engine.removeImage(t.Context(), image)
+		removeImage(t, b, image)
 	}
 }
 
@@ -121,13 +120,13 @@ func TestSnapshotWeight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { removeImage(t, b, ref) })
 	id := newID()
 	fork, err := b.Fork(t.Context(), inst, id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.engine.removeImage(context.Background(), fork) })
+	t.Cleanup(func() { removeImage(t, b, fork) })
 	for _, tt := range []struct {
 		owner string
 		ids   []string
