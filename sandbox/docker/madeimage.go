@@ -1,12 +1,9 @@
 package docker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,16 +14,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
-const (
-	// labelMade holds the daemon's ID on everything that is made for Dockerfiles and setups: Sweep
-	// and prune may remove images that have the label and no name.
-	labelMade = "sandboxd.made"
-	// maxMade is how many such images of a kind are kept for an owner. The least recently used are
-	// removed first, unless a sandbox uses them.
-	maxMade = 128
-	// freshMade is how long one is kept after it was made or used: its sandbox may not exist yet.
-	freshMade = 2 * time.Minute
-)
+// labelMade holds the daemon's ID on everything that is made for Dockerfiles and setups: Sweep and
+// prune may remove images that have the label and no name.
+const labelMade = "sandboxd.made"
 
 // Prepared returns the image that Prepare saved. See sandbox.Imager.
 func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Layer) (string,
@@ -108,7 +98,7 @@ func (im *images) trim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	since := make(map[string]map[string]int64) // last use, in nanoseconds, by repository and name
+	used := make(map[string]map[string]time.Time) // by repository and name
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
 			if !machine.IsMade(ref) {
@@ -119,28 +109,16 @@ func (im *images) trim(ctx context.Context) error {
 				continue
 			}
 			repository, _, _ := strings.Cut(ref, ":")
-			if since[repository] == nil {
-				since[repository] = make(map[string]int64)
+			if used[repository] == nil {
+				used[repository] = make(map[string]time.Time)
 			}
-			since[repository][ref] = got.Metadata.LastTagTime.UnixNano()
+			used[repository][ref] = got.Metadata.LastTagTime
 		}
 	}
-	for _, of := range since {
-		for _, ref := range surplus(of, time.Now()) {
+	for _, of := range used {
+		for _, ref := range machine.Surplus(of, time.Now()) {
 			im.engine.removeUnused(ctx, ref)
 		}
 	}
 	return nil
-}
-
-// surplus returns which images to remove before one more is made. since has the last use of each,
-// in nanoseconds of Unix time.
-func surplus(since map[string]int64, now time.Time) []string {
-	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int {
-		return cmp.Compare(since[a], since[b])
-	})
-	oldest = oldest[:max(0, len(oldest)-maxMade+1)]
-	return slices.DeleteFunc(oldest, func(ref string) bool {
-		return now.Sub(time.Unix(0, since[ref])) < freshMade
-	})
 }

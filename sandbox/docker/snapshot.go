@@ -59,7 +59,7 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref string,
 	l *sandbox.Layer) error {
 	im.committing.RLock()
 	defer im.committing.RUnlock()
-	return im.instances.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
+	return im.instances.change(ctx, "save files of", inst, func(id string, _, _ bool) error {
 		c, err := im.engine.container(ctx, id)
 		if err != nil {
 			return err
@@ -95,7 +95,9 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref string,
 						labelDaemon: "", labelID: "", labelCreated: "", labelMade: made},
 				}})
 		if err != nil {
-			im.engine.removeImage(context.WithoutCancel(ctx), ref)
+			if left := im.engine.removeImage(context.WithoutCancel(ctx), ref); left != nil {
+				im.engine.log.Warn("image was not removed", "image", ref, "err", left)
+			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

@@ -20,15 +20,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// Labels of images that are made of sandboxes: the daemon, and how many of their layers are of the
+// image below all of them.
 const (
-	// maxMade is how many images of a kind that can be made again are kept for an owner. The oldest
-	// are removed first, unless a sandbox uses them.
-	maxMade = 128
-	// freshMade is how long one is kept after it was made: its sandbox may not exist yet.
-	freshMade = 2 * time.Minute
-
-	// Labels of images that are made of sandboxes: the daemon, and how many of their layers are of
-	// the image below all of them.
 	labelMade  = "sandboxd.made"
 	labelBelow = "sandboxd.below"
 )
@@ -71,24 +65,21 @@ func (im *imager) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 
 // commit makes an image of what the container has written, over the layers of its own image. A
 // container that runs is paused meanwhile. The image has the configuration with, or that of its own
-// image if with is nil. The image does not include mounts: the guest, its
-// sockets, /dev/shm. No file contains keys.
+// image if with is nil. The image does not include mounts: the guest, its sockets, /dev/shm. No
+// file contains keys.
 func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string,
 	with *sandbox.ImageConfig) error {
-	return im.change(ctx, "snapshot", inst, func(p process) error {
+	return im.change(ctx, "save files of", inst, func(p process) error {
 		img, err := im.images.Image(inst.Digest)
 		if err != nil {
 			return err
 		}
 		if p.runs() && !usage.Frozen(p.pid, inst.Ref) {
-			err := im.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
-			if err != nil {
+			if err := im.freeze(ctx, inst, p); err != nil {
 				return err
 			}
 			defer func() {
-				err := im.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil,
-					"resume", inst.Ref)
-				if err != nil {
+				if err := im.thaw(context.WithoutCancel(ctx), inst); err != nil {
 					im.log(inst.ID).Error("a sandbox stays paused after a snapshot", "err", err)
 				}
 			}()
@@ -196,11 +187,11 @@ func (im *imager) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Lay
 		return "", err
 	}
 	ref := im.names.Made(spec.Owner, base.ID, l)
-	switch _, err := im.images.Image(ref); {
+	switch err := im.images.Touch(ref); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
+		return "", &sandbox.BootError{Stage: stageImage, Err: err}
 	}
 	return ref, nil
 }
@@ -215,13 +206,13 @@ func (im *imager) Prepare(ctx context.Context, inst sandbox.Instance, owner stri
 	if err != nil {
 		return "", fmt.Errorf("save an image: %w", err)
 	}
-	for _, img := range made[:max(0, len(made)-maxMade+1)] {
-		if time.Since(img.Created) < freshMade {
-			break
-		}
-		err := im.images.Remove(img.Ref)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			im.logs.Warn("an image of an earlier setup is left", "image", img.Ref, "err", err)
+	used := make(map[string]time.Time)
+	for _, img := range made {
+		used[img.Ref] = img.Used
+	}
+	for _, old := range machine.Surplus(used, time.Now()) {
+		if err := im.images.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			im.logs.Warn("an image of an earlier setup is left", "image", old, "err", err)
 		}
 	}
 	im.collect(ctx)
@@ -245,8 +236,7 @@ func (im *imager) Forget(ctx context.Context, owner string,
 	return n, im.images.Collect(ctx)
 }
 
-// made returns the images of this daemon that can be made again and that no instance uses, the
-// oldest first.
+// made returns the images of this daemon that can be made again and that no instance uses.
 func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
 	list, err := im.images.List()
 	if err != nil {
@@ -262,10 +252,8 @@ func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
 			used[n.Instance.Image] = true
 		}
 	}
-	list = slices.DeleteFunc(list, func(img store.Image) bool {
+	return slices.DeleteFunc(list, func(img store.Image) bool {
 		return !machine.IsMade(img.Ref) || img.Config.Labels[labelMade] != im.daemon ||
 			used[img.Ref] || !of(img.Ref)
-	})
-	slices.SortFunc(list, func(a, b store.Image) int { return a.Created.Compare(b.Created) })
-	return list, nil
+	}), nil
 }

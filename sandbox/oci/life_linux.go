@@ -186,21 +186,28 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 		grace = defaultGrace
 	}
 	return b.change(ctx, "stop", inst, func(p process) error {
-		if !p.runs() { // or it is not known, because a daemon was killed at its start
-			return b.kill(ctx, inst.ID)
+		var err error
+		if p.runs() {
+			err = b.stop(ctx, inst, p, grace)
+		} else { // or it is not known, because a daemon was killed at its start
+			err = b.kill(ctx, inst.ID)
 		}
-		if err := b.stop(ctx, inst, p, grace); err != nil {
+		if err != nil {
 			return err
 		}
 		b.sockets.Shut(inst.ID) // drops waiting connections, too
-		return os.Remove(b.in(inst.ID, pidFile))
+		err = os.Remove(b.in(inst.ID, pidFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
 	})
 }
 
 func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, p process,
 	grace time.Duration) error {
 	if usage.Frozen(p.pid, inst.Ref) { // paused processes cannot obey
-		if err := b.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref); err != nil {
+		if err := b.thaw(ctx, inst); err != nil {
 			return err
 		}
 	}
@@ -259,14 +266,8 @@ func (l *instances) kill(ctx context.Context, id string) error {
 
 // Start starts a stopped container and gives its guest the same keys again. See sandbox.Lifecycle.
 func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
-	s := &booting{b: b, id: inst.ID, stage: stageValidate}
-	err := b.change(ctx, "start", inst, func(p process) error {
-		if p.runs() {
-			return nil
-		}
-		return s.again(ctx, inst)
-	})
-	if err != nil {
+	s := &booting{b: b, stage: stageValidate}
+	if err := s.again(ctx, inst); err != nil {
 		return sandbox.Instance{}, s.error(err)
 	}
 	return inst, nil
@@ -274,6 +275,14 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 
 func (s *booting) again(ctx context.Context, inst sandbox.Instance) error {
 	b := s.b
+	unlock, err := b.Lock(ctx, inst.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := b.first(inst); !errors.Is(err, sandbox.ErrStopped) {
+		return err
+	}
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return err
 	}
@@ -339,16 +348,24 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 		case usage.Frozen(p.pid, inst.Ref):
 			return nil
 		}
-		err := b.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
-		if err == nil {
-			err = awaitFrozen(ctx, p, inst)
-		}
-		if err != nil {
-			_ = b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil, "resume",
-				inst.Ref)
-		}
-		return err
+		return b.freeze(ctx, inst, p)
 	})
+}
+
+// freeze freezes all processes of an instance that runs, or none.
+func (l *instances) freeze(ctx context.Context, inst sandbox.Instance, p process) error {
+	err := l.runtime.call(ctx, inst.Runtime, nil, nil, "pause", inst.Ref)
+	if err == nil {
+		err = awaitFrozen(ctx, p, inst)
+	}
+	if err != nil {
+		_ = l.thaw(context.WithoutCancel(ctx), inst)
+	}
+	return err
+}
+
+func (l *instances) thaw(ctx context.Context, inst sandbox.Instance) error {
+	return l.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref)
 }
 
 // freezeTime bounds the time that the kernel needs to freeze processes.
@@ -363,7 +380,7 @@ func awaitFrozen(ctx context.Context, p process, inst sandbox.Instance) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(5 * time.Millisecond): // the kernel tells nobody
+		case <-time.After(5 * time.Millisecond): // with version 1 of control groups nothing tells
 		}
 	}
 	return nil
@@ -375,7 +392,6 @@ func (b *Backend) Resume(ctx context.Context, inst sandbox.Instance) error {
 		if !p.runs() || !usage.Frozen(p.pid, inst.Ref) {
 			return nil
 		}
-		err := b.runtime.call(ctx, inst.Runtime, nil, nil, "resume", inst.Ref)
-		return err
+		return b.thaw(ctx, inst)
 	})
 }

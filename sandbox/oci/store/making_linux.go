@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -147,6 +148,7 @@ func (m *making) commit(r record, made []layer) (Image, error) {
 	if err := s.writeRecord(namesDir, r.Ref, r); err != nil {
 		return Image{}, err
 	}
+	r.written = time.Now()
 	return s.image(r), nil
 }
 

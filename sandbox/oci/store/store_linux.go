@@ -83,6 +83,7 @@ type Image struct {
 	Size    int64     // bytes that the files of its layers occupy
 	Sizes   []int64   // of these, those of each layer
 	Created time.Time // zero if unknown
+	Used    time.Time // when it got its name, or the last Touch; zero if it has no name
 }
 
 // record is the content of a file in names or holds.
@@ -95,6 +96,8 @@ type record struct {
 	Layers  []string  `json:"layers"` // their names, the lowest first
 	Size    int64     `json:"size"`
 	Created time.Time `json:"created,omitzero"`
+
+	written time.Time // the time of the file
 }
 
 var (
@@ -145,6 +148,9 @@ func (s *Store) layerNames(img Image) ([]string, error) {
 func (s *Store) image(r record) Image {
 	img := Image{Ref: r.Ref, ID: r.ID, Arch: r.Arch, Config: r.Config, Size: r.Size,
 		Created: r.Created}
+	if r.Holder == "" {
+		img.Used = r.written
+	}
 	for _, name := range r.Layers {
 		size, _ := s.layerSize(name) // a removed one has no size
 		img.Layers, img.Sizes = append(img.Layers, s.layerDir(name)), append(img.Sizes, size)
@@ -245,6 +251,16 @@ func (s *Store) Remove(ref string) error {
 	return syncDir(s.path(namesDir))
 }
 
+// Touch sets when an image, by its name, was used to now. A missing image is fs.ErrNotExist.
+func (s *Store) Touch(ref string) error {
+	named, err := parse(ref)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	return os.Chtimes(s.path(namesDir, fileName(reference.FamiliarString(named))), now, now)
+}
+
 // Hold keeps the layers of an image for holder until Release, also after Remove and across
 // restarts. A holder has one image: another replaces it. If a layer was removed already the error
 // is fs.ErrNotExist.
@@ -310,11 +326,15 @@ func (s *Store) records(sub string) ([]record, error) {
 }
 
 func readRecord(path string) (record, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return record{}, err
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return record{}, err
 	}
-	var r record
+	r := record{written: info.ModTime()}
 	if err := json.Unmarshal(data, &r); err != nil {
 		return record{}, fmt.Errorf("%s is damaged: remove it: %w", path, err)
 	}

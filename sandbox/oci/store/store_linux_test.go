@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -230,6 +231,28 @@ func TestImport(t *testing.T) {
 	}
 	if _, err := s.Import(t.Context(), "A:b", bytes.NewReader(nil), config); err == nil {
 		t.Error("reference with capitals: got no error")
+	}
+}
+
+// The last use of an image is when it got its name, or a Touch.
+func TestTouch(t *testing.T) {
+	s := newStore(t)
+	mustImport(t, s, "a", regular("x", "1"))
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(s.path(namesDir, fileName("a:latest")), old, old); err != nil {
+		t.Fatal(err)
+	}
+	if img, err := s.Image("a"); err != nil || !img.Used.Equal(old) {
+		t.Errorf("used %v, error %v; want %v", img.Used, err, old)
+	}
+	if err := s.Touch("a"); err != nil {
+		t.Fatal(err)
+	}
+	if img, err := s.Image("a"); err != nil || time.Since(img.Used) > time.Minute {
+		t.Errorf("after Touch: used %v, error %v", img.Used, err)
+	}
+	if err := s.Touch("b"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing image: %v, want fs.ErrNotExist", err)
 	}
 }
 
