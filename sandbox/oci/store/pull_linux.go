@@ -33,8 +33,8 @@ const (
 // it. It takes the proxy, the certificate authorities and docker login's credentials of this
 // process. Layers that the store has are not read again. Unless it succeeds, it leaves nothing and
 // an older image of that name stays. An image that the registry does not have is fs.ErrNotExist;
-// where the registry refuses access, the error says so. progress may be nil; it gets lines without
-// control characters.
+// where the registry refuses access, the error says so. It fails when the registry is silent, but
+// has no limit in total. progress may be nil; it gets lines without control characters.
 func (s *Store) Pull(ctx context.Context, ref, arch string, progress func(line string)) (Image,
 	error) {
 	named, err := parse(ref)
@@ -184,7 +184,8 @@ func (m *making) read(ctx context.Context, src source) (layer, error) {
 // selectImage reads the manifest of the image for Linux on arch.
 func selectImage(ctx context.Context, ref name.Reference, arch string) (registry.Image, error) {
 	desc, err := remote.Get(ref, remote.WithContext(ctx),
-		remote.WithAuthFromKeychain(authn.DefaultKeychain))
+		remote.WithAuthFromKeychain(authn.DefaultKeychain),
+		remote.WithTransport(impatient{remote.DefaultTransport}))
 	if err != nil {
 		return nil, explainRegistry(ref, err)
 	}
