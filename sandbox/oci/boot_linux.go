@@ -50,7 +50,6 @@ const undoTime = 60 * time.Second
 // booting is one run of Boot, or of the part of it that Start shares.
 type booting struct {
 	b     *Backend
-	id    string
 	stage string
 
 	made bool // its directory exists
@@ -71,7 +70,7 @@ func (s *booting) error(err error) error {
 
 // Boot starts a container and returns when its guest has connected. See sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
-	s := &booting{b: b, id: spec.ID, stage: stageValidate}
+	s := &booting{b: b, stage: stageValidate}
 	unlock, err := b.Lock(ctx, spec.ID)
 	if err != nil {
 		return sandbox.Instance{}, s.error(err)

@@ -276,6 +276,29 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
+// Stop of a sandbox that was killed leaves what Stop of any other does.
+func TestStopAfterKill(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	if err := b.kill(t.Context(), inst.ID); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := b.Inspect(t.Context(), inst); err != nil || s.ExitCode != exitKilled {
+		t.Errorf("after the kill: got %+v, %v", s, err)
+	}
+	for range 2 {
+		if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := b.Inspect(t.Context(), inst); err != nil || s.Running || s.ExitCode != 0 {
+			t.Errorf("after Stop: got %+v, %v", s, err)
+		}
+		if b.sockets.IsOpen(inst.ID) {
+			t.Error("a socket is left")
+		}
+	}
+}
+
 // What an instance and its fork image alone had is free when they are removed.
 func TestDestroyFreesLayers(t *testing.T) {
 	b := testBackend(t)

@@ -55,12 +55,17 @@ func (p process) runs() bool {
 
 // wait waits until the process has ended, or ctx.
 func (p process) wait(ctx context.Context) error {
-	fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
+	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil && !p.runs() {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("wait for process %d: %w", p.pid, os.NewSyscallError("pidfd_open", err))
+	}
+	// PIDFD_NONBLOCK is of Linux 5.10.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("wait for process %d: %w", p.pid, os.NewSyscallError("fcntl", err))
 	}
 	file := os.NewFile(uintptr(fd), "pidfd")
 	defer file.Close()

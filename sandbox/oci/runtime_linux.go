@@ -96,7 +96,8 @@ func checkFiltered(pid int) error {
 // runtime's own text.
 func (r *runtimes) call(ctx context.Context, name string, stdin, out *os.File,
 	args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, runtimeTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, runtimeTime,
+		fmt.Errorf("%s %s: not done within %v", name, args[0], runtimeTime))
 	defer cancel()
 	if err := os.MkdirAll(r.root, 0o700); err != nil {
 		return err
