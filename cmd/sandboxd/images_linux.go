@@ -35,7 +35,7 @@ func keptAll(list []store.Image) []keptImage {
 }
 
 func (s ociImages) list() ([]keptImage, error) {
-	list, err := s.List()
+	list, err := s.List(nil)
 	return keptAll(list), err
 }
 
@@ -46,7 +46,7 @@ func (s ociImages) pull(ctx context.Context, name string, progress func(string))
 			"%q is a name of sandboxd's own images, which are never pulled", name),
 			Hint: "create a sandbox of it, which builds it"}
 	}
-	img, err := s.Pull(ctx, name, runtime.GOARCH, progress)
+	img, err := s.Pull(ctx, name, runtime.GOARCH, store.DockerLogin, progress)
 	return kept(img), err
 }
 

@@ -42,7 +42,7 @@ func (im *imager) image(ctx context.Context, ref string, progress func(string)) 
 		}
 		return im.images.Image(ref)
 	}
-	img, err = im.images.Pull(ctx, ref, runtime.GOARCH, progress)
+	img, err = im.images.Pull(ctx, ref, runtime.GOARCH, store.Anonymous, progress)
 	if err != nil && ctx.Err() == nil {
 		return img, sandbox.Hint(fmt.Errorf("%w here, and it was not pulled: %w",
 			sandbox.ErrNoImage, err), "check the name, the network and the proxy; or load a file: "+

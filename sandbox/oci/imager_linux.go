@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,7 +69,7 @@ func (im *imager) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 func (im *imager) commit(ctx context.Context, inst sandbox.Instance, ref string,
 	with *sandbox.ImageConfig) error {
 	return im.change(ctx, "save files of", inst, func(p process) error {
-		img, err := im.images.Image(inst.Digest)
+		img, err := im.images.Held(im.holder(inst.ID))
 		if err != nil {
 			return err
 		}
@@ -117,20 +116,19 @@ func (im *imager) Weight(ctx context.Context, inst sandbox.Instance) (int64, err
 
 // Kept adds up the layers that were made with these images. See sandbox.Imager.
 func (im *imager) Kept(_ context.Context, owner string, ids []string) (sum int64, err error) {
-	list, err := im.images.List()
-	if err != nil {
-		return 0, fmt.Errorf("kept images: %w", err)
-	}
 	snapshots, forks := im.names.Snapshots(owner), make(map[string]bool)
 	for _, id := range ids {
 		forks[machine.ForkImage(id)] = true
 	}
+	list, err := im.images.List(func(img store.Image) bool {
+		return strings.HasPrefix(img.Ref, snapshots) || forks[img.Ref] ||
+			im.names.MadeFor(owner, img.Ref)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("kept images: %w", err)
+	}
 	seen := make(map[string]bool)
 	for _, img := range list {
-		if !strings.HasPrefix(img.Ref, snapshots) && !forks[img.Ref] &&
-			!im.names.MadeFor(owner, img.Ref) {
-			continue
-		}
 		for i := im.below(img); i < len(img.Layers); i++ {
 			if dir := img.Layers[i]; !seen[dir] {
 				seen[dir] = true
@@ -238,10 +236,6 @@ func (im *imager) Forget(ctx context.Context, owner string,
 
 // made returns the images of this daemon that can be made again and that no instance uses.
 func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
-	list, err := im.images.List()
-	if err != nil {
-		return nil, err
-	}
 	dirs, err := im.ids()
 	if err != nil {
 		return nil, err
@@ -252,8 +246,8 @@ func (im *imager) made(of func(ref string) bool) ([]store.Image, error) {
 			used[n.Instance.Image] = true
 		}
 	}
-	return slices.DeleteFunc(list, func(img store.Image) bool {
-		return !machine.IsMade(img.Ref) || img.Config.Labels[labelMade] != im.daemon ||
-			used[img.Ref] || !of(img.Ref)
-	}), nil
+	return im.images.List(func(img store.Image) bool {
+		return machine.IsMade(img.Ref) && img.Config.Labels[labelMade] == im.daemon &&
+			!used[img.Ref] && of(img.Ref)
+	})
 }

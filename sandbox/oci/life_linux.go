@@ -294,7 +294,7 @@ func (s *booting) again(ctx context.Context, inst sandbox.Instance) error {
 		s.stage = stageValidate
 		return err
 	}
-	img, err := b.images.Image(inst.Digest)
+	img, err := b.images.Held(b.holder(inst.ID))
 	if err != nil {
 		s.stage = stageImage
 		return err

@@ -82,7 +82,7 @@ func TestOverlay(t *testing.T) {
 		tarOf(t, dirEntry("d"), regular("d/old", ""), regular("gone", ""), regular("kept", "1")),
 		tarOf(t, regular(".wh.gone", ""), dirEntry("d"), regular("d/.wh..wh..opq", ""),
 			regular("d/new", ""), regular("e/f", ""))))
-	img, err := s.Pull(t.Context(), ref, "amd64", nil)
+	img, err := s.Pull(t.Context(), ref, "amd64", Anonymous, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,13 @@ const (
 	perEntry = 4 << 10 // bytes that an entry occupies besides its data
 
 	maxReserve = 1 << 30 // bytes of a disk that unpacking leaves free
+
+	// Bytes of the extended attributes of an entry; of one attribute see xattr(7).
+	maxAttributes = 64 << 10
+	// Bytes that go-archive may keep of a layer's directories until it has unpacked it: about
+	// 400,000 directories.
+	maxDirs = 256 << 20
+	perDir  = 512 // bytes of a directory besides its name and its attributes
 )
 
 // inspect copies a tar, and ends with an error at the first entry that no layer has, or with which
@@ -27,6 +35,7 @@ const (
 func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) error {
 	in, out := tar.NewReader(from), tar.NewWriter(to)
 	due := int64(0) // bytes until the next check of free space
+	dirs := 0       // bytes of directories
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -35,11 +44,18 @@ func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) erro
 		if err != nil {
 			return err
 		}
-		if err := inspectEntry(h); err != nil {
+		attributes, err := inspectEntry(h)
+		if err != nil {
 			return err
 		}
+		if h.Typeflag == tar.TypeDir {
+			if dirs += perDir + len(h.Name) + attributes; dirs > maxDirs {
+				return fmt.Errorf("layer: entry %.80q: the names and attributes of its directories "+
+					"have more than %d bytes", h.Name, maxDirs)
+			}
+		}
 		if due -= perEntry + min(h.Size, stride); due < 0 {
-			if err := checkRoom(dir, h); err != nil {
+			if err := checkRoom(dir, h.Name, h.Size); err != nil {
 				return err
 			}
 			due = stride
@@ -50,44 +66,77 @@ func inspect(ctx context.Context, from io.Reader, to io.Writer, dir string) erro
 		if err := out.WriteHeader(h); err != nil {
 			return fmt.Errorf("layer: entry %.80q: %w", h.Name, err)
 		}
-		if _, err := io.Copy(out, whileAlive(ctx, in)); err != nil {
+		if err := copyEntry(ctx, out, in, dir, h); err != nil {
 			return err
 		}
 	}
 }
 
-// inspectEntry checks an entry, and changes it into one that a tar.Writer can write.
-func inspectEntry(h *tar.Header) error {
+// copyEntry copies the data of an entry. Others may fill the file system meanwhile.
+func copyEntry(ctx context.Context, to io.Writer, from io.Reader, dir string,
+	h *tar.Header) error {
+	from = whileAlive(ctx, from)
+	for left := h.Size; ; {
+		n, err := io.CopyN(to, from, copyChunk)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if left -= n; left <= 0 {
+			continue
+		}
+		if err := checkRoom(dir, h.Name, left); err != nil {
+			return err
+		}
+	}
+}
+
+// inspectEntry checks an entry, and changes it into one that a tar.Writer can write. It returns the
+// bytes of its attributes.
+func inspectEntry(h *tar.Header) (attributes int, err error) {
 	for _, name := range []string{h.Name, h.Linkname} {
 		if len(name) > maxName || strings.Count(name, "/") > maxDepth {
-			return fmt.Errorf("layer: entry %.80q: a name of more than %d bytes or %d directories",
+			return 0, fmt.Errorf("layer: entry %.80q: a name of more than %d bytes or %d directories",
 				h.Name, maxName, maxDepth)
 		}
+	}
+	// The others have been read, or nothing needs them.
+	maps.DeleteFunc(h.PAXRecords, func(key, _ string) bool {
+		return !strings.HasPrefix(key, "SCHILY.xattr.")
+	})
+	for key, value := range h.PAXRecords {
+		attributes += len(key) + len(value)
+	}
+	if attributes > maxAttributes {
+		return 0, fmt.Errorf("layer: entry %.80q: attributes of more than %d bytes", h.Name,
+			maxAttributes)
 	}
 	switch h.Typeflag {
 	case tar.TypeGNUSparse, tar.TypeCont:
 		h.Typeflag = tar.TypeReg
 	}
 	h.Format = tar.FormatPAX // the one for all times, names and attributes
-	return nil
+	return attributes, nil
 }
 
-// checkRoom checks that an entry leaves the reserve of the file system of dir: a twentieth of it,
-// at most maxReserve. What runs on this machine, the daemon first, needs some disk.
-func checkRoom(dir string, h *tar.Header) error {
+// checkRoom checks that size more bytes of an entry leave the reserve of the file system of dir: a
+// twentieth of it, at most maxReserve. What runs on this machine, the daemon first, needs some.
+func checkRoom(dir, name string, size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return err
 	}
 	free, reserve := st.Bavail*uint64(st.Bsize), min(st.Blocks*uint64(st.Bsize)/20, maxReserve)
-	if uint64(h.Size)+reserve > free {
+	if uint64(size)+reserve > free {
 		return fmt.Errorf("layer: entry %.80q has %s, of %s that are free, and unpacking leaves %s: %w",
-			h.Name, formatSize(h.Size), formatSize(int64(free)), formatSize(int64(reserve)),
+			name, formatSize(size), formatSize(int64(free)), formatSize(int64(reserve)),
 			unix.ENOSPC)
 	}
 	if spare := st.Files / 20; st.Ffree < spare { // both are 0 where files are not counted
 		return fmt.Errorf("layer: entry %.80q: %d files are free, and unpacking leaves %d: %w",
-			h.Name, st.Ffree, spare, unix.ENOSPC)
+			name, st.Ffree, spare, unix.ENOSPC)
 	}
 	return nil
 }

@@ -220,9 +220,12 @@ func measure(ctx context.Context, dir string, check func(path, attribute string)
 		if !ok {
 			return fmt.Errorf("stat %s: no inode", path)
 		}
-		if id := (inode{st.Dev, st.Ino}); e.IsDir() || !linked[id] {
-			linked[id] = true
+		id := inode{st.Dev, st.Ino}
+		if !linked[id] {
 			size += st.Blocks * 512
+		}
+		if !e.IsDir() && st.Nlink > 1 {
+			linked[id] = true
 		}
 		attributes, err := listAttributes(path)
 		for _, name := range attributes {

@@ -104,6 +104,8 @@ func TestHostileLayers(t *testing.T) {
 		{"longest name", []file{regular(strings.Repeat("x/", 1<<18)+"x", "")}, "more than 4096 bytes", nil},
 		{"longest link", []file{link(tar.TypeLink, "l", strings.Repeat("x/", 1<<18))}, "more than 4096 bytes", nil},
 		{"name that is not UTF-8", []file{regular("x\xff", "")}, "", []string{"x\xff"}},
+		{"large attribute", []file{withXattr(regular("x", ""), "user.x", strings.Repeat("x", 65<<10))}, "attributes of more than 65536 bytes", nil},
+		{"large record", []file{{Header: tar.Header{Name: "x", PAXRecords: map[string]string{"SOME.thing": strings.Repeat("x", 512<<10)}}}}, "", []string{"x"}},
 		{"unknown type", []file{{Header: tar.Header{Name: "v", Typeflag: 'V'}}}, "unhandled", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -132,6 +134,26 @@ func TestHostileLayers(t *testing.T) {
 }
 
 // TestClaims has layers that claim to be large, in ways that archive/tar does not write.
+// go-archive keeps all directories of a layer in memory, with their attributes.
+func TestManyDirectories(t *testing.T) {
+	from, tarball := io.Pipe()
+	defer from.Close()
+	go func() {
+		w := tar.NewWriter(tarball)
+		for i := 0; ; i++ {
+			h := withXattr(dirEntry(strconv.Itoa(i)), "user.x", strings.Repeat("x", 60<<10)).Header
+			if err := w.WriteHeader(&h); err != nil {
+				tarball.CloseWithError(err)
+				return
+			}
+		}
+	}()
+	err := inspect(t.Context(), from, io.Discard, t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "its directories have more than") {
+		t.Errorf("got error %v, want one that speaks of directories", err)
+	}
+}
+
 func TestClaims(t *testing.T) {
 	asRoot(t)
 	huge := func(size int64, format tar.Format, kind byte) []byte {

@@ -191,15 +191,12 @@ func (s *Store) condemn() (dead []string, err error) {
 	}
 	defer unlock()
 	needed := make(map[string]bool)
-	for _, sub := range []string{namesDir, holdsDir} {
-		all, err := s.records(sub)
+	for r, err := range s.records(namesDir, holdsDir) {
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range all {
-			for _, name := range r.Layers {
-				needed[name] = true
-			}
+		for _, name := range r.Layers {
+			needed[name] = true
 		}
 	}
 	calls, err := os.ReadDir(s.path(tmpDir))

@@ -26,17 +26,27 @@ import (
 
 const (
 	maxConfig = 4 << 20 // bytes of an image's configuration, all of which is read to memory
-	maxLayers = 500     // as many as overlayfs mounts
+	// maxKept bounds what the store keeps of it, in bytes. Most have less than 10 kB; labels can be
+	// large.
+	maxKept   = 256 << 10
+	maxLayers = 500 // as many as overlayfs joins; see also instances.mount of package oci
+)
+
+// Login says who asks a registry.
+type Login bool
+
+const (
+	Anonymous   Login = false
+	DockerLogin Login = true // with the credentials that docker login stored for this process
 )
 
 // Pull gets an image for Linux on arch, in Go's spelling, from its registry, also if the store has
-// it. It takes the proxy, the certificate authorities and docker login's credentials of this
-// process. Layers that the store has are not read again. Unless it succeeds, it leaves nothing and
-// an older image of that name stays. An image that the registry does not have is fs.ErrNotExist;
+// it. It takes the proxy and the certificate authorities of this process. Layers that the store has
+// are not read again. Unless it succeeds, it leaves nothing and an older image of that name stays. An image that the registry does not have is fs.ErrNotExist;
 // where the registry refuses access, the error says so. It fails when the registry is silent, but
 // has no limit in total. progress may be nil; it gets lines without control characters.
-func (s *Store) Pull(ctx context.Context, ref, arch string, progress func(line string)) (Image,
-	error) {
+func (s *Store) Pull(ctx context.Context, ref, arch string, as Login,
+	progress func(line string)) (Image, error) {
 	named, err := parse(ref)
 	if err != nil {
 		return Image{}, err
@@ -45,7 +55,7 @@ func (s *Store) Pull(ctx context.Context, ref, arch string, progress func(line s
 	if progress == nil {
 		progress = func(string) {}
 	}
-	img, err := s.pull(ctx, named, arch, progress)
+	img, err := s.pull(ctx, named, arch, as, progress)
 	switch {
 	case err == nil:
 		return img, nil
@@ -55,7 +65,7 @@ func (s *Store) Pull(ctx context.Context, ref, arch string, progress func(line s
 	return Image{}, fmt.Errorf("pull %s: %w", familiar, printable{err})
 }
 
-func (s *Store) pull(ctx context.Context, named reference.Named, arch string,
+func (s *Store) pull(ctx context.Context, named reference.Named, arch string, as Login,
 	progress func(line string)) (Image, error) {
 	// References of this package are a subset of those of the other.
 	ref, err := name.ParseReference(named.String())
@@ -64,7 +74,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, arch string,
 	}
 	familiar := reference.FamiliarString(named)
 	progress("pulling " + familiar)
-	img, err := selectImage(ctx, ref, arch)
+	img, err := selectImage(ctx, ref, arch, as)
 	if err != nil {
 		return Image{}, err
 	}
@@ -182,12 +192,16 @@ func (m *making) read(ctx context.Context, src source) (layer, error) {
 }
 
 // selectImage reads the manifest of the image for Linux on arch.
-func selectImage(ctx context.Context, ref name.Reference, arch string) (registry.Image, error) {
-	desc, err := remote.Get(ref, remote.WithContext(ctx),
-		remote.WithAuthFromKeychain(authn.DefaultKeychain),
-		remote.WithTransport(impatient{remote.DefaultTransport}))
+func selectImage(ctx context.Context, ref name.Reference, arch string,
+	as Login) (registry.Image, error) {
+	options := []remote.Option{remote.WithContext(ctx),
+		remote.WithTransport(impatient{remote.DefaultTransport})}
+	if as == DockerLogin {
+		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	}
+	desc, err := remote.Get(ref, options...)
 	if err != nil {
-		return nil, explainRegistry(ref, err)
+		return nil, explainRegistry(ref, as, err)
 	}
 	switch {
 	case desc.MediaType.IsImage():
@@ -228,7 +242,7 @@ func wrongPlatform(has []string, arch string) error {
 }
 
 // explainRegistry explains a registry's answer to the question for a manifest.
-func explainRegistry(ref name.Reference, err error) error {
+func explainRegistry(ref name.Reference, as Login, err error) error {
 	var answer *transport.Error
 	if !errors.As(err, &answer) {
 		return err
@@ -238,8 +252,12 @@ func explainRegistry(ref name.Reference, err error) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("%s does not have it: check the name: %w: %w", host, fs.ErrNotExist, err)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("%s refuses access: check the name, or log in with docker login: %w",
-			host, err)
+		what := "check the name, or log in with docker login"
+		if as == Anonymous {
+			what = "check the name; if it needs a login, the daemon's owner can get it: " +
+				"sandboxd images pull " + ref.String()
+		}
+		return fmt.Errorf("%s refuses access: %s: %w", host, what, err)
 	}
 	return err
 }
@@ -252,6 +270,14 @@ func parseConfig(raw []byte) (record, []string, error) {
 	}
 	if config.OS != "linux" {
 		return record{}, nil, fmt.Errorf("the image is for %q, not for Linux", config.OS)
+	}
+	kept, err := json.Marshal(config.Config)
+	if err != nil {
+		return record{}, nil, err
+	}
+	if len(kept) > maxKept {
+		return record{}, nil, fmt.Errorf("the image's environment, labels and commands have %s: "+
+			"at most %s", formatSize(int64(len(kept))), formatSize(maxKept))
 	}
 	id, _, err := registry.SHA256(bytes.NewReader(raw))
 	if err != nil {

@@ -117,7 +117,9 @@ func TestPull(t *testing.T) {
 		tarOf(t, regular(".wh.shared", ""), regular("d/.wh..wh..opq", ""), regular("d/z", "")),
 		shared))
 	var lines []string
-	img, err := s.Pull(t.Context(), ref, "arm64", func(l string) { lines = append(lines, l) })
+	img, err := s.Pull(t.Context(), ref, "arm64", Anonymous, func(l string) {
+		lines = append(lines, l)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func TestPull(t *testing.T) {
 	// Layers that are there are not read again.
 	r.blobs.Store(0)
 	other := r.push(t, "b", imageOf(t, "arm64", shared))
-	if _, err := s.Pull(t.Context(), other, "arm64", nil); err != nil {
+	if _, err := s.Pull(t.Context(), other, "arm64", Anonymous, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := r.blobs.Load(); n != 1 { // the configuration
@@ -145,7 +147,7 @@ func TestPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref = r.host + "/b@" + d.Digest.String()
-	if img, err := s.Pull(t.Context(), ref, "arm64", nil); err != nil || img.Ref != ref {
+	if img, err := s.Pull(t.Context(), ref, "arm64", Anonymous, nil); err != nil || img.Ref != ref {
 		t.Errorf("got %+v, %v", img, err)
 	}
 }
@@ -163,7 +165,7 @@ func TestPullPlatforms(t *testing.T) {
 	if err := remote.WriteIndex(r.ref(t, "many"), index); err != nil {
 		t.Fatal(err)
 	}
-	img, err := s.Pull(t.Context(), r.host+"/many", "s390x", nil)
+	img, err := s.Pull(t.Context(), r.host+"/many", "s390x", Anonymous, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,10 +177,37 @@ func TestPullPlatforms(t *testing.T) {
 		r.host + "/many": "is for linux/amd64, linux/s390x, windows/amd64, not for linux/arm64",
 		one:              "is for linux/amd64, not for linux/arm64",
 	} {
-		if _, err := s.Pull(t.Context(), ref, "arm64", nil); err == nil ||
+		if _, err := s.Pull(t.Context(), ref, "arm64", Anonymous, nil); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", ref, err, want)
 		}
+	}
+}
+
+// Only who asks for it uses the credentials of docker login.
+func TestPullLogin(t *testing.T) {
+	r, s := newRegistry(t), newStore(t)
+	ref := r.push(t, "a", imageOf(t, "amd64", tarOf(t, regular("x", "1"))))
+	r.change = func(w http.ResponseWriter, req *http.Request) bool {
+		user, password, _ := req.BasicAuth()
+		if user == "ann" && password == "swordfish" {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	config := fmt.Sprintf(`{"auths":{%q:{"username":"ann","password":"swordfish"}}}`, r.host)
+	at := filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json")
+	if err := os.WriteFile(at, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Pull(t.Context(), ref, "amd64", Anonymous, nil); err == nil ||
+		!strings.Contains(err.Error(), "sandboxd images pull "+ref) {
+		t.Errorf("anonymous: got error %v, want one that says how to log in", err)
+	}
+	if _, err := s.Pull(t.Context(), ref, "amd64", DockerLogin, nil); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -207,6 +236,11 @@ func TestPullErrors(t *testing.T) {
 		{"artifact", func(t *testing.T) ggcr.Image {
 			return mutate.ConfigMediaType(imageOf(t, "amd64", x), "application/vnd.helm"+"\n")
 		}, nil, false, "not a container image"},
+		{"large labels", func(t *testing.T) ggcr.Image {
+			return withConfig(t, imageOf(t, "amd64", x), func(c *ggcr.ConfigFile) {
+				c.Config.Labels = map[string]string{"x": strings.Repeat("x", maxKept)}
+			})
+		}, nil, false, "environment, labels and commands"},
 		{"no layers", func(t *testing.T) ggcr.Image { return imageOf(t, "amd64") }, nil, false, "0 layers"},
 		{"windows", func(t *testing.T) ggcr.Image {
 			return withConfig(t, imageOf(t, "amd64", x), func(c *ggcr.ConfigFile) {
@@ -261,7 +295,7 @@ func TestPullErrors(t *testing.T) {
 					return req.URL.Path != "/v2/" && tt.change(w, req)
 				}
 			}
-			_, err := s.Pull(t.Context(), ref, "amd64", nil)
+			_, err := s.Pull(t.Context(), ref, "amd64", DockerLogin, nil)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Fatalf("got error %v, want one with %q in it", err, tt.want)
 			}
@@ -331,15 +365,15 @@ func TestPullEnds(t *testing.T) {
 		<-req.Context().Done()
 		return true
 	}
-	if _, err := s.Pull(ctx, ref, "amd64", nil); !errors.Is(err, errStop) {
+	if _, err := s.Pull(ctx, ref, "amd64", Anonymous, nil); !errors.Is(err, errStop) {
 		t.Errorf("got %v, want the cause of the context", err)
 	}
 	wantCounts(t, s, [4]int{})
-	if _, err := s.Pull(ctx, ref, "amd64", nil); !errors.Is(err, errStop) {
+	if _, err := s.Pull(ctx, ref, "amd64", Anonymous, nil); !errors.Is(err, errStop) {
 		t.Errorf("got %v, want the cause of the context", err)
 	}
 	r.change = nil
-	if _, err := s.Pull(t.Context(), ref, "amd64", nil); err != nil {
+	if _, err := s.Pull(t.Context(), ref, "amd64", Anonymous, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -358,7 +392,7 @@ func TestPullTwice(t *testing.T) {
 		go func() {
 			s, err := Open(s.dir)
 			if err == nil {
-				_, err = s.Pull(t.Context(), ref, "amd64", nil)
+				_, err = s.Pull(t.Context(), ref, "amd64", Anonymous, nil)
 			}
 			errs <- err
 		}()
@@ -380,7 +414,7 @@ func TestPullBadReference(t *testing.T) {
 	s := newStore(t)
 	for _, ref := range []string{"", "A", "a b", "a:", "http://x/y", "-x", "a\n",
 		strings.Repeat("0", 64)} {
-		if _, err := s.Pull(t.Context(), ref, "amd64", nil); err == nil {
+		if _, err := s.Pull(t.Context(), ref, "amd64", Anonymous, nil); err == nil {
 			t.Errorf("%q: got no error", ref)
 		}
 	}

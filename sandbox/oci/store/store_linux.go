@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -174,11 +175,16 @@ func (s *Store) Image(ref string) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
+	return s.whole(r)
+}
+
+// whole returns an image that has all of its layers.
+func (s *Store) whole(r record) (Image, error) {
 	img := s.image(r)
 	for _, dir := range img.Layers {
 		if _, err := os.Stat(dir); err != nil {
 			// Not wrapped: it is no missing image.
-			return Image{}, fmt.Errorf("image %s is damaged: remove it and get it again: %s", ref,
+			return Image{}, fmt.Errorf("image %s is damaged: remove it and get it again: %s", r.Ref,
 				err.Error())
 		}
 	}
@@ -187,14 +193,9 @@ func (s *Store) Image(ref string) (Image, error) {
 
 func (s *Store) find(ref string) (record, error) {
 	if validID.MatchString(ref) {
-		for _, sub := range []string{namesDir, holdsDir} {
-			all, err := s.records(sub)
-			if err != nil {
-				return record{}, err
-			}
-			i := slices.IndexFunc(all, func(r record) bool { return r.ID == ref })
-			if i >= 0 {
-				return all[i], nil
+		for r, err := range s.records(namesDir, holdsDir) {
+			if err != nil || r.ID == ref {
+				return r, err
 			}
 		}
 		return record{}, fmt.Errorf("image %s: not in the store: %w", ref, fs.ErrNotExist)
@@ -211,17 +212,19 @@ func (s *Store) find(ref string) (record, error) {
 	return r, err
 }
 
-// List returns the images by name, in the order of their names. An image with two names is there
-// twice.
-func (s *Store) List() ([]Image, error) {
-	all, err := s.records(namesDir)
-	if err != nil {
-		return nil, err
-	}
+// List returns the images that pass, in the order of their names; nil passes all. An image with two
+// names is there twice.
+func (s *Store) List(passes func(Image) bool) ([]Image, error) {
 	var images []Image
-	for _, r := range all {
-		images = append(images, s.image(r))
+	for r, err := range s.records(namesDir) {
+		if err != nil {
+			return nil, err
+		}
+		if img := s.image(r); passes == nil || passes(img) {
+			images = append(images, img)
+		}
 	}
+	slices.SortFunc(images, func(a, b Image) int { return strings.Compare(a.Ref, b.Ref) })
 	return images, nil
 }
 
@@ -232,18 +235,23 @@ func (s *Store) Remove(ref string) error {
 	if err != nil {
 		return err
 	}
-	names := []record{r}
+	names := []string{r.Ref}
 	if validID.MatchString(ref) {
-		if names, err = s.records(namesDir); err != nil {
-			return err
+		names = nil
+		for r, err := range s.records(namesDir) {
+			if err != nil {
+				return err
+			}
+			if r.ID == ref {
+				names = append(names, r.Ref)
+			}
 		}
-		names = slices.DeleteFunc(names, func(r record) bool { return r.ID != ref })
 		if len(names) == 0 {
 			return fmt.Errorf("image %s: has no name: %w", ref, fs.ErrNotExist)
 		}
 	}
-	for _, r := range names {
-		err := os.Remove(s.path(namesDir, fileName(r.Ref)))
+	for _, name := range names {
+		err := os.Remove(s.path(namesDir, fileName(name)))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -259,6 +267,15 @@ func (s *Store) Touch(ref string) error {
 	}
 	now := time.Now()
 	return os.Chtimes(s.path(namesDir, fileName(reference.FamiliarString(named))), now, now)
+}
+
+// Held returns the image that holder has. If there is none it is fs.ErrNotExist.
+func (s *Store) Held(holder string) (Image, error) {
+	r, err := readRecord(s.path(holdsDir, fileName(holder)))
+	if err != nil {
+		return Image{}, err
+	}
+	return s.whole(r)
 }
 
 // Hold keeps the layers of an image for holder until Release, also after Remove and across
@@ -302,27 +319,26 @@ func fileName(key string) string {
 	return hex.EncodeToString(sum[:]) + ".json"
 }
 
-// records returns the records in names or holds, in the order of their names.
-func (s *Store) records(sub string) ([]record, error) {
-	entries, err := os.ReadDir(s.path(sub))
-	if err != nil {
-		return nil, err
-	}
-	var all []record
-	for _, e := range entries {
-		r, err := readRecord(s.path(sub, e.Name()))
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed since
-		case err != nil:
-			return nil, err
-		default:
-			all = append(all, r)
+// records returns the records of directories, one at a time: their sum has no bound.
+func (s *Store) records(dirs ...string) iter.Seq2[record, error] {
+	return func(yield func(record, error) bool) {
+		for _, dir := range dirs {
+			entries, err := os.ReadDir(s.path(dir))
+			if err != nil {
+				yield(record{}, err)
+				return
+			}
+			for _, e := range entries {
+				r, err := readRecord(s.path(dir, e.Name()))
+				if errors.Is(err, fs.ErrNotExist) { // removed since
+					continue
+				}
+				if !yield(r, err) || err != nil {
+					return
+				}
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b record) int {
-		return strings.Compare(a.Ref+"\x00"+a.Holder, b.Ref+"\x00"+b.Holder)
-	})
-	return all, nil
 }
 
 func readRecord(path string) (record, error) {

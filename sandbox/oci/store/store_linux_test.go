@@ -225,7 +225,7 @@ func TestImport(t *testing.T) {
 	}
 	mustImport(t, s, "debian:12", regular("x", ""))
 	mustImport(t, s, "docker.io/library/debian:12", regular("y", ""))
-	all, err := s.List()
+	all, err := s.List(nil)
 	if err != nil || len(all) != 2 || all[0].Ref != "debian:12" || all[1].Ref != img.Ref {
 		t.Errorf("got %+v, %v", all, err)
 	}
