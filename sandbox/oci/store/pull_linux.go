@@ -42,9 +42,10 @@ const (
 
 // Pull gets an image for Linux on arch, in Go's spelling, from its registry, also if the store has
 // it. It takes the proxy and the certificate authorities of this process. Layers that the store has
-// are not read again. Unless it succeeds, it leaves nothing and an older image of that name stays. An image that the registry does not have is fs.ErrNotExist;
-// where the registry refuses access, the error says so. It fails when the registry is silent, but
-// has no limit in total. progress may be nil; it gets lines without control characters.
+// are not read again. Unless it succeeds, it leaves nothing and an older image of that name stays.
+// An image that the registry does not have is fs.ErrNotExist; where the registry refuses access,
+// the error says so. It fails when the registry is silent, but has no limit in total. progress may
+// be nil; it gets lines without control characters.
 func (s *Store) Pull(ctx context.Context, ref, arch string, as Login,
 	progress func(line string)) (Image, error) {
 	named, err := parse(ref)
