@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 )
@@ -56,3 +57,12 @@ func (g *gate) dialBound(ctx, dialling context.Context, name string) (net.Conn, 
 type wholly struct{ net.Conn }
 
 func (c wholly) CloseWrite() error { return c.Close() }
+
+// Read returns io.EOF after CloseWrite: the program has ended its connection, which is no error.
+func (c wholly) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = io.EOF
+	}
+	return n, err
+}

@@ -34,6 +34,19 @@ func relaying(ctx context.Context, name string, conn net.Conn,
 	_, _ = io.Copy(conn, out)
 }
 
+// A program that ends its connection to a broker ends it without an error.
+func TestWholly(t *testing.T) {
+	near, far := net.Pipe()
+	c := wholly{near}
+	must(t, c.CloseWrite())
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("got %v, want io.EOF", err)
+	}
+	if _, err := far.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the broker's end: got %v, want io.EOF", err)
+	}
+}
+
 // with begins a network of the tier with the relaying broker.
 func (tier tier) with(w *world, p *Policy) network {
 	return tier.begin(w, Options{Policy: p, Resolve: w.resolve, Event: w.event,
@@ -64,7 +77,7 @@ func TestContractBound(t *testing.T) {
 			}
 			c.Close()
 			if e := w.await("closed", is(KindClosed, "cdn.test")); e.Sent != int64(len(data)) ||
-				e.Received != int64(len(data)) {
+				e.Received != int64(len(data)) || e.Why != "" {
 				t.Errorf("got %+v", e)
 			}
 			if err := answers(n, "cdn.test", 80); err == nil {

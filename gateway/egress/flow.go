@@ -160,7 +160,8 @@ func (g *gate) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
 	g.dismiss(f)
 	e := Event{Kind: KindClosed, Proto: f.proto, Host: f.host(asked), Addr: f.addr,
 		Sent: f.sent.Load(), Received: f.received.Load()}
-	if cause := context.Cause(ctx); cause != nil {
+	// The end of a flow alone is no reason.
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		e.Why = cause.Error()
 	}
 	g.event(e)

@@ -254,14 +254,18 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 
 // passage returns conn as a connection of f. Its Close calls closed, and undoes begin.
 func (g *gate) passage(ctx context.Context, f *flow, conn net.Conn, closed func()) *passage {
+	c := &passage{Conn: conn, flow: f, inspection: g.inspect(f, ctx.Done())}
 	stop := onEnd(ctx, func() { abort(conn) })
-	return &passage{Conn: conn, flow: f, inspection: g.inspect(f, ctx.Done()), over: func() {
+	c.over = func() {
 		stop()
 		_ = conn.Close()
-		closed()
 		f.end(nil)
+		c.using.Lock() // what it counts is final then
+		defer c.using.Unlock()
+		closed()
 		g.wg.Done()
-	}}
+	}
+	return c
 }
 
 // passage is a connection to the outside that stays subject to the policy.
@@ -271,9 +275,12 @@ type passage struct {
 	inspection *inspection // used by the writer
 	over       func()      // closes the connection and reports its end
 	once       sync.Once
+	using      sync.RWMutex // read-locked by Read and Write
 }
 
 func (c *passage) Read(b []byte) (int, error) {
+	c.using.RLock()
+	defer c.using.RUnlock()
 	n, err := c.Conn.Read(b)
 	c.flow.received.Add(int64(n))
 	if n > 0 || err != nil {
@@ -283,6 +290,8 @@ func (c *passage) Read(b []byte) (int, error) {
 }
 
 func (c *passage) Write(b []byte) (int, error) {
+	c.using.RLock()
+	defer c.using.RUnlock()
 	if err := c.inspection.write(c.Conn, b); err != nil {
 		c.flow.end(err)
 		return 0, err
