@@ -44,13 +44,13 @@ func CheckMounts(mounts []sandbox.Mount, readlink Readlink) error {
 	return nil
 }
 
-// CheckNames is CheckMounts for files of /etc that are mounted one by one. In many images they are
-// links.
-func CheckNames(files []string, readlink Readlink) error {
+// CheckNames is CheckMounts for single files, which must lead neither to mounts of each container nor
+// to others. In many images they are links.
+func CheckNames(files, others []string, readlink Readlink) error {
+	closed := append([]string{"/.sandboxd", "/dev", "/proc", "/sys"}, others...)
 	for _, file := range files {
 		err := mayLead(file, readlink, func(led string) bool {
-			return !slices.ContainsFunc([]string{"/.sandboxd", "/dev", "/proc", "/sys"},
-				func(dir string) bool { return Within(led, dir) })
+			return !slices.ContainsFunc(closed, func(dir string) bool { return Within(led, dir) })
 		})
 		if err != nil {
 			return err

@@ -367,12 +367,17 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := s.enter(ctx, stageCreate); err != nil {
 		return err
 	}
+	made, err := b.bundle(inst.ID)
+	if err != nil {
+		return err
+	}
 	unmount, err := b.mount(inst.ID, layers)
 	if err != nil {
 		return err
 	}
 	defer unmount()
-	if err := b.prepareFiles(inst); err != nil {
+	program := made.Process.Args[0]
+	if err := b.prepareFiles(inst, program); err != nil {
 		return err
 	}
 	keys, guest, err := os.Pipe()
@@ -388,7 +393,11 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := s.enter(ctx, stageStart); err != nil {
 		return err
 	}
-	if err := s.check(inst, first); err != nil {
+	// Nothing of the sandbox runs yet.
+	if err := usage.Enforced(first.pid, inst.Ref, inst.Limits); err != nil {
+		return err
+	}
+	if err := machine.CheckProgram(first.pid, program); err != nil {
 		return err
 	}
 	d.Admit(first.pid)
@@ -437,19 +446,6 @@ func (s *booting) create(ctx context.Context, inst sandbox.Instance, keys *os.Fi
 		return process{}, s.ended(inst.ID)
 	}
 	return first, first.store(s.b.in(inst.ID, pidFile))
-}
-
-// check checks a container that was created and does not run yet: its limits, and that its program
-// is the guest.
-func (s *booting) check(inst sandbox.Instance, first process) error {
-	if err := usage.Enforced(first.pid, inst.Ref, inst.Limits); err != nil {
-		return err
-	}
-	made, err := s.b.bundle(inst.ID)
-	if err != nil {
-		return err
-	}
-	return machine.CheckProgram(first.pid, made.Process.Args[0])
 }
 
 // greet gives the guest of a container that runs its keys, and waits for its call.

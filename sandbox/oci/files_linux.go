@@ -145,11 +145,14 @@ func (l *instances) unmount(id string) {
 	}
 }
 
+// accountFiles are opened by runtimes in the container, when everything is mounted.
+var accountFiles = []string{"/etc/passwd", "/etc/group"}
+
 // prepareFiles checks the mounted files of a container that does not run: no link in them may lead
 // a mount to another place. The runtime itself opens files there, such as /dev/null, before
 // anything can be checked. Where mounts go, it makes what is missing: crun follows a link to
-// something missing as if the link were in the root directory.
-func (l *instances) prepareFiles(inst sandbox.Instance) error {
+// something missing as if the link were in the root directory. program is where the guest goes.
+func (l *instances) prepareFiles(inst sandbox.Instance, program string) error {
 	root, err := os.OpenRoot(l.in(inst.ID, rootName))
 	if err != nil {
 		return err
@@ -171,8 +174,20 @@ func (l *instances) prepareFiles(inst sandbox.Instance) error {
 	for _, name := range nameFiles {
 		names = append(names, "/etc/"+name)
 	}
-	if err := machine.CheckNames(names, readlink); err != nil {
+	if err := machine.CheckNames(names, nil, readlink); err != nil {
 		return err
+	}
+	others := make([]string, 0, len(inst.Mounts))
+	for _, m := range inst.Mounts {
+		others = append(others, m.Inside())
+	}
+	if err := machine.CheckNames(accountFiles, others, readlink); err != nil {
+		return err
+	}
+	for _, path := range slices.Concat(names, accountFiles, []string{program}) {
+		if err := l.dropPipe(root, inst.ID, path, readlink); err != nil {
+			return err
+		}
 	}
 	for _, m := range inst.Mounts {
 		if err := makeTarget(root, m.Inside(), true, readlink); err != nil {
@@ -185,6 +200,28 @@ func (l *instances) prepareFiles(inst sandbox.Instance) error {
 		}
 	}
 	return nil
+}
+
+// dropPipe removes what a path leads to if opening it could wait, such as a FIFO: the runtime would
+// open it, and keep others from starting meanwhile.
+func (l *instances) dropPipe(root *os.Root, id, path string, readlink machine.Readlink) error {
+	led, err := machine.Follow(path, readlink)
+	if err != nil {
+		return err
+	}
+	at := strings.TrimPrefix(led, "/")
+	info, err := root.Lstat(at)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) == 0 {
+		return nil
+	}
+	l.log(id).Warn("a file that the runtime would open is removed", "path", led, "mode", info.Mode())
+	return root.Remove(at)
 }
 
 // makeTarget makes the directory or the empty file to which a path leads, if nothing is there.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
 // A sandbox has the walls of one of Docker's engine.
@@ -200,5 +201,33 @@ func TestRefused(t *testing.T) {
 			errors.Is(err, sandbox.ErrUnsupported) == (tt.spec.User != "") {
 			t.Errorf("%+v: got %v, want %q and hint %q", tt.spec, err, tt.want, tt.hint)
 		}
+	}
+}
+
+// Runtimes open some files of the container. A FIFO there would make them wait, and keep all other
+// sandboxes from starting meanwhile.
+func TestStartWithPipes(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	restart := func(before string) error {
+		t.Helper()
+		sh(t, login(t, b, inst), before)
+		if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.Start(t.Context(), inst)
+		return err
+	}
+	for _, before := range []string{
+		"rm -f /etc/passwd /etc/group; mkfifo /etc/passwd /etc/group",
+		"rm -f /etc/passwd; mkfifo /tmp/pipe; ln -s ../tmp/pipe /etc/passwd",
+	} {
+		if err := restart(before); err != nil {
+			t.Fatalf("after %s: %v", before, err)
+		}
+	}
+	err := restart("rm -f /etc/passwd; ln -s /dev/zero /etc/passwd")
+	if !errors.Is(err, machine.ErrLed) {
+		t.Errorf("passwd leads to a device: got %v, want ErrLed", err)
 	}
 }

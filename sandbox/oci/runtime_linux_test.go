@@ -16,7 +16,7 @@ const onlyRuntime = "SANDBOXD_TEST_RUNTIME"
 
 // With the runtime that this machine does not prefer, sandboxes are the same.
 func TestOtherRuntime(t *testing.T) {
-	again(t, "Posture", "Limits", "Mounts", "Links", "Daemons", "Contract")
+	again(t, "Posture", "Limits", "Mounts", "Links", "StartWithPipes", "Daemons", "Contract")
 }
 
 func TestOtherRuntimeAttacks(t *testing.T) { again(t, "Attacks") }
