@@ -222,9 +222,5 @@ func (d stateDir) authorities(id string) ([]byte, error) {
 const authoritiesFile = "authorities.pem"
 
 func (d stateDir) writeAuthorities(id string, text []byte) error {
-	at := filepath.Join(d.Dir(id), authoritiesFile)
-	if err := os.WriteFile(at+".new", text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(at+".new", at)
+	return guestconfig.WriteFile(filepath.Join(d.Dir(id), authoritiesFile), text)
 }

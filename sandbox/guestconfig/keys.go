@@ -126,12 +126,16 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON writes v to path, atomically, readable by this user only.
 func writeJSON(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
+	return WriteFile(path, data)
+}
+
+// WriteFile writes a file of this user alone, whole or not at all, also if the machine stops.
+func WriteFile(path string, data []byte) error {
 	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -236,7 +237,8 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 	p = plan{ID: spec.ID, Ref: newRef(), Runtime: name, Network: spec.Network, Via: spec.Via,
 		Sudo: spec.Sudo, Swap: limitsSwap(), ByUser: s.b.runtime.byUser,
 		Mounts: spec.Mounts, Root: s.b.in(spec.ID, rootName),
-		RunDir: s.b.state.RunDir(spec.ID), NamesDir: s.b.in(spec.ID, namesDir)}
+		RunDir: s.b.state.RunDir(spec.ID), NamesDir: s.b.in(spec.ID, namesDir),
+		Throttles: throttles()}
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
 		p.Host = "" // a pooled sandbox has no name yet
 	}
@@ -274,18 +276,26 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 // encode returns the runtime's input.
 func (p plan) encode() ([]byte, error) {
 	spec := bundle(p)
-	filter, err := seccomp.GetDefaultProfile(spec)
-	if err != nil {
-		return nil, fmt.Errorf("seccomp profile: %w", err)
+	if err := filterCalls(spec, p.Runtime); err != nil {
+		return nil, err
 	}
-	if p.Runtime == "crun" {
+	return json.Marshal(spec)
+}
+
+// filterCalls gives a container the filter of system calls of Docker's engine.
+func filterCalls(s *specs.Spec, runtime string) error {
+	filter, err := seccomp.GetDefaultProfile(s)
+	if err != nil {
+		return fmt.Errorf("seccomp profile: %w", err)
+	}
+	if runtime == "crun" {
 		// Any flag keeps it from SECCOMP_FILTER_FLAG_SPEC_ALLOW, with which kernels before 5.16
 		// take fewer measures against speculation. This one has no effect on a process of one
 		// thread.
 		filter.Flags = append(filter.Flags, "SECCOMP_FILTER_FLAG_TSYNC")
 	}
-	spec.Linux.Seccomp = filter
-	return json.Marshal(spec)
+	s.Linux.Seccomp = filter
+	return nil
 }
 
 // ca returns the file with certificate authorities in the container; empty if there is none.
@@ -411,7 +421,7 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := s.greet(ctx, d, first, inst.ID, k, guest); err != nil {
 		return err
 	}
-	if err := checkFiltered(first.pid); err != nil {
+	if err := checkFiltered(first.pid, made.Process.NoNewPrivileges); err != nil {
 		return err
 	}
 	return b.runtime.checkConfined(first.pid)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -32,8 +33,9 @@ type plan struct {
 	Root      string // the container's files
 	GuestFile string
 	RunDir    string
-	TrustDir  string // with the file of machine.GuestCA; empty: none
-	NamesDir  string // with the files of nameFiles
+	TrustDir  string   // with the file of machine.GuestCA; empty: none
+	NamesDir  string   // with the files of nameFiles
+	Throttles []string // see throttles
 	// Kept are the options of the file systems of these files, by path, which an ordinary user may
 	// not take away (mount_namespaces(7)).
 	Kept map[string][]string
@@ -109,20 +111,35 @@ func bundle(p plan) *specs.Spec {
 			Resources:         resources(p.Limits, p.Swap, device),
 			RootfsPropagation: "rprivate",
 			Sysctl:            sysctl,
-			// As Docker's engine hides them.
-			MaskedPaths: []string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore",
-				"/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
-				"/proc/sched_debug", "/proc/scsi", "/sys/firmware",
-				"/sys/devices/virtual/powercap"},
-			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
-				"/proc/sysrq-trigger"},
 		},
 	}
+	hide(s.Linux, p.Throttles)
 	if device {
 		s.Linux.Devices = []specs.LinuxDevice{{Path: machine.TunDevice, Type: "c", Major: tunMajor,
 			Minor: tunMinor}}
 	}
 	return s
+}
+
+// hide hides and protects the files of the kernel that Docker's engine does. throttles are such files
+// of this machine.
+func hide(l *specs.Linux, throttles []string) {
+	l.MaskedPaths = append([]string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore",
+		"/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
+		"/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"},
+		throttles...)
+	l.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
+		"/proc/sysrq-trigger"}
+}
+
+// throttles are the files of this machine that count how often its processors were too hot, from
+// which one sandbox could learn what others compute.
+func throttles() []string {
+	all, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle")
+	if err != nil {
+		panic(err) // the pattern is a constant
+	}
+	return all
 }
 
 // kernelMounts are the file systems of the kernel in each container.

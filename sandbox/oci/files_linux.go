@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -254,9 +255,9 @@ func (l *instances) bundle(id string) (s specs.Spec, err error) {
 		return s, err
 	}
 	if err = json.Unmarshal(text, &s); err == nil && (s.Process == nil ||
-		len(s.Process.Args) != 1 || s.Annotations[refNote] == "" ||
+		len(s.Process.Args) != 1 || s.Linux == nil || s.Annotations[refNote] == "" ||
 		!slices.Contains(runtimeNames, s.Annotations[runtimeNote])) {
-		err = errors.New("it is not one of this program")
+		err = errors.New("it is damaged")
 	}
 	if err != nil {
 		return s, fmt.Errorf("bundle of %s: %w", id, err)
@@ -264,33 +265,52 @@ func (l *instances) bundle(id string) (s specs.Spec, err error) {
 	return s, nil
 }
 
-// writeBundle writes the runtime's input for an instance, whole or not at all: later calls read it
-// to remove the container.
-func (l *instances) writeBundle(id string, text []byte) error {
-	config := filepath.Join(l.in(id, bundleDir), "config.json")
-	if err := os.WriteFile(config+".new", text, 0o600); err != nil {
-		return err
+// container returns the container of an instance and its runtime, which exist at the most. If there
+// was none yet it is fs.ErrNotExist.
+func (l *instances) container(id string) (ref, runtime string, err error) {
+	made, err := l.bundle(id)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return made.Annotations[refNote], made.Annotations[runtimeNote], err
 	}
-	return os.Rename(config+".new", config)
+	n, noted := l.state.ReadNote(id)
+	if noted != nil {
+		return "", "", err
+	}
+	l.log(id).Error("read bundle", "err", err)
+	return n.Instance.Ref, n.Instance.Runtime, nil
 }
 
-// confineAgain gives an instance that does not run the AppArmor profile that it would get today: an
-// older daemon, or an older kernel, may have given it none.
+// writeBundle writes the runtime's input for an instance: later calls read it to remove the
+// container.
+func (l *instances) writeBundle(id string, text []byte) error {
+	return guestconfig.WriteFile(filepath.Join(l.in(id, bundleDir), "config.json"), text)
+}
+
+// confineAgain gives an instance that does not run the walls that it would get today: an older
+// daemon, or an older kernel, may have given it others.
 func (l *instances) confineAgain(id string) error {
 	profile, err := l.runtime.confine()
 	if err != nil {
 		return err
 	}
 	made, err := l.bundle(id)
-	if err != nil || made.Process.ApparmorProfile == profile {
-		return err
-	}
-	made.Process.ApparmorProfile = profile
-	text, err := json.Marshal(made)
 	if err != nil {
 		return err
 	}
-	return l.writeBundle(id, text)
+	before, err := json.Marshal(made)
+	if err != nil {
+		return err
+	}
+	made.Process.ApparmorProfile = profile
+	hide(made.Linux, throttles())
+	if err := filterCalls(&made, made.Annotations[runtimeNote]); err != nil {
+		return err
+	}
+	after, err := json.Marshal(made)
+	if err != nil || bytes.Equal(before, after) {
+		return err
+	}
+	return l.writeBundle(id, after)
 }
 
 // remove ends an instance and removes all that Boot made for it. The caller has locked it.

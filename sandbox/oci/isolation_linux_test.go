@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -229,5 +230,53 @@ func TestStartWithPipes(t *testing.T) {
 	err := restart("rm -f /etc/passwd; ln -s /dev/zero /etc/passwd")
 	if !errors.Is(err, machine.ErrLed) {
 		t.Errorf("passwd leads to a device: got %v, want ErrLed", err)
+	}
+}
+
+// A sandbox that an older daemon made has the walls of today when it starts again.
+func TestWallsAgain(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	const look = "wc -c </proc/timer_list; grep Seccomp_filters /proc/self/status | cut -f 2"
+	want := sh(t, login(t, b, inst), look)
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	made, err := b.bundle(inst.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made.Linux.Seccomp, made.Linux.MaskedPaths = nil, nil
+	old, err := json.Marshal(made)
+	if err == nil {
+		err = b.writeBundle(inst.ID, old)
+	}
+	if err == nil {
+		_, err = b.Start(t.Context(), inst)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := sh(t, login(t, b, inst), look); got != want || !strings.HasPrefix(got, "0\n") {
+		t.Errorf("got %q, want %q as before", got, want)
+	}
+}
+
+// A machine that loses power can leave a damaged bundle. The sandbox does not start, and can be
+// removed.
+func TestDamagedBundle(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	if err := b.writeBundle(inst.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Start(t.Context(), inst); err == nil {
+		t.Error("it starts without a bundle")
+	}
+	if err := b.Destroy(t.Context(), inst); err != nil {
+		t.Error(err)
 	}
 }

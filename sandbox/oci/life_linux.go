@@ -241,17 +241,16 @@ func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace ti
 // knows of it.
 func (l *instances) kill(ctx context.Context, id string) error {
 	p := readProcess(l.in(id, pidFile))
-	made, err := l.bundle(id)
+	ref, runtime, err := l.container(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was started
 	}
 	if err != nil {
 		return err
 	}
-	ref := made.Annotations[refNote]
+	l.unmount(id) // of a daemon that was killed
 	if _, err := os.Stat(filepath.Join(l.runtime.root, ref)); err == nil {
-		if err := l.runtime.call(ctx, made.Annotations[runtimeNote], nil, nil, "delete",
-			"--force", ref); err != nil {
+		if err := l.runtime.call(ctx, runtime, nil, nil, "delete", "--force", ref); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -79,17 +80,35 @@ func usable(name, groups string) error {
 		"use runc: omit --isolation; if it is not installed: apt-get install runc")
 }
 
-// checkFiltered returns an error if a process has no filter of system calls: a crun that was built
-// without libseccomp starts containers without one.
-func checkFiltered(pid int) error {
+// checkFiltered returns an error if a guest has no filter of system calls besides its own, which it
+// has with own: a crun that was built without libseccomp starts containers without one.
+func checkFiltered(pid int, own bool) error {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status") // proc_pid_status(5)
 	if err != nil {
 		return fmt.Errorf("filter of system calls: %w", err)
 	}
-	if !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
+	if !filtered(string(status), own) {
 		return errors.New("filter of system calls: the container has none")
 	}
 	return nil
+}
+
+func filtered(status string, own bool) bool {
+	least := 1
+	if own {
+		least = 2
+	}
+	ok := false
+	for line := range strings.Lines(status) {
+		switch key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t"); key {
+		case "Seccomp":
+			ok = value == "2"
+		case "Seccomp_filters": // from Linux 5.9
+			n, err := strconv.Atoi(value)
+			ok = ok && err == nil && n >= least
+		}
+	}
+	return ok
 }
 
 // call runs a runtime. The container gets stdin and out, if they are set. The error has the
