@@ -221,7 +221,8 @@ func (l *instances) dropPipe(root *os.Root, id, path string, readlink machine.Re
 	if info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) == 0 {
 		return nil
 	}
-	l.log(id).Warn("a file that the runtime would open is removed", "path", led, "mode", info.Mode())
+	l.log(id).Warn("a file that the runtime would open is removed", "path", led, "mode",
+		info.Mode())
 	return root.Remove(at)
 }
 

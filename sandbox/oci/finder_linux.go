@@ -105,6 +105,7 @@ func (b *Backend) Disk(ctx context.Context, inst sandbox.Instance,
 	for _, name := range nameFiles {
 		w.File(b.in(inst.ID, namesDir) + "/" + name)
 	}
+	w.File(b.in(inst.ID, logFile))
 	if err == nil && p.pid != 0 {
 		w.Removed(usage.Processes(p.pid, inst.Ref))
 	}

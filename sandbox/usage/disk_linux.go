@@ -1,6 +1,8 @@
 package usage
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -211,42 +213,75 @@ func (w *Walk) count(st *unix.Stat_t) {
 	w.Files++
 }
 
-// maxOpen bounds the descriptors that Removed checks: a sandbox can have millions.
+// maxOpen bounds the descriptors and the mappings that Removed checks: a sandbox can have millions.
 const maxOpen = 64 << 10
 
-// Removed adds files that were removed and that these processes still hold open. It adds none if
-// this user has no permission.
+// Removed adds files that were removed and that these processes still hold open, or have mapped. It
+// adds none if this user has no permission; only root may see mappings. It does not see descriptors
+// that are sent and were not received, nor those of a thread alone.
 func (w *Walk) Removed(pids []int) {
-	seen := make(map[[2]uint64]bool)
-	looked := 0
+	r := removed{walk: w, seen: make(map[[2]uint64]bool), left: maxOpen}
 	for _, pid := range pids {
-		path := "/proc/" + strconv.Itoa(pid) + "/fd"
-		d, err := os.Open(path)
+		dir := "/proc/" + strconv.Itoa(pid)
+		r.open(dir + "/fd")
+		r.mapped(dir)
+	}
+}
+
+type removed struct {
+	walk *Walk
+	seen map[[2]uint64]bool
+	left int // how many may be checked
+}
+
+func (r *removed) open(dir string) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	for r.left > 0 {
+		names, err := d.Readdirnames(1024)
 		if err != nil {
+			return
+		}
+		for _, name := range names {
+			r.add(dir + "/" + name)
+		}
+	}
+}
+
+// mapped adds the mapped files of a process (proc_pid_maps(5), proc_pid_map_files(5)).
+func (r *removed) mapped(dir string) {
+	f, err := os.Open(dir + "/maps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); r.left > 0 && lines.Scan(); r.left-- {
+		if !bytes.HasSuffix(lines.Bytes(), []byte(" (deleted)")) {
 			continue
 		}
-		for looked < maxOpen {
-			names, err := d.Readdirnames(1024)
-			if err != nil {
-				break
-			}
-			for _, name := range names {
-				looked++
-				var st unix.Stat_t
-				if unix.Stat(path+"/"+name, &st) != nil || st.Nlink > 0 ||
-					st.Mode&unix.S_IFMT != unix.S_IFREG || seen[[2]uint64{st.Dev, st.Ino}] {
-					continue
-				}
-				var fs unix.Statfs_t
-				// tmpfs counts as memory
-				if unix.Statfs(path+"/"+name, &fs) != nil || fs.Type == unix.TMPFS_MAGIC {
-					continue
-				}
-				seen[[2]uint64{st.Dev, st.Ino}] = true
-				w.Bytes += st.Blocks * 512
-				w.Files++
-			}
-		}
-		d.Close()
+		addresses, _, _ := strings.Cut(lines.Text(), " ")
+		from, to, _ := strings.Cut(addresses, "-") // padded with zeros only here
+		r.add(dir + "/map_files/" + strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0"))
 	}
+}
+
+// add adds the file to which a link of proc(5) leads, if it was removed.
+func (r *removed) add(link string) {
+	r.left--
+	var st unix.Stat_t
+	if unix.Stat(link, &st) != nil || st.Nlink > 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return
+	}
+	id := [2]uint64{st.Dev, st.Ino}
+	var fs unix.Statfs_t
+	// tmpfs counts as memory
+	if r.seen[id] || unix.Statfs(link, &fs) != nil || fs.Type == unix.TMPFS_MAGIC {
+		return
+	}
+	r.seen[id] = true
+	r.walk.Bytes += st.Blocks * 512
+	r.walk.Files++
 }

@@ -96,3 +96,46 @@ func openFiles(t *testing.T) []os.DirEntry {
 	}
 	return list
 }
+
+// Removed counts removed files that a process has open, or only mapped, and each once.
+func TestRemoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may see what a process has mapped")
+	}
+	const size = 1 << 20
+	hidden := func(keep bool) {
+		t.Helper()
+		f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Munmap(m) })
+		if err := os.Remove(f.Name()); err != nil {
+			t.Fatal(err)
+		}
+		if keep {
+			t.Cleanup(func() { f.Close() })
+		} else {
+			f.Close()
+		}
+	}
+	count := func() sandbox.DiskUsage {
+		w := &Walk{}
+		w.Removed([]int{os.Getpid()})
+		return w.DiskUsage
+	}
+	before := count()
+	hidden(true)
+	hidden(false)
+	after := count()
+	if after.Files != before.Files+2 || after.Bytes < before.Bytes+2*size {
+		t.Errorf("got %+v, before %+v; want two files of %d bytes more", after, before, size)
+	}
+}
