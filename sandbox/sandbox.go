@@ -9,6 +9,7 @@ package sandbox
 
 import (
 	"cmp"
+	"context"
 	"time"
 )
 
@@ -57,6 +58,19 @@ type Spec struct {
 	// Progress, if set, receives progress of slow steps of Boot, a line at a time. It is not
 	// stored.
 	Progress func(line string) `json:"-"`
+
+	// Begin, if set, is called by Boot when the image is there, before anything is made: it waits
+	// until the boot may go on. An image can take any time, and the rest takes the machine. Its
+	// error ends the boot. It is not stored.
+	Begin func(ctx context.Context) error `json:"-"`
+}
+
+// Await calls Begin, if it is set.
+func (s Spec) Await(ctx context.Context) error {
+	if s.Begin == nil {
+		return nil
+	}
+	return s.Begin(ctx)
 }
 
 // Mount is a directory of the backend's machine, bound into a sandbox.

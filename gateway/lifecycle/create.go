@@ -339,10 +339,17 @@ func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend,
 func (c *creation) bootSpec(ctx context.Context, be sandbox.Backend,
 	spec sandbox.Spec) (sandbox.Instance, error) {
 	reg, f := c.reg, c.get()
-	if err := reg.slot(ctx); err != nil {
-		return sandbox.Instance{}, c.bootError("create", err)
+	taken := false
+	spec.Begin = func(ctx context.Context) error {
+		err := reg.slot(ctx)
+		taken = err == nil
+		return err
 	}
-	defer func() { <-reg.boots }()
+	defer func() {
+		if taken {
+			<-reg.boots
+		}
+	}()
 	if !f.isPooled() {
 		if err := reg.manifests.write(c.id, f); err != nil {
 			return sandbox.Instance{}, stored(err)

@@ -187,6 +187,45 @@ func TestForksWaitWithoutASlot(t *testing.T) {
 	}
 }
 
+// slow is a backend that gets the image "slow" until wait is closed.
+type slow struct {
+	*sandboxtest.Backend
+	gets chan string
+	wait chan struct{}
+}
+
+func (s slow) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	if spec.Image == "slow" {
+		s.gets <- spec.ID
+		<-s.wait
+	}
+	return s.Backend.Boot(ctx, spec)
+}
+
+// A registry that takes any time for an image keeps nobody from starting something.
+func TestImagesTakeNoSlot(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	b := slow{w.Memory, make(chan string), make(chan struct{})}
+	w.Backend = b
+	d := w.Start()
+	made := make(chan error, w.registry.Boots())
+	for i := range w.registry.Boots() {
+		go func() {
+			_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: fmt.Sprintf("slow-%d", i),
+				Image: "slow"}, nil)
+			made <- err
+		}()
+		<-b.gets
+	}
+	w.Create(d, "other")
+	close(b.wait)
+	for range w.registry.Boots() {
+		if err := <-made; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // freezing is copying that notes in which order it was asked.
 type freezing struct {
 	copying

@@ -118,6 +118,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	p.Image = img.id
+	if err := spec.Await(ctx); err != nil {
+		return none, err
+	}
 
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
@@ -138,12 +141,6 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 
-	select {
-	case s.b.starts <- struct{}{}:
-		defer func() { <-s.b.starts }()
-	case <-ctx.Done():
-		return none, context.Cause(ctx)
-	}
 	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id,
 		Created: p.Created,
 		User:    k.User(), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via,

@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
@@ -54,9 +53,8 @@ type Options struct {
 	Build func(ctx context.Context, ref string, progress func(string)) error
 	// Builds reports whether Build makes an image besides the default one; nil means none. Those
 	// images are never pulled.
-	Builds    func(ref string) bool
-	MaxStarts int          // concurrent creations and starts of containers; twice the cores when 0
-	Log       *slog.Logger // nil discards
+	Builds func(ref string) bool
+	Log    *slog.Logger // nil discards
 }
 
 // Backend makes sandboxes from containers. It implements every group of a sandbox.Backend. Its
@@ -76,8 +74,7 @@ type Backend struct {
 	state     stateDir
 	files     *machine.Files
 
-	starts chan struct{}      // slots for concurrent creations and starts of containers
-	at     func(stage string) // called when Boot or Start enters a stage; tests replace it
+	at func(stage string) // called when Boot or Start enters a stage; tests replace it
 }
 
 var (
@@ -107,9 +104,6 @@ func New(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("docker: directories %q and %q are not both absolute", o.Dir,
 			o.GuestDir)
 	}
-	if o.MaxStarts <= 0 {
-		o.MaxStarts = 2 * runtime.NumCPU() // more at a time slows each one and speeds up none
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -124,12 +118,11 @@ func New(o Options) (*Backend, error) {
 	}
 	b := &Backend{opts: o, engine: e, instances: &instances{engine: e},
 		state: stateDir{machine.State{State: guestconfig.State(o.Dir)}}, at: func(string) {},
-		files:  machine.NewFiles(o.GuestDir, o.Guest, o.CABundle),
-		starts: make(chan struct{}, o.MaxStarts)}
+		files: machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}
 	b.sockets = guestsock.NewSet(b.state.RunDir, o.Log)
 	b.volumes = &guestVolumes{engine: e, filling: make(chan struct{}, 1)}
 	b.images = &images{engine: e, instances: b.instances, names: machine.Names{Daemon: o.DaemonID},
-		make: o.Build, makes: o.Builds}
+		turns: machine.NewTurns(), make: o.Build, makes: o.Builds}
 	b.meter = newMeter(e, b.sockets)
 	return b, nil
 }

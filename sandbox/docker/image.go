@@ -17,6 +17,7 @@ type images struct {
 	engine    *engine
 	instances *instances
 	names     machine.Names
+	turns     machine.Turns
 
 	make  func(ctx context.Context, ref string, progress func(string)) error // Options.Build
 	makes func(ref string) bool                                              // Options.Builds
@@ -40,6 +41,14 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 	}
 	if machine.IsSnapshot(ref) {
 		return image{}, err
+	}
+	done, err := im.turns.Take(ctx, progress)
+	if err != nil {
+		return image{}, err
+	}
+	defer done()
+	if got, err = im.engine.inspectImage(ctx, ref); !errors.Is(err, sandbox.ErrNoImage) {
+		return got, err
 	}
 	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
 		// Never pulled: the owner of that name in a public registry could run code in every

@@ -260,12 +260,6 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case s.b.starts <- struct{}{}:
-		defer func() { <-s.b.starts }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	_, err = s.run(ctx, inst.ID, inst.Runtime, k, d)
 	if err != nil && s.exit == exitNoLine && ctx.Err() == nil {
 		// An earlier attempt attached and failed: the guest read the end of that input.

@@ -104,6 +104,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 	if spec, err = s.b.validate(spec); err != nil {
 		return none, err
 	}
+	if err := spec.Await(ctx); err != nil { // the cluster gets the image
+		return none, err
+	}
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)
 	}

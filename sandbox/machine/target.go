@@ -44,8 +44,8 @@ func CheckMounts(mounts []sandbox.Mount, readlink Readlink) error {
 	return nil
 }
 
-// CheckNames is CheckMounts for single files, which must lead neither to mounts of each container nor
-// to others. In many images they are links.
+// CheckNames is CheckMounts for single files, which must lead neither to mounts of each container
+// nor to others. In many images they are links.
 func CheckNames(files, others []string, readlink Readlink) error {
 	closed := append([]string{"/.sandboxd", "/dev", "/proc", "/sys"}, others...)
 	for _, file := range files {

@@ -124,6 +124,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
+	if err := spec.Await(ctx); err != nil {
+		return none, err
+	}
 
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
@@ -364,12 +367,6 @@ func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, erro
 func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []string,
 	k guestconfig.Keys) error {
 	b := s.b
-	select {
-	case b.starts <- struct{}{}:
-		defer func() { <-b.starts }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	d, err := b.listen(inst.ID, k)
 	if err != nil {
 		return err

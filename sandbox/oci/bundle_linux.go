@@ -121,8 +121,8 @@ func bundle(p plan) *specs.Spec {
 	return s
 }
 
-// hide hides and protects the files of the kernel that Docker's engine does. throttles are such files
-// of this machine.
+// hide hides and protects the files of the kernel that Docker's engine does. throttles are such
+// files of this machine.
 func hide(l *specs.Linux, throttles []string) {
 	l.MaskedPaths = append([]string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore",
 		"/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",

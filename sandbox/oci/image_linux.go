@@ -18,7 +18,7 @@ import (
 func MayPull(ref string, builds func(ref string) bool) bool {
 	ref, err := machine.ParseImage(ref)
 	return err != nil || ref != sandbox.DefaultImage && !machine.IsSnapshot(ref) &&
-		!machine.IsMade(ref) && (builds == nil || !builds(ref))
+		(builds == nil || !builds(ref))
 }
 
 // image finds ref in the store. It builds a missing image that Options.Builds accepts, and pulls
@@ -29,8 +29,16 @@ func (im *imager) image(ctx context.Context, ref string, progress func(string)) 
 	if !errors.Is(err, fs.ErrNotExist) {
 		return img, err
 	}
-	if machine.IsSnapshot(ref) || machine.IsMade(ref) {
+	if machine.IsSnapshot(ref) {
 		return img, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
+	}
+	done, err := im.turns.Take(ctx, progress)
+	if err != nil {
+		return img, err
+	}
+	defer done()
+	if img, err := im.images.Image(ref); !errors.Is(err, fs.ErrNotExist) {
+		return img, err
 	}
 	if !MayPull(ref, im.makes) {
 		if im.make == nil {

@@ -33,6 +33,7 @@ type imager struct {
 	names machine.Names
 	make  func(ctx context.Context, s *store.Store, ref string, progress func(string)) error
 	makes func(ref string) bool
+	turns machine.Turns
 }
 
 // Snapshot saves the files of inst as an image. See sandbox.Imager.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
@@ -42,9 +41,8 @@ type Options struct {
 	Build func(ctx context.Context, s *store.Store, ref string, progress func(string)) error
 	// Builds reports whether Build makes an image besides the default one; nil means none. Those
 	// images are never pulled.
-	Builds    func(ref string) bool
-	MaxStarts int          // concurrent starts of containers; twice the cores when 0
-	Log       *slog.Logger // nil discards
+	Builds func(ref string) bool
+	Log    *slog.Logger // nil discards
 }
 
 // Backend makes sandboxes with an OCI runtime. Its methods may be called concurrently.
@@ -57,8 +55,6 @@ type Backend struct {
 
 	opts  Options
 	files *machine.Files
-
-	starts chan struct{} // slots for concurrent starts
 }
 
 var (
@@ -87,9 +83,6 @@ func New(o Options) (*Backend, error) {
 			return nil, fmt.Errorf("oci: directory %q is not absolute", dir)
 		}
 	}
-	if o.MaxStarts <= 0 {
-		o.MaxStarts = 2 * runtime.NumCPU()
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -108,9 +101,8 @@ func New(o Options) (*Backend, error) {
 	l.sockets = guestsock.NewSet(l.state.RunDir, o.Log)
 	return &Backend{instances: l, opts: o,
 		imager: &imager{instances: l, names: machine.Names{Daemon: o.DaemonID}, make: o.Build,
-			makes: o.Builds},
-		files:  machine.NewFiles(o.GuestDir, o.Guest, o.CABundle),
-		starts: make(chan struct{}, o.MaxStarts)}, nil
+			makes: o.Builds, turns: machine.NewTurns()},
+		files: machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}, nil
 }
 
 // rootDir is the directory in Options.Dir with the runtime's own state. It is no ID of an instance.

@@ -157,6 +157,9 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 		return nil, &sandbox.BootError{Stage: "image",
 			Err: fmt.Errorf("%s: %w", image, sandbox.ErrNoImage), Hint: "name another image"}
 	}
+	if err := spec.Await(ctx); err != nil {
+		return nil, &sandbox.BootError{Stage: "image", Err: err}
+	}
 	if spec.Progress != nil {
 		spec.Progress("starting a sandbox in memory")
 	}

@@ -186,6 +186,8 @@ func (s Suite) testBoot(t *testing.T) {
 	spec := s.newSpec(t)
 	var progress []string
 	spec.Progress = func(line string) { progress = append(progress, line) }
+	begun := 0
+	spec.Begin = func(context.Context) error { begun++; return nil }
 	inst, err := b.Boot(timeout(t), spec)
 	if err != nil {
 		t.Fatalf("Boot: %v", err)
@@ -194,6 +196,9 @@ func (s Suite) testBoot(t *testing.T) {
 	if inst.ID != spec.ID || inst.Backend == "" || inst.Ref == "" || inst.Runtime == "" ||
 		inst.Network == "" || inst.Created.IsZero() {
 		t.Errorf("Boot: instance lacks required fields: %+v", inst)
+	}
+	if begun != 1 {
+		t.Errorf("Boot: Begin was called %d times", begun)
 	}
 	for _, line := range progress {
 		if strings.ContainsAny(line, "\n\r") {
@@ -305,6 +310,12 @@ func (s Suite) testRefusals(t *testing.T) {
 		spec := s.newSpec(t)
 		spec.Image = s.NoImage
 		refused(t, spec, sandbox.ErrNoImage)
+	})
+	t.Run("begin", func(t *testing.T) {
+		errTurn := errors.New("no turn")
+		spec := s.newSpec(t)
+		spec.Begin = func(context.Context) error { return errTurn }
+		refused(t, spec, errTurn)
 	})
 	for _, n := range s.Refused {
 		t.Run("network "+string(n), func(t *testing.T) {
