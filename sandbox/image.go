@@ -9,6 +9,7 @@ type ImageConfig = dockerspec.DockerOCIImageConfig
 // Image is an image that a backend has.
 type Image struct {
 	ID     string // identifies its content and configuration
+	Arch   string // that it is for, in Go's spelling; empty: unknown
 	Config ImageConfig
 }
 

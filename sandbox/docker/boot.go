@@ -88,7 +88,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if spec, err = validate(spec); err != nil {
 		return none, err
 	}
-	if err := s.b.images.names.MayBoot(spec); err != nil {
+	if err := s.b.images.Names.MayBoot(spec); err != nil {
 		return none, err
 	}
 	bound, err := machine.Bind(s.b.opts.Dirs, &spec)
@@ -109,15 +109,11 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageImage); err != nil {
 		return none, err
 	}
-	progress := spec.Progress
-	if progress == nil {
-		progress = func(string) {}
-	}
-	img, err := s.b.images.image(ctx, spec.Image, progress)
+	img, err := s.b.images.Ensure(ctx, spec.Image, spec.Progress)
 	if err != nil {
 		return none, err
 	}
-	p.Image = img.id
+	p.Image = img.ID
 	if err := spec.Await(ctx); err != nil {
 		return none, err
 	}
@@ -125,7 +121,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
 	}
-	config := machine.GuestConfig(spec, img.config.ImageConfig, p.ca(s.bundle))
+	config := machine.GuestConfig(spec, img.Config.ImageConfig, p.ca(s.bundle))
 	bound.Configure(&config)
 	if f.remote {
 		if config, err = remoteConfig(config, s.bundle); err != nil {
@@ -141,7 +137,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 
-	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id,
+	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.ID,
 		Created: p.Created,
 		User:    k.User(), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via,
 		Mounts: spec.Mounts,
@@ -382,7 +378,7 @@ func (s *booting) undo(ctx context.Context, id string) error {
 }
 
 // notes returns facts that users should know about a sandbox.
-func notes(p plan, f facts, img image) []string {
+func notes(p plan, f facts, img sandbox.Image) []string {
 	var notes []string
 	if p.Network == sandbox.NetworkBridge {
 		notes = append(
@@ -411,9 +407,9 @@ func notes(p plan, f facts, img image) []string {
 	if !f.swapLimit {
 		notes = append(notes, "the engine's kernel does not limit swap")
 	}
-	if img.arch != "" && img.arch != f.arch {
+	if img.Arch != "" && img.Arch != f.arch {
 		notes = append(notes, fmt.Sprintf(
-			"the image is for %s, the engine runs %s: its programs may fail to start", img.arch,
+			"the image is for %s, the engine runs %s: its programs may fail to start", img.Arch,
 			f.arch))
 	}
 	return notes

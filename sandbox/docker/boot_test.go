@@ -328,7 +328,7 @@ func TestImageMissing(t *testing.T) {
 			t.Errorf("got error %v, progress %q; want %v and the lines of the build", err, lines,
 				broken)
 		}
-		b.images.make = func(context.Context, string, func(string)) error {
+		b.images.Build = func(context.Context, string, func(string)) error {
 			f.set(func(w http.ResponseWriter, r *http.Request) bool {
 				// Stands for the image that was built: any other.
 				r.URL.Path = strings.Replace(r.URL.Path, sandbox.DefaultImage, busybox, 1)

@@ -121,8 +121,7 @@ func New(o Options) (*Backend, error) {
 		files: machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}
 	b.sockets = guestsock.NewSet(b.state.RunDir, o.Log)
 	b.volumes = &guestVolumes{engine: e, filling: make(chan struct{}, 1)}
-	b.images = &images{engine: e, instances: b.instances, names: machine.Names{Daemon: o.DaemonID},
-		turns: machine.NewTurns(), make: o.Build, makes: o.Builds}
+	b.images = newImages(e, b.instances, o)
 	b.meter = newMeter(e, b.sockets)
 	return b, nil
 }

@@ -30,24 +30,24 @@ func (e *engine) rawImage(ctx context.Context, ref string) (got client.ImageInsp
 
 // inspectImage returns what an image contributes to a sandbox. It returns ErrNoImage if there is
 // none by that name.
-func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
+func (e *engine) inspectImage(ctx context.Context, ref string) (sandbox.Image, error) {
 	got, err := e.rawImage(ctx, ref)
 	switch {
 	case cerrdefs.IsNotFound(err):
-		return image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
+		return sandbox.Image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 	case err != nil:
-		return image{}, err
+		return sandbox.Image{}, err
 	case got.Os != "" && got.Os != "linux":
-		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported,
-			got.Os)
+		return sandbox.Image{}, fmt.Errorf("image %s: %w: it is for %s", ref,
+			sandbox.ErrUnsupported, got.Os)
 	}
-	i := image{id: got.ID, arch: got.Architecture}
+	i := sandbox.Image{ID: got.ID, Arch: got.Architecture}
 	if got.Config != nil {
-		i.config = *got.Config
+		i.Config = *got.Config
 		if machine.IsSnapshot(ref) || len(got.RepoTags) > 0 &&
 			machine.IsSnapshot(dockersName(got.RepoTags[0])) {
-			if err := originalConfig(&i.config); err != nil {
-				return image{}, fmt.Errorf("image %s: %w", ref, err)
+			if err := originalConfig(&i.Config); err != nil {
+				return sandbox.Image{}, fmt.Errorf("image %s: %w", ref, err)
 			}
 		}
 	}

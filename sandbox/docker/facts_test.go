@@ -167,7 +167,7 @@ func TestSpeaker(t *testing.T) {
 		err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has crun") {
 		t.Errorf("a runtime that it ignores: got error %v", err)
 	}
-	if got := notes(plan{}, podman, image{}); !strings.Contains(strings.Join(got, "\n"),
+	if got := notes(plan{}, podman, sandbox.Image{}); !strings.Contains(strings.Join(got, "\n"),
 		"no control group namespace") {
 		t.Errorf("got notes %q", got)
 	}

@@ -2,110 +2,55 @@ package docker
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
-
-	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
-// images makes, finds and removes images, and decides who may boot them.
+// images makes, finds and removes images.
 type images struct {
-	engine    *engine
-	instances *instances
-	names     machine.Names
-	turns     machine.Turns
+	machine.Images
 
-	make  func(ctx context.Context, ref string, progress func(string)) error // Options.Build
-	makes func(ref string) bool                                              // Options.Builds
+	store *imageStore
+}
+
+// imageStore is the engine as a machine.ImageStore.
+type imageStore struct {
+	*engine
+
+	instances *instances
 
 	committing sync.RWMutex // read-locked while images are made, locked while they are removed
 }
 
-// image is the part of an image that sandboxes use.
-type image struct {
-	id     string
-	arch   string
-	config dockerspec.DockerOCIImageConfig
+func newImages(e *engine, all *instances, o Options) *images {
+	s := &imageStore{engine: e, instances: all}
+	return &images{store: s, Images: machine.Images{Names: machine.Names{Daemon: o.DaemonID},
+		Turns: machine.NewTurns(), Store: s, Build: o.Build, Builds: o.Builds}}
 }
 
-// image finds ref on the engine. It builds a missing image that Options.Builds accepts, and pulls
-// any other.
-func (im *images) image(ctx context.Context, ref string, progress func(string)) (image, error) {
-	got, err := im.engine.inspectImage(ctx, ref)
-	if !errors.Is(err, sandbox.ErrNoImage) {
-		return got, err
+// Find returns an image by its name or its ID. See machine.ImageStore.
+func (s *imageStore) Find(ctx context.Context, ref string) (sandbox.Image, error) {
+	return s.inspectImage(ctx, ref)
+}
+
+// Pull gets an image from its registry. See machine.ImageStore.
+func (s *imageStore) Pull(ctx context.Context, ref string, progress func(string)) error {
+	return s.pull(ctx, ref, progress)
+}
+
+// Touch notes that an image is used now. See machine.ImageStore.
+func (s *imageStore) Touch(ctx context.Context, ref string) error {
+	if _, err := s.inspectImage(ctx, ref); err != nil {
+		return err
 	}
-	if machine.IsSnapshot(ref) {
-		return image{}, err
-	}
-	done, err := im.turns.Take(ctx, progress)
-	if err != nil {
-		return image{}, err
-	}
-	defer done()
-	if got, err = im.engine.inspectImage(ctx, ref); !errors.Is(err, sandbox.ErrNoImage) {
-		return got, err
-	}
-	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
-		// Never pulled: the owner of that name in a public registry could run code in every
-		// sandbox.
-		if im.make == nil {
-			return image{}, sandbox.Hint(err, "build it: images/base/build")
-		}
-		progress("building " + ref)
-		if err := im.make(ctx, ref, progress); err != nil {
-			return image{}, fmt.Errorf("build %s: %w", ref, err)
-		}
-		return im.engine.inspectImage(ctx, ref)
-	}
-	if err := im.engine.pull(ctx, ref, progress); err != nil {
-		return image{}, err
-	}
-	return im.engine.inspectImage(ctx, ref)
+	s.used(ctx, ref)
+	return nil
 }
 
 // Arch returns the architecture of the engine's images. See sandbox.Imager.
 func (im *images) Arch(ctx context.Context) (string, error) {
-	f, err := im.engine.facts(ctx)
+	f, err := im.store.facts(ctx)
 	return f.arch, err
-}
-
-// Image returns the image of a spec. See sandbox.Imager.
-func (im *images) Image(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
-	img, err := im.of(ctx, spec)
-	if err != nil {
-		return sandbox.Image{}, &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err),
-			Err: err}
-	}
-	return sandbox.Image{ID: img.id, Config: img.config}, nil
-}
-
-// of returns the image of a spec, which its owner may use. It pulls or builds a missing one.
-func (im *images) of(ctx context.Context, spec sandbox.Spec) (image, error) {
-	var err error
-	if spec.Image, err = machine.ParseImage(spec.Image); err != nil {
-		return image{}, err
-	}
-	if err := im.names.MayBoot(spec); err != nil {
-		return image{}, err
-	}
-	progress := spec.Progress
-	if progress == nil {
-		progress = func(string) {}
-	}
-	return im.image(ctx, spec.Image, progress)
-}
-
-// Resolve returns the ID of an image that is present. See sandbox.Reviser.
-func (im *images) Resolve(ctx context.Context, ref string) (string, error) {
-	ref, err := machine.ParseImage(ref)
-	if err != nil {
-		return "", err
-	}
-	i, err := im.engine.inspectImage(ctx, ref)
-	return i.id, err
 }

@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -18,40 +17,22 @@ import (
 // prune may remove images that have the label and no name.
 const labelMade = "sandboxd.made"
 
-// Prepared returns the image that Prepare saved. See sandbox.Imager.
-func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Layer) (string,
-	error) {
-	base, err := im.Image(ctx, spec)
-	if err != nil {
-		return "", err
-	}
-	ref := im.names.Made(spec.Owner, base.ID, l)
-	switch _, err := im.engine.inspectImage(ctx, ref); {
-	case errors.Is(err, sandbox.ErrNoImage):
-		return "", nil
-	case err != nil:
-		return "", &sandbox.BootError{Stage: stageImage, Hint: sandbox.HintOf(err), Err: err}
-	}
-	im.engine.used(ctx, ref)
-	return ref, nil
-}
-
 // Prepare saves the files of inst for sandboxes of the same owner, image and key. See
 // sandbox.Imager.
 func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner string,
 	l sandbox.Layer) (string, error) {
 	im.trimMade(ctx)
-	ref := im.names.Made(owner, inst.Digest, l)
-	return ref, im.commit(ctx, inst, ref, &l)
+	ref := im.Names.Made(owner, inst.Digest, l)
+	return ref, im.store.Save(ctx, inst, ref, &l)
 }
 
 // Sweep removes images without a name that an earlier daemon left. See sandbox.Finder.
 func (im *images) Sweep(ctx context.Context) error {
-	if !im.committing.TryLock() { // an image has no name until its commit ends
+	if !im.store.committing.TryLock() { // an image has no name until its commit ends
 		return nil
 	}
-	defer im.committing.Unlock()
-	return im.engine.prune(ctx)
+	defer im.store.committing.Unlock()
+	return im.store.prune(ctx)
 }
 
 // Forget removes images that can be made again. See sandbox.Imager.
@@ -63,7 +44,7 @@ func (im *images) Forget(ctx context.Context, owner string,
 	}
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if im.names.MadeFor(owner, ref) && !keep(ref) && im.engine.removeUnused(ctx, ref) {
+			if im.Names.MadeFor(owner, ref) && !keep(ref) && im.store.removeUnused(ctx, ref) {
 				n++
 			}
 		}
@@ -74,24 +55,24 @@ func (im *images) Forget(ctx context.Context, owner string,
 // madeImages lists the images that Dockerfiles and setups of this daemon left, including those
 // without a name.
 func (im *images) madeImages(ctx context.Context) ([]engineimage.Summary, error) {
-	return im.engine.listImages(ctx, client.ImageListOptions{
-		Filters: make(client.Filters).Add("label", im.engine.made())})
+	return im.store.listImages(ctx, client.ImageListOptions{
+		Filters: make(client.Filters).Add("label", im.store.made())})
 }
 
 // trimMade makes room for one more image. It also removes leftovers of earlier builds that are no
 // base of another image. It does nothing while an image is made, which has no name until its end.
 func (im *images) trimMade(ctx context.Context) {
-	if !im.committing.TryLock() {
+	if !im.store.committing.TryLock() {
 		return
 	}
-	defer im.committing.Unlock()
+	defer im.store.committing.Unlock()
 	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
-		im.engine.log.Warn("images of earlier builds are left", "err", err)
+		im.store.log.Warn("images of earlier builds are left", "err", err)
 	}
 }
 
 func (im *images) trim(ctx context.Context) error {
-	if err := im.engine.prune(ctx); err != nil {
+	if err := im.store.prune(ctx); err != nil {
 		return err
 	}
 	list, err := im.madeImages(ctx)
@@ -104,7 +85,7 @@ func (im *images) trim(ctx context.Context) error {
 			if !machine.IsMade(ref) {
 				continue
 			}
-			got, err := im.engine.rawImage(ctx, ref)
+			got, err := im.store.rawImage(ctx, ref)
 			if err != nil {
 				continue
 			}
@@ -117,7 +98,7 @@ func (im *images) trim(ctx context.Context) error {
 	}
 	for _, of := range used {
 		for _, ref := range machine.Surplus(of, time.Now()) {
-			im.engine.removeUnused(ctx, ref)
+			im.store.removeUnused(ctx, ref)
 		}
 	}
 	return nil

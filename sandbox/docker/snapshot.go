@@ -3,9 +3,7 @@ package docker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -16,51 +14,22 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
 	"github.com/sandboxd/sandboxd/sandbox/machine"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // labelImage holds the configuration of the sandbox's own image. The container's configuration
 // names the guest as its program, and the engine copies every field that a commit leaves empty.
 const labelImage = "sandboxd.image"
 
-// Snapshot saves the files of inst as an image. See sandbox.Imager.
-func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name,
-	tag string) (string, error) {
-	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
-		if _, err := wire.ParseLabel(what, label); err != nil {
-			return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
-		}
-	}
-	ref := im.names.Snapshots(owner) + name + ":" + tag
-	switch _, err := im.engine.inspectImage(ctx, ref); {
-	case err == nil:
-		return "", fmt.Errorf("snapshot %s: %s: %w", inst.ID, ref, fs.ErrExist)
-	case !errors.Is(err, sandbox.ErrNoImage):
-		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
-	}
-	return ref, im.commit(ctx, inst, ref, nil)
-}
-
-// Fork saves the files of inst for another instance. See sandbox.Imager.
-func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
-	if !guestconfig.ValidID.MatchString(id) {
-		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
-	}
-	ref := machine.ForkImage(id)
-	return ref, im.commit(ctx, inst, ref, nil)
-}
-
-// commit makes an image of the container of inst. l is nil unless it can be made again. The engine
-// freezes the container meanwhile. The image does not include mounts: the guest, its
-// sockets, /dev/shm. No file contains keys.
-func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref string,
+// Save makes an image of the container of inst. The engine freezes the container meanwhile. The
+// image does not include mounts: the guest, its sockets, /dev/shm. No file contains keys. See
+// machine.ImageStore.
+func (s *imageStore) Save(ctx context.Context, inst sandbox.Instance, ref string,
 	l *sandbox.Layer) error {
-	im.committing.RLock()
-	defer im.committing.RUnlock()
-	return im.instances.change(ctx, "save files of", inst, func(id string, _, _ bool) error {
-		c, err := im.engine.container(ctx, id)
+	s.committing.RLock()
+	defer s.committing.RUnlock()
+	return s.instances.change(ctx, "save files of", inst, func(id string, _, _ bool) error {
+		c, err := s.container(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -69,34 +38,34 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref string,
 				"copy them with sandboxd cp",
 				sandbox.ErrUnsupported, strings.Join(dirs, ", "))
 		}
-		img, err := im.engine.inspectImage(ctx, c.Image)
+		img, err := s.inspectImage(ctx, c.Image)
 		if err != nil {
 			return err
 		}
 		made := ""
 		if l != nil {
-			made = im.engine.daemon
+			made = s.daemon
 			if l.Config != nil {
-				img.config = *l.Config
+				img.Config = *l.Config
 			}
 		}
-		original, err := json.Marshal(img.config)
+		original, err := json.Marshal(img.Config)
 		if err != nil {
 			return err
 		}
 		// No time limit: the time depends on how many files are copied. An abandoned commit may
 		// still complete.
-		_, err = im.engine.api.ContainerCommit(
+		_, err = s.api.ContainerCommit(
 			ctx, id, client.ContainerCommitOptions{Reference: ref,
 				Config: &container.Config{
-					User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir,
-					Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
+					User: img.Config.User, Env: img.Config.Env, WorkingDir: img.Config.WorkingDir,
+					Entrypoint: img.Config.Entrypoint, Cmd: img.Config.Cmd,
 					Labels: map[string]string{labelImage: string(original),
 						labelDaemon: "", labelID: "", labelCreated: "", labelMade: made},
 				}})
 		if err != nil {
-			if left := im.engine.removeImage(context.WithoutCancel(ctx), ref); left != nil {
-				im.engine.log.Warn("image was not removed", "image", ref, "err", left)
+			if left := s.removeImage(context.WithoutCancel(ctx), ref); left != nil {
+				s.log.Warn("image was not removed", "image", ref, "err", left)
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -121,7 +90,7 @@ func volumesOf(c container.InspectResponse) []string {
 
 // Weight gets the size from the engine, which adds up the lengths of files. See sandbox.Imager.
 func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
-	n, err := im.engine.size(ctx, refOf(inst))
+	n, err := im.store.size(ctx, refOf(inst))
 	if err != nil {
 		return 0, fmt.Errorf("image size of %s: %w", inst.ID, err)
 	}
@@ -130,18 +99,13 @@ func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, err
 
 // Kept selects images by name. See sandbox.Imager.
 func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
-	images, err := im.engine.listImages(ctx, client.ImageListOptions{All: true})
+	images, err := im.store.listImages(ctx, client.ImageListOptions{All: true})
 	if err != nil {
 		return 0, fmt.Errorf("kept images: %w", err)
 	}
-	snapshots, forks := im.names.Snapshots(owner), make(map[string]bool)
-	for _, id := range ids {
-		forks[machine.ForkImage(id)] = true
-	}
-	return keptOf(images, func(tag string) bool {
-		return strings.HasPrefix(tag, snapshots) || forks[tag] || im.names.MadeFor(owner, tag)
-	},
-		func(i engineimage.Summary) bool { return i.Labels[labelMade] == im.engine.daemon }), nil
+	return keptOf(images, im.Names.Keeps(owner, ids), func(i engineimage.Summary) bool {
+		return i.Labels[labelMade] == im.store.daemon
+	}), nil
 }
 
 // keptOf adds up the sizes of images with such a tag, without the first image below each that was

@@ -40,7 +40,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range []sandbox.Spec{{Owner: "bob", Image: ref}, {Owner: "bob", Image: of.id},
+	for _, spec := range []sandbox.Spec{{Owner: "bob", Image: ref}, {Owner: "bob", Image: of.ID},
 		{Image: ref}} {
 		spec.ID = newID()
 		if inst, err := b.Boot(t.Context(), spec); err == nil {

@@ -98,7 +98,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
-	if err := s.b.names.MayBoot(spec); err != nil {
+	if err := s.b.Names.MayBoot(spec); err != nil {
 		return none, err
 	}
 	bound, err := machine.Bind(s.b.opts.Dirs, &spec)
@@ -116,13 +116,12 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageImage); err != nil {
 		return none, err
 	}
-	progress := spec.Progress
-	if progress == nil {
-		progress = func(string) {}
-	}
-	img, err := s.b.image(ctx, spec.Image, progress)
-	if err != nil {
+	if _, err := s.b.Ensure(ctx, spec.Image, spec.Progress); err != nil {
 		return none, err
+	}
+	img, err := s.b.images.Image(spec.Image)
+	if err != nil {
+		return none, missing(spec.Image, err)
 	}
 	if err := spec.Await(ctx); err != nil {
 		return none, err

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -80,6 +81,19 @@ func (l *instances) ids() (ids []string, err error) {
 
 // Sweep removes layers that no image and no instance needs. See sandbox.Finder.
 func (b *Backend) Sweep(ctx context.Context) error { return b.images.Collect(ctx) }
+
+// Revision returns the revision of an instance made now. See sandbox.Reviser.
+func (b *Backend) Revision(_ context.Context, spec sandbox.Spec) (string, error) {
+	name, err := b.runtime.find(spec.Isolation)
+	if err != nil {
+		return "", err
+	}
+	guest, _, err := b.files.Place(runtime.GOARCH, sandbox.TrustImage)
+	if err != nil {
+		return "", err
+	}
+	return machine.Revision(guest, name), nil
+}
 
 // Usage reads the control groups of a container. See sandbox.Meter.
 func (b *Backend) Usage(_ context.Context, inst sandbox.Instance) (u sandbox.Usage, err error) {

@@ -100,9 +100,8 @@ func New(o Options) (*Backend, error) {
 		daemon:  o.DaemonID, logs: o.Log}
 	l.sockets = guestsock.NewSet(l.state.RunDir, o.Log)
 	return &Backend{instances: l, opts: o,
-		imager: &imager{instances: l, names: machine.Names{Daemon: o.DaemonID}, make: o.Build,
-			makes: o.Builds, turns: machine.NewTurns()},
-		files: machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}, nil
+		imager: newImager(l, o),
+		files:  machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}, nil
 }
 
 // rootDir is the directory in Options.Dir with the runtime's own state. It is no ID of an instance.
