@@ -1,6 +1,7 @@
 // Package machine has what the backends share whose containers run on this machine's kernel: the
 // files of the machine that containers mount, the directories that users may mount, what the guest
-// must know of its container, and what no engine or runtime sets. It knows no engine.
+// must know of its container, what images are named and who may boot them, and what no engine or
+// runtime sets. It knows no engine.
 package machine
 
 import (
