@@ -318,9 +318,9 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 				sandbox.ErrUnsupported, err), "omit it")
 		}
 		if fixed {
-			return 0,
+			return 0, sandbox.Hint(
 				fmt.Errorf("%d open files: %w: the engine cannot raise the limit that far: %w",
-					p.Limits.NoFile, sandbox.ErrUnsupported, err)
+					p.Limits.NoFile, sandbox.ErrUnsupported, err), "ask for less")
 		}
 		s.b.engine.cache.refusedNoFile()
 		p.Limits.NoFile = 0

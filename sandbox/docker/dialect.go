@@ -134,8 +134,10 @@ func mayBind(all machine.Bound, f facts, runtime string) error {
 		runtime = f.defaultRuntime
 	}
 	if !passesDescriptors(runtime) {
-		return fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted",
-			all.Paths()[0], sandbox.ErrUnsupported, runtime)
+		return sandbox.Hint(
+			fmt.Errorf("mount %s: %w: isolation %s does not show which directory was mounted",
+				all.Paths()[0], sandbox.ErrUnsupported, runtime),
+			"use --isolation runc, or copy the files in: sandboxd cp")
 	}
 	return nil
 }

@@ -3,7 +3,7 @@
 // uses a unix socket on which this side listens. An engine that shares no files with this machine
 // needs other ways: remote.go has them.
 //
-// It knows neither the gateway nor the processes inside a sandbox. One pure function,
+// It does not know the gateway, and trusts no process of a sandbox. One pure function,
 // createRequest, decides what a container may do; golden files record its results.
 package docker
 
@@ -87,6 +87,7 @@ var (
 	_ sandbox.Meter     = (*Backend)(nil)
 	_ sandbox.Networker = (*Backend)(nil)
 	_ sandbox.Namer     = (*Backend)(nil)
+	_ sandbox.Truster   = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the engine: an engine that is down is an error of

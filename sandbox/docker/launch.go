@@ -19,7 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A guest calls within milliseconds. It exits when it has no keys after 10 s.
+// guestTimeout bounds the wait for a guest's first call, which comes within milliseconds. It exits
+// when it has no keys after 10 s.
 const guestTimeout = 15 * time.Second
 
 var errGuestEnded = errors.New("guest ended")

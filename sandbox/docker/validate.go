@@ -48,12 +48,13 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 		return l, err
 	}
 	if l.CPUs > float64(f.cpus) {
-		return l, fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs, sandbox.ErrUnsupported,
-			f.cpus)
+		return l, sandbox.Hint(fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs,
+			sandbox.ErrUnsupported, f.cpus), "ask for less")
 	}
 	if f.memory > 0 && l.Memory > f.memory {
-		return l, fmt.Errorf("%s of memory: %w: the engine has %s", sandbox.FormatSize(l.Memory),
-			sandbox.ErrUnsupported, sandbox.FormatSize(f.memory>>20<<20))
+		return l, sandbox.Hint(fmt.Errorf("%s of memory: %w: the engine has %s",
+			sandbox.FormatSize(l.Memory), sandbox.ErrUnsupported,
+			sandbox.FormatSize(f.memory>>20<<20)), "ask for less")
 	}
 	preset := sandbox.DefaultLimits
 	preset.NoFile, preset.CPUs = noFile, min(preset.CPUs, float64(f.cpus))

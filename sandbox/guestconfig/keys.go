@@ -1,5 +1,6 @@
-// Package guestconfig has what the backends that boot our guest share: the keys of a sandbox and where the
-// daemon keeps them, and the checks of a specification that need no engine.
+// Package guestconfig has what the backends that boot our guest share: the keys of a sandbox and
+// where the daemon keeps them, locks of instances, and the checks of a specification that need no
+// engine.
 package guestconfig
 
 import (

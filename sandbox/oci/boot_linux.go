@@ -42,7 +42,8 @@ const (
 	stageGuest    = "guest"
 )
 
-// A guest calls within milliseconds. It exits when it has no keys after 10 s.
+// guestTimeout bounds the wait for a guest's first call, which comes within milliseconds. It exits
+// when it has no keys after 10 s.
 const guestTimeout = 15 * time.Second
 
 // undoTime bounds the removal of what a failed Boot made.
@@ -267,7 +268,7 @@ func (s *booting) plan(spec *sandbox.Spec) (p plan, bundle []byte, err error) {
 		p.TrustDir = s.b.state.TrustDir(spec.ID)
 	}
 	if p.ByUser {
-		if p.Kept, err = kept(p); err != nil {
+		if p.Locked, err = lockedOptions(p); err != nil {
 			return p, nil, err
 		}
 	}
@@ -492,8 +493,8 @@ func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process,
 
 var errGuestEnded = errors.New("guest ended")
 
-// maxWords bounds what is shown of a guest's output, in bytes.
-const maxWords = 500
+// maxOutput bounds what is shown of a guest's output, in characters.
+const maxOutput = 500
 
 // ended is the error of a guest that ended, with the last it printed.
 func (s *booting) ended(id string) error {
@@ -511,10 +512,10 @@ func lastWords(path string) string {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil {
-		_, _ = f.Seek(max(0, info.Size()-4*maxWords), io.SeekStart) // at worst, its beginning
+		_, _ = f.Seek(max(0, info.Size()-4*maxOutput), io.SeekStart) // at worst, its beginning
 	}
-	said, _ := io.ReadAll(io.LimitReader(f, 4*maxWords))
-	return text.End(strings.TrimSpace(string(said)), maxWords)
+	said, _ := io.ReadAll(io.LimitReader(f, 4*maxOutput))
+	return text.End(strings.TrimSpace(string(said)), maxOutput)
 }
 
 // notes returns facts that users should know about a sandbox.

@@ -36,9 +36,9 @@ type plan struct {
 	TrustDir  string   // with the file of machine.GuestCA; empty: none
 	NamesDir  string   // with the files of nameFiles
 	Throttles []string // see throttles
-	// Kept are the options of the file systems of these files, by path, which an ordinary user may
+	// Locked are the options of the file systems of these files, by path, which an ordinary user may
 	// not take away (mount_namespaces(7)).
-	Kept map[string][]string
+	Locked map[string][]string
 }
 
 // nameFiles are files of /etc that are each container's own, as engines write them. Root in a
@@ -186,7 +186,7 @@ func (p plan) mounts(program string) []specs.Mount {
 	}
 	all = append(all, readOnly(p.GuestFile, program))
 	for i, m := range all {
-		all[i].Options = append(m.Options, p.Kept[m.Source]...)
+		all[i].Options = append(m.Options, p.Locked[m.Source]...)
 	}
 	return all
 }

@@ -27,7 +27,7 @@ func TestBundle(t *testing.T) {
 		"filtered": func(p *plan) { p.Network, p.Via = sandbox.NetworkFiltered, sandbox.ViaTUN },
 		"sudo":     func(p *plan) { p.Sudo, p.Profile = true, profile },
 		"user": func(p *plan) {
-			p.ByUser, p.Kept = true, map[string][]string{p.RunDir: {"nosuid", "nodev"}}
+			p.ByUser, p.Locked = true, map[string][]string{p.RunDir: {"nosuid", "nodev"}}
 		},
 		"bare": func(p *plan) { p.Swap, p.TrustDir, p.Host = false, "", "demo" },
 		"mounts": func(p *plan) {

@@ -6,8 +6,9 @@
 // runs, and then sees the container's first process, our guest, itself. It needs root, or the
 // namespace of an ordinary user that Enter makes.
 //
-// One pure function, bundle, decides what a container may do; golden files record its results. It
-// is the same as what package docker asks of an engine.
+// One pure function, bundle, decides what a container may do, but for the filter of system calls,
+// which is Docker's; golden files record its results. It is the same as what package docker asks of
+// an engine.
 package oci
 
 // Name is the Instance.Backend of instances of this package.

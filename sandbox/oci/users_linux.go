@@ -23,13 +23,13 @@ import (
 // theirs (subuid(5)). A daemon that runs there does what one of root does with mounts, owners and
 // containers, and nothing that its user may not do outside.
 
-// enter is the command that starts a program as root of a new user namespace, with a namespace for
-// mounts: unshare(1). What is mounted outside later appears inside, too. enterAgain makes only the
+// asRoot is the command that starts a program as root of a new user namespace, with a namespace for
+// mounts: unshare(1). What is mounted outside later appears inside, too. withMounts makes only the
 // namespace for mounts.
 var (
-	enter = []string{"unshare", "--map-root-user", "--map-auto", "--mount", "--propagation",
+	asRoot = []string{"unshare", "--map-root-user", "--map-auto", "--mount", "--propagation",
 		"slave", "--"}
-	enterAgain = []string{"unshare", "--mount", "--propagation", "slave", "--"}
+	withMounts = []string{"unshare", "--mount", "--propagation", "slave", "--"}
 )
 
 // outside is the environment variable that Enter sets: the number, the name and the home directory
@@ -58,11 +58,11 @@ func Enter(ctx context.Context, dir string, env ...string) error {
 	if err != nil {
 		return err
 	}
-	how := enter
+	how := asRoot
 	if space := namespace(dir); space != nil {
 		defer space.Close()
 		how = slices.Concat([]string{"nsenter", "--preserve-credentials",
-			fmt.Sprintf("--user=/proc/self/fd/%d", space.Fd()), "--"}, enterAgain)
+			fmt.Sprintf("--user=/proc/self/fd/%d", space.Fd()), "--"}, withMounts)
 	}
 	program, err := exec.LookPath(how[0])
 	if err != nil {
@@ -136,8 +136,8 @@ func mayEnter(ctx context.Context) error {
 				"install it: apt-get install uidmap")
 		}
 	}
-	args := append(slices.Clone(enter[1:]), "true")
-	out, err := exec.CommandContext(ctx, enter[0], args...).CombinedOutput()
+	args := append(slices.Clone(asRoot[1:]), "true")
+	out, err := exec.CommandContext(ctx, asRoot[0], args...).CombinedOutput()
 	if err == nil {
 		return nil
 	}
@@ -200,9 +200,9 @@ func checkManager(groups, dir string) error {
 	return nil
 }
 
-// kept returns the options that the mounts of p must keep. Those of files that do not exist yet are
+// lockedOptions returns the options that the mounts of p must keep. Those of files that do not exist yet are
 // those of the state directory, in which they will be.
-func kept(p plan) (map[string][]string, error) {
+func lockedOptions(p plan) (map[string][]string, error) {
 	all := make(map[string][]string)
 	for _, m := range p.mounts("") {
 		var st unix.Statfs_t
