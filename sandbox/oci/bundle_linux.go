@@ -36,8 +36,8 @@ type plan struct {
 	TrustDir  string   // with the file of machine.GuestCA; empty: none
 	NamesDir  string   // with the files of nameFiles
 	Throttles []string // see throttles
-	// Locked are the options of the file systems of these files, by path, which an ordinary user may
-	// not take away (mount_namespaces(7)).
+	// Locked are the options of the file systems of these files, by path, which an ordinary user
+	// may not take away (mount_namespaces(7)).
 	Locked map[string][]string
 }
 
