@@ -61,7 +61,8 @@ type Spec struct {
 
 	// Begin, if set, is called by Boot when the image is there, before anything is made: it waits
 	// until the boot may go on. An image can take any time, and the rest takes the machine. Its
-	// error ends the boot. It is not stored.
+	// error ends the boot. A backend of machines that run already need not call it. It is not
+	// stored.
 	Begin func(ctx context.Context) error `json:"-"`
 }
 

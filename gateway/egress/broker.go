@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 )
 
 // whyBound is why a bound name is not reached by UDP. Programs fall back to TCP.
@@ -54,14 +55,20 @@ func (g *gate) dialBound(ctx, dialling context.Context, name string) (net.Conn, 
 
 // wholly is a connection that ends in both directions when one does. A pipe has no half-close, and
 // a broker whose program sends no more has nothing to answer.
-type wholly struct{ net.Conn }
+type wholly struct {
+	net.Conn
+	ended atomic.Bool // by CloseWrite
+}
 
-func (c wholly) CloseWrite() error { return c.Close() }
+func (c *wholly) CloseWrite() error {
+	c.ended.Store(true)
+	return c.Close()
+}
 
 // Read returns io.EOF after CloseWrite: the program has ended its connection, which is no error.
-func (c wholly) Read(b []byte) (int, error) {
+func (c *wholly) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if errors.Is(err, io.ErrClosedPipe) {
+	if errors.Is(err, io.ErrClosedPipe) && c.ended.Load() {
 		err = io.EOF
 	}
 	return n, err

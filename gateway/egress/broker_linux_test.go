@@ -37,13 +37,19 @@ func relaying(ctx context.Context, name string, conn net.Conn,
 // A program that ends its connection to a broker ends it without an error.
 func TestWholly(t *testing.T) {
 	near, far := net.Pipe()
-	c := wholly{near}
+	c := &wholly{Conn: near}
 	must(t, c.CloseWrite())
 	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("got %v, want io.EOF", err)
 	}
 	if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the broker's end: got %v, want io.EOF", err)
+	}
+	near, _ = net.Pipe()
+	c = &wholly{Conn: near}
+	must(t, c.Close())
+	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("a connection that was cut: got %v, want an error", err)
 	}
 }
 

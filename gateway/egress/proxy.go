@@ -241,7 +241,7 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 	if f.brokered {
 		near, far := net.Pipe()
 		p.wg.Go(func() { p.broker(ctx, f, far) })
-		return p.passage(ctx, f, wholly{near}, func() { p.dismiss(f) }), nil
+		return p.passage(ctx, f, &wholly{Conn: near}, func() { p.dismiss(f) }), nil
 	}
 	conn, err := p.open(ctx, f, asked)
 	if err != nil {

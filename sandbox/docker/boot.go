@@ -109,7 +109,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageImage); err != nil {
 		return none, err
 	}
-	img, err := s.b.images.Ensure(ctx, spec.Image, spec.Progress)
+	img, err := s.b.images.Ensure(ctx, spec)
 	if err != nil {
 		return none, err
 	}

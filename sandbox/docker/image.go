@@ -12,7 +12,7 @@ import (
 type images struct {
 	machine.Images
 
-	store *imageStore
+	engineStore *imageStore // Images.Store
 }
 
 // imageStore is the engine as a machine.ImageStore.
@@ -26,7 +26,7 @@ type imageStore struct {
 
 func newImages(e *engine, all *instances, o Options) *images {
 	s := &imageStore{engine: e, instances: all}
-	return &images{store: s, Images: machine.Images{Names: machine.Names{Daemon: o.DaemonID},
+	return &images{engineStore: s, Images: machine.Images{Names: machine.Names{Daemon: o.DaemonID},
 		Turns: machine.NewTurns(), Store: s, Build: o.Build, Builds: o.Builds}}
 }
 
@@ -51,6 +51,6 @@ func (s *imageStore) Touch(ctx context.Context, ref string) error {
 
 // Arch returns the architecture of the engine's images. See sandbox.Imager.
 func (im *images) Arch(ctx context.Context) (string, error) {
-	f, err := im.store.facts(ctx)
+	f, err := im.engineStore.facts(ctx)
 	return f.arch, err
 }

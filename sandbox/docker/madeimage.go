@@ -23,16 +23,16 @@ func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner stri
 	l sandbox.Layer) (string, error) {
 	im.trimMade(ctx)
 	ref := im.Names.Made(owner, inst.Digest, l)
-	return ref, im.store.Save(ctx, inst, ref, &l)
+	return ref, im.engineStore.Save(ctx, inst, ref, &l)
 }
 
 // Sweep removes images without a name that an earlier daemon left. See sandbox.Finder.
 func (im *images) Sweep(ctx context.Context) error {
-	if !im.store.committing.TryLock() { // an image has no name until its commit ends
+	if !im.engineStore.committing.TryLock() { // an image has no name until its commit ends
 		return nil
 	}
-	defer im.store.committing.Unlock()
-	return im.store.prune(ctx)
+	defer im.engineStore.committing.Unlock()
+	return im.engineStore.prune(ctx)
 }
 
 // Forget removes images that can be made again. See sandbox.Imager.
@@ -44,7 +44,7 @@ func (im *images) Forget(ctx context.Context, owner string,
 	}
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if im.Names.MadeFor(owner, ref) && !keep(ref) && im.store.removeUnused(ctx, ref) {
+			if im.Names.MadeFor(owner, ref) && !keep(ref) && im.engineStore.removeUnused(ctx, ref) {
 				n++
 			}
 		}
@@ -55,24 +55,24 @@ func (im *images) Forget(ctx context.Context, owner string,
 // madeImages lists the images that Dockerfiles and setups of this daemon left, including those
 // without a name.
 func (im *images) madeImages(ctx context.Context) ([]engineimage.Summary, error) {
-	return im.store.listImages(ctx, client.ImageListOptions{
-		Filters: make(client.Filters).Add("label", im.store.made())})
+	return im.engineStore.listImages(ctx, client.ImageListOptions{
+		Filters: make(client.Filters).Add("label", im.engineStore.made())})
 }
 
 // trimMade makes room for one more image. It also removes leftovers of earlier builds that are no
 // base of another image. It does nothing while an image is made, which has no name until its end.
 func (im *images) trimMade(ctx context.Context) {
-	if !im.store.committing.TryLock() {
+	if !im.engineStore.committing.TryLock() {
 		return
 	}
-	defer im.store.committing.Unlock()
+	defer im.engineStore.committing.Unlock()
 	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
-		im.store.log.Warn("images of earlier builds are left", "err", err)
+		im.engineStore.log.Warn("images of earlier builds are left", "err", err)
 	}
 }
 
 func (im *images) trim(ctx context.Context) error {
-	if err := im.store.prune(ctx); err != nil {
+	if err := im.engineStore.prune(ctx); err != nil {
 		return err
 	}
 	list, err := im.madeImages(ctx)
@@ -85,7 +85,7 @@ func (im *images) trim(ctx context.Context) error {
 			if !machine.IsMade(ref) {
 				continue
 			}
-			got, err := im.store.rawImage(ctx, ref)
+			got, err := im.engineStore.rawImage(ctx, ref)
 			if err != nil {
 				continue
 			}
@@ -98,7 +98,7 @@ func (im *images) trim(ctx context.Context) error {
 	}
 	for _, of := range used {
 		for _, ref := range machine.Surplus(of, time.Now()) {
-			im.store.removeUnused(ctx, ref)
+			im.engineStore.removeUnused(ctx, ref)
 		}
 	}
 	return nil

@@ -90,7 +90,7 @@ func volumesOf(c container.InspectResponse) []string {
 
 // Weight gets the size from the engine, which adds up the lengths of files. See sandbox.Imager.
 func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
-	n, err := im.store.size(ctx, refOf(inst))
+	n, err := im.engineStore.size(ctx, refOf(inst))
 	if err != nil {
 		return 0, fmt.Errorf("image size of %s: %w", inst.ID, err)
 	}
@@ -99,12 +99,12 @@ func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, err
 
 // Kept selects images by name. See sandbox.Imager.
 func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
-	images, err := im.store.listImages(ctx, client.ImageListOptions{All: true})
+	images, err := im.engineStore.listImages(ctx, client.ImageListOptions{All: true})
 	if err != nil {
 		return 0, fmt.Errorf("kept images: %w", err)
 	}
 	return keptOf(images, im.Names.Keeps(owner, ids), func(i engineimage.Summary) bool {
-		return i.Labels[labelMade] == im.store.daemon
+		return i.Labels[labelMade] == im.engineStore.daemon
 	}), nil
 }
 

@@ -16,7 +16,7 @@ import (
 // images, decides who may boot one, and gets a missing one. A backend embeds it.
 type Images struct {
 	Names Names
-	Turns Turns
+	Turns *Turns
 	Store ImageStore
 
 	// Build makes a missing image that Builds accepts, or the default image; nil makes none.
@@ -46,9 +46,10 @@ func MayPull(ref string, builds func(ref string) bool) bool {
 		(builds == nil || !builds(ref))
 }
 
-// Ensure returns the image ref. It builds or pulls a missing one.
-func (im *Images) Ensure(ctx context.Context, ref string,
-	progress func(line string)) (sandbox.Image, error) {
+// Ensure returns the image of a spec, and builds or pulls a missing one. spec.Image is normalized,
+// and its owner may use it.
+func (im *Images) Ensure(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
+	ref, progress := spec.Image, spec.Progress
 	img, err := im.Store.Find(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) || IsSnapshot(ref) {
 		return img, err
@@ -56,7 +57,7 @@ func (im *Images) Ensure(ctx context.Context, ref string,
 	if progress == nil {
 		progress = func(string) {}
 	}
-	done, err := im.Turns.Take(ctx, progress)
+	done, err := im.Turns.Take(ctx, spec.Owner, progress)
 	if err != nil {
 		return img, err
 	}
@@ -97,7 +98,7 @@ func (im *Images) of(ctx context.Context, spec sandbox.Spec) (img sandbox.Image,
 	if err := im.Names.MayBoot(spec); err != nil {
 		return img, err
 	}
-	return im.Ensure(ctx, spec.Image, spec.Progress)
+	return im.Ensure(ctx, spec)
 }
 
 func imageError(err error) error {

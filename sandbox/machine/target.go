@@ -44,19 +44,43 @@ func CheckMounts(mounts []sandbox.Mount, readlink Readlink) error {
 	return nil
 }
 
-// CheckNames is CheckMounts for single files, which must lead neither to mounts of each container
-// nor to others. In many images they are links.
-func CheckNames(files, others []string, readlink Readlink) error {
-	closed := append([]string{"/.sandboxd", "/dev", "/proc", "/sys"}, others...)
+// CheckNames is CheckMounts for files of /etc that are mounted one by one. In many images they are
+// links.
+func CheckNames(files []string, readlink Readlink) error {
 	for _, file := range files {
-		err := mayLead(file, readlink, func(led string) bool {
-			return !slices.ContainsFunc(closed, func(dir string) bool { return Within(led, dir) })
-		})
+		err := mayLead(file, readlink, func(led string) bool { return !withinOwn(led) })
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// withinOwn reports whether a path is in a mount that each container has.
+func withinOwn(led string) bool {
+	return slices.ContainsFunc([]string{"/.sandboxd", "/dev", "/proc", "/sys"},
+		func(dir string) bool { return Within(led, dir) })
+}
+
+// CheckOpened returns an error if a link leads a file that the runtime opens in the container into
+// a mount, where anything may be, such as a device that never ends.
+func CheckOpened(file string, mounts []sandbox.Mount, readlink Readlink) error {
+	led, err := Follow(file, readlink)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	hint := "rm the sandbox; nothing else removes the link"
+	in := withinOwn(led)
+	for _, m := range mounts {
+		if Within(led, m.Inside()) {
+			in, hint = true, "fork the sandbox without mounts, or rm it"
+		}
+	}
+	if !in {
+		return nil
+	}
+	return sandbox.Hint(fmt.Errorf("a link leads %s to %q, which the runtime must not open", file,
+		led), hint)
 }
 
 func mayLead(target string, readlink Readlink, allowed func(led string) bool) error {

@@ -25,11 +25,11 @@ func TestCheckTargets(t *testing.T) {
 		if err := CheckMounts(mounts, readlink); errors.Is(err, ErrLed) != bad {
 			t.Errorf("%s: error %v", target, err)
 		}
-		if err := CheckNames([]string{target}, nil, readlink); errors.Is(err, ErrLed) != bad {
+		if err := CheckNames([]string{target}, readlink); errors.Is(err, ErrLed) != bad {
 			t.Errorf("the file %s: error %v", target, err)
 		}
 	}
-	if err := CheckNames([]string{"/loop"}, nil, readlink); err == nil {
+	if err := CheckNames([]string{"/loop"}, readlink); err == nil {
 		t.Error("a loop: no error")
 	}
 	for _, own := range []string{"/dev", "/.sandboxd", GuestTrust} {

@@ -2,29 +2,61 @@ package machine
 
 import (
 	"context"
-	"runtime"
+	"sync"
 )
 
+// turnsEach is how many missing images are got for an owner at a time. Another owner's take no turn
+// of theirs: a registry may send an image as slowly as it likes.
+const turnsEach = 2
+
 // Turns bounds how many missing images a backend builds and pulls at a time.
-type Turns chan struct{}
+type Turns struct {
+	mu sync.Mutex
+	of map[string]*turns // guarded by mu; by owner
+}
 
-// NewTurns returns Turns for this machine.
-func NewTurns() Turns { return make(Turns, max(2, runtime.NumCPU())) }
+type turns struct {
+	taken   chan struct{} // a semaphore
+	callers int           // guarded by Turns.mu
+}
 
-// Take waits for a turn, and reports that it waits. The caller calls done in the end. Another call
-// may have got the same image meanwhile.
-func (t Turns) Take(ctx context.Context, progress func(line string)) (done func(), err error) {
-	done = func() { <-t }
+// NewTurns returns Turns that nobody has taken.
+func NewTurns() *Turns { return &Turns{of: make(map[string]*turns)} }
+
+// Take waits for a turn of owner, and reports that it waits. The caller calls done in the end.
+// Another call may have got the same image meanwhile.
+func (t *Turns) Take(ctx context.Context, owner string,
+	progress func(line string)) (done func(), err error) {
+	t.mu.Lock()
+	own := t.of[owner]
+	if own == nil {
+		own = &turns{taken: make(chan struct{}, turnsEach)}
+		t.of[owner] = own
+	}
+	own.callers++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if own.callers--; own.callers == 0 {
+			delete(t.of, owner)
+		}
+	}
+	done = func() {
+		<-own.taken
+		leave()
+	}
 	select {
-	case t <- struct{}{}:
+	case own.taken <- struct{}{}:
 		return done, nil
 	default:
 	}
-	progress("waiting for other images")
+	progress("waiting for your other images")
 	select {
-	case t <- struct{}{}:
+	case own.taken <- struct{}{}:
 		return done, nil
 	case <-ctx.Done():
+		leave()
 		return nil, context.Cause(ctx)
 	}
 }

@@ -117,15 +117,15 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageImage); err != nil {
 		return none, err
 	}
-	if _, err := s.b.Ensure(ctx, spec.Image, spec.Progress); err != nil {
+	if _, err := s.b.Ensure(ctx, spec); err != nil {
+		return none, err
+	}
+	if err := spec.Await(ctx); err != nil {
 		return none, err
 	}
 	img, err := s.b.images.Image(spec.Image)
 	if err != nil {
 		return none, missing(spec.Image, err)
-	}
-	if err := spec.Await(ctx); err != nil {
-		return none, err
 	}
 
 	if err := s.enter(ctx, stageKeys); err != nil {

@@ -175,18 +175,16 @@ func (l *instances) prepareFiles(inst sandbox.Instance, program string) error {
 	for _, name := range nameFiles {
 		names = append(names, "/etc/"+name)
 	}
-	if err := machine.CheckNames(names, nil, readlink); err != nil {
+	if err := machine.CheckNames(names, readlink); err != nil {
 		return err
 	}
-	others := make([]string, 0, len(inst.Mounts))
-	for _, m := range inst.Mounts {
-		others = append(others, m.Inside())
-	}
-	if err := machine.CheckNames(accountFiles, others, readlink); err != nil {
-		return err
+	for _, file := range accountFiles {
+		if err := machine.CheckOpened(file, inst.Mounts, readlink); err != nil {
+			return err
+		}
 	}
 	for _, path := range slices.Concat(names, accountFiles, []string{program}) {
-		if err := l.dropPipe(root, inst.ID, path, readlink); err != nil {
+		if err := l.dropSpecial(root, inst.ID, path, readlink); err != nil {
 			return err
 		}
 	}
@@ -203,9 +201,9 @@ func (l *instances) prepareFiles(inst sandbox.Instance, program string) error {
 	return nil
 }
 
-// dropPipe removes what a path leads to if opening it could wait, such as a FIFO: the runtime would
-// open it, and keep others from starting meanwhile.
-func (l *instances) dropPipe(root *os.Root, id, path string, readlink machine.Readlink) error {
+// dropSpecial removes what a path leads to if opening it could wait, such as a FIFO: the runtime
+// would open it, and keep others from starting meanwhile.
+func (l *instances) dropSpecial(root *os.Root, id, path string, readlink machine.Readlink) error {
 	led, err := machine.Follow(path, readlink)
 	if err != nil {
 		return err
@@ -266,18 +264,21 @@ func (l *instances) bundle(id string) (s specs.Spec, err error) {
 	return s, nil
 }
 
-// container returns the container of an instance and its runtime, which exist at the most. If there
-// was none yet it is fs.ErrNotExist.
+// container returns the container of an instance, which may not exist, and its runtime. If none was
+// started it is fs.ErrNotExist.
 func (l *instances) container(id string) (ref, runtime string, err error) {
 	made, err := l.bundle(id)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return made.Annotations[refNote], made.Annotations[runtimeNote], err
 	}
+	l.log(id).Error("read bundle", "err", err)
 	n, noted := l.state.ReadNote(id)
+	if errors.Is(noted, fs.ErrNotExist) && readProcess(l.in(id, pidFile)) == (process{}) {
+		return "", "", noted // its boot was not done
+	}
 	if noted != nil {
 		return "", "", err
 	}
-	l.log(id).Error("read bundle", "err", err)
 	return n.Instance.Ref, n.Instance.Runtime, nil
 }
 
@@ -287,8 +288,8 @@ func (l *instances) writeBundle(id string, text []byte) error {
 	return guestconfig.WriteFile(filepath.Join(l.in(id, bundleDir), "config.json"), text)
 }
 
-// confineAgain gives an instance that does not run the walls that it would get today: an older
-// daemon, or an older kernel, may have given it others.
+// confineAgain isolates an instance that does not run as a new one would be: an older daemon, or an
+// older kernel, may have made it.
 func (l *instances) confineAgain(id string) error {
 	profile, err := l.runtime.confine()
 	if err != nil {

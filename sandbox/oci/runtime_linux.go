@@ -87,28 +87,41 @@ func checkFiltered(pid int, own bool) error {
 	if err != nil {
 		return fmt.Errorf("filter of system calls: %w", err)
 	}
-	if !filtered(string(status), own) {
+	mine, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return fmt.Errorf("filter of system calls: %w", err)
+	}
+	least := 1
+	if own {
+		least = 2
+	}
+	if !filtered(string(status), string(mine), least) {
 		return errors.New("filter of system calls: the container has none")
 	}
 	return nil
 }
 
-func filtered(status string, own bool) bool {
-	least := 1
-	if own {
-		least = 2
-	}
-	ok := false
+// filtered reports whether a process has at least so many filters besides those of mine, which it
+// inherits.
+func filtered(status, mine string, least int) bool {
+	_, inherited := filters(mine)
+	some, n := filters(status)
+	return some && (n < 0 || n >= max(inherited, 0)+least)
+}
+
+// filters reads from a status of proc_pid_status(5) whether a process has filters of system calls,
+// and how many. The number is -1 before Linux 5.9, which does not count them.
+func filters(status string) (some bool, n int) {
+	n = -1
 	for line := range strings.Lines(status) {
 		switch key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t"); key {
 		case "Seccomp":
-			ok = value == "2"
-		case "Seccomp_filters": // from Linux 5.9
-			n, err := strconv.Atoi(value)
-			ok = ok && err == nil && n >= least
+			some = value == "2"
+		case "Seccomp_filters":
+			n, _ = strconv.Atoi(value) // the kernel writes only numbers
 		}
 	}
-	return ok
+	return some, n
 }
 
 // call runs a runtime. The container gets stdin and out, if they are set. The error has the

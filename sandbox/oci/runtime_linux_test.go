@@ -64,19 +64,23 @@ func again(t *testing.T, tests ...string) {
 // A guest without a filter of system calls is noticed, although it makes one itself. Each start
 // checks that it has another.
 func TestFiltered(t *testing.T) {
+	const mode, none = "Name:\tx\nSeccomp:\t2\n", "Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n"
 	for _, tt := range []struct {
-		status string
-		own    bool
-		ok     bool
+		status, mine string
+		least        int
+		want         bool
 	}{
-		{"Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n", false, false},
-		{"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n", false, true},
-		{"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n", true, false},
-		{"Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t12\nx:\n", true, true},
-		{"Name:\tx\nSeccomp:\t2\n", true, true}, // before Linux 5.9
+		{none, none, 1, false},
+		{mode + "Seccomp_filters:\t1\n", none, 1, true},
+		{mode + "Seccomp_filters:\t1\n", none, 2, false},
+		{mode + "Seccomp_filters:\t12\nx:\n", none, 2, true},
+		{mode + "Seccomp_filters:\t2\n", mode + "Seccomp_filters:\t1\n", 2, false},
+		{mode, none, 2, true}, // before Linux 5.9
+		{mode, mode, 2, true},
 	} {
-		if got := filtered(tt.status, tt.own); got != tt.ok {
-			t.Errorf("%q with own filter %v: got %v", tt.status, tt.own, got)
+		if got := filtered(tt.status, tt.mine, tt.least); got != tt.want {
+			t.Errorf("%q in a daemon with %q, at least %d: got %v", tt.status, tt.mine, tt.least,
+				got)
 		}
 	}
 }

@@ -200,8 +200,8 @@ func checkManager(groups, dir string) error {
 	return nil
 }
 
-// lockedOptions returns the options that the mounts of p must keep. Those of files that do not exist
-// yet are those of the state directory, in which they will be.
+// lockedOptions returns the options that the mounts of p must keep. Those of files that do not
+// exist yet are those of the state directory, in which they will be.
 func lockedOptions(p plan) (map[string][]string, error) {
 	all := make(map[string][]string)
 	for _, m := range p.mounts("") {

@@ -213,52 +213,60 @@ func (w *Walk) count(st *unix.Stat_t) {
 	w.Files++
 }
 
-// maxOpen bounds the descriptors and the mappings that Removed checks: a sandbox can have millions.
-const maxOpen = 64 << 10
+// maxOpen bounds the descriptors that Removed checks, and maxMapped the mappings: a sandbox can
+// have millions.
+const (
+	maxOpen   = 64 << 10
+	maxMapped = 64 << 10
+)
 
 // Removed adds files that were removed and that these processes still hold open, or have mapped. It
 // adds none if this user has no permission; only root may see mappings. It does not see descriptors
 // that are sent and were not received, nor those of a thread alone.
 func (w *Walk) Removed(pids []int) {
-	r := removed{walk: w, seen: make(map[[2]uint64]bool), left: maxOpen}
+	r := removed{walk: w, seen: make(map[[2]uint64]bool)}
+	open, mapped := maxOpen, maxMapped
 	for _, pid := range pids {
 		dir := "/proc/" + strconv.Itoa(pid)
-		r.open(dir + "/fd")
-		r.mapped(dir)
+		open = r.open(dir+"/fd", open)
+		mapped = r.mapped(dir, mapped)
 	}
 }
 
 type removed struct {
 	walk *Walk
 	seen map[[2]uint64]bool
-	left int // how many may be checked
 }
 
-func (r *removed) open(dir string) {
+// open adds the open files of a process, and returns how many descriptors are left to check.
+func (r *removed) open(dir string, left int) int {
 	d, err := os.Open(dir)
 	if err != nil {
-		return
+		return left
 	}
 	defer d.Close()
-	for r.left > 0 {
+	for left > 0 {
 		names, err := d.Readdirnames(1024)
 		if err != nil {
-			return
+			break
 		}
 		for _, name := range names {
 			r.add(dir + "/" + name)
 		}
+		left -= len(names)
 	}
+	return left
 }
 
-// mapped adds the mapped files of a process (proc_pid_maps(5), proc_pid_map_files(5)).
-func (r *removed) mapped(dir string) {
+// mapped adds the mapped files of a process (proc_pid_maps(5), proc_pid_map_files(5)), and returns
+// how many mappings are left to check.
+func (r *removed) mapped(dir string, left int) int {
 	f, err := os.Open(dir + "/maps")
 	if err != nil {
-		return
+		return left
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); r.left > 0 && lines.Scan(); r.left-- {
+	for lines := bufio.NewScanner(f); left > 0 && lines.Scan(); left-- {
 		if !bytes.HasSuffix(lines.Bytes(), []byte(" (deleted)")) {
 			continue
 		}
@@ -266,19 +274,20 @@ func (r *removed) mapped(dir string) {
 		from, to, _ := strings.Cut(addresses, "-") // padded with zeros only here
 		r.add(dir + "/map_files/" + strings.TrimLeft(from, "0") + "-" + strings.TrimLeft(to, "0"))
 	}
+	return left
 }
 
 // add adds the file to which a link of proc(5) leads, if it was removed.
 func (r *removed) add(link string) {
-	r.left--
 	var st unix.Stat_t
 	if unix.Stat(link, &st) != nil || st.Nlink > 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return
 	}
 	id := [2]uint64{st.Dev, st.Ino}
 	var fs unix.Statfs_t
-	// tmpfs counts as memory
-	if r.seen[id] || unix.Statfs(link, &fs) != nil || fs.Type == unix.TMPFS_MAGIC {
+	// Those in memory count as memory.
+	if r.seen[id] || unix.Statfs(link, &fs) != nil || fs.Type == unix.TMPFS_MAGIC ||
+		fs.Type == unix.HUGETLBFS_MAGIC {
 		return
 	}
 	r.seen[id] = true

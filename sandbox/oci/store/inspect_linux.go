@@ -23,9 +23,9 @@ const (
 	// Bytes of the extended attributes of an entry; of one attribute see xattr(7).
 	maxAttributes = 64 << 10
 	// Bytes that go-archive may keep of a layer's directories until it has unpacked it: about
-	// 400,000 directories.
+	// 250,000 directories.
 	maxDirs = 256 << 20
-	perDir  = 512 // bytes of a directory besides its name and its attributes
+	perDir  = 1 << 10 // bytes of a directory besides its name and its attributes
 )
 
 // inspect copies a tar, and ends with an error at the first entry that no layer has, or with which
@@ -102,7 +102,11 @@ func inspectEntry(h *tar.Header) (attributes int, err error) {
 				h.Name, maxName, maxDepth)
 		}
 	}
-	// The others have been read, or nothing needs them.
+	// Names of users and groups mean nothing here. The other records have been read.
+	h.Uname, h.Gname = "", ""
+	if h.Typeflag != tar.TypeLink && h.Typeflag != tar.TypeSymlink {
+		h.Linkname = ""
+	}
 	maps.DeleteFunc(h.PAXRecords, func(key, _ string) bool {
 		return !strings.HasPrefix(key, "SCHILY.xattr.")
 	})

@@ -106,6 +106,7 @@ func TestHostileLayers(t *testing.T) {
 		{"name that is not UTF-8", []file{regular("x\xff", "")}, "", []string{"x\xff"}},
 		{"large attribute", []file{withXattr(regular("x", ""), "user.x", strings.Repeat("x", 65<<10))}, "attributes of more than 65536 bytes", nil},
 		{"large record", []file{{Header: tar.Header{Name: "x", PAXRecords: map[string]string{"SOME.thing": strings.Repeat("x", 512<<10)}}}}, "", []string{"x"}},
+		{"large name of a user", []file{{Header: tar.Header{Name: "x", Uname: strings.Repeat("x", 512<<10)}}}, "", []string{"x"}},
 		{"unknown type", []file{{Header: tar.Header{Name: "v", Typeflag: 'V'}}}, "unhandled", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,7 +134,6 @@ func TestHostileLayers(t *testing.T) {
 	}
 }
 
-// TestClaims has layers that claim to be large, in ways that archive/tar does not write.
 // go-archive keeps all directories of a layer in memory, with their attributes.
 func TestManyDirectories(t *testing.T) {
 	from, tarball := io.Pipe()
@@ -154,6 +154,20 @@ func TestManyDirectories(t *testing.T) {
 	}
 }
 
+// What an entry carries besides its attributes is not kept.
+func TestInspectEntry(t *testing.T) {
+	h := withXattr(dirEntry("x"), "user.x", "y").Header
+	h.Uname, h.Gname, h.Linkname = "user", "group", "link"
+	h.PAXRecords["SOME.thing"] = "z"
+	if n, err := inspectEntry(&h); err != nil || n != len("SCHILY.xattr.user.xy") {
+		t.Errorf("got %d bytes of attributes, %v", n, err)
+	}
+	if h.Uname+h.Gname+h.Linkname != "" || len(h.PAXRecords) != 1 {
+		t.Errorf("got %+v", h)
+	}
+}
+
+// TestClaims has layers that claim to be large, in ways that archive/tar does not write.
 func TestClaims(t *testing.T) {
 	asRoot(t)
 	huge := func(size int64, format tar.Format, kind byte) []byte {

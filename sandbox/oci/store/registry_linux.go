@@ -21,13 +21,19 @@ func (t impatient) RoundTrip(req *http.Request) (*http.Response, error) {
 	timer := time.AfterFunc(registrySilence, func() {
 		cancel(fmt.Errorf("%s did not answer within %v", req.URL.Host, registrySilence))
 	})
+	why := func(err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
 	resp, err := t.RoundTripper.RoundTrip(req.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
 		defer cancel(nil)
-		return nil, whyEnded(ctx, err)
+		return nil, why(err)
 	}
-	resp.Body = &impatientBody{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, timer: timer}
+	resp.Body = &impatientBody{ReadCloser: resp.Body, why: why, cancel: cancel, timer: timer}
 	return resp, nil
 }
 
@@ -36,7 +42,7 @@ func (t impatient) RoundTrip(req *http.Request) (*http.Response, error) {
 type impatientBody struct {
 	io.ReadCloser
 
-	ctx    context.Context // of the request
+	why    func(error) error // returns why the request has ended, if it has
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 }
@@ -46,7 +52,7 @@ func (b *impatientBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.timer.Stop()
 	if err != nil && err != io.EOF {
-		err = whyEnded(b.ctx, err)
+		err = b.why(err)
 	}
 	return n, err
 }
@@ -54,12 +60,4 @@ func (b *impatientBody) Read(p []byte) (int, error) {
 func (b *impatientBody) Close() error {
 	defer b.cancel(nil)
 	return b.ReadCloser.Close()
-}
-
-// whyEnded returns the cause if ctx has ended, else err.
-func whyEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
 }

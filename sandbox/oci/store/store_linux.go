@@ -272,6 +272,9 @@ func (s *Store) Touch(ref string) error {
 // Held returns the image that holder has. If there is none it is fs.ErrNotExist.
 func (s *Store) Held(holder string) (Image, error) {
 	r, err := readRecord(s.path(holdsDir, fileName(holder)))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("image of %s: not in the store: %w", holder, fs.ErrNotExist)
+	}
 	if err != nil {
 		return Image{}, err
 	}
