@@ -85,7 +85,6 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		read:    make(chan struct{}),
 		over:    make(chan struct{}),
 	}
-	l.hello.brief = true
 	kernel, err := c.dial(ctx, l)
 	if err != nil {
 		return nil, err
@@ -109,22 +108,42 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	c.mu.Unlock()
 	go c.read(l) // ends with the connection; disconnect and drop wait for it
 
-	// The kernel is ready when it replies.
-	if err := l.send(ctx, l.hello.id, "kernel_info_request", "shell", struct{}{}); err != nil {
-		l.hello.die("the connection ended")
+	if err := c.greet(ctx, l); err != nil {
+		c.drop(l)
+		return nil, err
 	}
-	select {
-	case <-l.hello.over:
-		if !l.hello.dead {
-			return l, nil
-		}
-		err = c.notStarted(errors.New(l.hello.why))
-	case <-ctx.Done():
-		err = fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
-	}
-	c.drop(l)
-	return nil, err
+	return l, nil
 }
+
+// greet waits until the kernel of l is ready: it replies, and its status arrives. A server that
+// takes the kernel for busy does not wait until its own subscription to output and status has
+// reached the kernel. What the kernel sends before that is lost, so that a request is repeated
+// until its status arrives.
+func (c *Context) greet(ctx context.Context, l *link) error {
+	again := time.NewTicker(repeatHello)
+	defer again.Stop()
+	for due := true; ; due = l.hello.lacksStatus() {
+		if due {
+			err := l.send(ctx, l.hello.id, "kernel_info_request", "shell", struct{}{})
+			if err != nil {
+				l.hello.die("the connection ended")
+			}
+		}
+		select {
+		case <-l.hello.over:
+			if l.hello.dead {
+				return c.notStarted(errors.New(l.hello.why))
+			}
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
+		case <-again.C:
+		}
+	}
+}
+
+// repeatHello is how long after a reply its status may arrive.
+const repeatHello = 500 * time.Millisecond
 
 // dial starts the kernel if none runs, connects l to it and returns its ID. If the server ends
 // between the two, because it was idle, dial starts it again, once.

@@ -291,7 +291,6 @@ func (c *Context) result(r *run) Result {
 // run is one call, from its request to its end.
 type run struct {
 	id      string
-	brief   bool // ends with the reply
 	timeout time.Duration
 	began   time.Time
 	fresh   bool
@@ -414,6 +413,13 @@ func (r *run) drop(size int64) {
 	r.kept.dropped++
 }
 
+// lacksStatus reports whether the reply has arrived, and the status idle has not.
+func (r *run) lacksStatus() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.replied && !r.idle && !r.closed
+}
+
 func (r *run) die(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -474,7 +480,7 @@ func (r *run) handle(m message) {
 		default:
 		}
 	}
-	if r.replied && (r.idle || r.brief) {
+	if r.replied && r.idle {
 		r.endLocked()
 	}
 }

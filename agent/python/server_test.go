@@ -118,7 +118,36 @@ func tell(ctx context.Context, c *websocket.Conn, parent, kind, channel, content
 
 // greet replies to the first request, as a started kernel does.
 func greet(ctx context.Context, c *websocket.Conn) {
-	tell(ctx, c, asked(ctx, c), "kernel_info_reply", "shell", `{"status": "ok"}`)
+	hello := asked(ctx, c)
+	tell(ctx, c, hello, "kernel_info_reply", "shell", `{"status": "ok"}`)
+	tell(ctx, c, hello, "status", "iopub", `{"execution_state": "idle"}`)
+}
+
+// A server may pass on a reply before it has subscribed to the kernel's status: the kernel is not
+// ready for a call, whose end would not be seen.
+func TestLateSubscription(t *testing.T) {
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		hello := asked(ctx, c)
+		tell(ctx, c, hello, "kernel_info_reply", "shell", `{"status": "ok"}`)
+		if asked(ctx, c) != hello {
+			return // the call
+		}
+		tell(ctx, c, hello, "status", "iopub", `{"execution_state": "idle"}`)
+		id := asked(ctx, c)
+		tell(ctx, c, id, "execute_reply", "shell", `{"status": "ok"}`)
+		tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
+		_ = asked(ctx, c)
+	}, nil)
+	soon(t, "a call", func() {
+		c, err := in.Context(t.Context(), "main")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if res, err := c.Execute(t.Context(), Call{Code: "1"}); err != nil || !res.OK {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
 }
 
 // quiet is a kernel that starts, and then says nothing and reads nothing.
@@ -251,6 +280,7 @@ func TestBeginning(t *testing.T) {
 		close(greeting)
 		id := asked(ctx, c)
 		tell(ctx, c, hello, "kernel_info_reply", "shell", `{"status": "ok"}`)
+		tell(ctx, c, hello, "status", "iopub", `{"execution_state": "idle"}`)
 		tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
 		tell(ctx, c, id, "execute_reply", "shell", `{"status": "ok"}`)
 		_ = asked(ctx, c)
