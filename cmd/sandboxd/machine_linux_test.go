@@ -373,7 +373,8 @@ func (m *machine) nothingElse(thorough bool) {
 			m.t.Fatal(err)
 		}
 		for _, e := range entries {
-			if !slices.Contains(ids, e.Name()) {
+			// The daemon asks the engine for a file, and may be killed meanwhile.
+			if !slices.Contains(ids, e.Name()) && !strings.HasPrefix(e.Name(), ".seen-") {
 				m.t.Errorf("%s of no sandbox: %s", dir, e.Name())
 			}
 		}

@@ -50,7 +50,8 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 	case compatible: // it checks mounts last
 		return false, nil, nil
 	}
-	file, err := os.CreateTemp(e.dir, ".seen-*")
+	e.forgetSeen()
+	file, err := os.CreateTemp(e.dir, seenFile)
 	if err != nil {
 		return false, err, nil
 	}
@@ -80,6 +81,22 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 		return false, err, nil
 	}
 	return false, nil, err
+}
+
+// seenFile are files that an engine is asked for, to see whether it has them.
+const seenFile = ".seen-*"
+
+// forgetSeen removes those of daemons that were killed.
+func (e *engine) forgetSeen() {
+	all, err := filepath.Glob(filepath.Join(e.dir, seenFile))
+	if err != nil {
+		return // the directory's name is no pattern
+	}
+	for _, path := range all {
+		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
+			os.Remove(path)
+		}
+	}
 }
 
 // planRemote decides how a sandbox of a remote engine is made, and rejects what it cannot have.

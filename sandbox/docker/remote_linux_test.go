@@ -422,3 +422,25 @@ func TestRemoteByTLS(t *testing.T) {
 		t.Errorf("a server that another authority has signed: got error %v", err)
 	}
 }
+
+// A daemon that is killed while it asks an engine for a file leaves that behind.
+func TestForgetSeen(t *testing.T) {
+	e := &engine{dir: t.TempDir()}
+	old, fresh := filepath.Join(e.dir, ".seen-1"), filepath.Join(e.dir, ".seen-2")
+	for _, path := range []string{old, fresh} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	earlier := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(old, earlier, earlier); err != nil {
+		t.Fatal(err)
+	}
+	e.forgetSeen()
+	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an old file is left: %v", err)
+	}
+	if _, err := os.Stat(fresh); err != nil {
+		t.Errorf("a file that another daemon may use: %v", err)
+	}
+}
