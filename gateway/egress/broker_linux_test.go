@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -39,16 +40,16 @@ func TestWholly(t *testing.T) {
 	near, far := net.Pipe()
 	c := &wholly{Conn: near}
 	must(t, c.CloseWrite())
-	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, want io.EOF", err)
 	}
-	if _, err := far.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the broker's end: got %v, want io.EOF", err)
 	}
 	near, _ = net.Pipe()
 	c = &wholly{Conn: near}
 	must(t, c.Close())
-	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("a connection that was cut: got %v, want an error", err)
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,7 +52,7 @@ func (b *impatientBody) Read(p []byte) (int, error) {
 	b.timer.Reset(registrySilence)
 	n, err := b.ReadCloser.Read(p)
 	b.timer.Stop()
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.why(err)
 	}
 	return n, err

@@ -17,22 +17,14 @@ func (s slow) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := pause(req.Context(), s.answer); err != nil {
 		return nil, err
 	}
-	return &http.Response{StatusCode: http.StatusOK, Body: slowBody{req.Context(), s.body}}, nil
+	body := readerFunc(func([]byte) (int, error) {
+		if err := pause(req.Context(), s.body); err != nil {
+			return 0, err
+		}
+		return 1, nil
+	})
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
 }
-
-type slowBody struct {
-	ctx   context.Context
-	every time.Duration
-}
-
-func (b slowBody) Read([]byte) (int, error) {
-	if err := pause(b.ctx, b.every); err != nil {
-		return 0, err
-	}
-	return 1, nil
-}
-
-func (slowBody) Close() error { return nil }
 
 func pause(ctx context.Context, d time.Duration) error {
 	select {
@@ -67,7 +59,7 @@ func TestRegistrySilence(t *testing.T) {
 				resp, err := impatient{tt.server}.RoundTrip(req)
 				if err == nil {
 					for range 3 {
-						time.Sleep(time.Hour)
+						<-time.After(time.Hour)
 						var b [1]byte
 						if _, err = io.ReadFull(resp.Body, b[:]); err != nil {
 							break
