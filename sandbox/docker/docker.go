@@ -117,6 +117,7 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.forgetSeen()
 	b := &Backend{opts: o, engine: e, instances: &instances{engine: e},
 		state: stateDir{machine.State{State: guestconfig.State(o.Dir)}}, at: func(string) {},
 		files: machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}

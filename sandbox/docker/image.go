@@ -27,7 +27,7 @@ type imageStore struct {
 func newImages(e *engine, all *instances, o Options) *images {
 	s := &imageStore{engine: e, instances: all}
 	return &images{engineStore: s, Images: machine.Images{Names: machine.Names{Daemon: o.DaemonID},
-		Turns: machine.NewTurns(), Store: s, Build: o.Build, Builds: o.Builds}}
+		Store: s, Build: o.Build, Builds: o.Builds}}
 }
 
 // Find returns an image by its name or its ID. See machine.ImageStore.

@@ -50,7 +50,6 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 	case compatible: // it checks mounts last
 		return false, nil, nil
 	}
-	e.forgetSeen()
 	file, err := os.CreateTemp(e.dir, seenFile)
 	if err != nil {
 		return false, err, nil
@@ -86,16 +85,11 @@ func (e *engine) isRemote(ctx context.Context, info system.Info, compatible bool
 // seenFile are files that an engine is asked for, to see whether it has them.
 const seenFile = ".seen-*"
 
-// forgetSeen removes those of daemons that were killed.
+// forgetSeen removes those of an earlier daemon that was killed.
 func (e *engine) forgetSeen() {
-	all, err := filepath.Glob(filepath.Join(e.dir, seenFile))
-	if err != nil {
-		return // the directory's name is no pattern
-	}
+	all, _ := filepath.Glob(filepath.Join(e.dir, seenFile)) // fails if the directory is a pattern
 	for _, path := range all {
-		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
-			os.Remove(path)
-		}
+		os.Remove(path)
 	}
 }
 

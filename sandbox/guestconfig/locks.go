@@ -5,13 +5,14 @@ import (
 	"sync"
 )
 
-// Locks serializes the changes of each instance. The zero value is ready to use.
+// Locks serializes the changes of each thing that has an ID, such as an instance. The zero value is
+// ready to use.
 type Locks struct {
 	mu   sync.Mutex
-	busy map[string]chan struct{} // guarded by mu; by instance ID; closed when the change has ended
+	busy map[string]chan struct{} // guarded by mu; by ID; closed when the change has ended
 }
 
-// Lock waits until no other change of the instance is in progress, or until ctx ends.
+// Lock waits until no other change of the thing is in progress, or until ctx ends.
 func (l *Locks) Lock(ctx context.Context, id string) (unlock func(), err error) {
 	l.mu.Lock()
 	for l.busy[id] != nil {
@@ -38,7 +39,7 @@ func (l *Locks) Lock(ctx context.Context, id string) (unlock func(), err error) 
 	}, nil
 }
 
-// Changing reports whether a change of an instance is in progress.
+// Changing reports whether a change is in progress.
 func (l *Locks) Changing(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 // images, decides who may boot one, and gets a missing one. A backend embeds it.
 type Images struct {
 	Names Names
-	Turns *Turns
 	Store ImageStore
+
+	getting guestconfig.Locks // by owner: a registry may send an image as slowly as it likes
 
 	// Build makes a missing image that Builds accepts, or the default image; nil makes none.
 	Build func(ctx context.Context, ref string, progress func(line string)) error
@@ -46,8 +47,8 @@ func MayPull(ref string, builds func(ref string) bool) bool {
 		(builds == nil || !builds(ref))
 }
 
-// Ensure returns the image of a spec, and builds or pulls a missing one. spec.Image is normalized,
-// and its owner may use it.
+// Ensure returns the image of a spec, and builds or pulls a missing one: one at a time for each
+// owner. spec.Image is normalized, and its owner may use it.
 func (im *Images) Ensure(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
 	ref, progress := spec.Image, spec.Progress
 	img, err := im.Store.Find(ctx, ref)
@@ -57,7 +58,10 @@ func (im *Images) Ensure(ctx context.Context, spec sandbox.Spec) (sandbox.Image,
 	if progress == nil {
 		progress = func(string) {}
 	}
-	done, err := im.Turns.Take(ctx, spec.Owner, progress)
+	if im.getting.Changing(spec.Owner) {
+		progress("waiting for your other image")
+	}
+	done, err := im.getting.Lock(ctx, spec.Owner)
 	if err != nil {
 		return img, err
 	}

@@ -30,14 +30,14 @@ type imager struct {
 }
 
 func newImager(l *instances, o Options) *imager {
-	im := machine.Images{Names: machine.Names{Daemon: o.DaemonID}, Turns: machine.NewTurns(),
-		Store: imageStore{l}, Builds: o.Builds}
+	im := &imager{instances: l, Images: machine.Images{Names: machine.Names{Daemon: o.DaemonID},
+		Store: imageStore{l}, Builds: o.Builds}}
 	if o.Build != nil {
 		im.Build = func(ctx context.Context, ref string, progress func(string)) error {
 			return o.Build(ctx, l.images, ref, progress)
 		}
 	}
-	return &imager{l, im}
+	return im
 }
 
 // Weight returns the size of a snapshot: holes in files are kept. See sandbox.Imager.
