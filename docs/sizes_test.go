@@ -15,10 +15,6 @@ const (
 	maxLines   = 600 // of a Go file
 )
 
-// manyMethods are the types that may have more methods: one model of one thing, which every reader
-// needs whole.
-var manyMethods = map[string]bool{"sandbox/session/screen.Screen": true}
-
 // TestSizes holds types and files to a size that a reader can keep in mind.
 func TestSizes(t *testing.T) {
 	methods := make(map[string]int)
@@ -54,7 +50,7 @@ func TestSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range methods {
-		if n > maxMethods && !manyMethods[name] {
+		if n > maxMethods {
 			t.Errorf("%s: %d methods; the limit is %d", name, n, maxMethods)
 		}
 	}

@@ -203,31 +203,3 @@ func (in *interner) move(old *interner, c cell) cell {
 	}
 	return c
 }
-
-// collect drops styles and clusters that no cell of this screen uses.
-func (s *Screen) collect() {
-	old := s.intern
-	s.intern = newInterner()
-	cells := 0
-	move := func(r *row) {
-		cells += len(r.cells)
-		for i, c := range r.cells {
-			r.cells[i] = s.intern.move(&old, c)
-		}
-		r.fill = s.intern.move(&old, r.fill)
-	}
-	for _, g := range []*grid{&s.primary, &s.alternate} {
-		for _, r := range g.rows {
-			move(r)
-		}
-	}
-	for _, r := range s.below {
-		move(r)
-	}
-	for _, r := range s.history.ring {
-		move(r)
-	}
-	s.setPen(s.pen)
-	// Cells count too: collecting with many kept lines must be rare for any output.
-	s.intern.limit = max(minInterned, 2*(len(s.intern.styles)+len(s.intern.clusters)), cells/32)
-}

@@ -72,17 +72,3 @@ func (c charset) translate(r rune) rune {
 	}
 	return r
 }
-
-// designate selects a set for one of G0 to G3, which the intermediate byte determines.
-func (s *Screen) designate(inter, final byte) {
-	set := charset(final)
-	if set != charsetLines && set.national() == "" {
-		set = charsetASCII
-	}
-	switch inter {
-	case '(', ')', '*', '+':
-		s.charsets[inter-'('] = set
-	case '-', '.':
-		s.charsets[inter-'-'+1] = set
-	}
-}

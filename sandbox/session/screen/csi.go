@@ -8,7 +8,7 @@ func (s *Screen) csiDispatch(final byte) {
 		ps.dropSubs()
 	}
 	if final == 'b' && ps.private == 0 && ps.inter == 0 {
-		s.repeat(s.param(0, 1))
+		s.repeat(s.parser.param(0, 1))
 	}
 	s.interrupted()
 	switch {
@@ -17,40 +17,21 @@ func (s *Screen) csiDispatch(final byte) {
 	case ps.private == '?' && ps.inter == 0:
 		s.csiPrivate(final)
 	case ps.inter == ' ' && ps.private == 0 && final == 'q': // DECSCUSR
-		if n := s.param(0, 0); n <= 6 {
+		if n := s.parser.param(0, 0); n <= 6 {
 			s.cursor = CursorStyle(n)
 		}
 	case ps.inter == '!' && ps.private == 0 && final == 'p': // DECSTR
 		s.softReset()
 	case ps.private == 0 && (ps.inter == ' ' && (final == '@' || final == 'A') ||
 		ps.inter == '\'' && (final == '}' || final == '~')):
-		s.shiftColumns(ps.inter == '\'', final)
+		s.shiftColumns(ps.inter == '\'', final, ps.param(0, 1))
 	default:
 		s.query(final)
 	}
 }
 
-// shiftColumns executes SL, SR, DECIC and DECDC. It inserts or deletes columns in all rows of the
-// region, at the left edge or at the cursor.
-func (s *Screen) shiftColumns(atCursor bool, final byte) {
-	if s.y < s.g.top || s.y > s.g.bottom {
-		return
-	}
-	x, n := 0, s.param(0, 1)
-	if atCursor {
-		x = min(s.x, s.cols-1)
-	}
-	for y := s.g.top; y <= s.g.bottom; y++ {
-		if final == 'A' || final == '}' {
-			s.insertCells(y, x, n, s.eraseCell)
-		} else {
-			s.deleteCells(y, x, n)
-		}
-	}
-}
-
 func (s *Screen) csiPlain(final byte) {
-	n := s.param(0, 1)
+	n := s.parser.param(0, 1)
 	switch final {
 	case '@':
 		s.x = min(s.x, s.cols-1)
@@ -72,13 +53,13 @@ func (s *Screen) csiPlain(final byte) {
 	case 'G', '`':
 		s.moveColumn(n - 1)
 	case 'H', 'f':
-		s.moveTo(n-1, s.param(1, 1)-1)
+		s.moveTo(n-1, s.parser.param(1, 1)-1)
 	case 'I':
 		s.tab(n)
 	case 'J':
-		s.eraseDisplay(s.param(0, 0))
+		s.eraseDisplay(s.parser.param(0, 0))
 	case 'K':
-		s.eraseLine(s.param(0, 0))
+		s.eraseLine(s.parser.param(0, 0))
 	case 'L':
 		s.x = min(s.x, s.cols-1)
 		if s.y >= s.g.top && s.y <= s.g.bottom {
@@ -110,7 +91,7 @@ func (s *Screen) csiPlain(final byte) {
 	case 'd':
 		s.moveTo(n-1, s.x)
 	case 'g':
-		switch s.param(0, 0) {
+		switch s.parser.param(0, 0) {
 		case 0:
 			if s.x < s.cols {
 				s.g.setTab(s.x, false)
@@ -125,7 +106,7 @@ func (s *Screen) csiPlain(final byte) {
 	case 'm':
 		s.sgr()
 	case 'r':
-		s.setRegion(s.param(0, 1)-1, s.param(1, s.rows)-1)
+		s.setRegion(s.parser.param(0, 1)-1, s.parser.param(1, s.rows)-1)
 	case 's':
 		s.saveCursor()
 	case 'u':
@@ -146,44 +127,5 @@ func (s *Screen) csiPrivate(final byte) {
 		s.csiPlain(final)
 	default:
 		s.query(final)
-	}
-}
-
-func (s *Screen) setRegion(top, bottom int) {
-	bottom = min(bottom, s.rows-1)
-	if top >= bottom {
-		return
-	}
-	s.g.top, s.g.bottom = top, bottom
-	s.moveTo(0, 0)
-}
-
-// eraseDisplay executes ED. If a wrap is pending, it stays, and the last column is not erased, as
-// in tmux and xterm.js. grep --color relies on it.
-func (s *Screen) eraseDisplay(how int) {
-	switch how {
-	case 0:
-		s.scrolling()
-		s.erase(s.y, s.x, s.cols)
-		s.eraseRows(s.y+1, s.rows)
-	case 1:
-		s.eraseRows(0, s.y)
-		s.erase(s.y, 0, s.x+1)
-	case 2:
-		s.scrolling()
-		s.eraseRows(0, s.rows)
-	case 3:
-		s.history.clear()
-	}
-}
-
-func (s *Screen) eraseLine(how int) {
-	switch how {
-	case 0:
-		s.erase(s.y, s.x, s.cols)
-	case 1:
-		s.erase(s.y, 0, s.x+1)
-	case 2:
-		s.erase(s.y, 0, s.cols)
 	}
 }

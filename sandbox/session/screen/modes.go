@@ -41,101 +41,101 @@ type Modes struct {
 }
 
 // setMode executes SM, RM, DECSET and DECRST for one mode. It ignores unknown modes.
-func (s *Screen) setMode(private bool, n int, on bool) {
+func (t *terminal) setMode(private bool, n int, on bool) {
 	if !private {
 		switch n {
 		case 4:
-			s.modes.Insert = on
+			t.modes.Insert = on
 		case 20:
-			s.newline = on
+			t.newline = on
 		}
 		return
 	}
 	switch n {
 	case 6:
-		s.modes.Origin = on
-		s.moveTo(0, 0)
+		t.modes.Origin = on
+		t.moveTo(0, 0)
 	case 9, 1000, 1002, 1003:
 		// The last mode set counts. Resetting any of them disables all, as in xterm.
-		s.modes.Mouse = MouseOff
+		t.modes.Mouse = MouseOff
 		if on {
-			s.modes.Mouse = Mouse(n)
+			t.modes.Mouse = Mouse(n)
 		}
 	case 1005, 1006, 1015:
 		switch {
 		case on:
-			s.modes.MouseEncoding = MouseEncoding(n)
+			t.modes.MouseEncoding = MouseEncoding(n)
 		default:
-			s.modes.MouseEncoding = MouseDefault
+			t.modes.MouseEncoding = MouseDefault
 		}
 	case 47, 1047:
-		s.switchScreen(on)
+		t.switchScreen(on)
 	case 1048:
 		if on {
-			s.saveCursor()
+			t.saveCursor()
 		} else {
-			s.restoreCursor()
+			t.restoreCursor()
 		}
 	case 1049:
 		if on {
-			s.saveCursor()
-			s.switchScreen(true)
+			t.saveCursor()
+			t.switchScreen(true)
 		} else {
-			s.switchScreen(false)
-			s.restoreCursor()
+			t.switchScreen(false)
+			t.restoreCursor()
 		}
 	default:
-		if m := s.flag(n); m != nil {
+		if m := t.flag(n); m != nil {
 			*m = on
 		}
 	}
 }
 
 // flag returns the private mode n if it is only a flag, or nil.
-func (s *Screen) flag(n int) *bool {
+func (t *terminal) flag(n int) *bool {
 	switch n {
 	case 1:
-		return &s.modes.AppCursor
+		return &t.modes.AppCursor
 	case 7:
-		return &s.modes.AutoWrap
+		return &t.modes.AutoWrap
 	case 12:
-		return &s.modes.CursorBlink
+		return &t.modes.CursorBlink
 	case 25:
-		return &s.modes.CursorVisible
+		return &t.modes.CursorVisible
 	case 66:
-		return &s.modes.AppKeypad
+		return &t.modes.AppKeypad
 	case 1004:
-		return &s.modes.FocusEvents
+		return &t.modes.FocusEvents
 	case 2004:
-		return &s.modes.BracketedPaste
+		return &t.modes.BracketedPaste
 	case 2026:
-		return &s.modes.Synchronized
+		return &t.modes.Synchronized
 	}
 	return nil
 }
 
 // modeState returns the answer to DECRQM: 0 for an unknown mode, 1 for set, 2 for reset.
-func (s *Screen) modeState(private bool, n int) int {
+func (t *terminal) modeState(private bool, n int) int {
 	var on bool
 	switch {
 	case !private && n == 4:
-		on = s.modes.Insert
+		on = t.modes.Insert
 	case !private && n == 20:
-		on = s.newline
+		on = t.newline
 	case !private:
 		return 0
-	case s.flag(n) != nil:
-		on = *s.flag(n)
+	case t.flag(n) != nil:
+		on = *t.flag(n)
 	default:
 		switch n {
 		case 6:
-			on = s.modes.Origin
+			on = t.modes.Origin
 		case 9, 1000, 1002, 1003:
-			on = s.modes.Mouse == Mouse(n)
+			on = t.modes.Mouse == Mouse(n)
 		case 1005, 1006, 1015:
-			on = s.modes.MouseEncoding == MouseEncoding(n)
+			on = t.modes.MouseEncoding == MouseEncoding(n)
 		case 47, 1047, 1049:
-			on = s.modes.AltScreen
+			on = t.modes.AltScreen
 		default:
 			return 0
 		}
@@ -148,56 +148,28 @@ func (s *Screen) modeState(private bool, n int) int {
 
 // switchScreen activates the alternate or the primary screen. The alternate screen starts empty.
 // The cursor stays where it is.
-func (s *Screen) switchScreen(alt bool) {
-	if alt == s.modes.AltScreen {
+func (t *terminal) switchScreen(alt bool) {
+	if alt == t.modes.AltScreen {
 		return
 	}
-	s.modes.AltScreen = alt
-	s.g = &s.primary
+	t.modes.AltScreen = alt
+	t.g = &t.primary
 	if alt {
-		if s.alternate.rows == nil {
-			s.alternate.rows = newRows(s.rows)
+		if t.alternate.rows == nil {
+			t.alternate.rows = newRows(t.rows)
 		}
-		s.g = &s.alternate
-		s.g.reset(s.cols, s.rows)
-		s.eraseRows(0, s.rows)
+		t.g = &t.alternate
+		t.g.reset(t.cols, t.rows)
+		t.eraseRows(0, t.rows)
 	}
-	s.generation++
+	t.generation++
 	// Rows keep their generations while the other screen is shown. Rows that a resize has added
 	// meanwhile have none yet.
-	for y, r := range s.g.rows {
+	for y, r := range t.g.rows {
 		if r.gen == 0 {
-			s.touch(y)
+			t.touch(y)
 		}
 	}
-}
-
-// savedCursor is the state that DECSC saves, separately for each of the two screens.
-type savedCursor struct {
-	x, y     int
-	pen      Style
-	charsets [4]charset
-	gl       uint8
-}
-
-func (s *Screen) savedSlot() *savedCursor {
-	if s.modes.AltScreen {
-		return &s.saved[1]
-	}
-	return &s.saved[0]
-}
-
-func (s *Screen) saveCursor() {
-	*s.savedSlot() = savedCursor{x: s.x, y: s.y, pen: s.pen, charsets: s.charsets, gl: s.gl}
-}
-
-// restoreCursor restores the saved state, or the home position with defaults if none was saved.
-func (s *Screen) restoreCursor() {
-	c := *s.savedSlot()
-	s.x = c.x
-	s.moveRow(c.y)
-	s.setPen(c.pen)
-	s.charsets, s.gl = c.charsets, c.gl
 }
 
 // reset executes RIS: the screen is like a new one of the same size, without kept lines.
@@ -222,15 +194,15 @@ func (s *Screen) reset() {
 
 // softReset executes DECSTR. Of the modes, it keeps the active screen, the blinking of the cursor,
 // and the mouse modes.
-func (s *Screen) softReset() {
-	s.setPen(Style{})
-	s.g.top, s.g.bottom = 0, s.rows-1
-	s.charsets, s.gl = [4]charset{}, 0
-	s.modes = Modes{
+func (t *terminal) softReset() {
+	t.setPen(Style{})
+	t.g.top, t.g.bottom = 0, t.rows-1
+	t.charsets, t.gl = [4]charset{}, 0
+	t.modes = Modes{
 		AutoWrap: true, CursorVisible: true,
-		AltScreen: s.modes.AltScreen, CursorBlink: s.modes.CursorBlink, Mouse: s.modes.Mouse,
-		MouseEncoding: s.modes.MouseEncoding,
+		AltScreen: t.modes.AltScreen, CursorBlink: t.modes.CursorBlink, Mouse: t.modes.Mouse,
+		MouseEncoding: t.modes.MouseEncoding,
 	}
-	s.cursor = 0
-	*s.savedSlot() = savedCursor{}
+	t.cursor = 0
+	*t.savedSlot() = savedCursor{}
 }

@@ -45,15 +45,15 @@ type parser struct {
 
 // Write processes output of the program. It always accepts all of p.
 func (s *Screen) Write(p []byte) (int, error) {
-	n := len(p)
-	if s.parser.utf8Len > 0 {
-		p = s.completeRune(p)
+	n, ps := len(p), &s.parser
+	if ps.utf8Len > 0 {
+		p = ps.completeRune(s, p)
 	}
 	for i := 0; i < len(p); {
 		if s.intern.full() {
 			s.collect()
 		}
-		switch b, st := p[i], s.parser.state; {
+		switch b, st := p[i], ps.state; {
 		case st == ground && b >= 0x20 && b < 0x7f:
 			end := i + 1
 			for end < len(p) && p[end]-0x20 < 0x5f {
@@ -62,14 +62,14 @@ func (s *Screen) Write(p []byte) (int, error) {
 			s.printASCII(p[i:end])
 			i = end
 		case b < 0x80 || st == str:
-			s.step(b)
+			ps.step(s, b)
 			i++
 		case !utf8.FullRune(p[i:]):
-			s.parser.utf8Len = copy(s.parser.utf8[:], p[i:])
+			ps.utf8Len = copy(ps.utf8[:], p[i:])
 			return n, nil
 		default:
 			r, size := utf8.DecodeRune(p[i:])
-			s.character(r)
+			ps.character(s, r)
 			i += size
 		}
 	}
@@ -78,71 +78,68 @@ func (s *Screen) Write(p []byte) (int, error) {
 
 // character processes a rune beyond ASCII. No sequence contains one: it ends the sequence, and both
 // are dropped.
-func (s *Screen) character(r rune) {
-	switch s.parser.state {
+func (ps *parser) character(s *Screen, r rune) {
+	switch ps.state {
 	case ground:
 		s.print(r)
 	case csiIgnore:
 	default:
-		s.parser.state = ground
+		ps.state = ground
 	}
 }
 
 // completeRune prints the character that an earlier Write ended in, and returns the rest of p.
-func (s *Screen) completeRune(p []byte) []byte {
-	for s.parser.utf8Len > 0 {
-		held := s.parser.utf8Len
+func (ps *parser) completeRune(s *Screen, p []byte) []byte {
+	for ps.utf8Len > 0 {
+		held := ps.utf8Len
 		var buf [2 * utf8.UTFMax]byte
-		n := copy(buf[:], s.parser.utf8[:held])
+		n := copy(buf[:], ps.utf8[:held])
 		n += copy(buf[n:n+min(len(p), utf8.UTFMax-held)], p)
 		if !utf8.FullRune(buf[:n]) {
-			s.parser.utf8Len = copy(s.parser.utf8[:], buf[:n])
+			ps.utf8Len = copy(ps.utf8[:], buf[:n])
 			return nil
 		}
 		r, size := utf8.DecodeRune(buf[:n])
-		s.character(r)
+		ps.character(s, r)
 		if size >= held {
-			s.parser.utf8Len = 0
+			ps.utf8Len = 0
 			return p[size-held:]
 		}
 		// Each byte of a malformed character is one replacement character, however the output is
 		// split.
-		s.parser.utf8Len = copy(s.parser.utf8[:], s.parser.utf8[size:held])
+		ps.utf8Len = copy(ps.utf8[:], ps.utf8[size:held])
 	}
 	return p
 }
 
 // step processes one byte of a sequence, or a control character.
-func (s *Screen) step(b byte) {
-	ps := &s.parser
+func (ps *parser) step(s *Screen, b byte) {
 	switch ps.state {
 	case str:
-		s.stepString(b)
+		ps.stepString(s, b)
 		return
 	}
 	switch {
 	case b == 0x1b:
-		s.enterEscape()
+		ps.enterEscape()
 	case b == 0x18 || b == 0x1a: // CAN, SUB
 		ps.state = ground
 	case b < 0x20:
 		s.control(b)
 	case b == 0x7f:
 	case ps.state == escape || ps.state == escapeInter:
-		s.stepEscape(b)
+		ps.stepEscape(s, b)
 	default:
-		s.stepCSI(b)
+		ps.stepCSI(s, b)
 	}
 }
 
-func (s *Screen) enterEscape() {
-	ps := &s.parser
+func (ps *parser) enterEscape() {
 	ps.state = escape
 	ps.inter, ps.private = 0, 0
 }
 
-func (s *Screen) stepEscape(b byte) {
-	ps := &s.parser
+func (ps *parser) stepEscape(s *Screen, b byte) {
 	if b < 0x30 {
 		if ps.state == escapeInter {
 			b = 0xff
@@ -166,8 +163,7 @@ func (s *Screen) stepEscape(b byte) {
 	s.escapeDispatch(ps.inter, b)
 }
 
-func (s *Screen) stepCSI(b byte) {
-	ps := &s.parser
+func (ps *parser) stepCSI(s *Screen, b byte) {
 	switch {
 	case b >= 0x40:
 		if ps.state != csiIgnore {
@@ -204,17 +200,16 @@ func (s *Screen) stepCSI(b byte) {
 	}
 }
 
-func (s *Screen) stepString(b byte) {
-	ps := &s.parser
+func (ps *parser) stepString(s *Screen, b byte) {
 	switch {
 	case b == 0x1b: // with a backslash it is ST, which has no further effect
-		s.endString()
-		s.enterEscape()
+		ps.endString(s)
+		ps.enterEscape()
 	case b == 0x18 || b == 0x1a:
 		ps.state = ground
 	case b == 0x07 && ps.kind == ']':
 		ps.state = ground
-		s.endString()
+		ps.endString(s)
 	case b < 0x20:
 	case ps.kind == '_' || ps.kind == '^' || ps.kind == 'X': // ignore APC, PM and SOS
 	case len(ps.str) == maxString:
@@ -225,8 +220,7 @@ func (s *Screen) stepString(b byte) {
 }
 
 // endString executes a complete OSC or DCS.
-func (s *Screen) endString() {
-	ps := &s.parser
+func (ps *parser) endString(s *Screen) {
 	s.interrupted()
 	if !ps.dropped {
 		switch ps.kind {
@@ -239,12 +233,6 @@ func (s *Screen) endString() {
 	if cap(ps.str) > 256 {
 		ps.str = nil // release the memory of a long string
 	}
-}
-
-// interrupted records that the output was not only text.
-func (s *Screen) interrupted() {
-	s.repeatable = false
-	s.generation++
 }
 
 // dropSubs removes the parameters after a colon, which only SGR has.
@@ -260,9 +248,9 @@ func (ps *parser) dropSubs() {
 }
 
 // param returns parameter i, or def if it is missing or zero.
-func (s *Screen) param(i, def int) int {
-	if i < s.parser.nparams && s.parser.params[i] != 0 {
-		return s.parser.params[i]
+func (ps *parser) param(i, def int) int {
+	if i < ps.nparams && ps.params[i] != 0 {
+		return ps.params[i]
 	}
 	return def
 }

@@ -5,125 +5,100 @@ import "unicode/utf8"
 // maxCluster limits the text of one cell in bytes. Further joining runes are dropped.
 const maxCluster = 64
 
-func (s *Screen) setPen(st Style) {
-	s.pen = st
-	s.penMeta = s.intern.style(st)<<2 | 1
-	s.eraseCell = blank
-	if st.Bg != 0 {
-		s.eraseCell.meta = s.intern.style(Style{Bg: st.Bg})<<2 | 1
-	}
-}
-
 // printASCII prints printable ASCII. It must be fast, because it handles nearly all output.
-func (s *Screen) printASCII(p []byte) {
-	if s.charsets[s.gl] != charsetASCII || s.modes.Insert {
+func (t *terminal) printASCII(p []byte) {
+	if t.charsets[t.gl] != charsetASCII || t.modes.Insert {
 		for _, b := range p {
-			s.print(s.charsets[s.gl].translate(rune(b)))
+			t.print(t.charsets[t.gl].translate(rune(b)))
 		}
 		return
 	}
-	s.repeatable = true
+	t.repeatable = true
 	for len(p) > 0 {
-		if s.x >= s.cols {
-			if s.modes.AutoWrap {
-				s.wrap()
+		if t.x >= t.cols {
+			if t.modes.AutoWrap {
+				t.wrap()
 			} else {
-				s.x = s.cols - 1
+				t.x = t.cols - 1
 				p = p[len(p)-1:] // each character overwrites the last column
 			}
 		}
-		n := min(len(p), s.cols-s.x)
-		end := s.x + n
-		r := s.touch(s.y)
-		if s.x < len(r.cells) {
-			r.splitAt(s.x, s.penCell())
-			r.splitAt(end, s.penCell())
+		n := min(len(p), t.cols-t.x)
+		end := t.x + n
+		r := t.touch(t.y)
+		if t.x < len(r.cells) {
+			r.splitAt(t.x, t.penCell())
+			r.splitAt(end, t.penCell())
 		}
 		if end > len(r.cells) {
-			r.extend(s.x, s.cols)
-			r.expose(end, s.cols)
+			r.extend(t.x, t.cols)
+			r.expose(end, t.cols)
 		}
-		cells := r.cells[s.x:end]
-		meta := s.penMeta
+		cells := r.cells[t.x:end]
+		meta := t.penMeta
 		for i, b := range p[:len(cells)] {
 			cells[i] = cell{ch: uint32(b), meta: meta}
 		}
-		s.x = end
+		t.x = end
 		p = p[n:]
 	}
 }
 
-// penCell returns a blank in the pen's style. It replaces one half of a wide character when the
-// other half is overwritten.
-func (s *Screen) penCell() cell { return cell{ch: ' ', meta: s.penMeta} }
-
 // wrap moves to the start of the next row, because the text has reached the margin.
-func (s *Screen) wrap() {
-	s.touch(s.y).wrapped = true
-	s.x = 0
-	s.index()
+func (t *terminal) wrap() {
+	t.touch(t.y).wrapped = true
+	t.x = 0
+	t.index()
 }
 
 // print prints one rune at the cursor.
-func (s *Screen) print(r rune) {
+func (t *terminal) print(r rune) {
 	if r >= 0x80 && r < 0xa0 {
 		return // 8-bit controls are neither executed nor shown
 	}
 	w := runeWidth(r)
 	switch {
 	case w == 0:
-		s.join(r)
+		t.join(r)
 		return
 	case r == lineSeparator || r == paragraphSeparator:
 		r = ' ' // terminals start no new line here, and neither may text that a person sees
 	}
-	s.place(uint32(r), w)
+	t.place(uint32(r), w)
 }
 
 // place puts a cluster of width w at the cursor and moves the cursor. ch is as in cell.
-func (s *Screen) place(ch uint32, w int) {
-	s.repeatable = true
-	if s.x+w > s.cols {
+func (t *terminal) place(ch uint32, w int) {
+	t.repeatable = true
+	if t.x+w > t.cols {
 		switch {
-		case w > s.cols:
+		case w > t.cols:
 			return
-		case s.modes.AutoWrap:
-			if s.x < s.cols {
+		case t.modes.AutoWrap:
+			if t.x < t.cols {
 				// This blank is not a part of the text. It is not stored, so that it disappears
 				// when the line is rewrapped.
-				s.fill(s.y, s.x, s.cols, s.penCell())
+				t.fill(t.y, t.x, t.cols, t.penCell())
 			}
-			s.wrap()
+			t.wrap()
 		default:
-			s.x = s.cols - 1
+			t.x = t.cols - 1
 			if w == 2 {
 				return // no space
 			}
 		}
 	}
-	if s.modes.Insert {
-		s.insertCells(s.y, s.x, w, s.penCell())
+	if t.modes.Insert {
+		t.insertCells(t.y, t.x, w, t.penCell())
 	}
-	s.put(s.y, s.x, w, ch, s.penMeta)
-	s.x += w
-}
-
-// put writes a cluster of width w at column x of row y, with the style of meta.
-func (s *Screen) put(y, x, w int, ch, meta uint32) {
-	r := s.touch(y)
-	r.splitAt(x+w, s.penCell())
-	r.splitAt(x, s.penCell())
-	r.extend(x+w, s.cols)
-	r.cells[x] = cell{ch: ch, meta: meta&^3 | uint32(w)}
-	if w == 2 {
-		r.cells[x+1] = continuation(meta)
-	}
+	t.put(t.y, t.x, w, ch, t.penMeta)
+	t.x += w
 }
 
 // before returns the column of the cluster left of the cursor, or -1 if there is none.
-func (s *Screen) before() int {
-	x := s.x - 1
-	if x > 0 && s.g.rows[s.y].at(x).width() == 0 {
+func (t *terminal) before() int {
+	x := t.x - 1
+	if x > 0 && t.g.rows[t.y].at(x).width() == 0 {
 		x--
 	}
 	return x
@@ -131,28 +106,28 @@ func (s *Screen) before() int {
 
 // join adds r, a rune without a column, to the cluster left of the cursor. Two runes with columns
 // are never joined, because programs count columns by rune, as wcwidth does.
-func (s *Screen) join(r rune) {
-	x := s.before()
+func (t *terminal) join(r rune) {
+	x := t.before()
 	if x < 0 || invisible(r) {
 		return
 	}
-	c := s.g.rows[s.y].at(x)
-	text := utf8.AppendRune(s.intern.appendText(s.intern.buf[:0], c), r)
-	s.intern.buf = text
+	c := t.g.rows[t.y].at(x)
+	text := utf8.AppendRune(t.intern.appendText(t.intern.buf[:0], c), r)
+	t.intern.buf = text
 	if len(text) <= maxCluster {
-		s.put(s.y, x, c.width(), s.intern.cluster(text), c.meta)
+		t.put(t.y, x, c.width(), t.intern.cluster(text), c.meta)
 	}
 }
 
 // repeat executes REP. It does not leave its line, so that a large number causes no more work than
 // a line.
-func (s *Screen) repeat(n int) {
-	x := s.before()
-	if !s.repeatable || x < 0 {
+func (t *terminal) repeat(n int) {
+	x := t.before()
+	if !t.repeatable || x < 0 {
 		return
 	}
-	c := s.g.rows[s.y].at(x)
-	for range min(n, (s.cols-s.x)/max(c.width(), 1)) {
-		s.place(c.ch, c.width())
+	c := t.g.rows[t.y].at(x)
+	for range min(n, (t.cols-t.x)/max(c.width(), 1)) {
+		t.place(c.ch, c.width())
 	}
 }

@@ -22,7 +22,7 @@ func (s *Screen) answer(text string) {
 // query answers the control sequences that are queries, and ignores unknown ones.
 func (s *Screen) query(final byte) {
 	ps := &s.parser
-	n := s.param(0, 0)
+	n := s.parser.param(0, 0)
 	switch string([]byte{ps.private, ps.inter, final}) {
 	case "\x00\x00n", "?\x00n":
 		s.statusReport(ps.private, n)

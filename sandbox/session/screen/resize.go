@@ -6,55 +6,55 @@ package screen
 // are set aside. They come back if the screen grows before it has scrolled. Then rows at the top go
 // to the history, and do not come back. The alternate screen is cut or padded, because its program
 // redraws it.
-func (s *Screen) Resize(cols, rows int) {
+func (t *terminal) Resize(cols, rows int) {
 	cols, rows = clampSize(cols, rows)
-	if cols == s.cols && rows == s.rows {
+	if cols == t.cols && rows == t.rows {
 		return
 	}
-	oldCols := s.cols
-	active := s.g
+	oldCols := t.cols
+	active := t.g
 
 	// While the alternate screen is active, the primary screen's cursor is the saved one.
-	x, y := s.x, s.y
-	saved := &s.saved[0]
-	alt := s.modes.AltScreen
+	x, y := t.x, t.y
+	saved := &t.saved[0]
+	alt := t.modes.AltScreen
 	if alt {
 		x, y = saved.x, saved.y
 	}
-	y = min(max(y, 0), len(s.primary.rows)-1)
+	y = min(max(y, 0), len(t.primary.rows)-1)
 	if cols != oldCols {
-		s.primary.rows = append(s.primary.rows, s.below...)
-		s.below = nil
-		x, y = s.reflow(oldCols, cols, x, y)
+		t.primary.rows = append(t.primary.rows, t.below...)
+		t.below = nil
+		x, y = t.reflow(oldCols, cols, x, y)
 	}
-	y = s.fitPrimary(rows, y)
+	y = t.fitPrimary(rows, y)
 	if alt {
 		saved.x, saved.y = x, y
 	} else {
 		saved.x, saved.y = min(saved.x, cols), min(saved.y, rows-1)
 	}
-	if s.alternate.rows != nil {
-		s.fitAlternate(oldCols, cols, rows)
+	if t.alternate.rows != nil {
+		t.fitAlternate(oldCols, cols, rows)
 	}
 	if alt {
-		x, y = min(s.x, cols-1), min(s.y, rows-1)
+		x, y = min(t.x, cols-1), min(t.y, rows-1)
 	}
-	s.cols, s.rows, s.g = cols, rows, active
-	s.x, s.y = x, y
-	s.primary.top, s.primary.bottom = 0, rows-1
-	s.alternate.top, s.alternate.bottom = 0, rows-1
-	s.primary.moreTabs(cols)
-	s.alternate.moreTabs(cols)
+	t.cols, t.rows, t.g = cols, rows, active
+	t.x, t.y = x, y
+	t.primary.top, t.primary.bottom = 0, rows-1
+	t.alternate.top, t.alternate.bottom = 0, rows-1
+	t.primary.moreTabs(cols)
+	t.alternate.moreTabs(cols)
 	for y := range rows {
-		s.touch(y)
+		t.touch(y)
 	}
-	s.interrupted()
+	t.interrupted()
 }
 
 // reflow rewraps the lines of the primary screen for another width, and returns the new position of
 // the cursor. The number of rows may change.
-func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
-	old := s.primary.rows
+func (p *page) reflow(oldCols, cols, x, y int) (int, int) {
+	old := p.primary.rows
 	used := len(old)
 	for used > y+1 && old[used-1].empty() {
 		used--
@@ -84,19 +84,19 @@ func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
 			fill = r.fill
 		}
 		first := len(out)
-		starts := s.layout(&out, line, cols, fill)
+		starts := layout(&out, line, cols, fill)
 		if cursor >= 0 {
 			newX, newY = locate(starts, len(line), cursor, cols)
 			newY += first
 		}
 	}
-	s.primary.rows = out
+	p.primary.rows = out
 	return newX, newY
 }
 
 // layout appends the rows of a line for a width. It returns the offset in the line at which each
 // row starts.
-func (s *Screen) layout(out *[]*row, line []cell, cols int, fill cell) []int {
+func layout(out *[]*row, line []cell, cols int, fill cell) []int {
 	starts := []int{0}
 	start := 0
 	for {
@@ -137,26 +137,26 @@ func locate(starts []int, n, cursor, cols int) (x, y int) {
 }
 
 // fitPrimary sets the height of the primary screen to rows, and returns the new row of the cursor.
-func (s *Screen) fitPrimary(rows, y int) int {
-	g := &s.primary
+func (p *page) fitPrimary(rows, y int) int {
+	g := &p.primary
 	for len(g.rows) > rows && len(g.rows) > y+1 && g.rows[len(g.rows)-1].empty() {
 		g.rows = g.rows[:len(g.rows)-1]
 	}
 	// Rows below the cursor are set aside first: tmux deletes these first.
 	if n := min(len(g.rows)-rows, len(g.rows)-1-y); n > 0 {
 		cut := len(g.rows) - n
-		s.below = append(append([]*row(nil), g.rows[cut:]...), s.below...)
-		s.below = s.below[:min(len(s.below), MaxRows)]
+		p.below = append(append([]*row(nil), g.rows[cut:]...), p.below...)
+		p.below = p.below[:min(len(p.below), MaxRows)]
 		g.rows = g.rows[:cut]
 	}
 	for len(g.rows) > rows {
-		s.retire(g.rows[0])
+		p.retire(g.rows[0])
 		g.rows = g.rows[1:]
 		y--
 	}
-	for len(g.rows) < rows && len(s.below) > 0 {
-		g.rows = append(g.rows, s.below[0])
-		s.below = s.below[1:]
+	for len(g.rows) < rows && len(p.below) > 0 {
+		g.rows = append(g.rows, p.below[0])
+		p.below = p.below[1:]
 	}
 	g.rows = append(append(make([]*row, 0, rows), g.rows...), newRows(rows-len(g.rows))...)
 	return y
@@ -164,12 +164,12 @@ func (s *Screen) fitPrimary(rows, y int) int {
 
 // fitAlternate cuts or pads the alternate screen. It removes rows below the cursor first, then rows
 // at the top.
-func (s *Screen) fitAlternate(oldCols, cols, rows int) {
-	g := &s.alternate
-	g.rows = g.rows[:min(len(g.rows), max(rows, s.y+1))]
+func (t *terminal) fitAlternate(oldCols, cols, rows int) {
+	g := &t.alternate
+	g.rows = g.rows[:min(len(g.rows), max(rows, t.y+1))]
 	gone := max(len(g.rows)-rows, 0)
 	g.rows = g.rows[gone:]
-	s.saved[1].y = max(s.saved[1].y-gone, 0)
+	t.saved[1].y = max(t.saved[1].y-gone, 0)
 	for _, r := range g.rows {
 		if r.fill != blank {
 			r.extend(oldCols, oldCols)

@@ -24,7 +24,8 @@ func Restore(p []byte, scrollback int) (*Screen, error) {
 	if len(p) == 0 || p[0] != snapshotVersion {
 		return nil, errSnapshot
 	}
-	s := &Screen{intern: newInterner()}
+	s := new(Screen)
+	s.intern = newInterner()
 	s.history.limit = min(max(scrollback, 0), MaxScrollback)
 	c := &coder{b: p[1:]}
 	s.code(c)
@@ -157,17 +158,17 @@ func (s *Screen) sound() bool {
 
 func within(n, limit int) bool { return n >= 0 && n < limit }
 
-func (s *Screen) soundRow(r *row, cols int) bool {
-	ok := len(r.cells) <= cols && s.soundCell(r.fill)
+func (p *page) soundRow(r *row, cols int) bool {
+	ok := len(r.cells) <= cols && p.soundCell(r.fill)
 	for _, c := range r.cells {
-		ok = ok && s.soundCell(c)
+		ok = ok && p.soundCell(c)
 	}
 	return ok
 }
 
-func (s *Screen) soundCell(c cell) bool {
-	return int(c.style()) < len(s.intern.styles) &&
-		(c.ch&clusterBit == 0 || int(c.ch&^clusterBit) < len(s.intern.clusters))
+func (p *page) soundCell(c cell) bool {
+	return int(c.style()) < len(p.intern.styles) &&
+		(c.ch&clusterBit == 0 || int(c.ch&^clusterBit) < len(p.intern.clusters))
 }
 
 // coder writes or reads a snapshot. After an error in reading, it returns zeros, and bad is set.
