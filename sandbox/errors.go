@@ -45,11 +45,29 @@ func (e *LeftError) Error() string {
 
 func (e *LeftError) Unwrap() error { return e.Err }
 
+// Stage is a part of the way to a running sandbox.
+type Stage string
+
+// The stages. A backend has some of them. An error of Boot at validate, connect, host key, login,
+// engine or image says that nothing of the sandbox was made.
+const (
+	StageValidate Stage = "validate" // is the request allowed?
+	StageConnect  Stage = "connect"  // to a host
+	StageHostKey  Stage = "host key" // is it that host?
+	StageLogin    Stage = "login"    // to the host
+	StageEngine   Stage = "engine"   // can this engine or machine do it?
+	StageImage    Stage = "image"    // find or pull it
+	StageBuild    Stage = "build"    // of an image, by a Dockerfile or a setup
+	StageKeys     Stage = "keys"     // make the files and the keys of the sandbox
+	StageCreate   Stage = "create"   // the container
+	StageAttach   Stage = "attach"   // to the container's input
+	StageStart    Stage = "start"    // the container
+	StageGuest    Stage = "guest"    // wait until it answers
+)
+
 // BootError is an error of Boot, Start, Build or Prepared, with the stage at which it happened.
 type BootError struct {
-	// Stage is validate, engine, image, build, keys, create, attach, start, guest, connect,
-	// host key or login.
-	Stage string
+	Stage Stage
 	Hint  string // what to do about it, in one sentence; may be empty
 	Err   error
 }

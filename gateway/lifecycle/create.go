@@ -286,7 +286,8 @@ func nothingMade(err error) bool {
 		return false
 	}
 	switch boot.Stage {
-	case "validate", "engine", "image", "connect", "host key", "login":
+	case sandbox.StageValidate, sandbox.StageConnect, sandbox.StageHostKey, sandbox.StageLogin,
+		sandbox.StageEngine, sandbox.StageImage:
 		return true
 	}
 	return false

@@ -180,7 +180,7 @@ func (sb *Sandbox) bootError(what string, err error) error {
 		public.Message = fmt.Sprintf("%s %s: %s: %s", what, sb.Name(), failed.Stage,
 			firstLine(failed.Err))
 		public.Hint = failed.Hint
-		if failed.Stage == "validate" {
+		if failed.Stage == sandbox.StageValidate {
 			public.Code = wire.CodeUsage
 		}
 	}

@@ -149,9 +149,10 @@ func TestSpecsThatAreRefused(t *testing.T) {
 }
 
 func TestCreationThatFailsLeavesNothing(t *testing.T) {
-	for _, stage := range []string{"validate", "image", "keys", "create", "guest"} {
-		t.Run(stage, func(t *testing.T) {
-			w := newWorld(t, sandboxtest.Options{Fail: func(s string) error {
+	for _, stage := range []sandbox.Stage{sandbox.StageValidate, sandbox.StageImage,
+		sandbox.StageKeys, sandbox.StageCreate, sandbox.StageGuest} {
+		t.Run(string(stage), func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{Fail: func(s sandbox.Stage) error {
 				if s == stage {
 					return errors.New("broken on purpose")
 				}
@@ -159,7 +160,7 @@ func TestCreationThatFailsLeavesNothing(t *testing.T) {
 			}})
 			d := w.Start()
 			_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
-			if err == nil || !strings.Contains(d.Public(err).Message, stage) {
+			if err == nil || !strings.Contains(d.Public(err).Message, string(stage)) {
 				t.Errorf("error = %v, want one that names the stage %s", err, stage)
 			}
 			w.nothingLeft(d)
@@ -177,7 +178,7 @@ type gate struct {
 func (g *gate) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	if g.boot != nil {
 		if err := g.boot(ctx); err != nil {
-			return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: err}
+			return sandbox.Instance{}, &sandbox.BootError{Stage: sandbox.StageCreate, Err: err}
 		}
 	}
 	return g.Backend.Boot(ctx, spec)

@@ -192,7 +192,7 @@ func (a *away) err() error {
 
 func (a *away) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	if err := a.err(); err != nil {
-		return sandbox.Instance{}, &sandbox.BootError{Stage: "engine", Err: err}
+		return sandbox.Instance{}, &sandbox.BootError{Stage: sandbox.StageEngine, Err: err}
 	}
 	return a.Backend.Boot(ctx, spec)
 }

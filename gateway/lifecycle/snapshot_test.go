@@ -110,9 +110,10 @@ func TestSnapshotsCount(t *testing.T) {
 
 // The image of a fork is there before its sandbox: it goes, too, if the backend rejects that.
 func TestForkThatFailsLeavesNoImage(t *testing.T) {
-	for _, stage := range []string{"validate", "image", "guest"} {
+	for _, stage := range []sandbox.Stage{sandbox.StageValidate, sandbox.StageImage,
+		sandbox.StageGuest} {
 		var fails atomic.Bool
-		w := newWorld(t, sandboxtest.Options{Fail: func(s string) error {
+		w := newWorld(t, sandboxtest.Options{Fail: func(s sandbox.Stage) error {
 			if s == stage && fails.Load() {
 				return sandbox.ErrUnsupported
 			}

@@ -102,7 +102,7 @@ func TestMountRefused(t *testing.T) {
 	} {
 		id := newID()
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Mounts: mounts})
-		if boot := wantStage(t, err, stageValidate); !strings.Contains(boot.Error(), name) {
+		if boot := wantStage(t, err, sandbox.StageValidate); !strings.Contains(boot.Error(), name) {
 			t.Errorf("got error %v, want %q", err, name)
 		}
 		nothingLeft(t, b, id)
@@ -122,14 +122,14 @@ func TestMountSwapped(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			dir := owned(t, root+"/"+strings.ReplaceAll(how, " ", "-"), 12345)
-			b.at = func(stage string) {
-				if stage == stageCreate {
+			b.at = func(stage sandbox.Stage) {
+				if stage == sandbox.StageCreate {
 					if err := errors.Join(os.Rename(dir, dir+".aside"), swap(dir)); err != nil {
 						t.Error(err)
 					}
 				}
 			}
-			defer func() { b.at = func(string) {} }()
+			defer func() { b.at = nil }()
 			id := newID()
 			_, err := b.Boot(t.Context(),
 				sandbox.Spec{ID: id, Image: busybox, Mounts: []sandbox.Mount{{Path: dir}}})
@@ -156,7 +156,7 @@ func TestMountStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.Start(t.Context(), inst)
-	if wantStage(t, err, stageValidate); !strings.Contains(err.Error(), "does not exist") {
+	if wantStage(t, err, sandbox.StageValidate); !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("start without the directory: %v", err)
 	}
 	other := owned(t, root+"/other", 12345)
@@ -164,7 +164,7 @@ func TestMountStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = b.Start(t.Context(), inst)
-	if wantStage(t, err, stageValidate); !strings.Contains(err.Error(), "is now a link") {
+	if wantStage(t, err, sandbox.StageValidate); !strings.Contains(err.Error(), "is now a link") {
 		t.Errorf("start with a link in its place: %v", err)
 	}
 	if err := os.Remove(dir); err != nil {

@@ -20,22 +20,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The stages of Boot and Start, as BootError names them.
-const (
-	stageValidate = "validate"
-	stageEngine   = "engine"
-	stageImage    = "image"
-	stageKeys     = "keys"
-	stageCreate   = "create"
-	stageAttach   = "attach"
-	stageStart    = "start"
-	stageGuest    = "guest"
-)
-
 // booting is one run of Boot, or of the part of it that Start shares.
 type booting struct {
-	b     *Backend
-	stage string
+	machine.Stages
+	b *Backend
 
 	madeDir bool
 	// The engine got a request for a container; it may have made one even if the call failed.
@@ -47,37 +35,23 @@ type booting struct {
 	authorities []byte // Spec.Authorities
 }
 
-// enter begins a stage. It returns the cause of ctx if that has ended.
-func (s *booting) enter(ctx context.Context, stage string) error {
-	s.stage = stage
-	s.b.at(stage)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
-func (s *booting) error(err error) error {
-	return &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
-}
-
 // Boot creates and starts a container and returns when its guest has connected. See
 // sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
-	s := &booting{b: b}
+	s := &booting{b: b, Stages: machine.Stages{Entered: b.at}}
 	inst, err := s.boot(ctx, spec)
 	if err != nil {
 		if left := s.undo(ctx, spec.ID); left != nil {
 			err = fmt.Errorf("%w; %w", err, left)
 		}
-		return sandbox.Instance{}, s.error(err)
+		return sandbox.Instance{}, s.Error(err)
 	}
 	return inst, nil
 }
 
 func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	var none sandbox.Instance
-	if err := s.enter(ctx, stageValidate); err != nil {
+	if err := s.Enter(ctx, sandbox.StageValidate); err != nil {
 		return none, err
 	}
 	own, err := parseOptions(spec.Options)
@@ -106,7 +80,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 
-	if err := s.enter(ctx, stageImage); err != nil {
+	if err := s.Enter(ctx, sandbox.StageImage); err != nil {
 		return none, err
 	}
 	img, err := s.b.images.Ensure(ctx, spec)
@@ -118,7 +92,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 
-	if err := s.enter(ctx, stageKeys); err != nil {
+	if err := s.Enter(ctx, sandbox.StageKeys); err != nil {
 		return none, err
 	}
 	config := machine.GuestConfig(spec, img.Config.ImageConfig, p.ca(s.bundle))
@@ -169,7 +143,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 // open.
 func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options,
 	dirs machine.Bound) (p plan, f facts, err error) {
-	if err := s.enter(ctx, stageEngine); err != nil {
+	if err := s.Enter(ctx, sandbox.StageEngine); err != nil {
 		return p, f, err
 	}
 	if f, err = s.b.engine.facts(ctx); err != nil {
@@ -278,12 +252,7 @@ func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, erro
 	if k.Listens() {
 		return nil, nil
 	}
-	if k.Guest.TunSocket != "" {
-		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
-			return nil, err
-		}
-	}
-	return b.sockets.Open(id, guestsock.SSH)
+	return b.sockets.OpenGuest(id, k.Guest.TunSocket != "")
 }
 
 // launch creates and starts the container, and returns its first process by its number on this
@@ -292,7 +261,7 @@ func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, erro
 func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool,
 	k guestconfig.Keys, d *guestsock.Server) (pid int, err error) {
 	for {
-		if err = s.enter(ctx, stageCreate); err != nil {
+		if err = s.Enter(ctx, sandbox.StageCreate); err != nil {
 			return 0, err
 		}
 		err = s.create(ctx, *p)

@@ -21,8 +21,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/machine"
 )
 
-var stages = []string{stageValidate, stageEngine, stageImage, stageKeys, stageCreate, stageAttach,
-	stageStart, stageGuest}
+var stages = []sandbox.Stage{sandbox.StageValidate, sandbox.StageEngine, sandbox.StageImage,
+	sandbox.StageKeys, sandbox.StageCreate, sandbox.StageAttach, sandbox.StageStart,
+	sandbox.StageGuest}
 
 // nothingLeft fails the test if a container, a directory or a socket of id exists.
 func nothingLeft(t *testing.T, b *Backend, id string) {
@@ -46,7 +47,7 @@ func nothingLeft(t *testing.T, b *Backend, id string) {
 	}
 }
 
-func wantStage(t *testing.T, err error, stage string) *sandbox.BootError {
+func wantStage(t *testing.T, err error, stage sandbox.Stage) *sandbox.BootError {
 	t.Helper()
 	var boot *sandbox.BootError
 	if !errors.As(err, &boot) {
@@ -63,15 +64,15 @@ func TestBootCancelled(t *testing.T) {
 	b := testBackend(t)
 	cause := errors.New("changed my mind")
 	for _, stage := range stages {
-		t.Run(stage, func(t *testing.T) {
+		t.Run(string(stage), func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			b.at = func(s string) {
+			b.at = func(s sandbox.Stage) {
 				if s == stage {
 					cancel(cause)
 				}
 			}
-			defer func() { b.at = func(string) {} }()
+			defer func() { b.at = nil }()
 			id := newID()
 			_, err := b.Boot(ctx, sandbox.Spec{ID: id, Image: busybox})
 			wantStage(t, err, stage)
@@ -84,13 +85,16 @@ func TestBootCancelled(t *testing.T) {
 }
 
 // engineCalls are all engine calls of a boot, with the stage that fails without an answer.
-var engineCalls = []struct{ call, stage string }{
-	{"GET /info", stageEngine},
-	{"GET /images/*/json", stageImage},
-	{"POST /containers/create", stageCreate},
-	{"POST /containers/*/attach", stageAttach},
-	{"POST /containers/*/start", stageStart},
-	{"GET /containers/*/json", stageGuest},
+var engineCalls = []struct {
+	call  string
+	stage sandbox.Stage
+}{
+	{"GET /info", sandbox.StageEngine},
+	{"GET /images/*/json", sandbox.StageImage},
+	{"POST /containers/create", sandbox.StageCreate},
+	{"POST /containers/*/attach", sandbox.StageAttach},
+	{"POST /containers/*/start", sandbox.StageStart},
+	{"GET /containers/*/json", sandbox.StageGuest},
 }
 
 // The engine denies a call, dies before or just after it has carried it out, or is abandoned while
@@ -99,10 +103,10 @@ func TestBootEngineFails(t *testing.T) {
 	for _, tt := range engineCalls {
 		for _, how := range []string{"refuses", "dies", "dies afterwards", "cancelled",
 			"cancelled afterwards"} {
-			t.Run(tt.stage+" "+how, func(t *testing.T) {
+			t.Run(string(tt.stage)+" "+how, func(t *testing.T) {
 				f := newFlaky(t)
 				b := testBackend(t, f.use)
-				if tt.stage != stageEngine {
+				if tt.stage != sandbox.StageEngine {
 					factsFor(t, b) // its question whether files are shared is a creation, too
 				}
 				ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +126,7 @@ func TestBootEngineFails(t *testing.T) {
 						hangUp(w)
 						return true
 					case "dies afterwards":
-						if tt.stage != stageAttach { // an attachment ends with its engine
+						if tt.stage != sandbox.StageAttach { // an attachment ends with its engine
 							forward(t, r)
 						}
 						hangUp(w)
@@ -201,7 +205,7 @@ func TestBootEngineStaysAway(t *testing.T) {
 	})
 	id := newID()
 	_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox})
-	wantStage(t, err, stageStart)
+	wantStage(t, err, sandbox.StageStart)
 	if !strings.Contains(err.Error(), "left behind") {
 		t.Errorf("got error %v, want it to say that a container is left", err)
 	}
@@ -227,7 +231,7 @@ func TestEngineDoesNotAnswer(t *testing.T) {
 		}
 		defer b.Close()
 		_, err = b.Boot(t.Context(), sandbox.Spec{ID: "s1"})
-		boot := wantStage(t, err, stageEngine)
+		boot := wantStage(t, err, sandbox.StageEngine)
 		if !errors.Is(err, sandbox.ErrEngine) || !strings.Contains(boot.Hint, "start the engine") {
 			t.Errorf("got error %v, hint %q; want %v and how to start it", err, boot.Hint,
 				sandbox.ErrEngine)
@@ -253,7 +257,7 @@ func TestEngineDoesNotAnswer(t *testing.T) {
 			return true
 		})
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox})
-		boot := wantStage(t, err, stageEngine)
+		boot := wantStage(t, err, sandbox.StageEngine)
 		if !errors.Is(err, sandbox.ErrEngine) || !strings.Contains(err.Error(), "within 50ms") ||
 			boot.Hint == "" {
 			t.Errorf("got error %v, hint %q; want %v within its time, and what to do", err,
@@ -269,7 +273,7 @@ func TestImageMissing(t *testing.T) {
 		var lines []string
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: "registry.invalid/none",
 			Progress: func(s string) { lines = append(lines, s) }})
-		boot := wantStage(t, err, stageImage)
+		boot := wantStage(t, err, sandbox.StageImage)
 		if !errors.Is(err, sandbox.ErrNoImage) ||
 			!strings.Contains(err.Error(), "registry.invalid/none:latest") || boot.Hint == "" {
 			t.Errorf("got error %v, hint %q; want %v, its name and what to do", err, boot.Hint,
@@ -302,7 +306,7 @@ func TestImageMissing(t *testing.T) {
 			return gone(w, r)
 		})
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID()})
-		boot := wantStage(t, err, stageImage)
+		boot := wantStage(t, err, sandbox.StageImage)
 		if !errors.Is(err, sandbox.ErrNoImage) ||
 			!strings.Contains(boot.Hint, "images/base/build") {
 			t.Errorf("got error %v, hint %q; want %v and how to build it", err, boot.Hint,
@@ -323,7 +327,7 @@ func TestImageMissing(t *testing.T) {
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Progress: func(s string) {
 			lines = append(lines, s)
 		}})
-		wantStage(t, err, stageImage)
+		wantStage(t, err, sandbox.StageImage)
 		if !errors.Is(err, broken) || len(lines) != 2 || lines[1] != "half of it" {
 			t.Errorf("got error %v, progress %q; want %v and the lines of the build", err, lines,
 				broken)
@@ -380,7 +384,7 @@ func TestIsolationMissing(t *testing.T) {
 	b := testBackend(t)
 	id := newID()
 	_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Isolation: "none-such"})
-	boot := wantStage(t, err, stageEngine)
+	boot := wantStage(t, err, sandbox.StageEngine)
 	if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(
 		err.Error(), "the engine has "+factsFor(t, b).runtimes[0]) || boot.Hint == "" {
 		t.Errorf("got error %v, hint %q; want %v, what the engine has, and what to do", err,
@@ -401,8 +405,13 @@ func TestGuestDies(t *testing.T) {
 	if err := os.WriteFile(noProgram, []byte("\x7fELF no program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ name, guest, stage, want string }{
-		{"exits", script, stageGuest, "guest ended with exit code 3: first; no?[31msuch device"},
+	for _, tt := range []struct {
+		name, guest string
+		stage       sandbox.Stage
+		want        string
+	}{
+		{"exits", script, sandbox.StageGuest,
+			"guest ended with exit code 3: first; no?[31msuch device"},
 		// The engine or the container reports it, depending on the runtime.
 		{"no program", noProgram, "", "exec format error"},
 	} {
@@ -425,7 +434,7 @@ func TestGuestDies(t *testing.T) {
 			o.Guest = func(string) (string, error) { return "", missing }
 		})
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox})
-		wantStage(t, err, stageEngine)
+		wantStage(t, err, sandbox.StageEngine)
 		if !errors.Is(err, missing) {
 			t.Errorf("got error %v, want %v", err, missing)
 		}
@@ -456,7 +465,7 @@ func TestNoFileAboveTheEngine(t *testing.T) {
 	refused.Store(false)
 	_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox,
 		Limits: sandbox.Limits{NoFile: 1 << 20}})
-	wantStage(t, err, stageStart)
+	wantStage(t, err, sandbox.StageStart)
 	if !errors.Is(err, sandbox.ErrUnsupported) {
 		t.Errorf("asked for: got error %v, want %v", err, sandbox.ErrUnsupported)
 	}

@@ -74,7 +74,7 @@ type Backend struct {
 	state     stateDir
 	files     *machine.Files
 
-	at func(stage string) // called when Boot or Start enters a stage; tests replace it
+	at func(sandbox.Stage) // if not nil, called when Boot or Start enters a stage: for tests
 }
 
 var (
@@ -119,7 +119,7 @@ func New(o Options) (*Backend, error) {
 	}
 	e.forgetSeen()
 	b := &Backend{opts: o, engine: e, instances: &instances{engine: e},
-		state: stateDir{machine.State{State: guestconfig.State(o.Dir)}}, at: func(string) {},
+		state: stateDir{machine.State{State: guestconfig.State(o.Dir)}},
 		files: machine.NewFiles(o.GuestDir, o.Guest, o.CABundle)}
 	b.sockets = guestsock.NewSet(b.state.RunDir, o.Log)
 	b.volumes = &guestVolumes{engine: e, filling: make(chan struct{}, 1)}

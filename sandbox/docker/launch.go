@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
-	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -19,12 +17,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// guestTimeout bounds the wait for a guest's first call, which comes within milliseconds. It exits
-// when it has no keys after 10 s.
-const guestTimeout = 15 * time.Second
-
-var errGuestEnded = errors.New("guest ended")
-
 // exitNoLine is the exit code of a guest that got no keys (EX_CONFIG of sysexits.h).
 const exitNoLine = 78
 
@@ -32,7 +24,7 @@ const exitNoLine = 78
 // answer if d is nil. It returns the container's first process, 0 if unknown.
 func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Keys,
 	d *guestsock.Server) (int, error) {
-	if err := s.enter(ctx, stageAttach); err != nil {
+	if err := s.Enter(ctx, sandbox.StageAttach); err != nil {
 		return 0, err
 	}
 	line, err := k.Line()
@@ -50,7 +42,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		a.send(line)
 	}
 
-	if err := s.enter(ctx, stageStart); err != nil {
+	if err := s.Enter(ctx, sandbox.StageStart); err != nil {
 		return 0, err
 	}
 	if len(k.Guest.Mounts) > 0 {
@@ -63,7 +55,7 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		return 0, err
 	}
 
-	if err := s.enter(ctx, stageGuest); err != nil {
+	if err := s.Enter(ctx, sandbox.StageGuest); err != nil {
 		return 0, err
 	}
 	c, err := s.b.engine.container(ctx, s.ref)
@@ -74,55 +66,51 @@ func (s *booting) run(ctx context.Context, id, runtime string, k guestconfig.Key
 		if err := s.b.engine.enforces(ctx, c); err != nil {
 			return 0, err
 		}
-		pid := visiblePid(runtime, c.State)
 		if checked {
 			if err := machine.CheckProgram(c.State.Pid, c.Path); err != nil {
 				return 0, err
 			}
 			a.send(line)
 		}
-		if d == nil {
-			pid, err = 0, s.awaitAnswer(ctx, id, k)
-		} else {
-			d.Admit(pid)
-			err = s.await(ctx, d)
+		pid := 0
+		if d != nil {
+			pid = visiblePid(runtime, c.State)
 		}
-		if err == nil {
-			if pid != 0 { // the process that the guest has just called from
-				if err := machine.CapTerminals(pid); err != nil {
-					s.b.opts.Log.Debug("no limit of terminals for a sandbox", "container", s.ref,
-						"err", err)
-				}
-			}
-			return pid, nil
-		}
-		if !errors.Is(err, errGuestEnded) {
-			return 0, err
-		}
-		if c, err = s.b.engine.container(ctx, s.ref); err != nil {
-			return 0, err
+		if err := s.await(ctx, id, k, d, pid); !errors.Is(err, guestsock.ErrGuestEnded) {
+			return pid, err
 		}
 	}
-	s.exit = c.State.ExitCode
-	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit,
-		s.b.engine.lastWords(ctx, s.ref))
+	return 0, s.ended(ctx)
 }
 
-// await waits until the guest has called. It returns errGuestEnded if the container has ended.
-func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
-		fmt.Errorf("guest did not call in within %v", guestTimeout))
-	defer cancel()
-	ctx, end := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer end(nil)
-	wg.Go(func() {
-		if s.b.engine.waitEnded(ctx, s.ref, 2*guestTimeout) == nil {
-			end(errGuestEnded)
-		}
+// await waits until the guest calls from its process pid, or answers if d is nil. It returns
+// guestsock.ErrGuestEnded if the container has ended.
+func (s *booting) await(ctx context.Context, id string, k guestconfig.Keys, d *guestsock.Server,
+	pid int) error {
+	if d == nil {
+		return s.awaitAnswer(ctx, id, k)
+	}
+	d.Admit(pid)
+	err := d.WaitGuest(ctx, func(ctx context.Context) error {
+		return s.b.engine.waitEnded(ctx, s.ref, 2*guestsock.GuestTimeout)
 	})
-	return d.Wait(ctx)
+	if err != nil || pid == 0 {
+		return err
+	}
+	if err := machine.CapTerminals(pid); err != nil { // the guest has just called from it
+		s.b.log(id).Debug("no limit of terminals for a sandbox", "err", err)
+	}
+	return nil
+}
+
+// ended is the error of a container that has ended, with the last it printed.
+func (s *booting) ended(ctx context.Context) error {
+	c, err := s.b.engine.container(ctx, s.ref)
+	if err != nil {
+		return err
+	}
+	s.exit = c.State.ExitCode
+	return fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.engine.lastWords(ctx, s.ref))
 }
 
 // visiblePid returns the container's first process if the caller of its socket can be compared with

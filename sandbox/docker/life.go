@@ -121,6 +121,12 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 	}
 }
 
+// Tunnel receives the network device from the guest; it may be called repeatedly. See
+// sandbox.Networker.
+func (b *Backend) Tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tunnel, error) {
+	return machine.Tunnel(ctx, inst, b.caller)
+}
+
 // refOf returns the container of inst: its ID, or its name if a daemon ended before it stored the
 // ID.
 func refOf(inst sandbox.Instance) string {
@@ -221,9 +227,10 @@ func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace ti
 
 // Start starts a stopped container and gives its guest the same keys again. See sandbox.Lifecycle.
 func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
-	s := &booting{b: b, stage: stageValidate, ref: refOf(inst)}
+	s := &booting{b: b, ref: refOf(inst),
+		Stages: machine.Stages{Stage: sandbox.StageValidate, Entered: b.at}}
 	if err := s.start(ctx, inst); err != nil {
-		return sandbox.Instance{}, s.error(err)
+		return sandbox.Instance{}, s.Error(err)
 	}
 	return inst, nil
 }
@@ -237,14 +244,14 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 		return err
 	}
 	defer unlock()
-	if err := s.enter(ctx, stageEngine); err != nil {
+	if err := s.Enter(ctx, sandbox.StageEngine); err != nil {
 		return err
 	}
 	c, err := s.b.engine.container(ctx, s.ref)
 	if err != nil || c.State.Running {
 		return err
 	}
-	if err := s.enter(ctx, stageKeys); err != nil {
+	if err := s.Enter(ctx, sandbox.StageKeys); err != nil {
 		return err
 	}
 	k, err := s.b.state.ReadKeys(inst.ID)
@@ -252,7 +259,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 		return err
 	}
 	if err := machine.BindAgain(s.b.opts.Dirs, &k.Guest); err != nil {
-		s.stage = stageValidate
+		s.Stage = sandbox.StageValidate
 		return err
 	}
 	s.b.sockets.Shut(inst.ID) // waiting connections belong to an earlier run

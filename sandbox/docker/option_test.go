@@ -278,7 +278,7 @@ func TestOptionsThatTheEngineDiscards(t *testing.T) {
 	id := newID()
 	_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox,
 		Options: []string{"env=A=b"}})
-	boot := wantStage(t, err, stageCreate)
+	boot := wantStage(t, err, sandbox.StageCreate)
 	if !errors.Is(err, sandbox.ErrUnsupported) ||
 		!strings.Contains(err.Error(), "Shares discarded") || boot.Hint == "" {
 		t.Errorf("got %v, hint %q; want %v, what was left out, and what to do", err, boot.Hint,

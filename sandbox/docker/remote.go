@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/guestconfig"
+	"github.com/sandboxd/sandboxd/sandbox/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/machine"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -140,10 +141,10 @@ func (d stateDir) listens(id string) bool {
 }
 
 // awaitAnswer logs in to the guest of a remote engine when it answers, and gives it the
-// authorities. It returns errGuestEnded if the container has ended.
+// authorities. It returns guestsock.ErrGuestEnded if the container has ended.
 func (s *booting) awaitAnswer(ctx context.Context, id string, k guestconfig.Keys) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
-		fmt.Errorf("guest did not answer within %v", guestTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, guestsock.GuestTimeout,
+		fmt.Errorf("guest did not answer within %v", guestsock.GuestTimeout))
 	defer cancel()
 	authorities, err := s.b.state.authorities(id) // no call of Trust changes them meanwhile
 	if err != nil {
@@ -159,7 +160,7 @@ func (s *booting) awaitAnswer(ctx context.Context, id string, k guestconfig.Keys
 		case errors.Is(gone, sandbox.ErrGone):
 			return gone
 		case gone == nil && !c.State.Running:
-			return errGuestEnded
+			return guestsock.ErrGuestEnded
 		}
 		select {
 		case <-time.After(wait):

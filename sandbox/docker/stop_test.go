@@ -31,16 +31,17 @@ func TestStop(t *testing.T) {
 	}
 
 	cause := errors.New("changed my mind")
-	for _, stage := range []string{stageEngine, stageKeys, stageAttach, stageStart, stageGuest} {
+	for _, stage := range []sandbox.Stage{sandbox.StageEngine, sandbox.StageKeys,
+		sandbox.StageAttach, sandbox.StageStart, sandbox.StageGuest} {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		b.at = func(s string) {
+		b.at = func(s sandbox.Stage) {
 			if s == stage {
 				cancel(cause)
 			}
 		}
 		_, err := b.Start(ctx, inst)
 		cancel(nil)
-		b.at = func(string) {}
+		b.at = nil
 		wantStage(t, err, stage)
 		if !errors.Is(err, cause) {
 			t.Errorf("%s: got error %v, want %v", stage, err, cause)

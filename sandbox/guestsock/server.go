@@ -9,6 +9,7 @@ package guestsock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -233,6 +234,32 @@ func (s *Server) Wait(ctx context.Context) error {
 		s.enqueue(c)
 	}
 	return err
+}
+
+// ErrGuestEnded is the error of a wait for a guest that has ended.
+var ErrGuestEnded = errors.New("guest ended")
+
+// GuestTimeout bounds the wait for the first call of a guest, which comes within milliseconds. It
+// exits when it has no keys after 10 s.
+const GuestTimeout = 15 * time.Second
+
+// WaitGuest is Wait for the first call of a guest, for GuestTimeout. ended waits until the guest
+// has ended, or returns an error; if it returns nil before the call, WaitGuest returns
+// ErrGuestEnded. WaitGuest ends its context, and returns after it.
+func (s *Server) WaitGuest(ctx context.Context, ended func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, GuestTimeout,
+		fmt.Errorf("guest did not call in within %v", GuestTimeout))
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end(nil)
+	wg.Go(func() {
+		if ended(ctx) == nil {
+			end(ErrGuestEnded)
+		}
+	})
+	return s.Wait(ctx)
 }
 
 func (s *Server) next(ctx context.Context) (caller, error) {

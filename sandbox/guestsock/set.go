@@ -42,6 +42,17 @@ func (s *Set) Open(id, name string) (*Server, error) {
 	return server, nil
 }
 
+// OpenGuest opens the sockets of a guest, with one for its network device if tun is true, and
+// returns the one for SSH. Shut closes them, also after an error.
+func (s *Set) OpenGuest(id string, tun bool) (*Server, error) {
+	if tun {
+		if _, err := s.Open(id, Tun); err != nil {
+			return nil, err
+		}
+	}
+	return s.Open(id, SSH)
+}
+
 // PID returns the process that may call the SSH socket of a sandbox; 0 if unknown.
 func (s *Set) PID(id string) int {
 	s.mu.Lock()

@@ -88,11 +88,11 @@ func New(o Options) *Backend {
 // possible.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Instance, err error) {
 	if err := checkSpec(spec); err != nil {
-		return inst, &sandbox.BootError{Stage: "validate", Err: err}
+		return inst, &sandbox.BootError{Stage: sandbox.StageValidate, Err: err}
 	}
 	e, err := resolve(ctx, spec.Host.URI)
 	if err != nil {
-		return inst, &sandbox.BootError{Stage: "validate", Err: err,
+		return inst, &sandbox.BootError{Stage: sandbox.StageValidate, Err: err,
 			Hint: "write ssh://[user@]host[:port], or a name of your ssh configuration"}
 	}
 	inst = sandbox.Instance{Backend: Name, ID: spec.ID, Ref: "ssh://" + e.String(),
@@ -118,7 +118,8 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (inst sandbox.Ins
 					"err", err)
 			}
 		}
-		return sandbox.Instance{}, b.bootError(&sandbox.BootError{Stage: "guest", Err: err})
+		return sandbox.Instance{}, b.bootError(&sandbox.BootError{
+			Stage: sandbox.StageGuest, Err: err})
 	}
 	tier, why := s.Tier()
 	say("%s: tier %s: %s", e, tier, why)
@@ -296,7 +297,7 @@ func (e *LoginError) Unwrap() error { return e.err }
 
 // bootError names the failed step and what to do.
 func (b *Backend) bootError(err error) error {
-	boot := &sandbox.BootError{Stage: "connect", Err: err}
+	boot := &sandbox.BootError{Stage: sandbox.StageConnect, Err: err}
 	var unknown *UnknownKeyError
 	var changed *ChangedKeyError
 	var already *sandbox.BootError
@@ -304,7 +305,7 @@ func (b *Backend) bootError(err error) error {
 	case errors.As(err, &already):
 		return err
 	case errors.As(err, &unknown):
-		boot.Stage, boot.Err = "host key", unknown
+		boot.Stage, boot.Err = sandbox.StageHostKey, unknown
 		boot.Hint =
 			"compare it with the key on the host (ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), " +
 				"then add --accept " + unknown.Fingerprint
@@ -314,18 +315,19 @@ func (b *Backend) bootError(err error) error {
 				"of the host"
 		}
 	case errors.As(err, &changed):
-		boot.Stage, boot.Err = "host key", changed
+		boot.Stage, boot.Err = sandbox.StageHostKey, changed
 		boot.Hint =
 			"the connection may be intercepted; if the host was reinstalled, remove the old key " +
 				"with ssh-keygen -R"
 	case errors.Is(err, connect.ErrIdentity):
-		boot.Stage = "host key"
+		boot.Stage = sandbox.StageHostKey
 	case errors.Is(err, connect.ErrLogin):
-		boot.Stage, boot.Hint = "login",
+		boot.Stage, boot.Hint = sandbox.StageLogin,
 			"use --identity or --password-file, or add your key with ssh-copy-id; on a terminal, "+
 				"sandboxd asks for a password"
 	case errors.As(err, new(*fileError)):
-		boot.Stage, boot.Hint = "login", "use a file on the daemon's machine that its user may read"
+		boot.Stage = sandbox.StageLogin
+		boot.Hint = "use a file on the daemon's machine that its user may read"
 	case errors.As(err, new(net.Error)):
 		boot.Hint = "check that the host is up, and check its name and port"
 	}

@@ -243,7 +243,7 @@ func restart(t *testing.T, p *peer) {
 		p.log))
 }
 
-func stage(err error) string {
+func stage(err error) sandbox.Stage {
 	var boot *sandbox.BootError
 	if errors.As(err, &boot) {
 		return boot.Stage
@@ -267,7 +267,7 @@ func TestErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		host  sandbox.Host
-		stage string
+		stage sandbox.Stage
 		says  []string // parts of the text and the hint
 	}{
 		{"scheme", sandbox.Host{URI: "http://box"}, "validate", []string{`"http://box"`, "scheme", "ssh://[user@]host"}},

@@ -22,16 +22,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Stages of a boot, as in sandbox.BootError.
-const (
-	stageValidate = "validate"
-	stageKeys     = "keys"
-	stageCreate   = "create"
-	stageImage    = "image"
-	stageStart    = "start"
-	stageGuest    = "guest"
-)
-
 const (
 	// undoWithin bounds the removal of what a failed Boot made.
 	undoWithin = time.Minute
@@ -49,7 +39,7 @@ const (
 // booting is one call of Boot.
 type booting struct {
 	b     *Backend
-	stage string
+	stage sandbox.Stage
 	made  bool   // the directory, and perhaps a claim and a pod
 	ref   string // of the pod, once known
 	claim string // UID of the claim, once known
@@ -60,7 +50,7 @@ type booting struct {
 // Boot makes a pod and waits until its guest answers. See sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	s := &booting{b: b}
-	s.stage = stageValidate
+	s.stage = sandbox.StageValidate
 	unlock, err := b.locks.Lock(ctx, spec.ID)
 	if err != nil {
 		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Err: err}
@@ -72,7 +62,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	if left := s.undo(ctx, spec.ID); left != nil {
 		err = fmt.Errorf("%w; a pod is left behind: %w", err, left)
-		s.stage = stageStart // whatever the stage was, something exists
+		s.stage = sandbox.StageStart // whatever the stage was, something exists
 	}
 	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
 }
@@ -110,7 +100,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)
 	}
-	s.stage = stageKeys
+	s.stage = sandbox.StageKeys
 	config, err := s.b.guestConfig(spec)
 	if err != nil {
 		return none, err
@@ -132,7 +122,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (none sandbox.Ins
 		return none, err
 	}
 
-	s.stage = stageCreate
+	s.stage = sandbox.StageCreate
 	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Image: spec.Image,
 		GuestImage: s.b.opts.GuestImage, ImageVolumes: s.b.opts.ImageVolumes,
 		Runtime: spec.Isolation, Sudo: spec.Sudo, Limits: spec.Limits,
@@ -183,12 +173,12 @@ func (s *booting) run(ctx context.Context, p plan, k guestconfig.Keys, authoriti
 	if err := s.create(ctx, podOf(p)); err != nil {
 		return nil, err
 	}
-	s.stage = stageStart
+	s.stage = sandbox.StageStart
 	pod, err := s.start(ctx, p.ID, p.Image, progress)
 	if err != nil {
 		return nil, err
 	}
-	s.stage = stageGuest
+	s.stage = sandbox.StageGuest
 	conn, err := s.configure(ctx, p.ID, k)
 	if err != nil {
 		return nil, err
@@ -283,7 +273,7 @@ func (s *booting) noImage(p *cluster.Pod, image string) error {
 			strings.Contains(w.Message, "QPS exceeded") { // the kubelet's own bound; it tries again
 			continue
 		}
-		s.stage = stageImage
+		s.stage = sandbox.StageImage
 		// The kubelet blames the container that mounts an image, too.
 		if c.Name != container || strings.Contains(w.Message, strconv.Quote(s.b.opts.GuestImage)) {
 			image = s.b.opts.GuestImage

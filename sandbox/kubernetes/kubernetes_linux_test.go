@@ -170,7 +170,7 @@ func TestChangedPods(t *testing.T) {
 			b := f.backend()
 			_, err := b.Boot(t.Context(), sandbox.Spec{ID: "s1"})
 			boot, ok := errors.AsType[*sandbox.BootError](err)
-			if !ok || boot.Stage != stageCreate || boot.Hint == "" ||
+			if !ok || boot.Stage != sandbox.StageCreate || boot.Hint == "" ||
 				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
@@ -333,7 +333,7 @@ func TestRefusedSpecs(t *testing.T) {
 		tt.change(&spec)
 		_, err := b.Boot(t.Context(), spec)
 		boot, ok := errors.AsType[*sandbox.BootError](err)
-		if !ok || boot.Stage != stageValidate || boot.Hint == "" ||
+		if !ok || boot.Stage != sandbox.StageValidate || boot.Hint == "" ||
 			!errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}

@@ -287,7 +287,7 @@ func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace ti
 
 // Start makes a pod for the volume, whose guest has the same keys again. See sandbox.Lifecycle.
 func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
-	s := &booting{b: b, stage: stageValidate}
+	s := &booting{b: b, stage: sandbox.StageValidate}
 	started, err := s.startAgain(ctx, inst)
 	if err != nil {
 		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err),
@@ -321,7 +321,7 @@ func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none s
 	if err := b.stoppable(ctx, inst); err != nil {
 		return none, err
 	}
-	s.stage, s.claim = stageKeys, inst.Ref
+	s.stage, s.claim = sandbox.StageKeys, inst.Ref
 	k, err := b.state.ReadKeys(inst.ID)
 	if err != nil {
 		return none, err
@@ -340,7 +340,7 @@ func (s *booting) startAgain(ctx context.Context, inst sandbox.Instance) (none s
 		}
 	}
 	p.GuestImage, p.ImageVolumes = b.opts.GuestImage, b.opts.ImageVolumes
-	s.stage = stageCreate
+	s.stage = sandbox.StageCreate
 	// Two pods must never write to a volume: wait until an earlier one is gone.
 	if err := b.remove(ctx, inst); err != nil {
 		return none, err

@@ -106,7 +106,7 @@ func (im *Images) of(ctx context.Context, spec sandbox.Spec) (img sandbox.Image,
 }
 
 func imageError(err error) error {
-	return &sandbox.BootError{Stage: "image", Hint: sandbox.HintOf(err), Err: err}
+	return &sandbox.BootError{Stage: sandbox.StageImage, Hint: sandbox.HintOf(err), Err: err}
 }
 
 // Resolve returns the ID of an image that is present. See sandbox.Reviser.

@@ -31,51 +31,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The stages of Boot and Start, as BootError names them.
-const (
-	stageValidate = "validate"
-	stageEngine   = "engine"
-	stageImage    = "image"
-	stageKeys     = "keys"
-	stageCreate   = "create"
-	stageStart    = "start"
-	stageGuest    = "guest"
-)
-
-// guestTimeout bounds the wait for a guest's first call, which comes within milliseconds. It exits
-// when it has no keys after 10 s.
-const guestTimeout = 15 * time.Second
-
 // undoTime bounds the removal of what a failed Boot made.
 const undoTime = 60 * time.Second
 
 // booting is one run of Boot, or of the part of it that Start shares.
 type booting struct {
-	b     *Backend
-	stage string
+	machine.Stages
+	b *Backend
 
 	made bool // its directory exists
 }
 
-// enter begins a stage. It returns the cause of ctx if that has ended.
-func (s *booting) enter(ctx context.Context, stage string) error {
-	s.stage = stage
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
-func (s *booting) error(err error) error {
-	return &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
-}
-
 // Boot starts a container and returns when its guest has connected. See sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
-	s := &booting{b: b, stage: stageValidate}
+	s := &booting{b: b, Stages: machine.Stages{Stage: sandbox.StageValidate}}
 	unlock, err := b.Lock(ctx, spec.ID)
 	if err != nil {
-		return sandbox.Instance{}, s.error(err)
+		return sandbox.Instance{}, s.Error(err)
 	}
 	defer unlock()
 	inst, err := s.boot(ctx, spec)
@@ -90,7 +62,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 			err = fmt.Errorf("%w; a container is left behind: %w", err, left)
 		}
 	}
-	return sandbox.Instance{}, s.error(err)
+	return sandbox.Instance{}, s.Error(err)
 }
 
 func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
@@ -106,7 +78,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
-	if err := s.enter(ctx, stageEngine); err != nil {
+	if err := s.Enter(ctx, sandbox.StageEngine); err != nil {
 		return none, err
 	}
 	p, bundle, err := s.plan(&spec)
@@ -114,7 +86,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 
-	if err := s.enter(ctx, stageImage); err != nil {
+	if err := s.Enter(ctx, sandbox.StageImage); err != nil {
 		return none, err
 	}
 	if _, err := s.b.Ensure(ctx, spec); err != nil {
@@ -128,7 +100,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, missing(spec.Image, err)
 	}
 
-	if err := s.enter(ctx, stageKeys); err != nil {
+	if err := s.Enter(ctx, sandbox.StageKeys); err != nil {
 		return none, err
 	}
 	config := machine.GuestConfig(spec, img.Config.ImageConfig, p.ca())
@@ -352,26 +324,16 @@ func (s *booting) prepare(p plan, spec sandbox.Spec, k guestconfig.Keys, bundle 
 // holder names an instance in the image store, which other daemons use as well.
 func (l *instances) holder(id string) string { return l.daemon + "/" + id }
 
-// listen opens the sockets on which a guest calls, and returns the one for SSH.
-func (b *Backend) listen(id string, k guestconfig.Keys) (*guestsock.Server, error) {
-	if k.Guest.TunSocket != "" {
-		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
-			return nil, err
-		}
-	}
-	return b.sockets.Open(id, guestsock.SSH)
-}
-
 // run starts a container that does not run, gives its guest the keys and waits for its call. After
 // an error the caller ends the container.
 func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []string,
 	k guestconfig.Keys) error {
 	b := s.b
-	d, err := b.listen(inst.ID, k)
+	d, err := b.sockets.OpenGuest(inst.ID, k.Guest.TunSocket != "")
 	if err != nil {
 		return err
 	}
-	if err := s.enter(ctx, stageCreate); err != nil {
+	if err := s.Enter(ctx, sandbox.StageCreate); err != nil {
 		return err
 	}
 	made, err := b.bundle(inst.ID)
@@ -387,17 +349,12 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := b.prepareFiles(inst, program); err != nil {
 		return err
 	}
-	keys, guest, err := os.Pipe()
+	first, stdin, err := s.create(ctx, inst)
 	if err != nil {
 		return err
 	}
-	defer guest.Close()
-	first, err := s.create(ctx, inst, keys)
-	keys.Close()
-	if err != nil {
-		return err
-	}
-	if err := s.enter(ctx, stageStart); err != nil {
+	defer stdin.Close()
+	if err := s.Enter(ctx, sandbox.StageStart); err != nil {
 		return err
 	}
 	// Nothing of the sandbox runs yet.
@@ -412,10 +369,10 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 		inst.Ref); err != nil {
 		return err
 	}
-	if err := s.enter(ctx, stageGuest); err != nil {
+	if err := s.Enter(ctx, sandbox.StageGuest); err != nil {
 		return err
 	}
-	if err := s.greet(ctx, d, first, inst.ID, k, guest); err != nil {
+	if err := s.greet(ctx, d, first, inst.ID, k, stdin); err != nil {
 		return err
 	}
 	if err := checkFiltered(first.pid, made.Process.NoNewPrivileges); err != nil {
@@ -424,63 +381,62 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	return b.runtime.checkConfined(first.pid)
 }
 
-// create creates the container with keys as its input. Its first process is the runtime's, which
-// has mounted everything and waits to become the guest: nothing of the sandbox runs before it is
-// checked.
-func (s *booting) create(ctx context.Context, inst sandbox.Instance, keys *os.File) (process,
-	error) {
+// create creates the container, and returns its first process and what writes to its input. The
+// process is the runtime's, which has mounted everything and waits to become the guest: nothing of
+// the sandbox runs before it is checked.
+func (s *booting) create(ctx context.Context, inst sandbox.Instance) (first process, stdin *os.File,
+	err error) {
 	out, err := os.OpenFile(s.b.in(inst.ID, logFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return process{}, err
+		return first, nil, err
 	}
 	defer out.Close()
+	in, w, err := os.Pipe()
+	if err != nil {
+		return first, nil, err
+	}
+	defer in.Close()
+	defer func() {
+		if err != nil {
+			w.Close()
+		}
+	}()
 	number := s.b.in(inst.ID, pidFile) + ".new"
 	// A runtime that is killed leaves half a container.
-	if err := s.b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, keys, out, "create",
+	if err := s.b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, in, out, "create",
 		"--bundle", s.b.in(inst.ID, bundleDir), "--pid-file", number, inst.Ref); err != nil {
-		return process{}, err
+		return first, nil, err
 	}
 	written, err := os.ReadFile(number)
 	if err != nil {
-		return process{}, err
+		return first, nil, err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(written)))
 	if err != nil {
-		return process{}, err
+		return first, nil, err
 	}
-	first, err := processOf(pid)
-	if err != nil {
-		return process{}, s.ended(inst.ID)
+	if first, err = processOf(pid); err != nil {
+		return first, nil, s.ended(inst.ID)
 	}
-	return first, first.store(s.b.in(inst.ID, pidFile))
+	return first, w, first.store(s.b.in(inst.ID, pidFile))
 }
 
 // greet gives the guest of a container that runs its keys, and waits for its call.
 func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process, id string,
-	k guestconfig.Keys, guest io.WriteCloser) error {
+	k guestconfig.Keys, stdin io.WriteCloser) error {
 	line, err := k.Line()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout,
-		fmt.Errorf("guest did not call in within %v", guestTimeout))
-	defer cancel()
-	ctx, end := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer end(nil)
-	defer guest.Close() // ends the write below
+	defer stdin.Close() // ends the write below
 	wg.Go(func() {
-		_, _ = guest.Write(line) // a guest that does not read it does not call
-		guest.Close()
+		_, _ = stdin.Write(line) // a guest that does not read it does not call
+		stdin.Close()
 	})
-	wg.Go(func() {
-		if first.wait(ctx) == nil {
-			end(errGuestEnded)
-		}
-	})
-	err = d.Wait(ctx)
-	if errors.Is(err, errGuestEnded) {
+	err = d.WaitGuest(ctx, first.wait)
+	if errors.Is(err, guestsock.ErrGuestEnded) {
 		return s.ended(id)
 	}
 	if err == nil {
@@ -491,17 +447,15 @@ func (s *booting) greet(ctx context.Context, d *guestsock.Server, first process,
 	return err
 }
 
-var errGuestEnded = errors.New("guest ended")
-
 // maxOutput bounds what is shown of a guest's output, in characters.
 const maxOutput = 500
 
 // ended is the error of a guest that ended, with the last it printed.
 func (s *booting) ended(id string) error {
 	if words := lastWords(s.b.in(id, logFile)); words != "" {
-		return fmt.Errorf("%w: %s", errGuestEnded, words)
+		return fmt.Errorf("%w: %s", guestsock.ErrGuestEnded, words)
 	}
-	return errGuestEnded
+	return guestsock.ErrGuestEnded
 }
 
 // lastWords returns the end of a guest's output, safe to display.

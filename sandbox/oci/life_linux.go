@@ -110,27 +110,7 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 // Tunnel receives the network device from the guest; it may be called repeatedly. See
 // sandbox.Networker.
 func (b *Backend) Tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tunnel, error) {
-	t, err := b.tunnel(ctx, inst)
-	if err != nil {
-		return t, fmt.Errorf("network device of %s: %w", inst.ID, err)
-	}
-	return t, nil
-}
-
-func (b *Backend) tunnel(ctx context.Context, inst sandbox.Instance) (t sandbox.Tunnel, err error) {
-	if !inst.Network.Carried() || inst.Via == sandbox.ViaProxy {
-		return t, fmt.Errorf("network %s %s: %w", inst.Network, inst.Via, sandbox.ErrUnsupported)
-	}
-	conn, err := b.caller(ctx, inst, guestsock.Tun)
-	if err != nil {
-		return t, err
-	}
-	device, err := guestsock.ReceiveFile(ctx, conn, machine.TunDevice)
-	if err != nil {
-		conn.Close()
-		return t, err
-	}
-	return sandbox.Tunnel{Device: device, Hold: conn}, nil
+	return machine.Tunnel(ctx, inst, b.caller)
 }
 
 // SetHostname sets the host name of a running instance. See sandbox.Namer.
@@ -265,9 +245,9 @@ func (l *instances) kill(ctx context.Context, id string) error {
 
 // Start starts a stopped container and gives its guest the same keys again. See sandbox.Lifecycle.
 func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
-	s := &booting{b: b, stage: stageValidate}
+	s := &booting{b: b, Stages: machine.Stages{Stage: sandbox.StageValidate}}
 	if err := s.again(ctx, inst); err != nil {
-		return sandbox.Instance{}, s.error(err)
+		return sandbox.Instance{}, s.Error(err)
 	}
 	return inst, nil
 }
@@ -282,7 +262,7 @@ func (s *booting) again(ctx context.Context, inst sandbox.Instance) error {
 	if _, err := b.first(inst); !errors.Is(err, sandbox.ErrStopped) {
 		return err
 	}
-	if err := s.enter(ctx, stageKeys); err != nil {
+	if err := s.Enter(ctx, sandbox.StageKeys); err != nil {
 		return err
 	}
 	k, err := b.state.ReadKeys(inst.ID)
@@ -290,12 +270,12 @@ func (s *booting) again(ctx context.Context, inst sandbox.Instance) error {
 		return err
 	}
 	if err := machine.BindAgain(b.opts.Dirs, &k.Guest); err != nil {
-		s.stage = stageValidate
+		s.Stage = sandbox.StageValidate
 		return err
 	}
 	img, err := b.images.Held(b.holder(inst.ID))
 	if err != nil {
-		s.stage = stageImage
+		s.Stage = sandbox.StageImage
 		return err
 	}
 	b.sockets.Shut(inst.ID) // waiting connections belong to an earlier run

@@ -79,7 +79,7 @@ func New(t testing.TB, opt Options) *Backend {
 }
 
 // stage fails a step of a boot if ctx has ended or Options.Fail says so.
-func (b *Backend) stage(ctx context.Context, name string) error {
+func (b *Backend) stage(ctx context.Context, name sandbox.Stage) error {
 	err := ctx.Err()
 	if err != nil {
 		err = context.Cause(ctx)
@@ -101,13 +101,13 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.instances[spec.ID] != nil {
-		return sandbox.Instance{}, &sandbox.BootError{Stage: "create",
+		return sandbox.Instance{}, &sandbox.BootError{Stage: sandbox.StageCreate,
 			Err: fmt.Errorf("instance %s exists", spec.ID)}
 	}
 	if err := os.Mkdir(in.home, 0o700); err != nil {
-		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: err}
+		return sandbox.Instance{}, &sandbox.BootError{Stage: sandbox.StageCreate, Err: err}
 	}
-	err = b.stage(ctx, "create")
+	err = b.stage(ctx, sandbox.StageCreate)
 	if err == nil {
 		err = b.startLocked(ctx, in)
 	}
@@ -120,33 +120,33 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 
 // prepare checks spec and makes an instance that is not visible yet.
 func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, error) {
-	if err := b.stage(ctx, "validate"); err != nil {
+	if err := b.stage(ctx, sandbox.StageValidate); err != nil {
 		return nil, err
 	}
 	if _, err := wire.ParseLabel("instance", spec.ID); err != nil {
-		return nil, &sandbox.BootError{Stage: "validate", Err: err}
+		return nil, &sandbox.BootError{Stage: sandbox.StageValidate, Err: err}
 	}
 	network := spec.Network
 	if network == "" {
 		network = sandbox.NetworkNone
 	}
 	if network != sandbox.NetworkNone {
-		return nil, &sandbox.BootError{Stage: "validate",
+		return nil, &sandbox.BootError{Stage: sandbox.StageValidate,
 			Err: fmt.Errorf("network %q: %w", network, sandbox.ErrUnsupported)}
 	}
 	if len(spec.Options) > 0 {
-		return nil, &sandbox.BootError{Stage: "validate",
+		return nil, &sandbox.BootError{Stage: sandbox.StageValidate,
 			Err: fmt.Errorf("option %s: %w", spec.Options[0], sandbox.ErrUnsupported)}
 	}
 	if spec.Volume != (sandbox.Volume{}) {
-		return nil, &sandbox.BootError{Stage: "validate",
+		return nil, &sandbox.BootError{Stage: sandbox.StageValidate,
 			Err: fmt.Errorf("volume: %w", sandbox.ErrUnsupported)}
 	}
 	if len(spec.Authorities) > 0 {
-		return nil, &sandbox.BootError{Stage: "validate",
+		return nil, &sandbox.BootError{Stage: sandbox.StageValidate,
 			Err: fmt.Errorf("certificate authorities: %w", sandbox.ErrUnsupported)}
 	}
-	if err := b.stage(ctx, "image"); err != nil {
+	if err := b.stage(ctx, sandbox.StageImage); err != nil {
 		return nil, err
 	}
 	image := spec.Image
@@ -154,11 +154,11 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*instance, er
 		image = sandbox.DefaultImage
 	}
 	if image == NoImage {
-		return nil, &sandbox.BootError{Stage: "image",
+		return nil, &sandbox.BootError{Stage: sandbox.StageImage,
 			Err: fmt.Errorf("%s: %w", image, sandbox.ErrNoImage), Hint: "name another image"}
 	}
 	if err := spec.Await(ctx); err != nil {
-		return nil, &sandbox.BootError{Stage: "image", Err: err}
+		return nil, &sandbox.BootError{Stage: sandbox.StageImage, Err: err}
 	}
 	if spec.Progress != nil {
 		spec.Progress("starting a sandbox in memory")
@@ -208,16 +208,16 @@ func account(home string) guest.Account {
 
 // startLocked starts a guest for in, with new keys. b.mu is held.
 func (b *Backend) startLocked(ctx context.Context, in *instance) error {
-	if err := b.stage(ctx, "keys"); err != nil {
+	if err := b.stage(ctx, sandbox.StageKeys); err != nil {
 		return err
 	}
 	hostPEM, host, err := newKey()
 	if err != nil {
-		return &sandbox.BootError{Stage: "keys", Err: err}
+		return &sandbox.BootError{Stage: sandbox.StageKeys, Err: err}
 	}
 	_, client, err := newKey()
 	if err != nil {
-		return &sandbox.BootError{Stage: "keys", Err: err}
+		return &sandbox.BootError{Stage: sandbox.StageKeys, Err: err}
 	}
 	a := account(in.home)
 	g, err := guest.New(wire.GuestConfig{Version: wire.Version, HostKey: hostPEM, Name: in.name,
@@ -225,9 +225,9 @@ func (b *Backend) startLocked(ctx context.Context, in *instance) error {
 		ClientKey: string(ssh.MarshalAuthorizedKey(client.PublicKey()))},
 		guest.Options{Account: &a, Log: b.opt.Log})
 	if err != nil {
-		return &sandbox.BootError{Stage: "guest", Err: err}
+		return &sandbox.BootError{Stage: sandbox.StageGuest, Err: err}
 	}
-	if err := b.stage(ctx, "guest"); err != nil {
+	if err := b.stage(ctx, sandbox.StageGuest); err != nil {
 		return errors.Join(err, g.Close(context.WithoutCancel(ctx)))
 	}
 	in.guest, in.client, in.host, in.conns = g, client, host.PublicKey(), new(sync.WaitGroup)

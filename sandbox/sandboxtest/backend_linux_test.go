@@ -12,9 +12,10 @@ import (
 // A failed boot leaves nothing behind at any stage: no instance, no directory.
 func TestBootIsAtomic(t *testing.T) {
 	broken := errors.New("broken")
-	for _, stage := range []string{"validate", "image", "keys", "create", "guest"} {
-		t.Run(stage, func(t *testing.T) {
-			b := New(t, Options{Fail: func(s string) error {
+	for _, stage := range []sandbox.Stage{sandbox.StageValidate, sandbox.StageImage,
+		sandbox.StageKeys, sandbox.StageCreate, sandbox.StageGuest} {
+		t.Run(string(stage), func(t *testing.T) {
+			b := New(t, Options{Fail: func(s sandbox.Stage) error {
 				if s == stage {
 					return broken
 				}

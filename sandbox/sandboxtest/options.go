@@ -8,7 +8,11 @@
 // program that imports this package becomes the guest when it is started as guest.Name.
 package sandboxtest
 
-import "log/slog"
+import (
+	"log/slog"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
 
 // Name is the name of the in-memory backend in instances.
 const Name = "memory"
@@ -21,9 +25,9 @@ const NoImage = "no-such-image:latest"
 type Options struct {
 	Env []string     // of every sandbox
 	Log *slog.Logger // of the guests; nil discards
-	// Fail, if set, is called at each stage of Boot and Start ("validate", "image", "keys",
-	// "create", "guest"), which fails with its error.
-	Fail func(stage string) error
+	// Fail, if set, is called at each stage of Boot and Start, which fails with its error:
+	// StageValidate, StageImage, StageKeys, StageCreate and StageGuest.
+	Fail func(sandbox.Stage) error
 	// Freezes allows Freeze. Then no descriptors are passed to guests.
 	Freezes bool
 }
