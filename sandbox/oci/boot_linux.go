@@ -364,6 +364,14 @@ func (s *booting) run(ctx context.Context, inst sandbox.Instance, layers []strin
 	if err := machine.CheckProgram(first.pid, program); err != nil {
 		return err
 	}
+	if !b.runtime.byUser {
+		// The kernel would count the processes of all sandboxes whose users have the same number.
+		// The control group limits those of each.
+		if err := unix.Prlimit(first.pid, unix.RLIMIT_NPROC, &unix.Rlimit{
+			Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil); err != nil {
+			b.log(inst.ID).Debug("sandboxes share a limit of processes", "err", err)
+		}
+	}
 	d.Admit(first.pid)
 	if err := b.runtime.call(context.WithoutCancel(ctx), inst.Runtime, nil, nil, "start",
 		inst.Ref); err != nil {

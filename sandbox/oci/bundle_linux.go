@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/machine"
@@ -77,16 +78,19 @@ func bundle(p plan) *specs.Spec {
 	sysctl := map[string]string{"net.ipv4.ip_unprivileged_port_start": "0",
 		"net.ipv4.ping_group_range": "0 2147483647"}
 	group := path.Join(groupsDir, p.Ref)
+	notes := map[string]string{refNote: p.Ref, runtimeNote: p.Runtime}
 	oomScore := new(int) // not the daemon's own
 	if p.ByUser {
 		sysctl["net.ipv4.ping_group_range"] = "0 65535" // other groups do not exist
 		group = slice + ":sandboxd:" + p.Ref
 		oomScore = nil // it may not be less than the daemon's
+		// A guest does not obey TERM, for which a machine that goes down would wait.
+		notes["org.systemd.property.KillSignal"] = strconv.Itoa(int(unix.SIGKILL))
 	}
 	s := &specs.Spec{
 		Version:     "1.0.2",
 		Hostname:    cmp.Or(p.Host, p.ID),
-		Annotations: map[string]string{refNote: p.Ref, runtimeNote: p.Runtime},
+		Annotations: notes,
 		Root:        &specs.Root{Path: p.Root},
 		Process: &specs.Process{
 			Args: []string{program},

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/moby/sys/userns"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -28,6 +30,15 @@ func TestPosture(t *testing.T) {
 			confined = "unconfined"
 		}
 	}
+	// A number would be that of the same user in all sandboxes. To raise it takes CAP_SYS_RESOURCE.
+	var mine unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &mine); err != nil {
+		t.Fatal(err)
+	}
+	processes := strconv.FormatUint(mine.Cur, 10)
+	if mine.Max = unix.RLIM_INFINITY; unix.Setrlimit(unix.RLIMIT_NPROC, &mine) == nil {
+		processes = "unlimited"
+	}
 	for command, want := range map[string]string{
 		"cat /proc/self/attr/current 2>/dev/null | tr -d '\\0'": confined,
 		"id -u":    "0",
@@ -36,8 +47,9 @@ func TestPosture(t *testing.T) {
 		"grep NoNewPrivs /proc/self/status | cut -f 2": "1",
 		"grep Seccomp: /proc/self/status | cut -f 2":   "2",
 		"grep CapBnd /proc/self/status | cut -f 2":     "00000000a00404fb",
-		"ulimit -c":                 "0",
-		"cat /proc/1/oom_score_adj": "0",
+		"ulimit -c": "0",
+		"awk '/Max processes/ { print $3 }' /proc/self/limits":  processes,
+		"cat /proc/1/oom_score_adj":                             "0",
 		"cat /proc/1/environ >/dev/null 2>&1 || echo no":        "no",
 		"mount -t tmpfs none /tmp 2>/dev/null || echo no":       "no",
 		"unshare -U true 2>/dev/null || echo no":                "no",
