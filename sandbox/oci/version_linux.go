@@ -32,7 +32,7 @@ func Runtime(ctx context.Context) (name, version string, err error) {
 	none, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	if err != nil || none != 0 {
 		return "", "", sandbox.Hint(errors.New("the daemon runs without new privileges, as in the "+
-			"systemd unit of the package"), "see docs/how-to/without-docker.md")
+			"systemd unit sandboxd"), "use the unit sandboxd-oci: docs/how-to/without-docker.md")
 	}
 	if name, err = new(runtimes).find(""); err != nil {
 		return "", "", err
