@@ -2,6 +2,7 @@ package python
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -115,7 +117,7 @@ func (c *Context) dial(ctx context.Context, l *link) (kernel string, err error) 
 			"type":   "console",
 			"kernel": map[string]string{"name": "python3"},
 		}, &s); err != nil {
-			return "", fmt.Errorf("context %s: %w", c.name, err)
+			return "", fmt.Errorf("context %s: ask for its kernel: %w", c.name, err)
 		}
 		var resp *http.Response
 		l.conn, resp, err = websocket.Dial( //nolint:bodyclose // the connection is the body
@@ -132,7 +134,8 @@ func (c *Context) dial(ctx context.Context, l *link) (kernel string, err error) 
 		case err == nil:
 			return s.Kernel.ID, nil
 		case ctx.Err() != nil:
-			return "", fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
+			return "", fmt.Errorf("context %s: connect to its kernel: %w", c.name,
+				context.Cause(ctx))
 		case again || resp != nil:
 			return "", c.notStarted(err)
 		}
@@ -512,7 +515,8 @@ func (c *Context) order(ctx context.Context, method, what string) error {
 	c.mu.Unlock()
 	if err := c.in.call(ctx, method, "/api/kernels/"+url.PathEscape(id)+what, nil,
 		nil); err != nil {
-		return fmt.Errorf("context %s: %w", c.name, err)
+		verb := cmp.Or(strings.TrimPrefix(what, "/"), "end")
+		return fmt.Errorf("context %s: %s its kernel: %w", c.name, verb, err)
 	}
 	return nil
 }

@@ -24,12 +24,14 @@ type link struct {
 // greet waits until the kernel of l is ready: it replies, and its status arrives. A server that
 // takes the kernel for busy does not wait until its own subscription to output and status has
 // reached the kernel. What the kernel sends before that is lost, so that a request is repeated
-// until its status arrives.
+// until its status arrives. It is also repeated if there is no reply, in case that it was lost.
 func (c *Context) greet(ctx context.Context, l *link) error {
 	again := time.NewTicker(repeatHello)
 	defer again.Stop()
-	for due := true; ; due = l.hello.lacksStatus() {
-		if due {
+	var sent time.Time
+	for {
+		if l.hello.lacksStatus() || time.Since(sent) > repeatUnanswered {
+			sent = time.Now()
 			err := l.send(ctx, l.hello.id, "kernel_info_request", "shell", struct{}{})
 			if err != nil {
 				l.hello.die("the connection ended")
@@ -42,14 +44,17 @@ func (c *Context) greet(ctx context.Context, l *link) error {
 			}
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
+			return fmt.Errorf("context %s: its kernel does not answer: %w", c.name,
+				context.Cause(ctx))
 		case <-again.C:
 		}
 	}
 }
 
-// repeatHello is how long after a reply its status may arrive.
-const repeatHello = 500 * time.Millisecond
+const (
+	repeatHello      = 500 * time.Millisecond // how long after a reply its status may arrive
+	repeatUnanswered = 2 * time.Second        // how long a reply may take
+)
 
 // send sends one message. If ctx ends meanwhile, send returns at the latest after grace.
 func (l *link) send(ctx context.Context, id, kind, channel string, content any) error {

@@ -123,6 +123,25 @@ func greet(ctx context.Context, c *websocket.Conn) {
 	tell(ctx, c, hello, "status", "iopub", `{"execution_state": "idle"}`)
 }
 
+// A reply that is lost is asked for again.
+func TestLostReply(t *testing.T) {
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		lost := asked(ctx, c)
+		hello := asked(ctx, c)
+		if hello != lost {
+			t.Errorf("another request: %s, not %s", hello, lost)
+		}
+		tell(ctx, c, hello, "kernel_info_reply", "shell", `{"status": "ok"}`)
+		tell(ctx, c, hello, "status", "iopub", `{"execution_state": "idle"}`)
+		_ = asked(ctx, c)
+	}, nil)
+	soon(t, "a context", func() {
+		if _, err := in.Context(t.Context(), "main"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A server may pass on a reply before it has subscribed to the kernel's status: the kernel is not
 // ready for a call, whose end would not be seen.
 func TestLateSubscription(t *testing.T) {
@@ -279,6 +298,9 @@ func TestBeginning(t *testing.T) {
 		hello := asked(ctx, c)
 		close(greeting)
 		id := asked(ctx, c)
+		for id == hello { // it is repeated while there is no reply
+			id = asked(ctx, c)
+		}
 		tell(ctx, c, hello, "kernel_info_reply", "shell", `{"status": "ok"}`)
 		tell(ctx, c, hello, "status", "iopub", `{"execution_state": "idle"}`)
 		tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
