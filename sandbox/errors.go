@@ -72,6 +72,11 @@ type BootError struct {
 	Err   error
 }
 
+// AtStage returns a *BootError with the hint of err.
+func AtStage(stage Stage, err error) error {
+	return &BootError{Stage: stage, Hint: HintOf(err), Err: err}
+}
+
 func (e *BootError) Error() string { return fmt.Sprintf("boot: %s: %v", e.Stage, e.Err) }
 func (e *BootError) Unwrap() error { return e.Err }
 

@@ -69,7 +69,7 @@ func (c *creation) buildError(ctx context.Context, err error) error {
 		return e
 	}
 	if _, ok := errors.AsType[*sandbox.BootError](err); !ok {
-		err = &sandbox.BootError{Stage: sandbox.StageBuild, Hint: sandbox.HintOf(err), Err: err}
+		err = sandbox.AtStage(sandbox.StageBuild, err)
 	}
 	return c.imageError(ctx, "build", err)
 }

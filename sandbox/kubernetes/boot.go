@@ -53,7 +53,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	s.stage = sandbox.StageValidate
 	unlock, err := b.locks.Lock(ctx, spec.ID)
 	if err != nil {
-		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Err: err}
+		return sandbox.Instance{}, sandbox.AtStage(s.stage, err)
 	}
 	defer unlock()
 	inst, err := s.boot(ctx, spec)
@@ -64,7 +64,7 @@ func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		err = fmt.Errorf("%w; a pod is left behind: %w", err, left)
 		s.stage = sandbox.StageStart // whatever the stage was, something exists
 	}
-	return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err), Err: err}
+	return sandbox.Instance{}, sandbox.AtStage(s.stage, err)
 }
 
 // instance returns what is known of the instance.

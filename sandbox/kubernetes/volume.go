@@ -290,8 +290,7 @@ func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Ins
 	s := &booting{b: b, stage: sandbox.StageValidate}
 	started, err := s.startAgain(ctx, inst)
 	if err != nil {
-		return sandbox.Instance{}, &sandbox.BootError{Stage: s.stage, Hint: sandbox.HintOf(err),
-			Err: err}
+		return sandbox.Instance{}, sandbox.AtStage(s.stage, err)
 	}
 	return started, nil
 }

@@ -90,7 +90,7 @@ func (im *Images) Ensure(ctx context.Context, spec sandbox.Spec) (sandbox.Image,
 func (im *Images) Image(ctx context.Context, spec sandbox.Spec) (sandbox.Image, error) {
 	img, err := im.of(ctx, spec)
 	if err != nil {
-		return sandbox.Image{}, imageError(err)
+		return sandbox.Image{}, sandbox.AtStage(sandbox.StageImage, err)
 	}
 	return img, nil
 }
@@ -103,10 +103,6 @@ func (im *Images) of(ctx context.Context, spec sandbox.Spec) (img sandbox.Image,
 		return img, err
 	}
 	return im.Ensure(ctx, spec)
-}
-
-func imageError(err error) error {
-	return &sandbox.BootError{Stage: sandbox.StageImage, Hint: sandbox.HintOf(err), Err: err}
 }
 
 // Resolve returns the ID of an image that is present. See sandbox.Reviser.
@@ -158,7 +154,7 @@ func (im *Images) Prepared(ctx context.Context, spec sandbox.Spec, l sandbox.Lay
 	case errors.Is(err, sandbox.ErrNoImage):
 		return "", nil
 	case err != nil:
-		return "", imageError(err)
+		return "", sandbox.AtStage(sandbox.StageImage, err)
 	}
 	return ref, nil
 }

@@ -26,5 +26,5 @@ func (s *Stages) Enter(ctx context.Context, stage sandbox.Stage) error {
 
 // Error returns a *sandbox.BootError with the stage, and with the hint of err.
 func (s *Stages) Error(err error) error {
-	return &sandbox.BootError{Stage: s.Stage, Hint: sandbox.HintOf(err), Err: err}
+	return sandbox.AtStage(s.Stage, err)
 }
